@@ -1,0 +1,70 @@
+# `make help` lists the targets. Everything is installed into .venv from the pinned files in requirements/.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+UV_VERSION := 0.9.30
+# uv from PATH, or one of our own.
+UV := $(or $(shell command -v uv 2>/dev/null),.uv-bootstrap/bin/uv)
+BIN := .venv/bin
+
+.PHONY: demo test lint setup lock clean help
+
+demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, write the report
+	$(BIN)/slicepilot demo
+
+# One thread for each of the two test processes.
+test: .venv/.dev ## run the tests (PYTEST_ARGS="-m 'not slow'" for the quick ones)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
+
+lint: .venv/.dev ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+setup: .venv/.dev ## install everything for development into .venv
+
+# UPGRADE=--upgrade takes the newest versions that pyproject.toml allows; without it the pins stay.
+lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
+	$(LOCK) requirements/dev.txt --extra train --extra live --group dev $(UPGRADE)
+	$(LOCK) requirements/train.txt --extra train --group build --constraints requirements/dev.txt
+	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
+
+LOCK = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --fork-strategy fewest \
+	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file
+
+clean: ## remove .venv, caches and everything that runs have written
+	rm -rf .venv .uv-bootstrap .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf runs artifacts reports mlruns mlflow.db
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# dev.txt holds all of train.txt, so a development environment serves the demo too.
+.venv/.dev: requirements/dev.txt pyproject.toml | .venv/bin/python
+	$(call install,requirements/dev.txt)
+	@touch .venv/.train $@
+
+.venv/.train: requirements/train.txt pyproject.toml | .venv/bin/python
+	@rm -f .venv/.dev
+	$(call install,requirements/train.txt)
+	@touch $@
+
+define install
+	$(UV) pip sync --python .venv --require-hashes $(1)
+	$(UV) pip install --python .venv --quiet --no-deps --no-build-isolation --editable .
+endef
+
+.venv/bin/python: | $(UV)
+	@$(UV) venv --quiet --clear --python '>=3.11,<3.14' .venv \
+		|| { echo "slicepilot needs Python 3.11, 3.12 or 3.13: install one of them and run make again." >&2; exit 1; }
+
+.uv-bootstrap/bin/uv:
+	@command -v $(PYTHON) >/dev/null \
+		|| { echo "slicepilot needs Python 3.11, 3.12 or 3.13: there is no $(PYTHON) on PATH." >&2; exit 1; }
+	@$(PYTHON) -m venv .uv-bootstrap >/dev/null \
+		|| { rm -rf .uv-bootstrap; echo "$(PYTHON) cannot make a virtual environment: install python3-venv, or uv." >&2; exit 1; }
+	.uv-bootstrap/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)

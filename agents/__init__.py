@@ -1,0 +1,1 @@
+"""Who decides: fixed settings, heuristics, learned policies and the policy bundle."""

@@ -1,0 +1,1 @@
+"""The running loop: telemetry sources, actuators, guard, modes, metrics and the command line."""

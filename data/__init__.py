@@ -1,0 +1,1 @@
+"""Readers of the released datasets, reference figures and the recorder's format."""

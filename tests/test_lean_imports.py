@@ -1,0 +1,70 @@
+"""The running controller stays lean: what it imports never pulls in the packages of training."""
+
+import subprocess
+import sys
+
+HEAVY_PACKAGES = {"matplotlib", "mlflow", "pandas", "ray", "stable_baselines3", "torch"}
+
+# Modules outside slicepilot.training that may import a heavy package, each with its reason.
+ALLOWED_HEAVY_MODULES: set[str] = set()
+
+IMPORT_EVERYTHING = """
+import importlib, pathlib, sys
+
+names = []
+for part in ("agents", "configs", "controller", "data", "env"):
+    [folder] = map(pathlib.Path, importlib.import_module(f"slicepilot.{part}").__path__)
+    for file in sorted(folder.resolve().rglob("*.py")):
+        path = file.relative_to(folder.resolve()).with_suffix("").parts
+        names.append(".".join(["slicepilot", part, *path]).removesuffix(".__init__"))
+
+allowed, heavy = map(set, (sys.argv[1].split(), sys.argv[2].split()))
+for name in names:
+    if name in allowed or name.endswith(".__main__"):
+        continue
+    importlib.import_module(name)
+    found = heavy & sys.modules.keys()
+    if found:
+        sys.exit(f"importing {name} also imported {', '.join(sorted(found))}")
+print(*names)
+"""
+
+SHOW_HELP = """
+import sys
+
+sys.argv = ["slicepilot", "--help"]
+from slicepilot.controller.cli import main
+
+try:
+    code = main()
+except SystemExit as stop:
+    code = stop.code
+found = set(sys.stdin.read().split()) & sys.modules.keys()
+if code or found:
+    sys.exit(f"exit code {code}, imported {', '.join(sorted(found)) or 'nothing heavy'}")
+"""
+
+
+def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_no_module_of_the_lean_runtime_imports_a_heavy_package() -> None:
+    result = python(IMPORT_EVERYTHING, " ".join(ALLOWED_HEAVY_MODULES), " ".join(HEAVY_PACKAGES))
+    assert result.returncode == 0, result.stderr
+    names = result.stdout.split()
+    assert {"slicepilot.agents", "slicepilot.controller", "slicepilot.env"} <= set(names)
+    assert set(names) >= ALLOWED_HEAVY_MODULES, "a module on the allowed list is gone: take it off"
+
+
+def test_help_imports_no_heavy_package() -> None:
+    result = python(SHOW_HELP, stdin=" ".join(HEAVY_PACKAGES))
+    assert result.returncode == 0, result.stderr
+    assert "simulate" in result.stdout

@@ -1,0 +1,1 @@
+"""Making and judging agents: training, sweeps, evaluation, tracking and reports."""
