@@ -44,11 +44,11 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # dev.txt holds all of train.txt, so a development environment serves the demo too.
-.venv/.dev: requirements/dev.txt pyproject.toml | .venv/bin/python
+.venv/.dev: requirements/dev.txt pyproject.toml | $(UV) .venv/bin/python
 	$(call install,requirements/dev.txt)
 	@touch .venv/.train $@
 
-.venv/.train: requirements/train.txt pyproject.toml | .venv/bin/python
+.venv/.train: requirements/train.txt pyproject.toml | $(UV) .venv/bin/python
 	@rm -f .venv/.dev
 	$(call install,requirements/train.txt)
 	@touch $@
