@@ -1,0 +1,45 @@
+"""The one thing every agent can do: look at telemetry and say which knobs to set."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from ..env.backend import Context
+from ..env.knobs import Knobs
+from ..env.slices import FloatArray, SliceSet
+from ..env.telemetry import Telemetry
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """Decides for L lanes at once.
+
+    Attributes:
+        name: as it appears in tables and on the command line.
+        request_mcpu: Kubernetes CPU requests (S,) the pods are deployed with under this agent, or None for the slice
+            specs' own. They fix the cgroup weights before anything runs.
+    """
+
+    name: str
+    request_mcpu: FloatArray | None
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run: forget the last one. ``context`` holds what is fixed for it, with the number of lanes."""
+        ...
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """Knobs (S, L) for the next control period, from the last one's telemetry and the knobs that hold now."""
+        ...
+
+
+def lanes_of(telemetry: Telemetry) -> tuple[int, int]:
+    """(S, L) of a measurement."""
+    _, num_slices, lanes = telemetry.slices.shape
+    return num_slices, lanes
+
+
+def full(telemetry: Telemetry, value: float) -> FloatArray:
+    """A float32 (S, L) array of one value."""
+    return np.full(lanes_of(telemetry), value, np.float32)

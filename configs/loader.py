@@ -1,0 +1,92 @@
+"""Find, read and validate YAML: every error is one line with field, value and what is accepted.
+
+Values are plain frozen dataclasses that live where they are used; pydantic checks them here, at the edge, where
+outside input comes in.
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+T = TypeVar("T")
+
+KINDS = ("slices", "scenarios", "training", "hardware", "evaluation", "reward")
+
+
+class ConfigError(ValueError):
+    """Bad input from outside: the message is one line that names the field, the value and what is accepted."""
+
+
+def available(kind: str) -> list[str]:
+    """Names of the shipped configurations of one kind (a folder of ``configs/``), sorted."""
+    folder = resources.files(__package__).joinpath(kind)
+    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+
+
+def locate(kind: str, name_or_path: str | Path) -> Path:
+    """Path of a shipped configuration by name, or of a user's file by path.
+
+    Raises:
+        ConfigError: neither a file nor a shipped name; lists the nearest shipped names.
+    """
+    path = Path(name_or_path)
+    if path.suffix in {".yaml", ".yml"} or path.parent != Path("."):
+        if not path.is_file():
+            raise ConfigError(f"{kind}: file {str(path)!r} does not exist")
+        return path
+    names = available(kind)
+    if str(name_or_path) not in names:
+        near = difflib.get_close_matches(str(name_or_path), names, n=3)
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        raise ConfigError(f"{kind}: unknown name {str(name_or_path)!r}; {hint}accepted: {', '.join(names)}")
+    with resources.as_file(resources.files(__package__).joinpath(kind, f"{name_or_path}.yaml")) as found:
+        return found
+
+
+def read_yaml(path: Path) -> Any:
+    """Parse one YAML file with the safe loader.
+
+    Raises:
+        ConfigError: unreadable file or invalid YAML, with line and column.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"file {str(path)!r}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        at = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
+        raise ConfigError(f"file {str(path)!r}: not valid YAML{at}") from error
+
+
+def validate(kind: type[T], raw: Any, source: str) -> T:
+    """Turn parsed YAML into a value of ``kind`` (a dataclass with annotated constraints).
+
+    Raises:
+        ConfigError: the first violation, as ``source: field = value: what is accepted``.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "document"
+        value = first.get("input")
+        shown = (
+            repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
+        )
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+            message = "unknown field"
+        raise ConfigError(f"{source}: {field} = {shown}: {message}") from error
+
+
+def load(kind: str, name_or_path: str | Path, as_type: type[T]) -> T:
+    """Locate, read and validate one configuration; raises `ConfigError` as the three steps do."""
+    path = locate(kind, name_or_path)
+    return validate(as_type, read_yaml(path), path.name)

@@ -1,0 +1,102 @@
+"""Typed readers of the reference tables that the simulator, the agents and the calibration use."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    text = resources.files(__package__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
+    yield from csv.DictReader(text.splitlines())
+
+
+def _number(text: str, empty: float) -> float:
+    return float(text) if text else empty
+
+
+@dataclass(frozen=True)
+class PublishedSetting:
+    """One of the 26 experiments of Andrade and Wickboldt (2025): what was set for slice 1 and for the others.
+
+    Limits are inf where not set; egress 0 = bandwidth manager on without a rate; nice is of process scope.
+    """
+
+    experiment: int
+    active_slices: int
+    s1_cpu_mcpu: float
+    s1_nice: float
+    s1_egress_mbps: float
+    others_cpu_mcpu: float
+    others_nice: float
+    others_egress_mbps: float
+
+
+@dataclass(frozen=True)
+class CalibrationRow:
+    """Last-five-minutes result of one experiment: throughput in Mbit/s or round-trip latency in ms, of one group."""
+
+    experiment: int
+    metric: str
+    group: str
+    mean: float
+    median: float
+    std: float
+
+
+@dataclass(frozen=True)
+class ApplicationMix:
+    """Averages over the nine applications replayed by Moreira et al.: rate per user and packet size."""
+
+    mean_mbps: float
+    mean_packet_bytes: float
+
+
+@cache
+def published_settings() -> tuple[PublishedSetting, ...]:
+    """All 26 settings in order."""
+    return tuple(
+        PublishedSetting(
+            experiment=int(row["experiment"]),
+            active_slices=int(row["active_slices"]),
+            s1_cpu_mcpu=_number(row["s1_cpu_mcpu"], math.inf),
+            s1_nice=_number(row["s1_nice"], 0.0),
+            s1_egress_mbps=_number(row["s1_egress_mbps"], math.inf),
+            others_cpu_mcpu=_number(row["others_cpu_mcpu"], math.inf),
+            others_nice=_number(row["others_nice"], 0.0),
+            others_egress_mbps=_number(row["others_egress_mbps"], math.inf),
+        )
+        for row in _rows("andrade_experiments")
+    )
+
+
+@cache
+def calibration_rows() -> tuple[CalibrationRow, ...]:
+    """The published results the simulator is fitted on."""
+    return tuple(
+        CalibrationRow(
+            int(row["experiment"]),
+            row["metric"],
+            row["group"],
+            float(row["mean"]),
+            float(row["median"]),
+            float(row["std"]),
+        )
+        for row in _rows("andrade_results_calibration")
+    )
+
+
+@cache
+def application_mix() -> ApplicationMix:
+    """The replayed mix, each application weighted equally for rate and by packets for size."""
+    rows = list(_rows("moreira_replayed_traffic"))
+    packets = [float(row["pps"]) for row in rows]
+    sizes = [float(row["mean_packet_bytes"]) for row in rows]
+    return ApplicationMix(
+        mean_mbps=sum(float(row["mean_mbps"]) for row in rows) / len(rows),
+        mean_packet_bytes=sum(p * s for p, s in zip(packets, sizes, strict=True)) / sum(packets),
+    )

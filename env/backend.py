@@ -1,0 +1,56 @@
+"""The contract between the environment or the control loop and whatever carries the traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .knobs import Knobs
+from .slices import FloatArray, Promises, SliceSet
+from .telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of a request to set knobs: ``applied`` is what holds now, ``error`` says what failed, if anything."""
+
+    applied: Knobs
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is fixed for one run of L lanes and known to the controller.
+
+    ``period_s``, ``logical_cpus``, ``uplink_mbps``: (L,); ``threads``: CPUs that each UPF can use at once, (S, L).
+    """
+
+    period_s: FloatArray
+    logical_cpus: FloatArray
+    uplink_mbps: FloatArray
+    promises: Promises
+    threads: FloatArray
+    num_steps: int
+
+
+class Backend(Protocol):
+    """Simulator, testbed, Kubernetes or replay behind one interface.
+
+    ``reset`` starts a run and returns the first measurement, taken under no control; ``apply`` sets knobs for the
+    periods to come; ``observe`` returns the measurement of the next control period (a simulator plays it, a live
+    backend waits for it). ``context`` is valid after ``reset``.
+    """
+
+    slices: SliceSet
+    num_lanes: int
+
+    @property
+    def context(self) -> Context: ...
+
+    def reset(self, seed: int | None = None) -> Telemetry: ...
+
+    def apply(self, knobs: Knobs) -> Receipt: ...
+
+    def observe(self) -> Telemetry: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,42 @@
+"""What can be moved: three knobs per slice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from .slices import FloatArray
+
+NiceScope = Literal["process", "group"]
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Settings of every slice, float32 (S, L) each.
+
+    Attributes:
+        cpu_limit_mcpu: CFS quota in thousandths of a CPU (Kubernetes' ``limits.cpu``); inf = none.
+        nice: -20..19, whole numbers. Its meaning is its scope.
+        egress_mbps: rate of the slice's egress shaper towards N6; inf = none, 0 = shaper switched on without a rate
+            (as the published experiments did): nothing is paced.
+        nice_scope: ``process`` renices the UPF's threads, which ranks tasks only inside one cpu cgroup and so does
+            nothing between pods; ``group`` sets the cgroup's weight (``cpu.weight.nice``), which does.
+    """
+
+    cpu_limit_mcpu: FloatArray
+    nice: FloatArray
+    egress_mbps: FloatArray
+    nice_scope: NiceScope = "group"
+
+    @classmethod
+    def none(cls, num_slices: int, num_lanes: int = 1, nice_scope: NiceScope = "group") -> Knobs:
+        """No limit, nice 0, no shaping."""
+        shape = (num_slices, num_lanes)
+        inf = np.float32(np.inf)
+        return cls(np.full(shape, inf), np.zeros(shape, np.float32), np.full(shape, inf), nice_scope)
+
+    def copy(self) -> Knobs:
+        """A deep copy."""
+        return Knobs(self.cpu_limit_mcpu.copy(), self.nice.copy(), self.egress_mbps.copy(), self.nice_scope)

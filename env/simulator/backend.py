@@ -1,0 +1,138 @@
+"""The simulator as a backend: L independent nodes that advance together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..backend import Context, Receipt
+from ..knobs import Knobs
+from ..slices import FloatArray, Promises, SliceSet
+from ..telemetry import Telemetry
+from .engine import Engine
+from .exogenous import Exogenous, NodeEvents, Traffic
+from .hardware import Hardware, HardwareArrays
+from .scenario import Scenario
+
+
+@dataclass
+class Episode:
+    """One run of L lanes before it starts: all that is drawn at a reset."""
+
+    traffic: Traffic
+    events: NodeEvents
+    hardware: HardwareArrays
+    period_s: FloatArray
+    promises: Promises
+    threads: FloatArray
+    request_mcpu: FloatArray
+    num_steps: int
+
+
+class Episodes(Protocol):
+    """Where a simulator's runs come from: a named scenario, or random mixtures for training."""
+
+    slices: SliceSet
+
+    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+        """Draw one run for each lane."""
+        ...
+
+
+class ScenarioEpisodes:
+    """The same scenario in every lane; lanes differ by noise and by on/off phases.
+
+    Args:
+        scenario: what happens.
+        hardware: the node, else the scenario's.
+        control_period_s: else the scenario's.
+        request_mcpu: Kubernetes CPU requests (S,) of the pods, else the slice specs'.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        hardware: Hardware | None = None,
+        control_period_s: float | None = None,
+        request_mcpu: FloatArray | None = None,
+    ) -> None:
+        self.scenario, self.slices = scenario, scenario.slice_set()
+        self.hardware = hardware or scenario.hardware_spec()
+        self.control_period_s = control_period_s or scenario.control_period_s
+        self.request_mcpu = request_mcpu
+
+    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+        """One run per lane."""
+        slices, ones = self.slices, np.ones((1, lanes), np.float32)
+        request = (
+            slices.column("cpu_request_mcpu") if self.request_mcpu is None else self.request_mcpu[:, None]
+        )
+        return Episode(
+            traffic=Traffic.of(self.scenario, slices, lanes, rng),
+            events=NodeEvents.of(self.scenario, slices, lanes),
+            hardware=HardwareArrays(self.hardware, lanes),
+            period_s=np.full(lanes, self.control_period_s, np.float32),
+            promises=Promises.of(slices, lanes),
+            threads=slices.column("upf_threads") * ones,
+            request_mcpu=np.asarray(request * ones, np.float32),
+            num_steps=max(1, round(self.scenario.duration_s / self.control_period_s)),
+        )
+
+
+class SimulatorBackend:
+    """`Backend` over the fluid engine. Deterministic by seed: the same seed and actions give the same telemetry.
+
+    A reset without a seed goes on with the generator of the last one. The first measurement, taken under no control,
+    is period 0; a run has ``context.num_steps`` further ones.
+    """
+
+    def __init__(self, episodes: Episodes, num_lanes: int = 1) -> None:
+        self.episodes, self.slices, self.num_lanes = episodes, episodes.slices, num_lanes
+        self.engine = Engine(len(self.slices), num_lanes)
+        self._rng = np.random.default_rng()
+        self._context: Context | None = None
+
+    @property
+    def context(self) -> Context:
+        """Fixed facts of the current run; raises RuntimeError before the first reset."""
+        if self._context is None:
+            raise RuntimeError("the simulator has not been reset yet: call reset() first")
+        return self._context
+
+    def reset(self, seed: int | None = None) -> Telemetry:
+        """Draw and start a run."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        episode = self.episodes.draw(self.num_lanes, self._rng)
+        exogenous = Exogenous(
+            episode.traffic,
+            episode.events,
+            episode.hardware,
+            episode.period_s,
+            self._rng.spawn(1)[0],
+            episode.num_steps + 1,
+        )
+        self.engine.load(exogenous, episode.hardware, episode.period_s, episode.threads, episode.request_mcpu)
+        self._context = Context(
+            period_s=episode.period_s,
+            logical_cpus=episode.hardware.logical_cpus,
+            uplink_mbps=episode.hardware.uplink_mbps,
+            promises=episode.promises,
+            threads=episode.threads,
+            num_steps=episode.num_steps,
+        )
+        return self.engine.advance()
+
+    def apply(self, knobs: Knobs) -> Receipt:
+        """Set the knobs; the simulator takes any."""
+        self.engine.apply(knobs)
+        return Receipt(knobs)
+
+    def observe(self) -> Telemetry:
+        """Play the next control period."""
+        return self.engine.advance()
+
+    def close(self) -> None:
+        """Nothing to release."""

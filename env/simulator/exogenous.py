@@ -1,0 +1,312 @@
+"""Everything that does not depend on the agent: arrivals, noise, node events, produced in blocks of steps.
+
+Because nothing here depends on an action, agents that run on the same seed meet exactly the same arrivals and noise
+(common random numbers), and an oracle can look ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..slices import FloatArray, SliceSet
+from .hardware import HardwareArrays
+from .scenario import NEVER_S, Load, Profile, Scenario
+
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+BLOCK_ELEMENTS = 1 << 17
+MAX_BLOCK_STEPS = 64
+
+
+@dataclass
+class Traffic:
+    """Sources as arrays (C, S, L): C sources per slice. All rates are of the whole source, not per flow.
+
+    ``flow_mbps`` x active flows x gate x profile is the rate; ``first_flows`` grows by one every ``ramp_every_s`` up to
+    ``max_flows``; the gate is open ``on_s`` of every ``cycle_s``, shifted by ``phase_s``. Profile knots are (C, S, L, P).
+    """
+
+    flow_mbps: FloatArray
+    first_flows: FloatArray
+    max_flows: FloatArray
+    ramp_every_s: FloatArray
+    packet_bytes: FloatArray
+    burst_s: FloatArray
+    cycle_s: FloatArray
+    on_s: FloatArray
+    phase_s: FloatArray
+    start_s: FloatArray
+    end_s: FloatArray
+    rate_cv: FloatArray
+    elastic: FloatArray
+    profile_time_s: FloatArray
+    profile_factor: FloatArray
+
+    @classmethod
+    def blank(cls, sources: int, num_slices: int, lanes: int, knots: int = 1) -> Traffic:
+        """Silent sources."""
+        shape = (sources, num_slices, lanes)
+
+        def full(value: float) -> FloatArray:
+            return np.full(shape, value, np.float32)
+
+        return cls(
+            flow_mbps=full(0),
+            first_flows=full(1),
+            max_flows=full(1),
+            ramp_every_s=full(NEVER_S),
+            packet_bytes=full(1470),
+            burst_s=full(1e-4),
+            cycle_s=full(1),
+            on_s=full(1),
+            phase_s=full(0),
+            start_s=full(0),
+            end_s=full(NEVER_S),
+            rate_cv=full(0),
+            elastic=full(0),
+            profile_time_s=np.zeros((*shape, knots), np.float32),
+            profile_factor=np.ones((*shape, knots), np.float32),
+        )
+
+    @classmethod
+    def of(cls, scenario: Scenario, slices: SliceSet, lanes: int, rng: np.random.Generator) -> Traffic:
+        """A scenario's sources; on/off phases and cycle lengths are drawn per lane."""
+        per_slice = [scenario.loads.get(name, ()) for name in slices.names]
+        sources = max(1, max(len(loads) for loads in per_slice))
+        knots = max([1, *(len(load.profile) for loads in per_slice for load in loads)])
+        traffic = cls.blank(sources, len(slices), lanes, knots)
+        for s, loads in enumerate(per_slice):
+            for c, load in enumerate(loads):
+                traffic._place(c, s, load)
+        stretch = rng.uniform(0.8, 1.2, traffic.cycle_s.shape).astype(np.float32)
+        gated = traffic.on_s < traffic.cycle_s
+        traffic.cycle_s = np.where(gated, traffic.cycle_s * stretch, traffic.cycle_s)
+        traffic.on_s = np.where(gated, traffic.on_s * stretch, traffic.cycle_s)
+        phase = rng.uniform(0.0, 1.0, traffic.cycle_s.shape).astype(np.float32)
+        traffic.phase_s = traffic.cycle_s * phase
+        return traffic
+
+    def _place(self, c: int, s: int, load: Load) -> None:
+        at = (c, s)
+        self.flow_mbps[at] = load.mean_rate_mbps
+        self.first_flows[at] = load.flows
+        self.max_flows[at] = load.ramp.max_flows if load.ramp else load.flows
+        self.ramp_every_s[at] = load.ramp.every_s if load.ramp else NEVER_S
+        self.packet_bytes[at] = load.mean_packet_bytes
+        self.burst_s[at] = load.burst_s
+        self.start_s[at], self.end_s[at] = load.start_s, load.end_s
+        self.rate_cv[at] = load.rate_cv
+        self.elastic[at] = float(load.kind == "tcp")
+        if load.kind == "onoff":
+            self.on_s[at], self.cycle_s[at] = load.on_s, load.on_s + load.off_s
+        times, factors = _pad_profile(load.profile, self.profile_time_s.shape[-1])
+        self.profile_time_s[at], self.profile_factor[at] = times, factors
+
+    def active_flows(self, time_s: FloatArray) -> FloatArray:
+        """Flows of each source at a time, shape (..., C, S, L) for ``time_s`` (..., 1, 1, L)."""
+        joined = np.floor(np.maximum(time_s - self.start_s, 0) / self.ramp_every_s)
+        running = (time_s >= self.start_s) & (time_s < self.end_s)
+        return np.asarray(np.minimum(self.first_flows + joined, self.max_flows) * running, np.float32)
+
+    def rate_mbps(self, time_s: FloatArray, period_s: FloatArray, flows: FloatArray) -> FloatArray:
+        """Mean rate over [time, time + period): the on/off gate is integrated exactly."""
+        end_s = time_s + self.phase_s + period_s
+        rate = self.flow_mbps * flows * _on_time(end_s, self.cycle_s, self.on_s, period_s)
+        if self.profile_time_s.shape[-1] > 1:
+            rate = rate * _interpolate(time_s, self.profile_time_s, self.profile_factor)
+        return np.asarray(rate, np.float32)
+
+
+def _on_time(end_s: FloatArray, cycle_s: FloatArray, on_s: FloatArray, period_s: FloatArray) -> FloatArray:
+    """Share of the ``period_s`` before ``end_s`` during which a gate (open ``on_s`` of each cycle) is open."""
+    begin_s = end_s - period_s
+    whole_end, whole_begin = np.floor(end_s / cycle_s), np.floor(begin_s / cycle_s)
+    open_end = whole_end * on_s + np.minimum(end_s - whole_end * cycle_s, on_s)
+    open_begin = whole_begin * on_s + np.minimum(begin_s - whole_begin * cycle_s, on_s)
+    return np.asarray(np.clip((open_end - open_begin) / period_s, 0, 1), np.float32)
+
+
+def _pad_profile(profile: Profile, knots: int) -> tuple[FloatArray, FloatArray]:
+    """Knots as arrays of fixed length; a short profile repeats its last point, an empty one is 1."""
+    points = list(profile) or [(0.0, 1.0)]
+    while len(points) < knots:
+        points.append((points[-1][0] + 1.0, points[-1][1]))
+    table = np.asarray(points, np.float32)
+    return table[:, 0], table[:, 1]
+
+
+def _interpolate(time_s: FloatArray, times: FloatArray, factors: FloatArray) -> FloatArray:
+    """Piecewise-linear interpolation along the last axis of the knots, constant outside them."""
+    value = np.broadcast_to(factors[..., 0], np.broadcast_shapes(time_s.shape, factors.shape[:-1])).copy()
+    for k in range(times.shape[-1] - 1):
+        span = times[..., k + 1] - times[..., k]
+        share = np.clip((time_s - times[..., k]) / span, 0, 1)
+        value += share * (factors[..., k + 1] - factors[..., k])
+    return value
+
+
+@dataclass
+class NodeEvents:
+    """Multipliers of the node's uplink rate and CPU capacity over time, knots (L, P); absences (S, L)."""
+
+    uplink_time_s: FloatArray
+    uplink_factor: FloatArray
+    cpu_time_s: FloatArray
+    cpu_factor: FloatArray
+    absent_from_s: FloatArray
+    absent_to_s: FloatArray
+
+    @classmethod
+    def of(cls, scenario: Scenario, slices: SliceSet, lanes: int) -> NodeEvents:
+        """A scenario's events, the same in every lane."""
+
+        def knots(profile: Profile) -> tuple[FloatArray, FloatArray]:
+            times, factors = _pad_profile(profile, max(1, len(profile)))
+            return np.tile(times, (lanes, 1)), np.tile(factors, (lanes, 1))
+
+        spans = np.asarray([scenario.absent.get(n, (NEVER_S, NEVER_S)) for n in slices.names], np.float32)
+        ones = np.ones((1, lanes), np.float32)
+        return cls(
+            *knots(scenario.uplink_profile),
+            *knots(scenario.cpu_profile),
+            spans[:, :1] * ones,
+            spans[:, 1:] * ones,
+        )
+
+    @classmethod
+    def none(cls, num_slices: int, lanes: int, knots: int = 1) -> NodeEvents:
+        """No events."""
+        times = np.tile(np.arange(knots, dtype=np.float32), (lanes, 1))
+        never = np.full((num_slices, lanes), NEVER_S, np.float32)
+        return cls(times, np.ones_like(times), times.copy(), np.ones_like(times), never, never.copy())
+
+
+class Block:
+    """K consecutive steps of exogenous figures; every array's first axis is the step.
+
+    ``arrive_mbit``, ``elastic_mbps``, ``cpu_s_per_mbit``, ``burst_us``, ``flows``, ``packet_mbit``, ``access_delay_ms``:
+    ``rx_cpu_s_per_mbit``: (K, S, L); ``active`` likewise, bool; ``rx_cpu`` (softirq CPU of the arrivals known ahead),
+    ``uplink_mbps``, ``cpu_factor``: (K, L).
+    """
+
+    __slots__ = (
+        "access_delay_ms",
+        "active",
+        "arrive_mbit",
+        "burst_us",
+        "cpu_factor",
+        "cpu_s_per_mbit",
+        "elastic_mbps",
+        "flows",
+        "packet_mbit",
+        "rx_cpu",
+        "rx_cpu_s_per_mbit",
+        "uplink_mbps",
+    )
+    access_delay_ms: FloatArray
+    active: BoolArray
+    arrive_mbit: FloatArray
+    burst_us: FloatArray
+    cpu_factor: FloatArray
+    cpu_s_per_mbit: FloatArray
+    elastic_mbps: FloatArray
+    flows: FloatArray
+    packet_mbit: FloatArray
+    rx_cpu: FloatArray
+    rx_cpu_s_per_mbit: FloatArray
+    uplink_mbps: FloatArray
+
+
+class Exogenous:
+    """Generates `Block`s one after the other from a seeded generator.
+
+    The draws are ordered by step, so the same seed gives the same figures whatever the block length.
+    """
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        events: NodeEvents,
+        hardware: HardwareArrays,
+        period_s: FloatArray,
+        rng: np.random.Generator,
+        num_steps: int,
+    ) -> None:
+        self.traffic, self.events, self.hardware = traffic, events, hardware
+        self.period_s, self.rng, self.num_steps = period_s, rng, num_steps
+        self.num_sources, self.num_slices, self.lanes = traffic.flow_mbps.shape
+        self.step = 0
+        size = self.num_slices * self.lanes
+        self.block_steps = int(np.clip(BLOCK_ELEMENTS // size, 4, MAX_BLOCK_STEPS))
+        self.has_elastic = bool(traffic.elastic.any())
+        # Three autoregressive processes per slice: access rate, CPU cost, load.
+        tau = np.stack([hardware.access_tau_s, hardware.cpu_tau_s, np.full_like(hardware.cpu_tau_s, 5.0)])
+        self._keep = np.exp(-period_s / tau)[:, None]
+        self._innovation = np.sqrt(1.0 - self._keep**2)
+        self._average = _averaging(period_s / tau)[:, None]
+        self._state = rng.standard_normal((3, self.num_slices, self.lanes), np.float32)
+        load_cv = np.sqrt((traffic.rate_cv**2 * traffic.flow_mbps * traffic.first_flows).sum(0))
+        total = np.maximum((traffic.flow_mbps * traffic.first_flows).sum(0), 1e-6)
+        self._load_cv = load_cv / np.sqrt(total)
+
+    def next_block(self) -> Block:
+        """The next steps (fewer at the end of the run)."""
+        steps = max(1, min(self.block_steps, self.num_steps - self.step))
+        access, cpu, load = self._noise(steps)
+        hw, traffic = self.hardware, self.traffic
+        index = np.arange(self.step, self.step + steps, dtype=np.float32)
+        time_s = index[:, None, None, None] * self.period_s
+        slice_time_s = time_s[:, 0]
+        self.step += steps
+        block = Block()
+        flows = traffic.active_flows(time_s)
+        block.active = (slice_time_s < self.events.absent_from_s) | (slice_time_s >= self.events.absent_to_s)
+        rate = traffic.rate_mbps(time_s, self.period_s, flows) * block.active[:, None]
+        inelastic = (rate * (1.0 - traffic.elastic)).sum(1) * np.exp(
+            self._load_cv * load - 0.5 * self._load_cv**2
+        )
+        elastic = (rate * traffic.elastic).sum(1) if self.has_elastic else np.zeros_like(inelastic)
+        capacity = hw.access_mbps * np.exp(hw.access_cv * access - 0.5 * hw.access_cv**2)
+        block.access_delay_ms = np.where(
+            inelastic > capacity, hw.access_buffer_ms * hw.access_mbps / capacity, 0.0
+        ).astype(np.float32)
+        block.arrive_mbit = np.minimum(inelastic, capacity) * self.period_s
+        block.elastic_mbps = np.minimum(elastic, np.maximum(capacity - inelastic, 0.0))
+        total = np.maximum(rate.sum(1), 1e-9)
+        packets = (rate / traffic.packet_bytes).sum(1)
+        block.packet_mbit = np.where(packets > 0, 8e-6 * total / np.maximum(packets, 1e-9), 8e-6 * 1470)
+        per_mbit = 1e-6 / block.packet_mbit
+        block.cpu_s_per_mbit = hw.upf_cost_us * per_mbit * np.exp(hw.cpu_cv * cpu)
+        block.rx_cpu_s_per_mbit = hw.rx_cost_us * per_mbit
+        block.rx_cpu = (block.rx_cpu_s_per_mbit * block.arrive_mbit).sum(1) / self.period_s
+        block.burst_us = 1e6 * (rate * traffic.burst_s).sum(1) / total
+        block.flows = np.maximum(flows.sum(1), 1.0)
+        block.uplink_mbps = hw.uplink_mbps * _interpolate(
+            slice_time_s[:, 0], self.events.uplink_time_s, self.events.uplink_factor
+        )
+        block.cpu_factor = _interpolate(slice_time_s[:, 0], self.events.cpu_time_s, self.events.cpu_factor)
+        for name in Block.__slots__:
+            value = getattr(block, name)
+            if value.dtype != np.bool_:
+                setattr(block, name, value.astype(np.float32, copy=False))
+        return block
+
+    def _noise(self, steps: int) -> FloatArray:
+        """(3, K, S, L) unit-variance processes, averaged over a control period where that is long."""
+        draws = self.rng.standard_normal((steps, 3, self.num_slices, self.lanes), np.float32)
+        out = np.empty((3, steps, self.num_slices, self.lanes), np.float32)
+        state = self._state
+        for k in range(steps):
+            state *= self._keep
+            state += self._innovation * draws[k]
+            out[:, k] = state
+        out *= self._average[:, None]
+        return out
+
+
+def _averaging(ratio: FloatArray) -> FloatArray:
+    """Standard deviation of a unit AR(1)/Ornstein-Uhlenbeck process averaged over ``ratio`` correlation times."""
+    r = np.maximum(ratio.astype(np.float64), 1e-6)
+    variance = 2.0 / r * (1.0 - (1.0 - np.exp(-r)) / r)
+    return np.sqrt(np.clip(variance, 0.0, 1.0)).astype(np.float32)

@@ -1,0 +1,140 @@
+"""The node's physical parameters: what calibration fits and domain randomisation draws around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import ConfigDict, Field
+
+from ...configs import load
+from ..slices import FloatArray
+
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One edge node and the path to it. Costs are CPU time on an otherwise idle core.
+
+    CPU
+        logical_cpus, physical_cores: SMT threads and cores.
+        smt_yield: speed of a thread while its sibling is busy, relative to having the core alone.
+        upf_cost_us: per packet, in the UPF's own threads; charged to its cgroup and bound by its quota.
+        rx_cost_us: per packet that arrives at N3, in softirq context; charged to nobody, before all else.
+        tx_cost_us: per packet that leaves the node at N6 (qdisc, driver, completion); charged to nobody.
+        weight_leak: share of the UPF's per-packet work that runs where cgroup weight does not order it.
+        cfs_period_ms: CFS bandwidth period (kernel: Documentation/scheduler/sched-bwc.rst, default 100 ms).
+        sched_slice_ms: how long a competing task runs before the scheduler switches.
+    Buffers and egress
+        n3_buffer_packets: what a UPF's N3 socket holds.
+        egress_mode: ``edt`` (Cilium's bandwidth manager: earliest departure time with a drop horizon, and fq's
+            per-flow packet limit behind it) or ``tbf`` (token bucket with a queue bounded in time).
+        edt_horizon_s, fq_flow_limit_packets: Cilium's and fq's defaults.
+        tbf_burst_ms, tbf_latency_ms: bucket depth and queue bound in time at the configured rate.
+        uplink_mbps, uplink_buffer_ms: the shared N6 link and its queue.
+    Path outside the node (seen by a UE, not between N3 and N6)
+        access_mbps: what the radio access path of one slice carries; access_buffer_ms: its queue when full;
+        round_trip_ms: the fixed rest of the round trip.
+    Variability (log-normal, first-order autoregressive)
+        access_cv, cpu_cv: coefficients of variation of the access path's rate and of the per-packet cost;
+        access_tau_s, cpu_tau_s: their correlation times.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    logical_cpus: Positive = 4.0
+    physical_cores: Positive = 2.0
+    smt_yield: Annotated[float, Field(gt=0, le=1)] = 0.7
+    upf_cost_us: Positive = 50.0
+    rx_cost_us: NonNegative = 5.0
+    tx_cost_us: NonNegative = 5.0
+    weight_leak: Ratio = 0.0
+    cfs_period_ms: Positive = 100.0
+    sched_slice_ms: Positive = 3.0
+    n3_buffer_packets: Positive = 2000.0
+    egress_mode: Literal["edt", "tbf"] = "edt"
+    edt_horizon_s: Positive = 2.0
+    fq_flow_limit_packets: Positive = 100.0
+    tbf_burst_ms: Positive = 10.0
+    tbf_latency_ms: Positive = 50.0
+    uplink_mbps: Positive = 1000.0
+    uplink_buffer_ms: Positive = 10.0
+    access_mbps: Positive = 1000.0
+    access_buffer_ms: NonNegative = 0.0
+    round_trip_ms: NonNegative = 0.0
+    access_cv: NonNegative = 0.0
+    access_tau_s: Positive = 10.0
+    cpu_cv: NonNegative = 0.0
+    cpu_tau_s: Positive = 10.0
+
+    @classmethod
+    def from_yaml(cls, name_or_path: str) -> Hardware:
+        """Parameters of ``configs/hardware/NAME.yaml`` or a user's file."""
+        return load("hardware", name_or_path, HardwareFile).hardware
+
+
+@dataclass(frozen=True)
+class HardwareFile:
+    """``configs/hardware/NAME.yaml``: parameters with where they come from and, if fitted, how well."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    source: str
+    hardware: Hardware
+    fit: dict[str, float] = field(default_factory=dict)
+
+
+class HardwareArrays:
+    """`Hardware`'s numbers for L lanes: one float32 (L,) attribute per numeric field, plus the pacer's arrays.
+
+    ``pacer_horizon_s``, ``pacer_burst_s``, ``pacer_packets_per_flow`` express both egress modes by one virtual schedule:
+    EDT has no burst, a 2 s horizon and fq's per-flow limit behind it; a token bucket has a burst and a short queue.
+    """
+
+    access_buffer_ms: FloatArray
+    access_cv: FloatArray
+    access_mbps: FloatArray
+    access_tau_s: FloatArray
+    cfs_period_ms: FloatArray
+    cpu_cv: FloatArray
+    cpu_tau_s: FloatArray
+    logical_cpus: FloatArray
+    n3_buffer_packets: FloatArray
+    physical_cores: FloatArray
+    round_trip_ms: FloatArray
+    rx_cost_us: FloatArray
+    sched_slice_ms: FloatArray
+    smt_yield: FloatArray
+    tx_cost_us: FloatArray
+    upf_cost_us: FloatArray
+    uplink_buffer_ms: FloatArray
+    uplink_mbps: FloatArray
+    weight_leak: FloatArray
+    edt_horizon_s: FloatArray
+    fq_flow_limit_packets: FloatArray
+    tbf_burst_ms: FloatArray
+    tbf_latency_ms: FloatArray
+
+    def __init__(self, hardware: Hardware, lanes: int) -> None:
+        for spec in fields(hardware):
+            value = getattr(hardware, spec.name)
+            if not isinstance(value, str):
+                setattr(self, spec.name, np.full(lanes, value, np.float32))
+        self.is_edt = np.full(lanes, hardware.egress_mode == "edt")
+
+    @property
+    def pacer_horizon_s(self) -> FloatArray:
+        """How far ahead of now a departure may be scheduled."""
+        return np.where(self.is_edt, self.edt_horizon_s, 1e-3 * self.tbf_latency_ms).astype(np.float32)
+
+    @property
+    def pacer_burst_s(self) -> FloatArray:
+        """How much unused schedule may be saved up."""
+        return np.where(self.is_edt, 0.0, 1e-3 * self.tbf_burst_ms).astype(np.float32)
+
+    @property
+    def pacer_packets_per_flow(self) -> FloatArray:
+        """Packets of one flow that the pacing qdisc holds."""
+        return np.where(self.is_edt, self.fq_flow_limit_packets, 1e9).astype(np.float32)

@@ -1,0 +1,179 @@
+"""What a slice is promised and how far its knobs may move: the static side of the control problem."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, ConfigDict, Field
+
+from ..configs import load
+
+FloatArray = npt.NDArray[np.float32]
+
+NICE_MIN, NICE_MAX = -20, 19
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def _check_range(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    if not low < high:
+        raise ValueError(f"lower bound {low:g} must be below upper bound {high:g}")
+    return bounds
+
+
+def _check_sd(sd: str | None) -> str | None:
+    if sd is not None and not re.fullmatch(r"[0-9A-Fa-f]{6}", sd):
+        raise ValueError("accepted: six hexadecimal digits, or none")
+    return None if sd is None else sd.upper()
+
+
+PositiveRange = Annotated[
+    tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]], AfterValidator(_check_range)
+]
+NiceRange = Annotated[
+    tuple[Annotated[int, Field(ge=NICE_MIN, le=NICE_MAX)], Annotated[int, Field(ge=NICE_MIN, le=NICE_MAX)]],
+    AfterValidator(_check_range),
+]
+
+
+@dataclass(frozen=True)
+class SNssai:
+    """Single network slice selection assistance information (3GPP TS 23.003, clause 28.4.2).
+
+    ``sst`` is the slice/service type (0..255), ``sd`` the slice differentiator: six hexadecimal digits or none.
+    """
+
+    __pydantic_config__ = _STRICT
+    sst: Annotated[int, Field(ge=0, le=255)]
+    sd: Annotated[str | None, AfterValidator(_check_sd)] = None
+
+    def __str__(self) -> str:
+        return f"{self.sst}" if self.sd is None else f"{self.sst}-{self.sd}"
+
+
+@dataclass(frozen=True)
+class Sla:
+    """The promise: while the slice offers at least ``committed_mbps`` it carries that much (and all of it when it
+    offers less), and the 99th percentile of the delay from N3 ingress to N6 stays below ``delay_bound_ms``."""
+
+    __pydantic_config__ = _STRICT
+    committed_mbps: Annotated[float, Field(gt=0)]
+    delay_bound_ms: Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True)
+class KnobBounds:
+    """Closed ranges a knob may take beside "none"; see `slicepilot.env.knobs.Knobs` for their meaning."""
+
+    __pydantic_config__ = _STRICT
+    cpu_limit_mcpu: PositiveRange = (50.0, 1000.0)
+    nice: NiceRange = (-20, 19)
+    egress_mbps: PositiveRange = (1.0, 1000.0)
+
+
+@dataclass(frozen=True)
+class SliceSpec:
+    """One slice: identity, promise, weight among its neighbours (any positive scale), knob bounds.
+
+    ``upf_threads`` is how many CPUs its UPF's data path can use at once (Open5GS: one). ``cpu_request_mcpu`` is the
+    Kubernetes CPU request of its pod, 0 for BestEffort: it fixes the cgroup weight the pod starts with.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+    s_nssai: SNssai
+    sla: Sla
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    dnn: str = "internet"
+    bounds: KnobBounds = KnobBounds()
+    upf_threads: Annotated[float, Field(gt=0)] = 1.0
+    cpu_request_mcpu: Annotated[float, Field(ge=0)] = 0.0
+
+
+def _check_unique(slices: tuple[SliceSpec, ...]) -> tuple[SliceSpec, ...]:
+    for field in ("name", "s_nssai"):
+        seen: set[Any] = set()
+        for spec in slices:
+            value = getattr(spec, field)
+            if value in seen:
+                raise ValueError(f"duplicate {field} {value}: each slice needs its own")
+            seen.add(value)
+    return slices
+
+
+@dataclass(frozen=True)
+class SliceSet:
+    """The slices that share one node, in a fixed order; index 0..S-1 is the slice axis of every array.
+
+    Raises (through `slicepilot.configs`): `ConfigError` for an empty list, duplicate names or S-NSSAIs, bad values.
+    """
+
+    __pydantic_config__ = _STRICT
+    slices: Annotated[
+        tuple[SliceSpec, ...], Field(min_length=1, max_length=256), AfterValidator(_check_unique)
+    ]
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+    @classmethod
+    def from_yaml(cls, name_or_path: str) -> SliceSet:
+        """Load ``configs/slices/NAME.yaml`` or a user's file."""
+        return load("slices", name_or_path, cls)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Slice names in order."""
+        return tuple(s.name for s in self.slices)
+
+    @property
+    def priority_index(self) -> int:
+        """Index of the priority slice: the one with the highest weight (the first of equals)."""
+        return int(np.argmax(self.column("weight")))
+
+    def index(self, name: str) -> int:
+        """Position of a slice by name; raises KeyError with the accepted names."""
+        if name not in self.names:
+            raise KeyError(f"unknown slice {name!r}; accepted: {', '.join(self.names)}")
+        return self.names.index(name)
+
+    def column(self, field: str) -> FloatArray:
+        """One numeric field of all slices, shape (S, 1), e.g. ``weight`` or ``sla.committed_mbps``."""
+        rows = []
+        for spec in self.slices:
+            value: Any = spec
+            for part in field.split("."):
+                value = getattr(value, part)
+            rows.append(value)
+        return np.asarray(rows, np.float32)[:, None]
+
+    def bound(self, knob: str, side: int) -> FloatArray:
+        """Lower (side 0) or upper (side 1) bounds of one knob, shape (S, 1)."""
+        return np.asarray([[getattr(s.bounds, knob)[side]] for s in self.slices], np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What each slice of each lane is promised, float32 (S, L): the numbers reward and encoder work with.
+
+    One lane's promises are its `SliceSet`'s; training draws them at random to make one policy fit other slice sets.
+    """
+
+    weight: FloatArray
+    committed_mbps: FloatArray
+    delay_bound_us: FloatArray
+
+    @classmethod
+    def of(cls, slices: SliceSet, num_lanes: int = 1) -> Promises:
+        """The declared promises, repeated over lanes."""
+        ones = np.ones((1, num_lanes), np.float32)
+        return cls(
+            slices.column("weight") * ones,
+            slices.column("sla.committed_mbps") * ones,
+            1e3 * slices.column("sla.delay_bound_ms") * ones,
+        )
