@@ -7,11 +7,11 @@ inside a policy bundle.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from .backend import Context
 from .knobs import Knobs, NiceScope
 from .slices import FloatArray, SliceSet
 from .telemetry import SLICE_FIELDS, Telemetry
@@ -43,6 +43,8 @@ _STATIC = slice(_KNOBS.stop, _KNOBS.stop + len(STATIC_FEATURES))
 _NODE = slice(_STATIC.stop, _STATIC.stop + len(NODE_FEATURES))
 _CONTEXT = slice(_NODE.stop, NUM_FEATURES)
 
+NONE_ABOVE = 0.9  # the end of a limit's axis that means "none"
+
 PERIOD_RANGE_S = (0.002, 30.0)
 CPUS_RANGE = (0.5, 256.0)
 UPLINK_RANGE_MBPS = (1.0, 100_000.0)
@@ -54,14 +56,6 @@ def _log_unit(value: FloatArray | float, bounds: tuple[float, float]) -> FloatAr
     return np.clip((np.log(np.maximum(value, 1e-9)) - low) / (high - low), 0, 1).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class EncoderSpec:
-    """What the policy is told about its surroundings and cannot measure: one per deployment."""
-
-    logical_cpus: float
-    uplink_mbps: float
-
-
 class KnobDecoder:
     """Actions in [-1, 1]^(S, 3) to knobs inside the declared bounds, and back.
 
@@ -69,115 +63,88 @@ class KnobDecoder:
     outermost 5% of the axis (above 0.9) means "none". Nice runs linearly and is rounded to whole numbers.
     """
 
-    NONE_ABOVE = 0.9
-
     def __init__(self, slices: SliceSet, nice_scope: NiceScope = "group") -> None:
         self.slices = slices
         self.nice_scope: NiceScope = nice_scope
+        self._action_shape = (len(slices), NUM_KNOBS)
         columns = ("cpu_limit_mcpu", "egress_mbps")
-        low = np.stack([slices.bound(c, 0) for c in columns])
-        high = np.stack([slices.bound(c, 1) for c in columns])
-        self._low, self._high = low, high
-        self._log_low, self._log_span = np.log(low), np.log(high / low)
-        self._nice_low, self._nice_high = slices.bound("nice", 0), slices.bound("nice", 1)
+        self._low = np.stack([slices.bound(c, 0) for c in columns])
+        self._high = np.stack([slices.bound(c, 1) for c in columns])
+        # a in [-1, NONE_ABOVE] -> log(low) .. log(high)
+        self._log_gain = np.log(self._high / self._low) / np.float32(1.0 + NONE_ABOVE)
+        self._log_offset = np.log(self._low) + self._log_gain
+        low, high = slices.bound("nice", 0), slices.bound("nice", 1)
+        self._nice_gain, self._nice_offset = 0.5 * (high - low), 0.5 * (high + low)
 
-    def decode(self, action: FloatArray) -> Knobs:
-        """Knobs for actions of shape (S, 3) or (L, S, 3), freshly allocated with shape (S, L).
+    def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
+        """Knobs for actions of shape (S, 3) or (L, S, 3), and what `encode` would say of them, (3, S, L). Fresh arrays.
 
         Raises:
             ValueError: wrong shape, or an action that is not a number.
         """
         table = np.asarray(action, np.float32)
-        if table.ndim == 2:  # noqa: PLR2004 - one lane
+        if table.ndim == 2:
             table = table[None]
-        if table.shape[1:] != (len(self.slices), NUM_KNOBS):
+        if table.shape[1:] != self._action_shape:
             raise ValueError(
-                f"action: shape {tuple(np.shape(action))}; accepted: ({len(self.slices)}, {NUM_KNOBS}) or a batch of it"
+                f"action: shape {tuple(np.shape(action))}; accepted: {self._action_shape} or a batch of it"
             )
-        rows = np.ascontiguousarray(table.T)
+        rows = table.transpose(2, 1, 0).copy()
+        if not np.isfinite(np.add.reduce(rows, axis=None)):
+            raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
         np.maximum(rows, -1.0, out=rows)
         np.minimum(rows, 1.0, out=rows)
-        limits = rows[::2] + 1.0
-        limits *= 1.0 / (1.0 + self.NONE_ABOVE)
-        none = limits > 1.0
-        limits *= self._log_span
-        limits += self._log_low
+        limit_rows, nice_row = rows[::2], rows[1]
+        limits = limit_rows * self._log_gain
+        limits += self._log_offset
         np.exp(limits, out=limits)
+        none = limit_rows > NONE_ABOVE
         limits[none] = np.inf
-        nice = rows[1]
-        if not np.isfinite(nice.sum() + rows.sum()):
-            raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
-        nice += 1.0
-        nice *= 0.5 * (self._nice_high - self._nice_low)
-        nice += self._nice_low
+        limit_rows[none] = 1.0
+        nice = nice_row * self._nice_gain
+        nice += self._nice_offset
         np.rint(nice, out=nice)
-        return Knobs(limits[0], nice, limits[1], self.nice_scope)
+        np.subtract(nice, self._nice_offset, out=nice_row)
+        nice_row /= self._nice_gain
+        return Knobs(limits[0], nice, limits[1], self.nice_scope), rows
 
     def encode(self, knobs: Knobs) -> FloatArray:
         """The inverse: (3, S, L) in [-1, 1]; "none" becomes 1. An egress of 0 (shaper without a rate) is "none"."""
         limits = np.stack([knobs.cpu_limit_mcpu, knobs.egress_mbps])
         none = ~np.isfinite(limits) | (limits <= 0)
         inside = np.clip(np.where(none, self._high, limits), self._low, self._high)
-        unit = (np.log(inside) - self._log_low) / self._log_span
-        limits = np.where(none, 1.0, unit * (1.0 + self.NONE_ABOVE) - 1.0)
-        nice = 2.0 * (knobs.nice - self._nice_low) / (self._nice_high - self._nice_low) - 1.0
-        return np.stack([limits[0], np.clip(nice, -1, 1), limits[1]]).astype(np.float32)
+        limits = np.where(none, 1.0, (np.log(inside) - self._log_offset) / self._log_gain)
+        nice = np.clip((knobs.nice - self._nice_offset) / self._nice_gain, -1, 1)
+        return np.stack([limits[0], nice, limits[1]]).astype(np.float32)
 
 
 class ObservationEncoder:
     """Telemetry and current knobs to a bounded table: float32 (L, S, D), every entry in [-1, 1].
 
-    D = `NUM_FEATURES`, in the order of `FEATURES`. Buffers for L lanes are allocated once; the array that `encode`
-    returns is a fresh copy, so callers may keep it.
+    D = `NUM_FEATURES`, in the order of `FEATURES`. What is fixed for a run (promises, control period, the node's size)
+    comes from its `Context` and is written once; buffers are kept between calls, the table returned is a fresh array.
     """
 
-    def __init__(self, slices: SliceSet, spec: EncoderSpec, num_lanes: int = 1) -> None:
-        self.slices, self.spec, self.num_lanes = slices, spec, num_lanes
-        size = len(slices)
-        scale = np.asarray([TELEMETRY_SCALE[f] for f in SLICE_FIELDS], np.float64)
-        self._inverse_reference = np.broadcast_to(
-            (1.0 / scale[:, 0]).astype(np.float32)[:, None, None], (_T, size, num_lanes)
-        ).copy()
-        self._inverse_span = np.broadcast_to(
-            (1.0 / np.log1p(scale[:, 1] / scale[:, 0])).astype(np.float32)[:, None, None],
-            (_T, size, num_lanes),
-        ).copy()
-        self._features = np.zeros((NUM_FEATURES, size, num_lanes), np.float32)
+    def __init__(self, context: Context) -> None:
+        promises = context.promises
+        num_slices, lanes = promises.weight.shape
+        shape = (_T, num_slices, lanes)
+        scale = np.asarray([TELEMETRY_SCALE[f] for f in SLICE_FIELDS], np.float64)[:, :, None, None]
+        self._inverse_reference = np.broadcast_to(1.0 / scale[:, 0], shape).astype(np.float32)
+        self._inverse_span = np.broadcast_to(1.0 / np.log1p(scale[:, 1] / scale[:, 0]), shape).astype(np.float32)
+        self._features = np.zeros((NUM_FEATURES, num_slices, lanes), np.float32)
         self._measured = self._features[:_T]
         self._knobs = self._features[_KNOBS]
         self._node = self._features[_NODE]
-        self._active = self._features[_STATIC][3]
         static = self._features[_STATIC]
-        committed, bound_us = slices.column("sla.committed_mbps"), 1e3 * slices.column("sla.delay_bound_ms")
-        static[0] = self._scaled("carried_mbps", committed)
-        static[1] = self._scaled("delay_p99_us", bound_us)
-        weight = slices.column("weight")
-        static[2] = weight / weight.max()
-        context = self._features[_CONTEXT]
-        context[1] = _log_unit(spec.logical_cpus, CPUS_RANGE)
-        context[2] = _log_unit(spec.uplink_mbps, UPLINK_RANGE_MBPS)
-        self._period = context[0]
-        self._uplink = context[2]
-        self._cpus = context[1]
-
-    @staticmethod
-    def _scaled(field: str, value: FloatArray) -> FloatArray:
-        reference, full = TELEMETRY_SCALE[field]
-        return np.clip(np.log1p(value / reference) / np.log1p(full / reference), 0, 1).astype(np.float32)
-
-    @staticmethod
-    def unscale(field: str, encoded: FloatArray) -> FloatArray:
-        """The telemetry value an encoded entry stands for (exact below the field's full scale)."""
-        reference, full = TELEMETRY_SCALE[field]
-        return np.asarray(reference * np.expm1(encoded * np.log1p(full / reference)), np.float32)
-
-    def set_context(
-        self, period_s: FloatArray | float, logical_cpus: FloatArray | float, uplink_mbps: FloatArray | float
-    ) -> None:
-        """Tell the encoder each lane's control period (s), logical CPUs and uplink capacity (scalars or (L,))."""
-        self._period[:] = _log_unit(period_s, PERIOD_RANGE_S)
-        self._cpus[:] = _log_unit(logical_cpus, CPUS_RANGE)
-        self._uplink[:] = _log_unit(uplink_mbps, UPLINK_RANGE_MBPS)
+        self._active = static[3]
+        static[0] = scaled("carried_mbps", promises.committed_mbps)
+        static[1] = scaled("delay_p99_us", promises.delay_bound_us)
+        static[2] = promises.weight / promises.weight.max(axis=0)
+        context_rows = self._features[_CONTEXT]
+        context_rows[0] = _log_unit(context.period_s, PERIOD_RANGE_S)
+        context_rows[1] = _log_unit(context.logical_cpus, CPUS_RANGE)
+        context_rows[2] = _log_unit(context.uplink_mbps, UPLINK_RANGE_MBPS)
 
     def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
         """Encode one measurement; ``knob_rows`` (3, S, L) are the current knobs as `KnobDecoder.encode` gives them.
@@ -195,10 +162,19 @@ class ObservationEncoder:
         self._active[:] = telemetry.valid
         return self._features.transpose(2, 1, 0).copy()
 
-    def to_dict(self) -> dict[str, Any]:
-        """What a bundle stores to rebuild this encoder."""
-        return {
-            "features": list(FEATURES),
-            "scale": {k: list(v) for k, v in TELEMETRY_SCALE.items()},
-            **asdict(self.spec),
-        }
+
+def scaled(field: str, value: FloatArray) -> FloatArray:
+    """A telemetry value on its field's encoded axis (see `TELEMETRY_SCALE`)."""
+    reference, full = TELEMETRY_SCALE[field]
+    return np.clip(np.log1p(value / reference) / np.log1p(full / reference), 0, 1).astype(np.float32)
+
+
+def unscaled(field: str, encoded: FloatArray) -> FloatArray:
+    """The telemetry value that an encoded entry stands for (exact below the field's full scale)."""
+    reference, full = TELEMETRY_SCALE[field]
+    return np.asarray(reference * np.expm1(encoded * np.log1p(full / reference)), np.float32)
+
+
+def encoder_layout() -> dict[str, Any]:
+    """Names and scales of the features in order: a bundle stores them, and refuses a runtime whose layout differs."""
+    return {"features": list(FEATURES), "scale": {name: list(pair) for name, pair in TELEMETRY_SCALE.items()}}

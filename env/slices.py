@@ -114,9 +114,7 @@ class SliceSet:
     """
 
     __pydantic_config__ = _STRICT
-    slices: Annotated[
-        tuple[SliceSpec, ...], Field(min_length=1, max_length=256), AfterValidator(_check_unique)
-    ]
+    slices: Annotated[tuple[SliceSpec, ...], Field(min_length=1, max_length=256), AfterValidator(_check_unique)]
 
     def __len__(self) -> int:
         return len(self.slices)

@@ -66,9 +66,7 @@ class ScenarioEpisodes:
     def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
         """One run per lane."""
         slices, ones = self.slices, np.ones((1, lanes), np.float32)
-        request = (
-            slices.column("cpu_request_mcpu") if self.request_mcpu is None else self.request_mcpu[:, None]
-        )
+        request = slices.column("cpu_request_mcpu") if self.request_mcpu is None else self.request_mcpu[:, None]
         return Episode(
             traffic=Traffic.of(self.scenario, slices, lanes, rng),
             events=NodeEvents.of(self.scenario, slices, lanes),

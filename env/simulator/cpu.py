@@ -42,9 +42,7 @@ class WaterFill:
         self._open = np.empty(shape, np.bool_)
         self.share = np.empty(shape, np.float32)
 
-    def fill(
-        self, capacity: FloatArray, demand: FloatArray, weight: FloatArray, weight_sum: FloatArray
-    ) -> FloatArray:
+    def fill(self, capacity: FloatArray, demand: FloatArray, weight: FloatArray, weight_sum: FloatArray) -> FloatArray:
         """Shares (W, S, L) of ``capacity`` (L,) for ``demand`` (S, L) by ``weight`` (W, S, L), ``weight_sum`` (W, 1, L)."""
         level, total, step, share = self._level, self._sum, self._step, self.share
         np.divide(capacity, weight_sum, out=level)

@@ -149,9 +149,7 @@ class Engine:
         kernel, speed, capacity, scratch = self._lane[:4]
         arrived = block.arrive_mbit[k]
         if self.exogenous.has_elastic:
-            np.multiply(
-                np.minimum(self.elastic_mbps, block.elastic_mbps[k]), self.period_s, out=self._arrived
-            )
+            np.multiply(np.minimum(self.elastic_mbps, block.elastic_mbps[k]), self.period_s, out=self._arrived)
             self._arrived += arrived
             arrived = self._arrived
         np.multiply(arrived, self._inverse_period, out=rows[0])

@@ -263,9 +263,7 @@ class Exogenous:
         flows = traffic.active_flows(time_s)
         block.active = (slice_time_s < self.events.absent_from_s) | (slice_time_s >= self.events.absent_to_s)
         rate = traffic.rate_mbps(time_s, self.period_s, flows) * block.active[:, None]
-        inelastic = (rate * (1.0 - traffic.elastic)).sum(1) * np.exp(
-            self._load_cv * load - 0.5 * self._load_cv**2
-        )
+        inelastic = (rate * (1.0 - traffic.elastic)).sum(1) * np.exp(self._load_cv * load - 0.5 * self._load_cv**2)
         elastic = (rate * traffic.elastic).sum(1) if self.has_elastic else np.zeros_like(inelastic)
         capacity = hw.access_mbps * np.exp(hw.access_cv * access - 0.5 * hw.access_cv**2)
         block.access_delay_ms = np.where(
