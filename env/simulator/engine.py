@@ -362,4 +362,23 @@ class Engine:
             "budget_s",
             "left_mbps",
         )
-        return {name: getattr(self, name).copy() for name in names} | {"congested": self._uplink_congested}
+        state = {name: getattr(self, name).copy() for name in names}
+        return state | {"congested": self._uplink_congested, "elapsed": self.elapsed}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a `snapshot`, with the next block that ``exogenous`` gives and the knobs that are set now."""
+        for name, value in state.items():
+            if isinstance(value, np.ndarray):
+                getattr(self, name)[:] = value
+        self._uplink_congested = state["congested"]
+        self.elapsed = state["elapsed"]
+        self._block = None
+
+    @property
+    def request_mcpu(self) -> FloatArray:
+        """Kubernetes CPU requests of the pods, (S, L)."""
+        return self._request
+
+    def current_block(self) -> tuple[Block | None, int]:
+        """The block in use and how many of its steps have been played (None before the first step)."""
+        return self._block, self._row

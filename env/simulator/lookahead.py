@@ -1,0 +1,129 @@
+"""The future of a running simulator: its true exogenous sequence, and engines that play alternatives against it.
+
+Nothing exogenous depends on an action (see `slicepilot.env.simulator.exogenous`), so the arrivals and the noise of the
+periods to come can be generated ahead of the run, and any number of knob plans can be tried on them.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from ..backend import Context
+from ..slices import FloatArray, Promises
+from .backend import SimulatorBackend
+from .engine import Engine
+from .exogenous import Block
+from .hardware import HardwareArrays
+
+
+def tile_lanes(array: FloatArray, copies: int) -> FloatArray:
+    """Repeat the lane axis (the last one): lane l of copy c lands at c * L + l."""
+    return np.tile(array, (1,) * (array.ndim - 1) + (copies,))
+
+
+def tile_context(context: Context, copies: int) -> Context:
+    """The same facts for ``copies`` times the lanes."""
+    promises = context.promises
+    return Context(
+        period_s=tile_lanes(context.period_s, copies),
+        logical_cpus=tile_lanes(context.logical_cpus, copies),
+        uplink_mbps=tile_lanes(context.uplink_mbps, copies),
+        promises=Promises(
+            tile_lanes(promises.weight, copies),
+            tile_lanes(promises.committed_mbps, copies),
+            tile_lanes(promises.delay_bound_us, copies),
+        ),
+        threads=tile_lanes(context.threads, copies),
+        num_steps=context.num_steps,
+    )
+
+
+def _tile_hardware(hardware: HardwareArrays, copies: int) -> HardwareArrays:
+    tiled = copy.copy(hardware)
+    for name, value in vars(hardware).items():
+        setattr(tiled, name, tile_lanes(value, copies))
+    return tiled
+
+
+class Future:
+    """The exogenous figures of the periods that an engine has not played yet; the engine is left untouched.
+
+    Blocks are generated as they are asked for and dropped once past, by a copy of the run's own generator.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._exogenous = copy.deepcopy(engine.exogenous)
+        block, played = engine.current_block()
+        self.has_elastic = engine.exogenous.has_elastic
+        self._blocks: list[tuple[int, Block]] = [] if block is None else [(engine.elapsed - played, block)]
+        self._known = engine.elapsed if block is None else engine.elapsed - played + len(block.uplink_mbps)
+
+    def window(self, first: int, steps: int, copies: int = 1) -> Block:
+        """Periods ``first`` .. ``first + steps - 1`` as one block, its lanes repeated; ``first`` must not go back."""
+        while self._known < first + steps:
+            block = self._exogenous.next_block()
+            self._blocks.append((self._known, block))
+            self._known += len(block.uplink_mbps)
+        self._blocks = [(at, block) for at, block in self._blocks if at + len(block.uplink_mbps) > first]
+        if self._blocks[0][0] > first:
+            raise ValueError(f"period {first} is past; accepted: {self._blocks[0][0]} or later")
+        spans = [
+            (block, slice(max(first - at, 0), first + steps - at)) for at, block in self._blocks if at < first + steps
+        ]
+        window = Block()
+        for name in Block.__slots__:
+            parts = [getattr(block, name)[span] for block, span in spans]
+            joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            setattr(window, name, tile_lanes(joined, copies) if copies > 1 else joined)
+        return window
+
+
+class _Window:
+    """Gives an engine the same block again and again: the exogenous side of an alternative future."""
+
+    def __init__(self, block: Block, has_elastic: bool) -> None:
+        self.block, self.has_elastic = block, has_elastic
+
+    def next_block(self) -> Block:
+        return self.block
+
+
+class Lookahead:
+    """C alternatives of each of a simulator's L lanes, played forward from where the simulator stands.
+
+    ``start(steps)`` fixes the state and the periods ahead, ``rewind()`` goes back to it; in between, ``engine`` (C * L
+    lanes, alternative c of lane l at c * L + l) takes knobs and advances like any engine. Make a new one after each
+    reset of the backend.
+    """
+
+    def __init__(self, backend: SimulatorBackend, copies: int) -> None:
+        source = backend.engine
+        self.copies, self.lanes = copies, backend.num_lanes
+        self.context = tile_context(backend.context, copies)
+        self.engine = Engine(source.num_slices, copies * self.lanes)
+        self._source, self._future = source, Future(source)
+        self._hardware = _tile_hardware(source.hardware, copies)
+        self._request = tile_lanes(source.request_mcpu, copies)
+        self._state: dict[str, Any] = {}
+        self._load(1)
+
+    def _load(self, steps: int) -> None:
+        block = self._future.window(self._source.elapsed, steps, self.copies)
+        window: Any = _Window(block, self._future.has_elastic)
+        self.engine.load(window, self._hardware, self.context.period_s, self.context.threads, self._request)
+
+    def start(self, steps: int) -> None:
+        """Take the simulator's present state, and the true figures of its next ``steps`` periods."""
+        self._load(steps)
+        self._state = {
+            name: tile_lanes(value, self.copies) if isinstance(value, np.ndarray) else value
+            for name, value in self._source.snapshot().items()
+        }
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Back to the state that `start` took."""
+        self.engine.restore(self._state)
