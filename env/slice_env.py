@@ -36,9 +36,9 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
 class SliceEnv(gym.Env[FloatArray, FloatArray]):
     """Control of S slices on one node: ``slicepilot/SliceControl-v0``.
 
-    Observation: (S, D) table in [-1, 1], see `slicepilot.env.encoding`. Action: (S, 3) in [-1, 1]: CPU limit, nice, egress
-    rate of each slice. Reward: `slicepilot.env.reward.RewardModel`; ``info["terms"]`` has each term, unweighted. A run is
-    truncated after the scenario's duration; it never terminates.
+    Observation: the table (S, D) of `slicepilot.env.encoding`, row by row, as a vector (S * D,) in [-1, 1]. Action:
+    (S, 3) in [-1, 1]: CPU limit, nice, egress rate of each slice. Reward: `slicepilot.env.reward.RewardModel`;
+    ``info["terms"]`` has each term, unweighted. A run is truncated after the scenario's duration; it never terminates.
 
     Args:
         backend: a name, or a `Backend` object with one lane.
@@ -81,7 +81,7 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
             seed = int(self.np_random.integers(2**31))
         observation = self.loop.reset(seed)
         self._history = [self.loop.telemetry.slices[:, :, 0].copy()] if self.render_mode else []
-        return observation[0], {"terms": {}}
+        return observation.reshape(-1), {"terms": {}}
 
     def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
         """One control period. Raises ValueError for an action of the wrong shape or one that is not a number."""
@@ -89,7 +89,7 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         if self.render_mode:
             self._history.append(self.loop.telemetry.slices[:, :, 0].copy())
         terms = {name: float(value[0]) for name, value in self.loop.terms.items()}
-        return observation[0], float(reward[0]), False, ended, {"terms": terms}
+        return observation.reshape(-1), float(reward[0]), False, ended, {"terms": terms}
 
     def render(self) -> str | np.ndarray | None:  # type: ignore[override]
         """The current period as text or as a picture (H, W, 3) uint8; None without a render mode."""

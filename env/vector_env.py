@@ -54,8 +54,8 @@ class ControlLoop:
 
 
 def observation_space(num_slices: int) -> gym.spaces.Box:
-    """One row per slice: (S, D) in [-1, 1]."""
-    return gym.spaces.Box(-1.0, 1.0, (num_slices, NUM_FEATURES), np.float32)
+    """The encoder's table (S, D) row by row: a vector (S * D,) in [-1, 1], which every algorithm's library takes."""
+    return gym.spaces.Box(-1.0, 1.0, (num_slices * NUM_FEATURES,), np.float32)
 
 
 def action_space(num_slices: int) -> gym.spaces.Box:
@@ -92,15 +92,16 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
             seed = int(np.random.SeedSequence(known).generate_state(1)[0]) if known else None
         if seed is not None:
             self._np_random_seed = seed
-        return self.loop.reset(seed), {}
+        return self.loop.reset(seed).reshape(self.num_envs, -1), {}
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One control period; ``actions`` (L, S, 3) in [-1, 1]."""
-        observation, reward, ended = self.loop.step(actions)
+        """One control period; ``actions`` (L, S, 3) in [-1, 1]; observations (L, S * D)."""
+        table, reward, ended = self.loop.step(actions)
+        observation = table.reshape(self.num_envs, -1)
         info: dict[str, Any] = {"terms": self.loop.terms}
         if ended:
             info["final_obs"] = observation
-            observation = self.loop.reset(None)
+            observation = self.loop.reset(None).reshape(self.num_envs, -1)
         return observation, reward, self._false.copy(), (self._true if ended else self._false).copy(), info
 
     def close_extras(self, **kwargs: Any) -> None:
