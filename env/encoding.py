@@ -43,7 +43,8 @@ _STATIC = slice(_KNOBS.stop, _KNOBS.stop + len(STATIC_FEATURES))
 _NODE = slice(_STATIC.stop, _STATIC.stop + len(NODE_FEATURES))
 _CONTEXT = slice(_NODE.stop, NUM_FEATURES)
 
-NONE_ABOVE = 0.9  # the end of a limit's axis that means "none"
+MINUS_ONE, ZERO, ONE, INFINITY = np.float32(-1), np.float32(0), np.float32(1), np.float32(np.inf)
+NONE_ABOVE = np.float32(0.9)  # the end of a limit's axis that means "none"
 
 PERIOD_RANGE_S = (0.002, 30.0)
 CPUS_RANGE = (0.5, 256.0)
@@ -75,6 +76,7 @@ class KnobDecoder:
         self._log_offset = np.log(self._low) + self._log_gain
         low, high = slices.bound("nice", 0), slices.bound("nice", 1)
         self._nice_gain, self._nice_offset = 0.5 * (high - low), 0.5 * (high + low)
+        self._inverse_nice_gain = 1.0 / self._nice_gain
 
     def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
         """Knobs for actions of shape (S, 3) or (L, S, 3), and what `encode` would say of them, (3, S, L). Fresh arrays.
@@ -90,22 +92,22 @@ class KnobDecoder:
                 f"action: shape {tuple(np.shape(action))}; accepted: {self._action_shape} or a batch of it"
             )
         rows = table.transpose(2, 1, 0).copy()
-        if not np.isfinite(np.add.reduce(rows, axis=None)):
+        if not np.isfinite(rows.sum()):
             raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
-        np.maximum(rows, -1.0, out=rows)
-        np.minimum(rows, 1.0, out=rows)
+        np.maximum(rows, MINUS_ONE, out=rows)
+        np.minimum(rows, ONE, out=rows)
         limit_rows, nice_row = rows[::2], rows[1]
+        none = np.greater(limit_rows, NONE_ABOVE)
+        np.copyto(limit_rows, ONE, where=none)
         limits = limit_rows * self._log_gain
         limits += self._log_offset
         np.exp(limits, out=limits)
-        none = limit_rows > NONE_ABOVE
-        limits[none] = np.inf
-        limit_rows[none] = 1.0
+        np.copyto(limits, INFINITY, where=none)
         nice = nice_row * self._nice_gain
         nice += self._nice_offset
         np.rint(nice, out=nice)
         np.subtract(nice, self._nice_offset, out=nice_row)
-        nice_row /= self._nice_gain
+        nice_row *= self._inverse_nice_gain
         return Knobs(limits[0], nice, limits[1], self.nice_scope), rows
 
     def encode(self, knobs: Knobs) -> FloatArray:
@@ -153,10 +155,11 @@ class ObservationEncoder:
         """
         measured = self._measured
         np.multiply(telemetry.slices, self._inverse_reference, out=measured)
-        np.fmax(measured, 0.0, out=measured)
-        np.log1p(measured, out=measured)
+        np.fmax(measured, ZERO, out=measured)
+        np.add(measured, ONE, out=measured)
+        np.log(measured, out=measured)  # log1p is not vectorised; what it would add is below float32's resolution
         np.multiply(measured, self._inverse_span, out=measured)
-        np.minimum(measured, 1.0, out=measured)
+        np.minimum(measured, ONE, out=measured)
         self._knobs[:] = knob_rows
         self._node[:] = telemetry.node[:, None]
         self._active[:] = telemetry.valid

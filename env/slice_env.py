@@ -88,7 +88,7 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         observation, reward, ended = self.loop.step(action)
         if self.render_mode:
             self._history.append(self.loop.telemetry.slices[:, :, 0].copy())
-        terms = {name: float(value[0]) for name, value in self.loop.terms.items()}
+        terms = {name: value.item() for name, value in self.loop.terms.items()}
         return observation.reshape(-1), float(reward[0]), False, ended, {"terms": terms}
 
     def render(self) -> str | np.ndarray | None:  # type: ignore[override]

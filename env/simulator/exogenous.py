@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..slices import FloatArray, SliceSet
+from . import kernels
 from .hardware import HardwareArrays
 from .scenario import NEVER_S, Load, Profile, Scenario
 
-BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-BLOCK_ELEMENTS = 1 << 17
-MAX_BLOCK_STEPS = 64
+BLOCK_ELEMENTS = 1 << 16
+MAX_BLOCK_STEPS = 256
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Traffic:
             first_flows=full(1),
             max_flows=full(1),
             ramp_every_s=full(NEVER_S),
-            packet_bytes=full(1470),
+            packet_bytes=full(kernels.DEFAULT_PACKET_BYTES),
             burst_s=full(1e-4),
             cycle_s=full(1),
             on_s=full(1),
@@ -102,29 +102,6 @@ class Traffic:
             self.on_s[at], self.cycle_s[at] = load.on_s, load.on_s + load.off_s
         times, factors = _pad_profile(load.profile, self.profile_time_s.shape[-1])
         self.profile_time_s[at], self.profile_factor[at] = times, factors
-
-    def active_flows(self, time_s: FloatArray) -> FloatArray:
-        """Flows of each source at a time, shape (..., C, S, L) for ``time_s`` (..., 1, 1, L)."""
-        joined = np.floor(np.maximum(time_s - self.start_s, 0) / self.ramp_every_s)
-        running = (time_s >= self.start_s) & (time_s < self.end_s)
-        return np.asarray(np.minimum(self.first_flows + joined, self.max_flows) * running, np.float32)
-
-    def rate_mbps(self, time_s: FloatArray, period_s: FloatArray, flows: FloatArray) -> FloatArray:
-        """Mean rate over [time, time + period): the on/off gate is integrated exactly."""
-        end_s = time_s + self.phase_s + period_s
-        rate = self.flow_mbps * flows * _on_time(end_s, self.cycle_s, self.on_s, period_s)
-        if self.profile_time_s.shape[-1] > 1:
-            rate = rate * _interpolate(time_s, self.profile_time_s, self.profile_factor)
-        return np.asarray(rate, np.float32)
-
-
-def _on_time(end_s: FloatArray, cycle_s: FloatArray, on_s: FloatArray, period_s: FloatArray) -> FloatArray:
-    """Share of the ``period_s`` before ``end_s`` during which a gate (open ``on_s`` of each cycle) is open."""
-    begin_s = end_s - period_s
-    whole_end, whole_begin = np.floor(end_s / cycle_s), np.floor(begin_s / cycle_s)
-    open_end = whole_end * on_s + np.minimum(end_s - whole_end * cycle_s, on_s)
-    open_begin = whole_begin * on_s + np.minimum(begin_s - whole_begin * cycle_s, on_s)
-    return np.asarray(np.clip((open_end - open_begin) / period_s, 0, 1), np.float32)
 
 
 def _pad_profile(profile: Profile, knots: int) -> tuple[FloatArray, FloatArray]:
@@ -182,40 +159,15 @@ class NodeEvents:
         return cls(times, np.ones_like(times), times.copy(), np.ones_like(times), never, never.copy())
 
 
+@dataclass(frozen=True, slots=True)
 class Block:
-    """K consecutive steps of exogenous figures; every array's first axis is the step.
+    """K consecutive steps of exogenous figures: per slice (K, 9, S, L) and per node (K, 2, L), float32.
 
-    ``arrive_mbit``, ``elastic_mbps``, ``cpu_s_per_mbit``, ``burst_us``, ``flows``, ``packet_mbit``, ``access_delay_ms``:
-    ``rx_cpu_s_per_mbit``: (K, S, L); ``active`` likewise, bool; ``rx_cpu`` (softirq CPU of the arrivals known ahead),
-    ``uplink_mbps``, ``cpu_factor``: (K, L).
+    `slicepilot.env.simulator.kernels` names the fields of axis 1.
     """
 
-    __slots__ = (
-        "access_delay_ms",
-        "active",
-        "arrive_mbit",
-        "burst_us",
-        "cpu_factor",
-        "cpu_s_per_mbit",
-        "elastic_mbps",
-        "flows",
-        "packet_mbit",
-        "rx_cpu",
-        "rx_cpu_s_per_mbit",
-        "uplink_mbps",
-    )
-    access_delay_ms: FloatArray
-    active: BoolArray
-    arrive_mbit: FloatArray
-    burst_us: FloatArray
-    cpu_factor: FloatArray
-    cpu_s_per_mbit: FloatArray
-    elastic_mbps: FloatArray
-    flows: FloatArray
-    packet_mbit: FloatArray
-    rx_cpu: FloatArray
-    rx_cpu_s_per_mbit: FloatArray
-    uplink_mbps: FloatArray
+    slices: FloatArray
+    node: FloatArray
 
 
 class Exogenous:
@@ -239,68 +191,53 @@ class Exogenous:
         self.step = 0
         size = self.num_slices * self.lanes
         self.block_steps = int(np.clip(BLOCK_ELEMENTS // size, 4, MAX_BLOCK_STEPS))
-        self.has_elastic = bool(traffic.elastic.any())
+        self._sources = np.stack([getattr(traffic, name) for name in kernels.SOURCE_ROWS])
+        self._path = np.stack([getattr(hardware, name) for name in kernels.PATH_ROWS])
+        self._arrivals = kernels.arrivals_parallel if size >= kernels.PARALLEL_FROM else kernels.arrivals_serial
         # Three autoregressive processes per slice: access rate, CPU cost, load.
         tau = np.stack([hardware.access_tau_s, hardware.cpu_tau_s, np.full_like(hardware.cpu_tau_s, 5.0)])
-        self._keep = np.exp(-period_s / tau)[:, None]
-        self._innovation = np.sqrt(1.0 - self._keep**2)
+        shape = (3, self.num_slices, self.lanes)
+        keep = np.broadcast_to(np.exp(-period_s / tau)[:, None], shape).astype(np.float32)
+        self._keep, self._innovation = keep.ravel(), np.sqrt(1.0 - keep**2).ravel()
         self._average = _averaging(period_s / tau)[:, None]
-        self._state = rng.standard_normal((3, self.num_slices, self.lanes), np.float32)
+        self._state = rng.standard_normal(shape, np.float32).ravel()
         load_cv = np.sqrt((traffic.rate_cv**2 * traffic.flow_mbps * traffic.first_flows).sum(0))
         total = np.maximum((traffic.flow_mbps * traffic.first_flows).sum(0), 1e-6)
-        self._load_cv = load_cv / np.sqrt(total)
+        self._load_cv = (load_cv / np.sqrt(total)).astype(np.float32)
 
     def next_block(self) -> Block:
         """The next steps (fewer at the end of the run)."""
         steps = max(1, min(self.block_steps, self.num_steps - self.step))
-        access, cpu, load = self._noise(steps)
-        hw, traffic = self.hardware, self.traffic
-        index = np.arange(self.step, self.step + steps, dtype=np.float32)
-        time_s = index[:, None, None, None] * self.period_s
-        slice_time_s = time_s[:, 0]
-        self.step += steps
-        block = Block()
-        flows = traffic.active_flows(time_s)
-        block.active = (slice_time_s < self.events.absent_from_s) | (slice_time_s >= self.events.absent_to_s)
-        rate = traffic.rate_mbps(time_s, self.period_s, flows) * block.active[:, None]
-        inelastic = (rate * (1.0 - traffic.elastic)).sum(1) * np.exp(self._load_cv * load - 0.5 * self._load_cv**2)
-        elastic = (rate * traffic.elastic).sum(1) if self.has_elastic else np.zeros_like(inelastic)
-        capacity = hw.access_mbps * np.exp(hw.access_cv * access - 0.5 * hw.access_cv**2)
-        block.access_delay_ms = np.where(
-            inelastic > capacity, hw.access_buffer_ms * hw.access_mbps / capacity, 0.0
-        ).astype(np.float32)
-        block.arrive_mbit = np.minimum(inelastic, capacity) * self.period_s
-        block.elastic_mbps = np.minimum(elastic, np.maximum(capacity - inelastic, 0.0))
-        total = np.maximum(rate.sum(1), 1e-9)
-        packets = (rate / traffic.packet_bytes).sum(1)
-        block.packet_mbit = np.where(packets > 0, 8e-6 * total / np.maximum(packets, 1e-9), 8e-6 * 1470)
-        per_mbit = 1e-6 / block.packet_mbit
-        block.cpu_s_per_mbit = hw.upf_cost_us * per_mbit * np.exp(hw.cpu_cv * cpu)
-        block.rx_cpu_s_per_mbit = hw.rx_cost_us * per_mbit
-        block.rx_cpu = (block.rx_cpu_s_per_mbit * block.arrive_mbit).sum(1) / self.period_s
-        block.burst_us = 1e6 * (rate * traffic.burst_s).sum(1) / total
-        block.flows = np.maximum(flows.sum(1), 1.0)
-        block.uplink_mbps = hw.uplink_mbps * _interpolate(
-            slice_time_s[:, 0], self.events.uplink_time_s, self.events.uplink_factor
+        slices = np.empty((steps, kernels.NUM_SLICE_EXOGENOUS, self.num_slices, self.lanes), np.float32)
+        node = np.empty((steps, kernels.NUM_NODE_EXOGENOUS, self.lanes), np.float32)
+        events, traffic = self.events, self.traffic
+        self._arrivals(
+            self.step,
+            self._sources,
+            traffic.profile_time_s,
+            traffic.profile_factor,
+            events.absent_from_s,
+            events.absent_to_s,
+            self._path,
+            self._load_cv,
+            self._noise(steps),
+            self.period_s,
+            slices,
         )
-        block.cpu_factor = _interpolate(slice_time_s[:, 0], self.events.cpu_time_s, self.events.cpu_factor)
-        for name in Block.__slots__:
-            value = getattr(block, name)
-            if value.dtype != np.bool_:
-                setattr(block, name, value.astype(np.float32, copy=False))
-        return block
+        lane_time_s = np.arange(self.step, self.step + steps, dtype=np.float32)[:, None] * self.period_s
+        self.step += steps
+        node[:, kernels.UPLINK_MBPS] = self.hardware.uplink_mbps * _interpolate(
+            lane_time_s, events.uplink_time_s, events.uplink_factor
+        )
+        node[:, kernels.CPU_FACTOR] = _interpolate(lane_time_s, events.cpu_time_s, events.cpu_factor)
+        return Block(slices, node)
 
     def _noise(self, steps: int) -> FloatArray:
-        """(3, K, S, L) unit-variance processes, averaged over a control period where that is long."""
+        """(K, 3, S, L) unit-variance processes, averaged over a control period where that is long."""
         draws = self.rng.standard_normal((steps, 3, self.num_slices, self.lanes), np.float32)
-        out = np.empty((3, steps, self.num_slices, self.lanes), np.float32)
-        state = self._state
-        for k in range(steps):
-            state *= self._keep
-            state += self._innovation * draws[k]
-            out[:, k] = state
-        out *= self._average[:, None]
-        return out
+        kernels.autoregress(self._state, self._keep, self._innovation, draws.reshape(steps, -1))
+        draws *= self._average
+        return draws
 
 
 def _averaging(ratio: FloatArray) -> FloatArray:

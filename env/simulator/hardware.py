@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from ...configs import load
 from ..slices import FloatArray
+from .kernels import HARDWARE_ROWS, UNLIMITED
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -87,11 +88,7 @@ class HardwareFile:
 
 
 class HardwareArrays:
-    """`Hardware`'s numbers for L lanes: one float32 (L,) attribute per numeric field, plus the pacer's arrays.
-
-    ``pacer_horizon_s``, ``pacer_burst_s``, ``pacer_packets_per_flow`` express both egress modes by one virtual schedule:
-    EDT has no burst, a 2 s horizon and fq's per-flow limit behind it; a token bucket has a burst and a short queue.
-    """
+    """`Hardware`'s numbers for L lanes: one float32 (L,) attribute per numeric field, and ``is_edt``."""
 
     access_buffer_ms: FloatArray
     access_cv: FloatArray
@@ -124,17 +121,20 @@ class HardwareArrays:
                 setattr(self, spec.name, np.full(lanes, value, np.float32))
         self.is_edt = np.full(lanes, hardware.egress_mode == "edt")
 
-    @property
-    def pacer_horizon_s(self) -> FloatArray:
-        """How far ahead of now a departure may be scheduled."""
-        return np.where(self.is_edt, self.edt_horizon_s, 1e-3 * self.tbf_latency_ms).astype(np.float32)
+    def kernel_rows(self) -> FloatArray:
+        """The rows that the kernel reads, (12, L), in the order of `kernels.HARDWARE_ROWS`.
 
-    @property
-    def pacer_burst_s(self) -> FloatArray:
-        """How much unused schedule may be saved up."""
-        return np.where(self.is_edt, 0.0, 1e-3 * self.tbf_burst_ms).astype(np.float32)
-
-    @property
-    def pacer_packets_per_flow(self) -> FloatArray:
-        """Packets of one flow that the pacing qdisc holds."""
-        return np.where(self.is_edt, self.fq_flow_limit_packets, 1e9).astype(np.float32)
+        Both egress modes are one virtual schedule there: EDT has no burst, a horizon of seconds and fq's per-flow packet
+        limit behind it; a token bucket has a burst and a queue bounded to tens of milliseconds.
+        """
+        edt = self.is_edt
+        derived = {
+            "cfs_period_s": 1e-3 * self.cfs_period_ms,
+            "sched_slice_us": 1e3 * self.sched_slice_ms,
+            "pacer_horizon_s": np.where(edt, self.edt_horizon_s, 1e-3 * self.tbf_latency_ms),
+            "pacer_burst_s": np.where(edt, 0.0, 1e-3 * self.tbf_burst_ms),
+            "pacer_packets_per_flow": np.where(edt, self.fq_flow_limit_packets, UNLIMITED),
+            "uplink_buffer_s": 1e-3 * self.uplink_buffer_ms,
+        }
+        rows = [derived[name] if name in derived else getattr(self, name) for name in HARDWARE_ROWS]
+        return np.asarray(rows, np.float32)

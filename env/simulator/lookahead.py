@@ -56,36 +56,35 @@ class Future:
 
     def __init__(self, engine: Engine) -> None:
         self._exogenous = copy.deepcopy(engine.exogenous)
-        block, played = engine.current_block()
-        self.has_elastic = engine.exogenous.has_elastic
-        self._blocks: list[tuple[int, Block]] = [] if block is None else [(engine.elapsed - played, block)]
-        self._known = engine.elapsed if block is None else engine.elapsed - played + len(block.uplink_mbps)
+        block, self._known = engine._block, engine.elapsed
+        self._blocks: list[tuple[int, Block]] = []
+        if block is not None:
+            first = engine.elapsed - engine._row
+            self._blocks.append((first, block))
+            self._known = first + len(block.slices)
 
     def window(self, first: int, steps: int, copies: int = 1) -> Block:
         """Periods ``first`` .. ``first + steps - 1`` as one block, its lanes repeated; ``first`` must not go back."""
         while self._known < first + steps:
             block = self._exogenous.next_block()
             self._blocks.append((self._known, block))
-            self._known += len(block.uplink_mbps)
-        self._blocks = [(at, block) for at, block in self._blocks if at + len(block.uplink_mbps) > first]
+            self._known += len(block.slices)
+        self._blocks = [(at, block) for at, block in self._blocks if at + len(block.slices) > first]
         if self._blocks[0][0] > first:
             raise ValueError(f"period {first} is past; accepted: {self._blocks[0][0]} or later")
         spans = [
             (block, slice(max(first - at, 0), first + steps - at)) for at, block in self._blocks if at < first + steps
         ]
-        window = Block()
-        for name in Block.__slots__:
-            parts = [getattr(block, name)[span] for block, span in spans]
-            joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            setattr(window, name, tile_lanes(joined, copies) if copies > 1 else joined)
-        return window
+        slices = np.concatenate([block.slices[span] for block, span in spans])
+        node = np.concatenate([block.node[span] for block, span in spans])
+        return Block(tile_lanes(slices, copies), tile_lanes(node, copies))
 
 
 class _Window:
-    """Gives an engine the same block again and again: the exogenous side of an alternative future."""
+    """Gives an engine the same block whenever it asks: the exogenous side of an alternative future."""
 
-    def __init__(self, block: Block, has_elastic: bool) -> None:
-        self.block, self.has_elastic = block, has_elastic
+    def __init__(self, block: Block) -> None:
+        self.block = block
 
     def next_block(self) -> Block:
         return self.block
@@ -105,25 +104,27 @@ class Lookahead:
         self.context = tile_context(backend.context, copies)
         self.engine = Engine(source.num_slices, copies * self.lanes)
         self._source, self._future = source, Future(source)
-        self._hardware = _tile_hardware(source.hardware, copies)
-        self._request = tile_lanes(source.request_mcpu, copies)
-        self._state: dict[str, Any] = {}
-        self._load(1)
-
-    def _load(self, steps: int) -> None:
-        block = self._future.window(self._source.elapsed, steps, self.copies)
-        window: Any = _Window(block, self._future.has_elastic)
-        self.engine.load(window, self._hardware, self.context.period_s, self.context.threads, self._request)
+        self._window: Any = _Window(self._future.window(source.elapsed, 1, copies))
+        self.engine.load(
+            self._window,
+            _tile_hardware(source.hardware, copies),
+            self.context.period_s,
+            self.context.threads,
+            tile_lanes(source._request, copies),
+        )
+        self._state = self.engine.state.copy()
+        self._elapsed = source.elapsed
 
     def start(self, steps: int) -> None:
         """Take the simulator's present state, and the true figures of its next ``steps`` periods."""
-        self._load(steps)
-        self._state = {
-            name: tile_lanes(value, self.copies) if isinstance(value, np.ndarray) else value
-            for name, value in self._source.snapshot().items()
-        }
+        self._elapsed = self._source.elapsed
+        self._window.block = self._future.window(self._elapsed, steps, self.copies)
+        self._state[:] = tile_lanes(self._source.state, self.copies)
         self.rewind()
 
     def rewind(self) -> None:
         """Back to the state that `start` took."""
-        self.engine.restore(self._state)
+        self.engine.state[:] = self._state
+        self.engine.elapsed = self._elapsed
+        # The engine asks for its next block, which is the window from its first period on.
+        self.engine._block = None
