@@ -1,0 +1,552 @@
+"""Training in the simulator: PPO (Schulman et al. 2017, arXiv:1707.06347) or SAC (Haarnoja et al. 2018, arXiv:1812.05905).
+
+`train` reads top to bottom: environments, learner, then Stable-Baselines3's loop with one callback that watches the
+budget, reports progress and writes checkpoints; at the end the policy is exported, checked and saved as a bundle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import yaml
+from pydantic import AfterValidator, ConfigDict, Field
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
+
+from ..agents.bundle import PolicyBundle, TrainingRecord, replace_file
+from ..configs import ConfigError, load, validate
+from ..env.encoding import NUM_FEATURES
+from ..env.reward import RewardWeights
+from ..env.simulator.backend import Episodes, ScenarioEpisodes, SimulatorBackend
+from ..env.simulator.scenario import Scenario
+from ..env.slices import FloatArray
+from .checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
+from .export import check_agreement, to_onnx
+from .policy import NetworkConfig, PpoPolicy, SacPolicy
+from .sb3_vec_env import ReturnScaler, SliceVecEnv
+from .tracking import Tracker, git_revision, versions
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Optimiser = PPO | SAC
+
+RECENT_RUNS = 100
+REPORT_S = 0.2
+RECORDED_OBSERVATIONS = 1000
+
+
+@dataclass(frozen=True)
+class PpoConfig:
+    """PPO's own settings.
+
+    Attributes:
+        rollout_steps: control periods per lane between updates.
+        batch_transitions: transitions per gradient step; divides ``num_envs * rollout_steps``.
+        epochs: passes over a rollout.
+        clip_range: of the likelihood ratio.
+        gae_lambda: bias-variance trade-off of the advantages.
+        entropy_weight, value_weight: of these terms in the loss.
+        max_gradient_norm: gradients are clipped to it.
+        target_kl: an update ends early when the policy has moved 1.5 times this far; none = never.
+    """
+
+    __pydantic_config__ = _STRICT
+    rollout_steps: Count = 32
+    batch_transitions: Count = 4096
+    epochs: Count = 3
+    clip_range: Positive = 0.2
+    gae_lambda: Ratio = 0.9
+    entropy_weight: NonNegative = 0.0
+    value_weight: NonNegative = 0.5
+    max_gradient_norm: Positive = 0.5
+    target_kl: Positive | None = None
+
+
+@dataclass(frozen=True)
+class SacConfig:
+    """SAC's own settings.
+
+    Attributes:
+        replay_transitions: size of the replay memory; it is not part of checkpoints and fills anew after a resume.
+        warmup_transitions: collected before the first gradient step.
+        steps_per_update: vector steps between updates; gradient_steps: of one update.
+        batch_transitions: transitions per gradient step.
+        target_rate: how fast the target critics follow.
+    """
+
+    __pydantic_config__ = _STRICT
+    replay_transitions: Count = 200_000
+    warmup_transitions: Count = 5_000
+    steps_per_update: Count = 1
+    gradient_steps: Count = 4
+    batch_transitions: Count = 512
+    target_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One training run, ``configs/training/NAME.yaml``.
+
+    Attributes:
+        algorithm: ``ppo`` or ``sac``.
+        scenario, mixture: where runs come from; exactly one of them. A mixture draws hardware, loads and promises at
+            random for every lane (domain randomisation).
+        reward: weights of the reward terms.
+        total_steps: budget in control periods summed over lanes; minutes: budget in wall-clock time. At least one; the
+            first to be used up ends the run. Only runs bounded by steps alone are reproducible by seed.
+        seed: of network, exploration and environments.
+        num_envs: lanes; phase_groups: groups of lanes that end their runs at different times; divides ``num_envs``.
+        gamma: discount per control period, the same for every period; the policy sees the period in its observation.
+        learning_rate: at the start; falls linearly to ``final_learning_rate`` over the budget.
+        network: size of the policy.
+        checkpoint_minutes: time between checkpoints.
+        threads: CPU threads of PyTorch.
+        tracking: ``mlflow`` or ``none``.
+    """
+
+    __pydantic_config__ = _STRICT
+    algorithm: Literal["ppo", "sac"]
+    scenario: str | None = None
+    mixture: str | None = None
+    reward: str = "default"
+    total_steps: Count | None = None
+    minutes: Positive | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    num_envs: Count = 256
+    phase_groups: Count = 4
+    gamma: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    learning_rate: Positive = 1e-3
+    final_learning_rate: NonNegative = 1e-4
+    network: NetworkConfig = NetworkConfig()
+    ppo: PpoConfig = PpoConfig()
+    sac: SacConfig = SacConfig()
+    checkpoint_minutes: Positive = 0.5
+    threads: Annotated[int, Field(ge=1, le=256)] = 2
+    tracking: Literal["mlflow", "none"] = "mlflow"
+
+    @classmethod
+    def from_yaml(cls, name_or_path: str | Path) -> TrainingConfig:
+        """Load ``configs/training/NAME.yaml`` or a user's file; raises ConfigError."""
+        return load("training", name_or_path, CheckedTrainingConfig)
+
+    @classmethod
+    def of(cls, values: dict[str, Any], source: str) -> TrainingConfig:
+        """From plain values, as in a checkpoint; raises ConfigError."""
+        return validate(CheckedTrainingConfig, values, source)
+
+    def override(self, **values: Any) -> TrainingConfig:
+        """A checked copy with the values that are not None."""
+        given = {key: value for key, value in values.items() if value is not None}
+        return self.of(dataclasses.asdict(self) | given, "command line") if given else self
+
+    @property
+    def source(self) -> str:
+        """Where runs come from, in words."""
+        return f"scenario {self.scenario}" if self.scenario else f"mixture {self.mixture}"
+
+    def episodes(self) -> Episodes:
+        """The runs to train on; raises ConfigError for an unknown name."""
+        if self.scenario is not None:
+            return ScenarioEpisodes(Scenario.from_yaml(self.scenario))
+        from ..env.simulator.mixture import MixtureEpisodes
+
+        return MixtureEpisodes.from_yaml(str(self.mixture))
+
+
+def _check(config: TrainingConfig) -> TrainingConfig:
+    if (config.scenario is None) == (config.mixture is None):
+        raise ValueError("accepted: exactly one of scenario and mixture")
+    if config.total_steps is None and config.minutes is None:
+        raise ValueError("accepted: total_steps or minutes, or both")
+    if config.num_envs % config.phase_groups:
+        raise ValueError(f"phase_groups = {config.phase_groups}: accepted: a divisor of num_envs = {config.num_envs}")
+    rollout = config.num_envs * config.ppo.rollout_steps
+    if config.algorithm == "ppo" and rollout % config.ppo.batch_transitions:
+        raise ValueError(
+            f"ppo.batch_transitions = {config.ppo.batch_transitions}: accepted: a divisor of "
+            f"num_envs * ppo.rollout_steps = {rollout}"
+        )
+    if config.network.attention_heads and config.network.width % config.network.attention_heads:
+        raise ValueError(
+            f"network.attention_heads = {config.network.attention_heads}: accepted: a divisor of network.width"
+        )
+    return config
+
+
+CheckedTrainingConfig: Any = Annotated[TrainingConfig, AfterValidator(_check)]
+
+
+@dataclass
+class Progress:
+    """Where a run stands, for whoever shows it.
+
+    ``fraction`` of the budget used, 0..1; ``return_mean`` over the last finished runs, none before the first;
+    ``reward`` per control period in the last rollout, unscaled, and its ``terms``.
+    """
+
+    steps: int
+    elapsed_s: float
+    fraction: float
+    reward: float
+    terms: dict[str, float]
+    return_mean: float | None
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run has made: the bundle's folder, and figures for tables."""
+
+    bundle: PolicyBundle
+    folder: Path
+    run_id: str | None
+    steps: int
+    elapsed_s: float
+    env_steps_per_s: float
+    reward: float
+    return_mean: float | None
+    curve: list[dict[str, float]] = field(default_factory=list, repr=False)
+
+
+@dataclass
+class Budget:
+    """Steps and seconds that a run may use; counts those of the run that it resumes."""
+
+    config: TrainingConfig
+    elapsed_before_s: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Training time so far."""
+        return self.elapsed_before_s + time.monotonic() - self.started
+
+    def fraction(self, steps: int) -> float:
+        """How much is used up, 0..1."""
+        used = [0.0]
+        if self.config.total_steps is not None:
+            used.append(steps / self.config.total_steps)
+        if self.config.minutes is not None:
+            used.append(self.elapsed_s / (60.0 * self.config.minutes))
+        return min(1.0, max(used))
+
+
+def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True) -> SliceVecEnv:
+    """The environments of a run."""
+    lanes = config.num_envs // config.phase_groups
+    episodes = config.episodes()
+    backends = [SimulatorBackend(episodes, lanes) for _ in range(config.phase_groups)]
+    scaler = ReturnScaler(config.gamma) if scale else None
+    return SliceVecEnv(backends, RewardWeights.from_yaml(config.reward), scaler, config.seed if seed is None else seed)
+
+
+def make_learner(config: TrainingConfig, env: SliceVecEnv, rate: Callable[[float], float]) -> Optimiser:
+    """Stable-Baselines3's algorithm with this project's policy."""
+    common: dict[str, Any] = {
+        "learning_rate": rate,
+        "gamma": config.gamma,
+        "policy_kwargs": {"network": config.network},
+        "seed": config.seed,
+        "device": "cpu",
+    }
+    if config.algorithm == "ppo":
+        ppo = config.ppo
+        learner: Optimiser = PPO(
+            PpoPolicy,
+            env,
+            n_steps=ppo.rollout_steps,
+            batch_size=ppo.batch_transitions,
+            n_epochs=ppo.epochs,
+            clip_range=ppo.clip_range,
+            gae_lambda=ppo.gae_lambda,
+            ent_coef=ppo.entropy_weight,
+            vf_coef=ppo.value_weight,
+            max_grad_norm=ppo.max_gradient_norm,
+            target_kl=ppo.target_kl,
+            **common,
+        )
+    else:
+        sac = config.sac
+        learner = SAC(
+            SacPolicy,
+            env,
+            buffer_size=sac.replay_transitions,
+            learning_starts=sac.warmup_transitions,
+            train_freq=sac.steps_per_update,
+            gradient_steps=sac.gradient_steps,
+            batch_size=sac.batch_transitions,
+            tau=sac.target_rate,
+            **common,
+        )
+    learner.set_logger(Logger(folder=None, output_formats=[]))
+    return learner
+
+
+def _optimizers(learner: Optimiser) -> dict[str, torch.optim.Optimizer]:
+    if isinstance(learner, PPO):
+        return {"policy": learner.policy.optimizer}
+    found: dict[str, Any] = {"actor": learner.actor.optimizer, "critic": learner.critic.optimizer}
+    if learner.ent_coef_optimizer is not None:
+        found["temperature"] = learner.ent_coef_optimizer
+    return found
+
+
+class _Monitor(BaseCallback):
+    """Watches the budget, reports, tracks curves, writes checkpoints between updates."""
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        budget: Budget,
+        env: SliceVecEnv,
+        checkpoint: Path,
+        tracker: Tracker | None,
+        report: Callable[[Progress], None] | None,
+    ) -> None:
+        super().__init__()
+        self.config, self.budget, self.env, self.checkpoint = config, budget, env, checkpoint
+        self.tracker, self.report = tracker, report
+        self.curve: list[dict[str, float]] = []
+        self.progress = Progress(0, 0.0, 0.0, float("nan"), {}, None)
+        self.due_s = budget.elapsed_s + 60.0 * config.checkpoint_minutes
+        self.reported_s = -REPORT_S
+        self.rollout_steps = 1 if config.algorithm == "ppo" else 25
+
+    def _on_step(self) -> bool:
+        """Stop at the first step of a rollout: a whole one has always been learned from."""
+        return self.budget.fraction(self.num_timesteps) < 1.0 or (self.n_calls - 1) % self._chunk != 0
+
+    @property
+    def _chunk(self) -> int:
+        return self.config.ppo.rollout_steps if self.config.algorithm == "ppo" else 1
+
+    def _on_rollout_start(self) -> None:
+        if self.n_calls == 0:
+            return
+        elapsed_s = self.budget.elapsed_s
+        if self.n_calls % self.rollout_steps == 0 and elapsed_s - self.reported_s >= REPORT_S:
+            self._sum_up(elapsed_s)
+        if elapsed_s >= self.due_s:
+            self.due_s = elapsed_s + 60.0 * self.config.checkpoint_minutes
+            self.save()
+
+    def _sum_up(self, elapsed_s: float) -> None:
+        self.reported_s = elapsed_s
+        means = self.env.take_means()
+        runs = self.model.ep_info_buffer or []
+        returns = [run["r"] for run in list(runs)[-RECENT_RUNS:]]
+        reward = means.pop("reward")
+        self.progress = Progress(
+            self.num_timesteps,
+            elapsed_s,
+            self.budget.fraction(self.num_timesteps),
+            reward,
+            means,
+            float(np.mean(returns)) if returns else None,
+        )
+        point = {"reward": reward} | {f"terms/{name}": value for name, value in means.items()}
+        if returns:
+            point["return_mean"] = float(np.mean(returns))
+        logged = self.model.logger.name_to_value
+        point |= {name: float(v) for name, v in logged.items() if name.startswith("train/") and np.isscalar(v)}
+        point["env_steps_per_s"] = self.num_timesteps / max(elapsed_s, 1e-9)
+        self.curve.append({"steps": float(self.num_timesteps), "elapsed_s": elapsed_s} | point)
+        if self.tracker is not None:
+            self.tracker.metrics(point, self.num_timesteps)
+        if self.report is not None:
+            self.report(self.progress)
+
+    def save(self) -> None:
+        """Write a checkpoint; raises ConfigError if that fails."""
+        learner: Any = self.model
+        temperature = getattr(learner, "log_ent_coef", None)
+        Checkpoint(
+            config=_plain(dataclasses.asdict(self.config)),
+            steps=self.num_timesteps,
+            updates=learner._n_updates,
+            elapsed_s=self.budget.elapsed_s,
+            run_id=self.tracker.run_id if self.tracker else None,
+            policy=learner.policy.state_dict(),
+            optimizers={name: optimizer.state_dict() for name, optimizer in _optimizers(learner).items()},
+            scaler=self.env.scaler.state() if self.env.scaler else {},
+            temperature=None if temperature is None else temperature.detach().clone(),
+            generators=generator_states(),
+        ).write(self.checkpoint)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def _restore(learner: Any, env: SliceVecEnv, checkpoint: Checkpoint) -> None:
+    """Put a learner where the checkpoint was taken. Environments start new runs."""
+    try:
+        learner.policy.load_state_dict(checkpoint.policy)
+        for name, optimizer in _optimizers(learner).items():
+            optimizer.load_state_dict(checkpoint.optimizers[name])
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise ConfigError("checkpoint: its network is not the one this version builds from its config") from error
+    if checkpoint.temperature is not None:
+        learner.log_ent_coef.data.copy_(checkpoint.temperature)
+    learner.num_timesteps, learner._n_updates = checkpoint.steps, checkpoint.updates
+    if env.scaler is not None:
+        env.scaler.restore(checkpoint.scaler)
+    restore_generators(checkpoint.generators)
+
+
+def resumed_config(checkpoint: Checkpoint, config: TrainingConfig | None) -> TrainingConfig:
+    """The checkpoint's configuration; a given one may differ in its budget, checkpoints, threads and tracking only.
+
+    Raises:
+        ConfigError: names the first other field that differs.
+    """
+    stored = TrainingConfig.of(checkpoint.config, "checkpoint: config")
+    if config is None:
+        return stored
+    free = {"total_steps", "minutes", "checkpoint_minutes", "threads", "tracking"}
+    for spec in dataclasses.fields(config):
+        given, kept = getattr(config, spec.name), getattr(stored, spec.name)
+        if spec.name not in free and given != kept:
+            raise ConfigError(f"{spec.name} = {given!r}: accepted with resume: {kept!r}, as in the checkpoint")
+    return config
+
+
+def train(
+    config: TrainingConfig,
+    folder: str | Path,
+    name: str = "train",
+    resume: Checkpoint | None = None,
+    report: Callable[[Progress], None] | None = None,
+) -> TrainingResult:
+    """Train a policy and save it.
+
+    Args:
+        config: what to do; with ``resume`` from `resumed_config`.
+        folder: gets ``config.yaml``, ``checkpoint.pt`` and ``bundle/``.
+        name: of the MLflow run.
+        resume: go on from here. Step count, optimiser, generators and MLflow run continue; environments start new runs.
+        report: called a few times per second with the state of the run.
+
+    Raises:
+        ConfigError: bad values, unknown names, a folder that cannot be written, a checkpoint that does not fit.
+        ExportError: the exported policy does not agree with the trained one.
+    """
+    torch.set_num_threads(config.threads)
+    root = Path(folder)
+    text = yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False)
+    # A resumed run must not replay the environments' first runs.
+    seed = (
+        config.seed if resume is None else int(np.random.SeedSequence([config.seed, resume.steps]).generate_state(1)[0])
+    )
+    env = make_env(config, seed)
+    budget = Budget(config)
+
+    def rate(_: float) -> float:
+        used = budget.fraction(learner.num_timesteps) if learner is not None else 0.0
+        return config.learning_rate + used * (config.final_learning_rate - config.learning_rate)
+
+    learner: Optimiser | None = None
+    learner = make_learner(config, env, rate)
+    if resume is not None:
+        _restore(learner, env, resume)
+    _write_text(root / "config.yaml", text)
+    tracker = Tracker(name, resume.run_id if resume else None) if config.tracking == "mlflow" else None
+    revision = git_revision()
+    if tracker is not None and (resume is None or tracker.run_id != resume.run_id):
+        tracker.parameters(dataclasses.asdict(config))
+        tracker.tags({"git_revision": revision, "source": config.source})
+        tracker.artifact(root / "config.yaml")
+    budget.elapsed_before_s, budget.started = (resume.elapsed_s if resume else 0.0), time.monotonic()
+    monitor = _Monitor(config, budget, env, root / FILE_NAME, tracker, report)
+    status = "FAILED"
+    try:
+        before = learner.num_timesteps
+        remaining = (config.total_steps or 2**62) - before
+        if remaining > 0 and budget.fraction(before) < 1.0:
+            learner.learn(remaining, callback=monitor, log_interval=None, reset_num_timesteps=resume is None)  # type: ignore[arg-type]
+        else:
+            monitor.init_callback(learner)
+            monitor.num_timesteps = before
+        monitor._sum_up(budget.elapsed_s)
+        elapsed_s, steps = budget.elapsed_s, learner.num_timesteps
+        monitor.save()
+        policy = learner.policy.deterministic()  # type: ignore[operator]
+        model = to_onnx(policy)
+        agreement = check_agreement(policy, model, [_recorded(env, learner)], config.seed)
+        record = TrainingRecord(
+            algorithm=config.algorithm,
+            seed=config.seed,
+            env_steps=steps,
+            train_s=round(elapsed_s, 3),
+            source=config.source,
+            run_id=tracker.run_id if tracker else None,
+            git_revision=revision,
+            versions=versions(),
+            config=_plain(dataclasses.asdict(config)),
+        )
+        bundle = _saved(
+            PolicyBundle(env.groups[0].loop.backend.slices, model, record, agreement=agreement), root / "bundle"
+        )
+        if tracker is not None:
+            tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, steps)
+            tracker.artifact(root / "bundle", "bundle")
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        env.close()
+        if tracker is not None:
+            tracker.finish(status)
+    made = steps - before
+    seconds = max(elapsed_s - budget.elapsed_before_s, 1e-9)
+    return TrainingResult(
+        bundle=bundle,
+        folder=root,
+        run_id=record.run_id,
+        steps=steps,
+        elapsed_s=elapsed_s,
+        env_steps_per_s=made / seconds,
+        reward=monitor.progress.reward,
+        return_mean=monitor.progress.return_mean,
+        curve=monitor.curve,
+    )
+
+
+def _recorded(env: SliceVecEnv, learner: Any) -> FloatArray:
+    """Tables (N, S, D) as the policy meets them in the environments."""
+    observation, parts, count = env.reset(), [], 0
+    while count < RECORDED_OBSERVATIONS:
+        parts.append(observation)
+        count += len(observation)
+        observation = env.step(learner.predict(observation, deterministic=True)[0])[0]
+    return np.concatenate(parts)[:RECORDED_OBSERVATIONS].reshape(RECORDED_OBSERVATIONS, -1, NUM_FEATURES)
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"out = {str(path.parent)!r}: cannot be written: {error.strerror}") from error
+
+
+def _saved(bundle: PolicyBundle, folder: Path) -> PolicyBundle:
+    try:
+        return bundle.save(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"bundle {str(folder)!r}: cannot be written: {error.strerror}; the checkpoint is kept: free some space and resume"
+        ) from error

@@ -1,0 +1,303 @@
+"""One policy for any number of slices: shared weights per slice, pooled context, equivariant to their order.
+
+Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees one slice's row of the observation, the mean and the
+maximum over the present slices are the context, and a head sees row and context. Optionally one block of multi-head
+attention between the slices (Vaswani et al. 2017, arXiv:1706.03762) stands before the pooling. No weight depends on the
+number of slices, so one ``state_dict`` serves any of them.
+
+Shapes: observations (B, S * D) as the environments give them, or the table (B, S, D); actions (B, S, 3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from gymnasium import spaces
+from pydantic import ConfigDict, Field
+from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy, ContinuousCritic
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACPolicy
+from torch import Tensor, nn
+
+from ..env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES, NUM_KNOBS
+
+ACTIVE = FEATURES.index("active")
+HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) + NUM_KNOBS)
+HALF = 0.5
+# The mean action is gain * tanh(z), clipped to [-1, 1]. Above 1 it can rest well inside the "none" end of an axis
+# despite exploration noise, and it cannot drift further than the gain.
+CLIPPED_GAIN = 1.25
+SQUASHED_GAIN = 1.0
+INITIAL_MEAN = (0.98, 0.0, 0.98)  # close to no control: limits at "none", nice 0
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Size of the network.
+
+    Attributes:
+        width: neurons of every hidden layer.
+        attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
+        initial_std: standard deviation of the exploration noise at the start, per knob, on the action's scale.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    width: Annotated[int, Field(ge=8, le=1024)] = 64
+    attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
+    initial_std: Annotated[float, Field(gt=0, le=2)] = 0.4
+
+
+def as_table(observation: Tensor) -> Tensor:
+    """(B, S * D) or (B, S, D) to (B, S, D)."""
+    return observation if observation.ndim == 3 else observation.reshape(len(observation), -1, NUM_FEATURES)
+
+
+def present(table: Tensor) -> Tensor:
+    """1 for slices that are there, (B, S, 1)."""
+    return (table[..., ACTIVE : ACTIVE + 1] > HALF).to(table.dtype)
+
+
+def _linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
+    """Orthogonal weights and zero bias, as PPO's reference implementations start."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Attention(nn.Module):
+    """One residual block of multi-head self-attention over the present slices: (B, S, W) to (B, S, W)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = _linear(width, 3 * width, 1.0), _linear(width, width, 0.5)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Absent slices (mask 0) are not attended to."""
+        batch, slices, width = hidden.shape
+        qkv = self.qkv(hidden).reshape(batch, slices, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv[0], qkv[1], qkv[2]
+        scores = query @ key.transpose(-1, -2) / math.sqrt(width // self.heads)
+        scores = scores + (mask - 1.0).transpose(1, 2).unsqueeze(1) * 1e9
+        mixed = (torch.softmax(scores, -1) @ value).transpose(1, 2).reshape(batch, slices, width)
+        return hidden + torch.relu(self.out(mixed)) * mask
+
+
+class SliceEncoder(nn.Module):
+    """Rows (B, S, inputs) to features per slice (B, S, W), zero where absent, and their context (B, 2 W)."""
+
+    def __init__(self, inputs: int, config: NetworkConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.rows = nn.Sequential(_linear(inputs, width), nn.ReLU(), _linear(width, width), nn.ReLU())
+        self.attention = Attention(width, config.attention_heads) if config.attention_heads else None
+
+    def forward(self, rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """``mask`` (B, S, 1). Features are not negative, so that zeros of absent slices do not move the maximum."""
+        hidden = self.rows(rows) * mask
+        if self.attention is not None:
+            hidden = self.attention(hidden, mask)
+        mean = hidden.sum(1) / mask.sum(1).clamp(min=1.0)
+        return hidden, torch.cat([mean, hidden.amax(1)], -1)
+
+
+class SliceHead(nn.Module):
+    """Features per slice (B, S, W) and context (B, 2 W) to outputs per slice (B, S, outputs)."""
+
+    def __init__(self, width: int, outputs: int, gain: float, bias: tuple[float, ...] | None = None) -> None:
+        super().__init__()
+        self.own, self.context = _linear(width, width), _linear(2 * width, width)
+        self.out = _linear(width, outputs, gain)
+        if bias is not None:
+            self.out.bias.data = torch.tensor(bias)
+
+    def forward(self, hidden: Tensor, context: Tensor) -> Tensor:
+        """One hidden layer; the context's part is computed once for all slices."""
+        return self.out(torch.relu(self.own(hidden) + self.context(context).unsqueeze(1)))
+
+
+def _initial_bias(gain: float) -> tuple[float, ...]:
+    return tuple(math.atanh(mean / gain) for mean in INITIAL_MEAN)
+
+
+class DeterministicPolicy(nn.Module):
+    """What is exported: the table (L, S, D) to actions (L, S, 3) in [-1, 1].
+
+    A slice that is absent or could not be measured keeps the knobs it has: they are part of its row.
+    """
+
+    def __init__(self, encoder: SliceEncoder, head: SliceHead, gain: float) -> None:
+        super().__init__()
+        self.encoder, self.head, self.gain = encoder, head, gain
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Mean action, held where a slice is absent."""
+        mask = present(observation)
+        mean = self.gain * torch.tanh(self.head(*self.encoder(observation, mask)))
+        return torch.where(mask > HALF, mean, observation[..., HELD]).clamp(-1.0, 1.0)
+
+
+class PpoPolicy(ActorCriticPolicy):
+    """Actor and critic on one encoder, for Stable-Baselines3's PPO.
+
+    A Gaussian around the mean action whose standard deviation depends on the knob alone (3 numbers); the environment
+    clips. Absent slices hold their knobs and count neither in the likelihood nor in the entropy.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        network: NetworkConfig | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.network = network or NetworkConfig()
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        width = self.network.width
+        self.encoder = SliceEncoder(NUM_FEATURES, self.network)
+        self.actor_head = SliceHead(width, NUM_KNOBS, 0.01, _initial_bias(CLIPPED_GAIN))
+        self.value_head = nn.Sequential(_linear(2 * width, width), nn.ReLU(), _linear(width, 1, 1.0))
+        self.log_std = nn.Parameter(torch.full((NUM_KNOBS,), math.log(self.network.initial_std)))
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def _moments(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Mean actions (B, S, 3), values (B, 1), presence mask (B, S, 1), table (B, S, D)."""
+        table = as_table(observation)
+        mask = present(table)
+        hidden, context = self.encoder(table, mask)
+        mean = CLIPPED_GAIN * torch.tanh(self.actor_head(hidden, context))
+        return torch.where(mask > HALF, mean, table[..., HELD]), self.value_head(context), mask, table
+
+    def _log_prob(self, noise: Tensor, mask: Tensor) -> Tensor:
+        """Log-likelihood (B,) of standard-normal ``noise`` (B, S, 3), over present slices."""
+        terms = -0.5 * noise.square() - self.log_std - 0.5 * math.log(2.0 * math.pi)
+        return (terms * mask).sum((1, 2))
+
+    def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions (B, S, 3), values (B, 1), log-likelihoods (B,)."""
+        mean, value, mask, _ = self._moments(obs)
+        noise = torch.zeros_like(mean) if deterministic else torch.randn_like(mean)
+        return mean + noise * mask * self.log_std.exp(), value, self._log_prob(noise, mask)
+
+    def evaluate_actions(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """Values (B, 1), log-likelihoods (B,) and entropies (B,) for actions (B, S * 3) taken earlier."""
+        mean, value, mask, _ = self._moments(obs)
+        noise = (actions.reshape(mean.shape) - mean) / self.log_std.exp()
+        entropy = (self.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum() * mask.sum((1, 2))
+        return value, self._log_prob(noise, mask), entropy
+
+    def predict_values(self, obs: Tensor) -> Tensor:  # type: ignore[override]
+        """Values (B, 1)."""
+        table = as_table(obs)
+        return self.value_head(self.encoder(table, present(table))[1])
+
+    def _predict(self, observation: Tensor, deterministic: bool = False) -> Tensor:  # type: ignore[override]
+        return self(observation, deterministic)[0]
+
+    def deterministic(self) -> DeterministicPolicy:
+        """The policy without noise, sharing this one's weights."""
+        return DeterministicPolicy(self.encoder, self.actor_head, CLIPPED_GAIN)
+
+
+class _SacActor(Actor):
+    """SAC's tanh-squashed Gaussian with a standard deviation per slice and state (Haarnoja et al. 2018)."""
+
+    def __init__(self, network: NetworkConfig, **kwargs: Any) -> None:
+        BasePolicy.__init__(
+            self,
+            kwargs["observation_space"],
+            kwargs["action_space"],
+            features_extractor=kwargs["features_extractor"],
+            normalize_images=False,
+            squash_output=True,
+        )
+        self.use_sde = False
+        width = network.width
+        bias = _initial_bias(SQUASHED_GAIN)
+        self.encoder = SliceEncoder(NUM_FEATURES, network)
+        self.mean_head = SliceHead(width, NUM_KNOBS, 0.01, bias)
+        self.std_head = SliceHead(width, NUM_KNOBS, 0.01, (math.log(network.initial_std),) * NUM_KNOBS)
+        self.action_dist = SquashedDiagGaussianDistribution(math.prod(self.action_space.shape))  # type: ignore[assignment]
+
+    def get_action_dist_params(self, obs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # type: ignore[override]
+        """Mean and log standard deviation before the squashing, (B, S * 3) each."""
+        table = as_table(obs)
+        hidden, context = self.encoder(table, present(table))
+        mean, log_std = self.mean_head(hidden, context), self.std_head(hidden, context)
+        return mean.flatten(1), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).flatten(1), {}
+
+
+class _SacCritic(ContinuousCritic):
+    """Q-functions that do not depend on the order of the slices: rows with their actions, pooled."""
+
+    def __init__(self, network: NetworkConfig, n_critics: int, **kwargs: Any) -> None:
+        BasePolicy.__init__(
+            self,
+            kwargs["observation_space"],
+            kwargs["action_space"],
+            features_extractor=kwargs["features_extractor"],
+            normalize_images=False,
+        )
+        self.share_features_extractor = False
+        self.n_critics = n_critics
+        width = network.width
+        self.encoders = nn.ModuleList(SliceEncoder(NUM_FEATURES + NUM_KNOBS, network) for _ in range(n_critics))
+        self.heads = nn.ModuleList(
+            nn.Sequential(_linear(2 * width, width), nn.ReLU(), _linear(width, 1, 1.0)) for _ in range(n_critics)
+        )
+
+    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
+        """Values (B, 1) of every critic."""
+        table = as_table(obs)
+        mask = present(table)
+        rows = torch.cat([table, actions.reshape(*table.shape[:2], NUM_KNOBS)], -1)
+        return tuple(head(enc(rows, mask)[1]) for enc, head in zip(self.encoders, self.heads, strict=True))
+
+    def q1_forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Values (B, 1) of the first critic."""
+        return self(obs, actions)[0]
+
+
+class SacPolicy(SACPolicy):
+    """Actor and critics for Stable-Baselines3's SAC, of the same family as `PpoPolicy`."""
+
+    actor: _SacActor  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Box,
+        lr_schedule: Schedule,
+        network: NetworkConfig | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.network = network or NetworkConfig()
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+    def _parts(self, features_extractor: BaseFeaturesExtractor | None) -> dict[str, Any]:
+        return {
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "features_extractor": features_extractor or FlattenExtractor(self.observation_space),
+        }
+
+    def make_actor(self, features_extractor: BaseFeaturesExtractor | None = None) -> Actor:
+        """The actor."""
+        return _SacActor(self.network, **self._parts(features_extractor)).to(self.device)
+
+    def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> ContinuousCritic:
+        """A set of two critics."""
+        return _SacCritic(self.network, 2, **self._parts(features_extractor)).to(self.device)
+
+    def deterministic(self) -> DeterministicPolicy:
+        """The policy without noise, sharing this one's weights."""
+        return DeterministicPolicy(self.actor.encoder, self.actor.mean_head, SQUASHED_GAIN)
