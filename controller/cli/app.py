@@ -6,11 +6,14 @@ Modules of commands import what they need inside their functions: `slicepilot --
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from ...configs import ConfigError
+
+# Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
+UsageError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="slicepilot",
@@ -23,13 +26,24 @@ app = typer.Typer(
 
 
 def main() -> NoReturn:
-    """Entry point: exit code 0 when the command did what it says, 2 for bad input, 1 for a failure."""
+    """Entry point: exit code 0 when the command did what it says, 2 for bad input, 1 for a failure, 130 for Ctrl-C."""
     from . import commands
 
     commands.register(app)
     try:
-        app()
+        code = app(standalone_mode=False)
     except ConfigError as error:
-        print(f"slicepilot: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(0)
+        _fail(str(error), 2)
+    except UsageError as error:
+        _fail(error.format_message(), 2)
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is not installed: pip install 'slicepilot[train]'", 1)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    if message:  # a bare group has already printed its help
+        print(f"slicepilot: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

@@ -49,6 +49,7 @@ class ScenarioEpisodes:
         hardware: the node, else the scenario's.
         control_period_s: else the scenario's.
         request_mcpu: Kubernetes CPU requests (S,) of the pods, else the slice specs'.
+        slices: else the scenario's.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class ScenarioEpisodes:
         hardware: Hardware | None = None,
         control_period_s: float | None = None,
         request_mcpu: FloatArray | None = None,
+        slices: SliceSet | None = None,
     ) -> None:
-        self.scenario, self.slices = scenario, scenario.slice_set()
+        self.scenario, self.slices = scenario, slices or scenario.slice_set()
         self.hardware = hardware or scenario.hardware_spec()
         self.control_period_s = control_period_s or scenario.control_period_s
         self.request_mcpu = request_mcpu
