@@ -16,8 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
 
-KINDS = ("slices", "scenarios", "training", "hardware", "evaluation", "reward")
-
 
 class ConfigError(ValueError):
     """Bad input from outside: the message is one line that names the field, the value and what is accepted."""
@@ -77,9 +75,7 @@ def validate(kind: type[T], raw: Any, source: str) -> T:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "document"
         value = first.get("input")
-        shown = (
-            repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
-        )
+        shown = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
             message = "unknown field"

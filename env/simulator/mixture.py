@@ -1,0 +1,246 @@
+"""Random nodes, slices and loads for training: every lane of every run is another deployment.
+
+Loads are sized by the CPU they need, so that lanes range from idle to far overloaded whatever the node; promises are sized by
+the loads; load changes are timed in control periods, so that a lane at 2 ms sees as much happen as one at 30 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field
+
+from ...configs import load
+from ..encoding import PERIOD_RANGE_S
+from ..slices import FloatArray, PositiveRange, Promises, SliceSet
+from .backend import Episode
+from .exogenous import NodeEvents, Traffic
+from .hardware import Hardware, HardwareArrays, Ratio
+from .scenario import NEVER_S, VIDEO_FRAME_HZ
+
+SOURCES = 2
+
+
+def _check_periods(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = PERIOD_RANGE_S
+    if not (low <= bounds[0] <= bounds[1] <= high):
+        raise ValueError(f"accepted: increasing, within {low:g} to {high:g} seconds")
+    return bounds
+
+
+def _check_span(bounds: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= bounds[0] <= bounds[1]:
+        raise ValueError("accepted: two increasing values, not negative")
+    return bounds
+
+
+Span = Annotated[tuple[float, float], AfterValidator(_check_span)]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Ranges that `MixtureEpisodes` draws from; (low, high) pairs are uniform, ``*_factor`` pairs log-uniform.
+
+    Attributes:
+        slices: slice set that fixes how many slices there are and their knob bounds; promises are drawn.
+        hardware: node around which hardware is drawn.
+        steps: control periods per run.
+        nominal_share: lanes that keep the hardware as it is and the slice set's own promises and period 1 s, and run video
+            flows that join over time (the shape of the published ramp, at random times and sizes).
+        period_s: range of the control period, log-uniform in the other lanes.
+        present: share of slices that exist in a lane.
+        demand: CPU that all loads would need over the node's CPUs.
+        promised: committed rate over a slice's mean rate.
+        delay_bound_ms: log-uniform.
+        weight: log-uniform; the first slice of a lane is not special.
+        cost_factor, buffer_factor, uplink_factor, cpus_factor: multiply the node's costs, buffers, uplink, CPUs.
+        smt_yield, weight_leak: drawn instead of the node's.
+        tbf_share: lanes with a token-bucket shaper instead of EDT.
+        cycle_steps: length of on/off cycles in control periods.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    slices: str
+    hardware: str
+    steps: Annotated[int, Field(ge=8)] = 96
+    nominal_share: Ratio = 0.3
+    period_s: Annotated[tuple[float, float], AfterValidator(_check_periods)] = (0.002, 30.0)
+    present: Span = (0.4, 1.0)
+    demand: Span = (0.3, 2.0)
+    promised: Span = (0.5, 1.0)
+    delay_bound_ms: PositiveRange = (2.0, 1000.0)
+    weight: PositiveRange = (0.5, 20.0)
+    cost_factor: PositiveRange = (0.5, 2.0)
+    buffer_factor: PositiveRange = (0.25, 1.5)
+    uplink_factor: PositiveRange = (0.3, 4.0)
+    cpus_factor: PositiveRange = (0.5, 2.0)
+    smt_yield: Span = (0.6, 1.0)
+    weight_leak: Span = (0.0, 0.7)
+    tbf_share: Ratio = 0.5
+    cycle_steps: PositiveRange = (4.0, 60.0)
+
+
+class MixtureEpisodes:
+    """`Episodes` that draw every lane at random; see `Mixture`."""
+
+    def __init__(self, mixture: Mixture) -> None:
+        self.mixture = mixture
+        self.slices = SliceSet.from_yaml(mixture.slices)
+        self.hardware = Hardware.from_yaml(mixture.hardware)
+
+    @classmethod
+    def from_yaml(cls, name_or_path: str) -> MixtureEpisodes:
+        """Load ``configs/mixtures/NAME.yaml`` or a user's file."""
+        return cls(load("mixtures", name_or_path, Mixture))
+
+    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+        """One random deployment and run per lane."""
+        mix, slices = self.mixture, self.slices
+        shape = (len(slices), lanes)
+        nominal = rng.random(lanes) < mix.nominal_share
+        hardware = self._hardware(nominal, lanes, rng)
+        period_s = np.where(nominal, 1.0, _log_uniform(rng, mix.period_s, lanes)).astype(np.float32)
+        present = rng.random(shape) < rng.uniform(*mix.present, lanes)
+        few = np.arange(len(slices))[:, None] < rng.integers(2, min(6, len(slices)) + 1, lanes)
+        present = np.where(nominal, few, present)
+        present[0] |= ~present.any(axis=0)
+        traffic = self._random_traffic(hardware, period_s, present, rng)
+        declared = Promises.of(slices, lanes)
+        # Promises follow what is offered on average; the sum of them stays within what the node can carry about half the
+        # time, because demand and the committed share are drawn independently.
+        mean = _mean_rate(traffic)
+        promises = Promises(
+            weight=np.where(nominal, declared.weight, _log_uniform(rng, mix.weight, shape)).astype(np.float32),
+            committed_mbps=np.maximum(
+                np.where(nominal, declared.committed_mbps, mean * rng.uniform(*mix.promised, shape)), 0.1
+            ).astype(np.float32),
+            delay_bound_us=1e3
+            * np.where(nominal, 1e-3 * declared.delay_bound_us, _log_uniform(rng, mix.delay_bound_ms, shape)).astype(
+                np.float32
+            ),
+        )
+        self._nominal_traffic(traffic, nominal, rng)
+        events = NodeEvents.none(*shape, knots=2)
+        self._events(events, nominal, period_s, rng)
+        events.absent_from_s = np.where(present, NEVER_S, -1.0).astype(np.float32)
+        return Episode(
+            traffic=traffic,
+            events=events,
+            hardware=hardware,
+            period_s=period_s,
+            promises=promises,
+            threads=slices.column("upf_threads") * np.ones((1, lanes), np.float32),
+            request_mcpu=slices.column("cpu_request_mcpu") * np.ones((1, lanes), np.float32),
+            num_steps=mix.steps,
+        )
+
+    def _hardware(self, nominal: np.ndarray, lanes: int, rng: np.random.Generator) -> HardwareArrays:
+        """Per-lane nodes; costs, buffers and sizes move by their factors."""
+        mix = self.mixture
+        arrays = HardwareArrays(self.hardware, lanes)
+
+        def vary(name: str, value: FloatArray) -> None:
+            setattr(arrays, name, np.where(nominal, getattr(arrays, name), value).astype(np.float32))
+
+        for field in fields(self.hardware):
+            if field.name in {"upf_cost_us", "rx_cost_us", "tx_cost_us"}:
+                vary(field.name, getattr(arrays, field.name) * _log_uniform(rng, mix.cost_factor, lanes))
+            elif field.name in {"n3_buffer_packets", "uplink_buffer_ms"}:
+                vary(field.name, getattr(arrays, field.name) * _log_uniform(rng, mix.buffer_factor, lanes))
+        cpus = _log_uniform(rng, mix.cpus_factor, lanes)
+        siblings = np.where(rng.random(lanes) < 0.5, self.hardware.logical_cpus / self.hardware.physical_cores, 1.0)
+        vary("logical_cpus", np.maximum(np.rint(self.hardware.logical_cpus * cpus), 1.0))
+        vary("physical_cores", np.maximum(arrays.logical_cpus / siblings, 0.5))
+        vary("smt_yield", rng.uniform(*mix.smt_yield, lanes))
+        vary("weight_leak", rng.uniform(*mix.weight_leak, lanes))
+        vary("uplink_mbps", self.hardware.uplink_mbps * cpus * _log_uniform(rng, mix.uplink_factor, lanes))
+        vary("access_mbps", np.where(rng.random(lanes) < 0.5, arrays.access_mbps, 1e5))
+        vary("access_cv", arrays.access_cv * rng.uniform(0.0, 1.0, lanes))
+        vary("cpu_cv", arrays.cpu_cv * rng.uniform(0.2, 1.0, lanes))
+        arrays.is_edt = np.where(nominal, arrays.is_edt, rng.random(lanes) >= mix.tbf_share)
+        return arrays
+
+    def _random_traffic(
+        self, hardware: HardwareArrays, period_s: FloatArray, present: np.ndarray, rng: np.random.Generator
+    ) -> Traffic:
+        """A steady and an on/off source per slice, of random kinds, sized by the CPU they need together."""
+        mix = self.mixture
+        num_slices, lanes = present.shape
+        traffic = Traffic.blank(SOURCES, num_slices, lanes, knots=3)
+        shape = traffic.flow_mbps.shape
+        traffic.packet_bytes = np.where(rng.random(shape) < 0.3, rng.uniform(120, 600, shape), 1400.0).astype(
+            np.float32
+        )
+        cost = 1e-6 * (hardware.upf_cost_us + hardware.rx_cost_us + hardware.tx_cost_us)
+        cpu_per_mbit = cost / (8e-6 * traffic.packet_bytes)
+        share = rng.exponential(1.0, shape) * present
+        share[1] *= rng.random(present.shape) < 0.6
+        share[0] *= rng.uniform(0.2, 1.0, present.shape)
+        share /= np.maximum(share.sum(axis=(0, 1)), 1e-6)
+        demand = rng.uniform(*mix.demand, lanes) * hardware.logical_cpus
+        traffic.flow_mbps = np.minimum(share * demand / cpu_per_mbit, 0.8 * hardware.uplink_mbps).astype(np.float32)
+        duty = rng.uniform(0.15, 0.8, shape)
+        traffic.cycle_s = (period_s * _log_uniform(rng, mix.cycle_steps, shape)).astype(np.float32)
+        traffic.on_s = np.where(np.arange(SOURCES)[:, None, None] == 1, traffic.cycle_s * duty, traffic.cycle_s).astype(
+            np.float32
+        )
+        traffic.phase_s = (traffic.cycle_s * rng.random(shape)).astype(np.float32)
+        traffic.burst_s = np.where(rng.random(shape) < 0.4, 1.0 / VIDEO_FRAME_HZ, 2e-4).astype(np.float32)
+        traffic.rate_cv = np.where(rng.random(shape) < 0.3, rng.uniform(0.05, 0.5, shape), 0.0).astype(np.float32)
+        traffic.elastic[0] = rng.random(present.shape) < 0.1
+        self._drift(traffic, period_s, rng)
+        return traffic
+
+    def _drift(self, traffic: Traffic, period_s: FloatArray, rng: np.random.Generator) -> None:
+        """Half of the sources ramp up, down or through a hump during the run."""
+        run_s = self.mixture.steps * period_s
+        at = np.sort(rng.random((*traffic.flow_mbps.shape, 3)), axis=-1) + np.arange(3) * 1e-3
+        traffic.profile_time_s = (at * run_s[:, None]).astype(np.float32)
+        factor = rng.uniform(0.1, 1.5, at.shape)
+        steady = rng.random(traffic.flow_mbps.shape) < 0.5
+        traffic.profile_factor = np.where(steady[..., None], 1.0, factor).astype(np.float32)
+
+    def _nominal_traffic(self, traffic: Traffic, nominal: np.ndarray, rng: np.random.Generator) -> None:
+        """Video as in the published study: flows of random size that join one by one."""
+        num_slices, lanes = traffic.flow_mbps.shape[1:]
+        run_s = float(self.mixture.steps)
+        video = {
+            "flow_mbps": np.broadcast_to(rng.uniform(30.0, 60.0, lanes), (num_slices, lanes)),
+            "first_flows": rng.integers(1, 5, (num_slices, lanes)),
+            "max_flows": rng.integers(3, 6, (num_slices, lanes)),
+            "ramp_every_s": run_s * rng.uniform(0.1, 1.0, (num_slices, lanes)),
+            "packet_bytes": 1470.0,
+            "burst_s": 1.0 / VIDEO_FRAME_HZ,
+            "rate_cv": 0.0,
+            "elastic": 0.0,
+        }
+        for name, value in video.items():
+            array = getattr(traffic, name)
+            array[0] = np.where(nominal, value, array[0])
+        traffic.on_s[0] = np.where(nominal, traffic.cycle_s[0], traffic.on_s[0])
+        traffic.flow_mbps[1] *= ~nominal
+        traffic.profile_factor[0] = np.where(nominal[:, None], 1.0, traffic.profile_factor[0])
+
+    def _events(self, events: NodeEvents, nominal: np.ndarray, period_s: FloatArray, rng: np.random.Generator) -> None:
+        """In a third of the lanes the uplink or the CPU loses capacity at some time."""
+        lanes = len(period_s)
+        run_s = self.mixture.steps * period_s
+        for times, factors in (
+            (events.uplink_time_s, events.uplink_factor),
+            (events.cpu_time_s, events.cpu_factor),
+        ):
+            start = rng.uniform(0.1, 0.8, lanes) * run_s
+            times[:] = np.stack([start, start + 2 * period_s], axis=1)
+            hit = (rng.random(lanes) < 1 / 6) & ~nominal
+            factors[:, 1] = np.where(hit, rng.uniform(0.3, 0.9, lanes), 1.0)
+
+
+def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float], size: int | tuple[int, ...]) -> FloatArray:
+    return np.exp(rng.uniform(np.log(bounds[0]), np.log(bounds[1]), size)).astype(np.float32)
+
+
+def _mean_rate(traffic: Traffic) -> FloatArray:
+    """Average rate of each slice while its sources send, (S, L)."""
+    return np.asarray((traffic.flow_mbps * traffic.first_flows * traffic.on_s / traffic.cycle_s).sum(0), np.float32)
