@@ -5,12 +5,18 @@ from __future__ import annotations
 import typer
 
 from .bench import bench
+from .evaluate import evaluate
+from .report import report
+from .doctor import doctor
 from .simulate import simulate
 from .train import train
 
 
 def register(app: typer.Typer) -> None:
     """Add every command to the application."""
+    app.command()(doctor)
     app.command()(simulate)
     app.command()(train)
+    app.command()(evaluate)
+    app.command()(report)
     app.add_typer(bench, name="bench")

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from slicepilot.training.statistics import (
     Interval,
     interquartile_mean,

@@ -1,0 +1,189 @@
+"""``slicepilot evaluate``: play agents on the same seeds and say which is better."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...configs import ConfigError
+from .output import console, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from ...agents.base import Agent
+    from ...agents.learned import LearnedAgent
+    from ...env.simulator.scenario import Scenario
+    from ...training.evaluation import EvaluationConfig, ScenarioResult
+
+RESULTS = Path("reports/evaluation")
+REFRESH_PERIODS = 100
+# Under these, shares of the node and published values are the same settings.
+STUDY_CPUS, STUDY_UPLINK_MBPS = 4.0, 1000.0
+
+
+def evaluate(
+    bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="Name or YAML file; may be repeated.")] = None,
+    agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated; * matches any part.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each agent on each scenario.")] = None,
+    config: Annotated[str, typer.Option("-c", "--config", help="How to judge: a shipped name or a file.")] = "default",
+    results: Annotated[Path, typer.Option(help="Folder to save the results in.")] = RESULTS,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML report to this file.")] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Log figures and report to MLflow.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Play agents on the same seeds of the same scenarios and compare them.
+
+    Judged are the learned policies; without any, the first heuristic among the agents.
+
+    Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
+    """
+    from ...training.evaluation import EvaluationConfig, evaluate_scenario
+    from ...training.results import Evaluation, Provenance, hardware_fits, log_evaluation, save, write_atomically
+
+    settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds)
+    learned = _load(bundle or [])
+    scenarios = _scenarios(settings.scenarios)
+    casts = [_cast(played, settings, learned) for played in scenarios]
+    judged = []
+    with progress_bar() as progress:
+        # Two more runs per scenario: the references that losses are taken against.
+        total = sum(played.num_steps * (len(cast) + 2) for played, cast in zip(scenarios, casts, strict=True))
+        task = progress.add_task("evaluating", total=total)
+        periods = 0
+
+        def on_period(where: str, who: str) -> None:
+            nonlocal periods
+            periods += 1
+            if periods % REFRESH_PERIODS == 0:
+                progress.update(task, completed=periods, description=f"{where}: {who}")
+
+        for played, cast in zip(scenarios, casts, strict=True):
+            subjects = [a.name for a in learned] or _first_heuristic(cast)
+            judged.append(evaluate_scenario(played, cast, settings, subjects, on_period))
+    command = shlex.join(["slicepilot", *sys.argv[1:]])
+    evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged))
+    save(evaluation, results)
+    if report is not None:
+        from ...training.report import render
+
+        write_atomically(report, render(evaluation).encode())
+    if mlflow:
+        run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
+        log_evaluation(evaluation, report, run_id)
+    if as_json:
+        documents = [result.to_json() for result in judged]
+        print_json(documents[0] if len(documents) == 1 else documents)
+        return
+    for result in judged:
+        print_result(result)
+    written = [f"results in {results}", *([f"report in {report}"] if report else [])]
+    console.print(", ".join(written), soft_wrap=True)
+
+
+def _settings(
+    config: EvaluationConfig, scenarios: list[str] | None, agents: list[str] | None, seeds: int | None
+) -> EvaluationConfig:
+    """The configuration with what the command line overrides; raises `ConfigError` for a bad number of seeds."""
+    if seeds is not None and not 1 <= seeds <= 10_000:
+        raise ConfigError(f"seeds = {seeds}: accepted: 1 to 10000")
+    names = [name.strip() for part in agents or [] for name in part.split(",") if name.strip()]
+    return replace(
+        config,
+        scenarios=tuple(dict.fromkeys(scenarios or config.scenarios)),
+        agents=tuple(dict.fromkeys(names)) or config.agents,
+        seeds=seeds or config.seeds,
+    )
+
+
+def _load(bundles: Sequence[Path]) -> list[LearnedAgent]:
+    """Learned agents of bundles, named by algorithm; by folder too where that is not enough to tell them apart."""
+    from ...agents.bundle import PolicyBundle
+    from ...agents.learned import LearnedAgent
+
+    agents = [LearnedAgent(PolicyBundle.load(path), transfer=True) for path in bundles]
+    names = [agent.name for agent in agents]
+    for path, agent in zip(bundles, agents, strict=True):
+        if names.count(agent.name) > 1:
+            agent.name = f"{agent.name} {path}"
+    if len({agent.name for agent in agents}) < len(agents):
+        raise ConfigError(f"bundle: {', '.join(map(str, bundles))}: named twice; accepted: each bundle once")
+    return agents
+
+
+def _scenarios(names: Sequence[str]) -> list[Scenario]:
+    from ...env.simulator.scenario import Scenario
+
+    scenarios = [Scenario.from_yaml(name) for name in names]
+    for played in scenarios:
+        if sum(played.name == other.name for other in scenarios) > 1:
+            raise ConfigError(f"scenario: name {played.name!r} is used twice; accepted: each name once")
+    return scenarios
+
+
+def _cast(scenario: Scenario, config: EvaluationConfig, learned: Sequence[LearnedAgent]) -> list[Agent]:
+    """The learned agents and every agent whose name is asked for, made for the scenario's slices and node.
+
+    Raises:
+        ConfigError: a name that does not exist, a pattern that matches none.
+    """
+    from ...agents.registry import available, make
+    from ...env.reward import RewardWeights
+
+    node = scenario.hardware_spec()
+    scaled = (node.logical_cpus, node.uplink_mbps) != (STUDY_CPUS, STUDY_UPLINK_MBPS)
+    known = available(scaled)
+    names: list[str] = []
+    for pattern in config.agents:
+        matching = [name for name in known if fnmatchcase(name, pattern)] if "*" in pattern else [pattern]
+        if not matching:
+            raise ConfigError(f"agents: {pattern!r} matches none; accepted: {', '.join(known)}")
+        names += matching
+    slices, weights = scenario.slice_set(), RewardWeights.from_yaml(config.reward)
+    return [*learned, *(make(name, slices, node, weights) for name in dict.fromkeys(names))]
+
+
+def _first_heuristic(cast: Sequence[Agent]) -> list[str]:
+    from ...training.evaluation import role_of
+
+    return [agent.name for agent in cast if role_of(agent) == "adaptive"][:1]
+
+
+def print_result(result: ScenarioResult) -> None:
+    """A table of 80 columns and what can be said about the judged agents."""
+    from rich.table import Table
+
+    from ...training.report_text import sentences, short_list
+
+    shown = short_list(result)
+    table = Table(
+        title=f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
+        padding=(0, 1),
+        title_justify="left",
+        width=80,
+    )
+    table.add_column("agent", overflow="fold")
+    for heading in ("priority\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for agent in shown:
+        mean = {key: float(values.mean()) for key, values in agent.scores.items()}
+        table.add_row(
+            f"[bold]{agent.name}[/bold]" if agent.name in result.subjects else agent.name,
+            f"{mean['slice1_loss_pct']:.1f}",
+            f"{mean['others_loss_pct']:.1f}",
+            f"{mean['slice1_delay_p99_us'] / 1e3:.1f}",
+            f"{mean['sla_violation_s']:.1f}",
+            f"{mean['cpu_held_core_s']:.0f}",
+            f"{result.summary(agent.name, 'return').value:.3f}",
+        )
+    console.print(table)
+    for subject in result.subjects:
+        for sentence in sentences(result, subject):
+            console.print(f"- {sentence}", highlight=False, markup=False)
+    console.print()

@@ -1,0 +1,367 @@
+"""The report's pictures: Matplotlib figures as inline SVG whose colours are CSS variables, so they follow the page.
+
+Every panel is drawn at the size at which it is read on a phone; the page lays panels out side by side where there is
+room. What tells things apart is never colour alone: markers, dashes and labels say it too.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from .evaluation import AgentResult, ScenarioResult
+from .report_text import short_list
+from .rollouts import KNOBS_KEPT, SERIES
+from .scores import ECDF_LEVELS
+
+WIDTH_IN = 5.3
+TRACE_POINTS = 200
+MANY_SLICES = 7
+
+# Stand-ins that the SVG is drawn with; `_to_html` swaps each for its CSS variable.
+INK, MUTED, GRID, FAINT = "#010101", "#020202", "#030303", "#040404"
+SERIES_COLOURS = tuple(f"#0505{n:02x}" for n in range(1, 8))
+_VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", FAINT: "--faint"} | {
+    colour: f"--s{n}" for n, colour in enumerate(SERIES_COLOURS, 1)
+}
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
+MARKERS = {"learned": "*", "oracle": "D", "adaptive": "^", "fixed": "o", "reference": "o"}
+
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "font.size": 9.5,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlecolor": INK,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.4,
+    "figure.constrained_layout.use": True,
+}
+
+
+@contextmanager
+def _figure(height_in: float, rows: int = 1, ratios: Sequence[float] | None = None) -> Iterator[tuple[Figure, Any]]:
+    with mpl.rc_context(cast(Any, _STYLE)):
+        figure = Figure(figsize=(WIDTH_IN, height_in))
+        axes = figure.subplots(rows, 1, sharex=rows > 1, squeeze=False, height_ratios=ratios)[:, 0]
+        yield figure, axes
+
+
+def _to_html(figure: Figure, label: str) -> str:
+    """Inline SVG: no declarations, no metadata, short numbers, the page's fonts and colours."""
+    figure.patch.set_alpha(0)
+    for axes in figure.axes:
+        axes.patch.set_alpha(0)
+    out = io.StringIO()
+    salt = f"{label}-{id(figure)}"
+    with mpl.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    svg = out.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(font: [^;\"]*?px)[^;\"]*", r"\1 var(--sans)", svg)
+    svg = re.sub(r"(?<=\d)(\.\d)\d+", r"\1", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    svg = re.sub(
+        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{label}">', svg, count=1
+    )
+    return re.sub(r"\n\s*", "\n", svg)
+
+
+def _plain(value: float, _: int) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1 or value == 0 else f"{value:g}"
+
+
+def _log(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(_plain))
+    axis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+
+
+def _slice_colours(result: ScenarioResult) -> list[str]:
+    if len(result.slice_names) > MANY_SLICES:
+        return [SERIES_COLOURS[0] if s == result.priority_index else FAINT for s in range(len(result.slice_names))]
+    rest = iter(SERIES_COLOURS[1:])
+    return [SERIES_COLOURS[0] if s == result.priority_index else next(rest) for s in range(len(result.slice_names))]
+
+
+def agent_styles(result: ScenarioResult) -> dict[str, tuple[str, Any]]:
+    """Colour and dash of each featured agent, the first subject first."""
+    return {name: (SERIES_COLOURS[i % 7], DASHES[i % len(DASHES)]) for i, name in enumerate(result.featured)}
+
+
+def _short(name: str) -> str:
+    return name.replace("experiment-", "exp. ").replace("-scaled", " (scaled)").replace("static-weights-", "weights ")
+
+
+# -- panels ------------------------------------------------------------------------------------------------------
+
+
+def pareto(result: ScenarioResult) -> str:
+    """Priority loss against the others' loss of every agent; the line joins fixed settings that no other one beats.
+
+    References with fewer slices may lie far below the rest: they are drawn at the lower edge with their figure.
+    """
+    points: dict[tuple[float, float], list[AgentResult]] = {}
+    for agent in result.agents:
+        x, y = (float(agent.scores[key].mean()) for key in ("slice1_loss_pct", "others_loss_pct"))
+        if np.isfinite(x) and np.isfinite(y) and _active_others(agent):
+            points.setdefault((round(x), round(y)), []).append(agent)
+    heights = [y for (_, y), agents in points.items() if any(a.role != "reference" for a in agents)]
+    floor = min(heights) - 0.18 * max(np.ptp(heights), 10.0)
+    styles = agent_styles(result)
+    with _figure(4.4) as (figure, (axes,)):
+        marks = []
+        for (x, y), agents in points.items():
+            at = (x, max(y, floor))
+            for agent in agents:
+                colour = styles.get(agent.name, (MUTED, "-"))[0] if agent.role != "fixed" else MUTED
+                hollow, own = agent.role == "reference", agent.name in result.subjects
+                axes.plot(
+                    *at, MARKERS[agent.role], color=colour, mfc="none" if hollow else colour, ms=10 if own else 6,
+                    zorder=4 if own else 3,
+                )  # fmt: skip
+            label = _cluster_label(agents) + (f" ({y:.0f}%)" if y < floor else "")
+            marks.append((at, label, any(a.name in styles for a in agents)))
+        front = _front([(x, y) for (x, y), agents in points.items() if any(a.role == "fixed" for a in agents)])
+        if front:
+            axes.step(*zip(*front, strict=True), where="post", color=MUTED, lw=1, ls=DASHES[1], zorder=1)
+        axes.set_title("What each setting costs whom")
+        axes.set_xlabel("priority slice's loss, % (less is better)")
+        axes.set_ylabel("others' loss, % (less is better)")
+        axes.margins(0.2, 0.1)
+        _place_labels(figure, axes, marks)
+        return _to_html(figure, "Priority slice's loss against the others' loss for every agent")
+
+
+def _place_labels(figure: Figure, axes: Axes, marks: Sequence[tuple[tuple[float, float], str, bool]]) -> None:
+    """Put each label beside its point where it covers least of what is there already; sizes are estimates."""
+    figure.draw_without_rendering()
+    per_point = figure.dpi / 72.0
+    frame = axes.get_window_extent()
+    centres = [axes.transData.transform(at) / per_point for at, _, _ in marks]
+    taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in centres]
+    outside = [(-1e4, -1e4, frame.x0 / per_point, 1e4), (frame.x1 / per_point, -1e4, 1e4, 1e4)]
+    for (x, y), (at, label, featured) in zip(centres, marks, strict=True):
+        lines = label.split("\n")
+        width, height = 4.6 * max(map(len, lines)), 10.0 * len(lines)
+        places = [
+            (dx, dy + up * 12)
+            for up in (0, 1, -1, 2, -2, 3, -3)
+            for dx, dy in ((8, -height / 2), (-8 - width, -height / 2), (-width / 2, 8), (-width / 2, -8 - height))
+        ]
+
+        def covered(
+            place: tuple[float, float], x: float = x, y: float = y, w: float = width, h: float = height
+        ) -> float:
+            left, low = x + place[0], y + place[1]
+            area = sum(
+                max(0.0, min(left + w, x1) - max(left, x0)) * max(0.0, min(low + h, y1) - max(low, y0))
+                for x0, y0, x1, y1 in [*taken, *outside]
+            )
+            # A label reads as its point's where its nearest edge is close.
+            gap = np.hypot(max(place[0], -place[0] - w, 0.0), max(place[1], -place[1] - h, 0.0))
+            return area + 6.0 * gap
+
+        dx, dy = min(places, key=covered)
+        taken.append((x + dx, y + dy, x + dx + width, y + dy + height))
+        axes.annotate(
+            label, at, xytext=(dx, dy), textcoords="offset points", fontsize=8, va="bottom", linespacing=1.05,
+            color=INK if featured else MUTED,
+        )  # fmt: skip
+
+
+def _active_others(agent: AgentResult) -> bool:
+    return agent.role != "reference" or bool(agent.scores["others_loss_pct"].mean() < 99.9)
+
+
+def _cluster_label(agents: Sequence[AgentResult]) -> str:
+    numbers = [
+        a.name.removeprefix("experiment-").removesuffix("-scaled") for a in agents if a.name.startswith("experiment-")
+    ]
+    named = [_short(a.name) for a in agents if not a.name.startswith("experiment-")]
+    lines = [", ".join(numbers[i : i + 5]) for i in range(0, len(numbers), 5)]
+    shown = named[:3] + ([f"and {len(named) - 3} more"] if len(named) > 3 else [])
+    return "\n".join([*shown, *lines])
+
+
+def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    best, kept = np.inf, []
+    for x, y in sorted(points):
+        if y < best:
+            kept.append((x, y))
+            best = y
+    return kept
+
+
+def delay_ecdf(result: ScenarioResult) -> str:
+    """Distribution of the priority slice's delay by the volume carried, for the featured agents, with its bound."""
+    with _figure(4.4) as (figure, (axes,)):
+        for name, (colour, dash) in agent_styles(result).items():
+            delays_ms = np.maximum(result.agent(name).ecdf_us * 1e-3, 1e-3)
+            axes.plot(delays_ms, 100 * ECDF_LEVELS, color=colour, ls=dash, label=_short(name))
+        bound = result.delay_bound_ms[result.priority_index]
+        axes.axvline(bound, color=INK, lw=1)
+        axes.annotate(
+            f"bound {bound:g} ms",
+            (bound, 2),
+            xytext=(-3, 0),
+            textcoords="offset points",
+            rotation=90,
+            fontsize=8,
+            ha="right",
+        )
+        axes.set_xscale("log")
+        _log(axes.xaxis)
+        axes.set_title("Priority slice's delay")
+        axes.set_xlabel("p99 delay of a control period, ms")
+        axes.set_ylabel("% of the volume at or below")
+        axes.legend(loc="best", fontsize=8)
+        return _to_html(figure, "Cumulative distribution of the priority slice's delay")
+
+
+def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
+    """One figure of merit with its interval for the featured agents and the best of the rest."""
+    names = [a.name for a in sorted(short_list(result), key=lambda a: a.scores["sla_violation_s"].mean())]
+    summaries = [result.summary(name, key) for name in names]
+    styles = agent_styles(result)
+    with _figure(0.9 + 0.27 * len(names)) as (figure, (axes,)):
+        at = np.arange(len(names))[::-1]
+        values = np.asarray([s.value for s in summaries])
+        spread = np.asarray([[s.value - s.low for s in summaries], [s.high - s.value for s in summaries]])
+        axes.barh(at, values, height=0.62, color=[styles[n][0] if n in styles else FAINT for n in names])
+        axes.errorbar(values, at, xerr=np.maximum(spread, 0), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
+        axes.set_yticks(at, [_short(n) for n in names])
+        right = max(float((values + spread[1]).max()), 1e-9)
+        for y, summary in zip(at, summaries, strict=True):
+            axes.annotate(
+                f"{summary.value:,.0f}" if right >= 20 else f"{summary.value:.2g}", (max(summary.high, 0), y),
+                xytext=(4, 0), textcoords="offset points", va="center", fontsize=8,
+            )  # fmt: skip
+        axes.set_xlim(0, right * 1.14)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        axes.set_title(title)
+        axes.set_xlabel(unit)
+        return _to_html(figure, title)
+
+
+def over_time(result: ScenarioResult, name: str) -> str:
+    """What one agent's slices carried, how long packets took and which knobs held, on the first seed."""
+    trace = result.agent(name).trace
+    if trace is None:
+        return ""
+    trace, time_s = _thinned(trace, result.period_s)
+    moved = [row for row in KNOBS_KEPT if not _constant(trace[SERIES.index(row)])]
+    rows = ["carried_mbps", "delay_p99_us", *moved]
+    with _figure(1.0 + 1.25 * len(rows), len(rows), [1.3, 1.3, *[1.0] * len(moved)]) as (figure, axes):
+        colours = _slice_colours(result)
+        order = [s for s in range(len(colours)) if s != result.priority_index] + [result.priority_index]
+        for axis, row in zip(axes, rows, strict=True):
+            values = _finite(trace[SERIES.index(row)], row)
+            for s in order:
+                first = s == result.priority_index
+                axis.plot(
+                    time_s, values[:, s], color=colours[s], lw=1.8 if first else 1.1,
+                    ls="-" if first else DASHES[s % len(DASHES)] if len(colours) <= MANY_SLICES else "-",
+                    drawstyle="steps-post" if row in moved else "default",
+                    label=result.slice_names[s] if first or len(colours) <= MANY_SLICES else None,
+                )  # fmt: skip
+            _label_row(axis, row)
+        axes[0].set_title(f"{_short(name)}" + ("" if moved else " (knobs never move)"))
+        handles, labels = axes[0].get_legend_handles_labels()
+        handles, labels = handles[::-1], labels[::-1]
+        if len(colours) > MANY_SLICES:
+            labels = [f"{labels[0]} (priority); the other {len(colours) - 1} in grey"]
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8, handlelength=2.2
+        )
+        axes[-1].set_xlabel("time, s")
+        return _to_html(figure, f"Throughput, delay and knobs over time under {name}")
+
+
+def _thinned(trace: np.ndarray[Any, Any], period_s: float) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """At most about `TRACE_POINTS` points: means of equal spans (knobs: the last of each), and their times."""
+    stride = max(1, trace.shape[1] // TRACE_POINTS)
+    spans = trace[:, : trace.shape[1] // stride * stride]
+    spans = spans.reshape(trace.shape[0], -1, stride, trace.shape[2])
+    thinned = spans.mean(axis=2)
+    thinned[-3:] = spans[-3:, :, -1]
+    return thinned, period_s * stride * np.arange(1, thinned.shape[1] + 1)
+
+
+def _constant(values: np.ndarray[Any, Any]) -> bool:
+    return bool((values == values[:1]).all())
+
+
+def _finite(values: np.ndarray[Any, Any], row: str) -> np.ndarray[Any, Any]:
+    """Values in the unit shown; a limit of "none" runs along the top."""
+    if row == "delay_p99_us":
+        return np.maximum(values * 1e-3, 1e-3)
+    if row in {"cpu_limit_mcpu", "egress_mbps"}:
+        set_to = np.isfinite(values) & (values > 0)
+        return np.where(set_to, values, 1.15 * values[set_to].max() if set_to.any() else 1.0)
+    return values
+
+
+def _label_row(axes: Axes, row: str) -> None:
+    labels = {
+        "carried_mbps": "carried\nMbit/s",
+        "delay_p99_us": "p99 delay\nms",
+        "cpu_limit_mcpu": "CPU limit, mCPU\n(top: none)",
+        "nice": "nice\n(lower first)",
+        "egress_mbps": "egress, Mbit/s\n(top: none)",
+    }
+    axes.set_ylabel(labels[row], fontsize=8.5)
+    axes.tick_params(labelsize=8)
+    if row == "delay_p99_us":
+        axes.set_yscale("log")
+        _log(axes.yaxis)
+    elif row == "nice":
+        axes.invert_yaxis()
+    else:
+        axes.set_ylim(bottom=0)
+
+
+def overall(names: Sequence[str], summaries: Sequence[Any], subjects: Sequence[str]) -> str:
+    """Return over all scenarios as points with intervals, the best at the top."""
+    order = np.argsort([s.value for s in summaries])[::-1]
+    with _figure(0.9 + 0.24 * len(names)) as (figure, (axes,)):
+        for row, i in enumerate(order):
+            summary, mine = summaries[i], names[i] in subjects
+            colour = SERIES_COLOURS[0] if mine else MUTED
+            axes.plot([summary.low, summary.high], [-row, -row], color=colour, lw=3 if mine else 2, alpha=0.75)
+            axes.plot(summary.value, -row, "*" if mine else "o", color=colour, ms=11 if mine else 5)
+        axes.set_yticks(-np.arange(len(names)), [_short(names[i]) for i in order])
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        axes.set_title("Return over all scenarios")
+        axes.set_xlabel("mean reward per period, interquartile mean with 95% interval")
+        return _to_html(figure, "Return of every agent over all scenarios")
