@@ -75,7 +75,7 @@ class Oracle:
     Args:
         weights: of the reward that counts, None for the default.
         config: effort.
-        proposals: agents asked at every period; what they say is a candidate, so the oracle is hardly ever worse.
+        proposals: agents asked at every period; what they say when a plan is made is one of the candidates.
         request_mcpu: CPU requests (S,) of the pods, None for the slice specs' own.
         name: as shown in tables.
     """
@@ -90,6 +90,10 @@ class Oracle:
     ) -> None:
         self.weights, self.config = weights, config or OracleConfig()
         self.proposals, self.request_mcpu, self.name = tuple(proposals), request_mcpu, name
+        # The plan so far and the present knobs have theirs.
+        places = self.config.candidates - 2
+        if len(self.proposals) > places:
+            raise ValueError(f"{len(self.proposals)} proposals; accepted: at most {places} (candidates - 2)")
         self._backend: SimulatorBackend | None = None
 
     def bind(self, backend: SimulatorBackend) -> None:

@@ -1,0 +1,137 @@
+"""Small contended runs on the real simulator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slicepilot.agents.base import Agent
+from slicepilot.agents.oracle import Oracle
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.promises import violated
+from slicepilot.env.reward import RewardModel, RewardWeights
+from slicepilot.env.simulator.backend import Episode, SimulatorBackend
+from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
+from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
+from slicepilot.env.slices import FloatArray, KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.telemetry import Telemetry
+
+# Four logical CPUs on two cores; 45 Mbit/s of 1470 B packets cost a fifth of a CPU.
+NODE = Hardware(cpu_cv=0.05, cpu_tau_s=5.0)
+
+
+def slice_set(count: int) -> SliceSet:
+    """``count`` slices: the first weighs ten times the others and is promised more."""
+
+    def spec(i: int) -> SliceSpec:
+        first = i == 0
+        return SliceSpec(
+            name=f"slice{i + 1}",
+            s_nssai=SNssai(1, f"{i + 1:06X}"),
+            sla=Sla(committed_mbps=120.0 if first else 60.0, delay_bound_ms=50.0 if first else 500.0),
+            weight=10.0 if first else 1.0,
+            bounds=KnobBounds((100.0, 1000.0), (-10, 10), (10.0, 500.0)),
+        )
+
+    return SliceSet(tuple(spec(i) for i in range(count)))
+
+
+@dataclass
+class Loads:
+    """Constant rates (S,) in every lane, with the node's noise: a run without a scenario file."""
+
+    slices: SliceSet
+    mbps: FloatArray
+    steps: int
+    period_s: float = 1.0
+    hardware: Hardware = NODE
+    request_mcpu: FloatArray | None = None
+    join_s: float = 0.0  # all slices but the first start then
+
+    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+        count = len(self.slices)
+        traffic = Traffic.blank(1, count, lanes)
+        traffic.flow_mbps[0] = self.mbps[:, None]
+        traffic.start_s[0, 1:] = self.join_s
+        request = np.zeros(count, np.float32) if self.request_mcpu is None else self.request_mcpu
+        return Episode(
+            traffic=traffic,
+            events=NodeEvents.none(count, lanes),
+            hardware=HardwareArrays(self.hardware, lanes),
+            period_s=np.full(lanes, self.period_s, np.float32),
+            promises=Promises.of(self.slices, lanes),
+            threads=np.ones((count, lanes), np.float32),
+            request_mcpu=np.repeat(request[:, None], lanes, axis=1).astype(np.float32),
+            num_steps=self.steps,
+        )
+
+
+@dataclass
+class Played:
+    """What happened: lists over periods, and sums over them per lane."""
+
+    context: Context
+    knobs: list[Knobs]
+    telemetry: list[Telemetry]
+    returns: FloatArray
+    violated: FloatArray
+
+
+def play(agent: Agent, loads: Loads, lanes: int = 2, seed: int = 0) -> Played:
+    loads.request_mcpu = agent.request_mcpu
+    backend = SimulatorBackend(loads, lanes)
+    telemetry = backend.reset(seed)
+    context = backend.context
+    if isinstance(agent, Oracle):
+        agent.bind(backend)
+    agent.reset(backend.slices, context, seed)
+    decoder, reward = KnobDecoder(backend.slices), RewardModel(RewardWeights(), context)
+    knobs = Knobs.none(len(backend.slices), lanes)
+    rows = decoder.encode(knobs)
+    played = Played(context, [], [], np.zeros(lanes, np.float32), np.zeros((len(backend.slices), lanes), np.float32))
+    for _ in range(context.num_steps):
+        knobs = backend.apply(agent.decide(telemetry, knobs)).applied
+        previous, rows = rows, decoder.encode(knobs)
+        telemetry = backend.observe()
+        played.returns += reward(telemetry, knobs, rows, previous)[0]
+        played.violated += violated(telemetry, context)
+        played.knobs.append(knobs.copy())
+        played.telemetry.append(telemetry.copy())
+    return played
+
+
+@pytest.fixture(name="play")
+def _play() -> Callable[..., Played]:
+    """``play(agent, loads, lanes, seed)``: run an agent to the end."""
+    return play
+
+
+@pytest.fixture(name="slice_set")
+def _slice_set() -> Callable[[int], SliceSet]:
+    return slice_set
+
+
+@pytest.fixture
+def loads() -> Callable[..., Loads]:
+    """``loads(mbps, steps, ...)``: a run of as many slices as there are rates."""
+
+    def make(mbps: list[float], steps: int, **fields: Any) -> Loads:
+        return Loads(slice_set(len(mbps)), np.asarray(mbps, np.float32), steps, **fields)
+
+    return make
+
+
+@pytest.fixture
+def contended(loads: Callable[..., Loads]) -> Loads:
+    """Five slices; when all cores are busy, each runs too slowly for slice 1."""
+    return loads([180.0, 200.0, 200.0, 200.0, 200.0], 120, join_s=20.0)
+
+
+@pytest.fixture
+def light(loads: Callable[..., Loads]) -> Loads:
+    """Nobody is in anybody's way."""
+    return loads([60.0, 45.0, 45.0], 60)
