@@ -16,6 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
 
+PACKAGE = __name__.rpartition(".")[0]
+
 
 class ConfigError(ValueError):
     """Bad input from outside: the message is one line that names the field, the value and what is accepted."""
@@ -23,7 +25,7 @@ class ConfigError(ValueError):
 
 def available(kind: str) -> list[str]:
     """Names of the shipped configurations of one kind (a folder of ``configs/``), sorted."""
-    folder = resources.files(__package__).joinpath(kind)
+    folder = resources.files(PACKAGE).joinpath(kind)
     return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
 
 
@@ -34,7 +36,7 @@ def locate(kind: str, name_or_path: str | Path) -> Path:
         ConfigError: neither a file nor a shipped name; lists the nearest shipped names.
     """
     path = Path(name_or_path)
-    if path.suffix in {".yaml", ".yml"} or path.parent != Path("."):
+    if path.suffix in {".yaml", ".yml"} or path.parent != Path():
         if not path.is_file():
             raise ConfigError(f"{kind}: file {str(path)!r} does not exist")
         return path
@@ -43,7 +45,7 @@ def locate(kind: str, name_or_path: str | Path) -> Path:
         near = difflib.get_close_matches(str(name_or_path), names, n=3)
         hint = f"did you mean {', '.join(near)}? " if near else ""
         raise ConfigError(f"{kind}: unknown name {str(name_or_path)!r}; {hint}accepted: {', '.join(names)}")
-    with resources.as_file(resources.files(__package__).joinpath(kind, f"{name_or_path}.yaml")) as found:
+    with resources.as_file(resources.files(PACKAGE).joinpath(kind, f"{name_or_path}.yaml")) as found:
         return found
 
 

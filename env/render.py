@@ -27,7 +27,8 @@ def render_ansi(slices: SliceSet, telemetry: Telemetry, knobs: Knobs) -> str:
         lines.append(
             f"{name[:12]:<12}{telemetry.offered_mbps[s, 0]:8.1f}{telemetry.carried_mbps[s, 0]:8.1f}       "
             f"{telemetry.delay_p50_us[s, 0] / 1e3:9.2f}{telemetry.delay_p99_us[s, 0] / 1e3:9.2f}   "
-            f"{_limit(knobs.cpu_limit_mcpu[s, 0], 'm'):>7}{knobs.nice[s, 0]:5.0f}{_limit(knobs.egress_mbps[s, 0], ''):>8}"
+            f"{_limit(knobs.cpu_limit_mcpu[s, 0], 'm'):>7}{knobs.nice[s, 0]:5.0f}"
+            f"{_limit(knobs.egress_mbps[s, 0], ''):>8}"
         )
     idle, uplink = telemetry.cpu_idle_ratio[0], telemetry.uplink_use_ratio[0]
     lines.append(f"node: CPU idle {idle:.0%}, uplink use {uplink:.0%}")

@@ -25,7 +25,7 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend: unknown name {backend!r}; accepted: {', '.join(BACKENDS)}")
-    if control_period_s is not None and not 0.002 <= control_period_s <= 30:  # noqa: PLR2004
+    if control_period_s is not None and not 0.002 <= control_period_s <= 30:
         raise ConfigError(f"control_period_s = {control_period_s!r}: accepted: 0.002 to 30 seconds")
     from .simulator.backend import ScenarioEpisodes, SimulatorBackend
     from .simulator.scenario import Scenario
@@ -91,7 +91,7 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         terms = {name: value.item() for name, value in self.loop.terms.items()}
         return observation.reshape(-1), float(reward[0]), False, ended, {"terms": terms}
 
-    def render(self) -> str | np.ndarray | None:  # type: ignore[override]
+    def render(self) -> str | np.ndarray | None:
         """The current period as text or as a picture (H, W, 3) uint8; None without a render mode."""
         if self.render_mode == "ansi":
             return render_ansi(self.backend.slices, self.loop.telemetry, self.loop.knobs)

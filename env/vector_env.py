@@ -53,12 +53,12 @@ class ControlLoop:
         return self.encoder.encode(self.telemetry, rows), reward, self.steps_left <= 0
 
 
-def observation_space(num_slices: int) -> gym.spaces.Box:
+def observation_space(num_slices: int) -> gym.spaces.Box[np.float32]:
     """The encoder's table (S, D) row by row: a vector (S * D,) in [-1, 1], which every algorithm's library takes."""
     return gym.spaces.Box(-1.0, 1.0, (num_slices * NUM_FEATURES,), np.float32)
 
 
-def action_space(num_slices: int) -> gym.spaces.Box:
+def action_space(num_slices: int) -> gym.spaces.Box[np.float32]:
     """CPU limit, nice and egress rate per slice: (S, 3) in [-1, 1]; `KnobDecoder` gives the meaning."""
     return gym.spaces.Box(-1.0, 1.0, (num_slices, NUM_KNOBS), np.float32)
 
@@ -66,15 +66,14 @@ def action_space(num_slices: int) -> gym.spaces.Box:
 class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     """L environments over one backend of L lanes. All lanes end at the same step and restart at once.
 
-    Autoreset mode is SAME_STEP: the step that ends a run returns the first observation of the next one, and the last of
-    the old one in ``info["final_obs"]``. ``info["terms"]`` holds the reward terms, (L,) each. `reset` takes one seed for
-    all lanes (a sequence is folded into one).
+    Autoreset mode is SAME_STEP: the step that ends a run returns the first observation of the next one, and the last
+    of the old one in ``info["final_obs"]``. ``info["terms"]`` holds the reward terms, (L,) each. `reset` takes one seed
+    for all lanes (a sequence is folded into one).
     """
-
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
 
     def __init__(self, backend: Backend, weights: RewardWeights | None = None) -> None:
         self.loop = ControlLoop(backend, weights or RewardWeights())
+        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = backend.num_lanes
         self.single_observation_space = observation_space(len(backend.slices))
         self.single_action_space = action_space(len(backend.slices))

@@ -1,10 +1,10 @@
 """Fit the simulator's hardware parameters to the published results: ``python -m slicepilot.training.calibrate``.
 
-One set of parameters for all experiments, nothing per experiment. The loss is the weighted absolute relative error of mean
-throughput, median latency and, lightly, the spread of throughput, over the calibration rows; repetitions use one seed, so that
-the loss is a deterministic function of the parameters. Differential evolution (Storn and Price, 1997) from the bounds below,
-which are what the hardware and the study's figures allow. Writes ``configs/hardware/andrade.yaml`` with the fit error of a run
-on other seeds.
+One set of parameters for all experiments, nothing per experiment. The loss is the weighted absolute relative error of
+mean throughput, median latency and, lightly, the spread of throughput, over the calibration rows; repetitions use one
+seed, so that the loss is a deterministic function of the parameters. Differential evolution (Storn and Price, 1997)
+from the bounds below, which are what the hardware and the study's figures allow. Writes
+``configs/hardware/andrade.yaml`` with the fit error of a run on other seeds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ FIT_SEED, CHECK_SEED = 1, 1000
 
 def hardware_of(vector: np.ndarray[Any, Any]) -> Hardware:
     """Parameters for one point of the search space."""
-    return dataclasses.replace(BASE, **dict(zip(BOUNDS, map(float, vector), strict=True)))
+    fitted: dict[str, Any] = dict(zip(BOUNDS, map(float, vector), strict=True))
+    return dataclasses.replace(BASE, **fitted)
 
 
 def loss(vector: np.ndarray[Any, Any], experiments: list[int], repetitions: int, seed: int = FIT_SEED) -> float:
@@ -115,8 +116,8 @@ def main() -> None:
     fit = fit_errors_pct(results, rows) | {"loss": value}
     document = {
         "source": (
-            "Andrade and Wickboldt, JNSM 33(4):90, 2025: Core i7-5500U, Open5GS; fitted by slicepilot.training.calibrate "
-            "on the calibration rows"
+            "Andrade and Wickboldt, JNSM 33(4):90, 2025: Core i7-5500U, Open5GS; "
+            "fitted by slicepilot.training.calibrate on the calibration rows"
         ),
         "hardware": {k: v for k, v in dataclasses.asdict(hardware).items() if v != getattr(Hardware(), k)},
         "fit": {name: round(error, 2) for name, error in fit.items()},

@@ -11,7 +11,7 @@ from importlib import resources
 
 
 def _rows(name: str) -> Iterator[dict[str, str]]:
-    text = resources.files(__package__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
+    text = resources.files(__name__.rpartition(".")[0]).joinpath(f"{name}.csv").read_text(encoding="utf-8")
     yield from csv.DictReader(text.splitlines())
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
 from ..knobs import Knobs
 from ..slices import FloatArray
 from ..telemetry import Telemetry
 from . import kernels
-from .exogenous import Block, Exogenous
+from .exogenous import Block
 from .hardware import HardwareArrays
+
+
+class BlockSource(Protocol):
+    """Where an engine gets its exogenous figures from: `Exogenous`, or a window of a known future."""
+
+    def next_block(self) -> Block:
+        """The next steps, at least one."""
+        ...
 
 
 class Engine:
@@ -30,7 +40,7 @@ class Engine:
 
     def load(
         self,
-        exogenous: Exogenous,
+        exogenous: BlockSource,
         hardware: HardwareArrays,
         period_s: FloatArray,
         threads: FloatArray,

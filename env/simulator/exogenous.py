@@ -24,7 +24,8 @@ class Traffic:
     """Sources as arrays (C, S, L): C sources per slice. All rates are of the whole source, not per flow.
 
     ``flow_mbps`` x active flows x gate x profile is the rate; ``first_flows`` grows by one every ``ramp_every_s`` up to
-    ``max_flows``; the gate is open ``on_s`` of every ``cycle_s``, shifted by ``phase_s``. Profile knots are (C, S, L, P).
+    ``max_flows``; the gate is open ``on_s`` of every ``cycle_s``, shifted by ``phase_s``. Profile knots are
+    (C, S, L, P).
     """
 
     flow_mbps: FloatArray
@@ -73,7 +74,7 @@ class Traffic:
     def of(cls, scenario: Scenario, slices: SliceSet, lanes: int, rng: np.random.Generator) -> Traffic:
         """A scenario's sources; on/off phases and cycle lengths are drawn per lane."""
         per_slice = [scenario.loads.get(name, ()) for name in slices.names]
-        sources = max(1, max(len(loads) for loads in per_slice))
+        sources = max([1, *(len(loads) for loads in per_slice)])
         knots = max([1, *(len(load.profile) for loads in per_slice for load in loads)])
         traffic = cls.blank(sources, len(slices), lanes, knots)
         for s, loads in enumerate(per_slice):
@@ -240,7 +241,7 @@ class Exogenous:
         return draws
 
 
-def _averaging(ratio: FloatArray) -> FloatArray:
+def _averaging(ratio: np.ndarray) -> FloatArray:
     """Standard deviation of a unit AR(1)/Ornstein-Uhlenbeck process averaged over ``ratio`` correlation times."""
     r = np.maximum(ratio.astype(np.float64), 1e-6)
     variance = 2.0 / r * (1.0 - (1.0 - np.exp(-r)) / r)

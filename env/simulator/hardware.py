@@ -124,8 +124,8 @@ class HardwareArrays:
     def kernel_rows(self) -> FloatArray:
         """The rows that the kernel reads, (12, L), in the order of `kernels.HARDWARE_ROWS`.
 
-        Both egress modes are one virtual schedule there: EDT has no burst, a horizon of seconds and fq's per-flow packet
-        limit behind it; a token bucket has a burst and a queue bounded to tens of milliseconds.
+        Both egress modes are one virtual schedule there: EDT has no burst, a horizon of seconds and fq's per-flow
+        packet limit behind it; a token bucket has a burst and a queue bounded to tens of milliseconds.
         """
         edt = self.is_edt
         derived = {

@@ -1,11 +1,11 @@
 """The node's physics, one control period per call, compiled by Numba over lanes and slices.
 
-A packet's way: access path -> N3 socket buffer -> UPF thread (CPU) -> egress pacer -> shared N6 uplink. Queues are fluid;
-what happens inside a control period (frame bursts, CFS throttling, run-queue waits) enters the delay by its mean and its
-99th percentile. Arrays are float32 and C-contiguous, named axes first: (field, S, L) with S slices and L lanes.
+A packet's way: access path -> N3 socket buffer -> UPF thread (CPU) -> egress pacer -> shared N6 uplink. Queues are
+fluid; what happens inside a control period (frame bursts, CFS throttling, run-queue waits) enters the delay by its mean
+and its 99th percentile. Arrays are float32 and C-contiguous, named axes first: (field, S, L) with S slices and L lanes.
 
-Why compiled: the same step as NumPy calls cost 190 us with one lane (the call overhead of some 120 operations) and 0.7 us a
-lane with 4096; `slicepilot bench sim` prints what it costs now.
+Why compiled: the same step as NumPy calls cost 190 us with one lane (the call overhead of some 120 operations) and
+0.7 us a lane with 4096; `slicepilot bench sim` prints what it costs now.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def thread_speed(busy: float, cores: float, logical: float, smt_yield: float) ->
 def water_fill(capacity: float, demand: np.ndarray, weight: np.ndarray, share: np.ndarray) -> None:
     """Divide ``capacity`` by weight, nobody getting more than demanded: work-conserving weighted max-min fairness.
 
-    All arrays (S,); ``share`` is written. Every round satisfies all demands below the current level; the level rises with
-    what they leave, so the loop ends after at most as many rounds as there are levels.
+    All arrays (S,); ``share`` is written. Every round satisfies all demands below the current level; the level rises
+    with what they leave, so the loop ends after at most as many rounds as there are levels.
     """
     share[:] = -1.0
     left = capacity
@@ -139,8 +139,8 @@ def cfs_runtime(
 ) -> tuple[float, float]:
     """CPU time a thread gets in a control period shorter than the CFS period, and the budget it leaves.
 
-    It runs at ``speed`` (CPU-seconds per second) until its budget is used up and waits for the refill at the next multiple
-    of the CFS period. Unused budget does not carry over (kernel, sched-bwc: no burst).
+    It runs at ``speed`` (CPU-seconds per second) until its budget is used up and waits for the refill at the next
+    multiple of the CFS period. Unused budget does not carry over (kernel, sched-bwc: no burst).
     """
     until_refill = cfs_s - start_s % cfs_s
     if until_refill >= period_s:
@@ -172,8 +172,8 @@ def _advance(
 ) -> None:
     """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
 
-    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (12, L), period (L,) in s; threads, requests and knobs (S, L);
-    state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid (S, L).
+    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (12, L), period (L,) in s; threads, requests and knobs
+    (S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid (S, L).
     """
     num_slices, lanes = threads.shape
     for lane in prange(lanes):
@@ -199,7 +199,7 @@ def _advance(
             work[s] = state[N3_MBIT, s, lane] + arrived
             want[s] = work[s] * exo[CPU_S_PER_MBIT] / dt
             quota = min(cpu_limit_mcpu[s, lane] * 1e-3, UNLIMITED)
-            wanted += min(want[s], min(threads[s, lane], quota))
+            wanted += min(want[s], threads[s, lane], quota)
             weight[s] = group_weight(request_mcpu[s, lane], nice[s, lane], nice_ranks_groups)
             telemetry[0, s, lane] = arrived / dt
 
@@ -211,7 +211,7 @@ def _advance(
         for s in range(num_slices):
             want[s] /= speed
             quota = min(cpu_limit_mcpu[s, lane] * 1e-3, UNLIMITED)
-            run[s] = min(want[s], min(threads[s, lane], quota))
+            run[s] = min(want[s], threads[s, lane], quota)
             total_run += run[s]
         water_fill(capacity, run, weight, share)
         # Part of the work runs where group weights do not order it (softirq, other groups' queues): in proportion.
@@ -252,10 +252,10 @@ def _advance(
             p99 += 1e6 * max(before, after) / rate
 
             # Egress pacer: departures are scheduled at the configured rate; beyond the horizon packets are refused. The
-            # schedule advances for every admitted packet, also for those that the queue behind it drops because a flow may
-            # hold only so many packets there: with the schedule at its horizon T, n packets per flow let through n / T.
-            # That is why a rate below what the UPF delivers collapses instead of shaping (Linux sch_fq, flow_limit 100;
-            # Cilium bpf/lib/edt.h, drop horizon 2 s).
+            # schedule advances for every admitted packet, also for those that the queue behind it drops because a flow
+            # may hold only so many packets there: with the schedule at its horizon T, n packets per flow let through
+            # n / T. That is why a rate below what the UPF delivers collapses instead of shaping (Linux sch_fq,
+            # flow_limit 100; Cilium bpf/lib/edt.h, drop horizon 2 s).
             egress = egress_mbps[s, lane]
             egress = min(egress, UNLIMITED) if egress > 0 else UNLIMITED
             lead = max(state[PACER_LEAD_S, s, lane] + served / egress - dt, -burst_s)
@@ -264,7 +264,7 @@ def _advance(
             ahead = max(lead, 0.0)
             room = packets_per_flow * exo[FLOWS] * exo[PACKET_MBIT]
             available = state[PACER_MBIT, s, lane] + served - refused
-            stored = min(min(ahead * egress, room), available)
+            stored = min(ahead * egress, room, available)
             out = min(available - stored, room * dt / max(ahead, TINY))
             drops[DROP_PACER, s, lane] = refused + (available - stored - out)
             state[PACER_LEAD_S, s, lane] = lead
@@ -319,7 +319,7 @@ advance_parallel = njit(cache=True, error_model="numpy", parallel=True)(_advance
 
 @njit(cache=True, error_model="numpy")
 def autoregress(state: np.ndarray, keep: np.ndarray, innovation: np.ndarray, draws: np.ndarray) -> None:
-    """Turn white draws (K, N) into AR(1) processes in place, continuing from ``state`` (N,): x <- keep x + innovation e."""
+    """Turn white draws (K, N) into AR(1) processes in place, from ``state`` (N,) on: x <- keep x + innovation e."""
     for k in range(draws.shape[0]):
         for i in range(draws.shape[1]):
             state[i] = keep[i] * state[i] + innovation[i] * draws[k, i]
@@ -379,8 +379,8 @@ def _arrivals(
 ) -> None:
     """Fill ``block`` (K, 9, S, L): the exogenous figures of K steps from ``first_step``.
 
-    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (6, L), load_cv (S, L), noise (K, 3, S, L) of
-    unit variance (access, CPU, load), period (L,). The on/off gate is integrated over the period exactly.
+    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (6, L), load_cv (S, L), noise (K, 3, S, L)
+    of unit variance (access, CPU, load), period (L,). The on/off gate is integrated over the period exactly.
     """
     steps, _, num_slices, lanes = block.shape
     num_sources, knots = sources.shape[1], profile_time_s.shape[3]

@@ -7,7 +7,6 @@ periods to come can be generated ahead of the run, and any number of knob plans 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 
@@ -104,7 +103,7 @@ class Lookahead:
         self.context = tile_context(backend.context, copies)
         self.engine = Engine(source.num_slices, copies * self.lanes)
         self._source, self._future = source, Future(source)
-        self._window: Any = _Window(self._future.window(source.elapsed, 1, copies))
+        self._window = _Window(self._future.window(source.elapsed, 1, copies))
         self.engine.load(
             self._window,
             _tile_hardware(source.hardware, copies),

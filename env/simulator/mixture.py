@@ -1,7 +1,8 @@
 """Random nodes, slices and loads for training: every lane of every run is another deployment.
 
-Loads are sized by the CPU they need, so that lanes range from idle to far overloaded whatever the node; promises are sized by
-the loads; load changes are timed in control periods, so that a lane at 2 ms sees as much happen as one at 30 s.
+Loads are sized by the CPU they need, so that lanes range from idle to far overloaded whatever the node; promises are
+sized by the loads; load changes are timed in control periods, so that a lane at 2 ms sees as much happen as one at
+30 s.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Mixture:
         slices: slice set that fixes how many slices there are and their knob bounds; promises are drawn.
         hardware: node around which hardware is drawn.
         steps: control periods per run.
-        nominal_share: lanes that keep the hardware as it is and the slice set's own promises and period 1 s, and run video
-            flows that join over time (the shape of the published ramp, at random times and sizes).
+        nominal_share: lanes that keep the hardware as it is and the slice set's own promises and period 1 s, and run
+            video flows that join over time (the shape of the published ramp, at random times and sizes).
         period_s: range of the control period, log-uniform in the other lanes.
         present: share of slices that exist in a lane.
         demand: CPU that all loads would need over the node's CPUs.
@@ -108,8 +109,8 @@ class MixtureEpisodes:
         present[0] |= ~present.any(axis=0)
         traffic = self._random_traffic(hardware, period_s, present, rng)
         declared = Promises.of(slices, lanes)
-        # Promises follow what is offered on average; the sum of them stays within what the node can carry about half the
-        # time, because demand and the committed share are drawn independently.
+        # Promises follow what is offered on average; the sum of them stays within what the node can carry about half
+        # the time, because demand and the committed share are drawn independently.
         mean = _mean_rate(traffic)
         promises = Promises(
             weight=np.where(nominal, declared.weight, _log_uniform(rng, mix.weight, shape)).astype(np.float32),
@@ -141,7 +142,7 @@ class MixtureEpisodes:
         mix = self.mixture
         arrays = HardwareArrays(self.hardware, lanes)
 
-        def vary(name: str, value: FloatArray) -> None:
+        def vary(name: str, value: np.ndarray) -> None:
             setattr(arrays, name, np.where(nominal, getattr(arrays, name), value).astype(np.float32))
 
         for field in fields(self.hardware):
@@ -206,7 +207,7 @@ class MixtureEpisodes:
         """Video as in the published study: flows of random size that join one by one."""
         num_slices, lanes = traffic.flow_mbps.shape[1:]
         run_s = float(self.mixture.steps)
-        video = {
+        video: dict[str, np.ndarray | float] = {
             "flow_mbps": np.broadcast_to(rng.uniform(30.0, 60.0, lanes), (num_slices, lanes)),
             "first_flows": rng.integers(1, 5, (num_slices, lanes)),
             "max_flows": rng.integers(3, 6, (num_slices, lanes)),

@@ -9,7 +9,7 @@ from .backend import ScenarioEpisodes
 
 
 def repeated_slices(episodes: ScenarioEpisodes, num_slices: int) -> ScenarioEpisodes:
-    """The same node and loads with the slices repeated in order (or cut) to ``num_slices``; CPUs and uplink grow along."""
+    """The same node and loads with the slices repeated in order, or cut; CPUs and uplink grow or shrink along."""
     base = episodes.slices.slices
     specs, loads = [], {}
     for i in range(num_slices):
@@ -25,7 +25,5 @@ def repeated_slices(episodes: ScenarioEpisodes, num_slices: int) -> ScenarioEpis
         physical_cores=episodes.hardware.physical_cores * share,
         uplink_mbps=episodes.hardware.uplink_mbps * share,
     )
-    scaled = ScenarioEpisodes(
-        dataclasses.replace(episodes.scenario, loads=loads), hardware, slices=SliceSet(tuple(specs))
-    )
-    return scaled
+    scenario = dataclasses.replace(episodes.scenario, loads=loads)
+    return ScenarioEpisodes(scenario, hardware, slices=SliceSet(tuple(specs)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -21,7 +22,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 def _check_knots(knots: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    if any(b[0] <= a[0] for a, b in zip(knots, knots[1:], strict=False)):
+    if any(b[0] <= a[0] for a, b in itertools.pairwise(knots)):
         raise ValueError("times must increase")
     return knots
 
@@ -44,7 +45,8 @@ class Load:
 
     Kinds: ``video`` (isochronous, 60 frames/s sent as bursts), ``cbr``, ``poisson``, ``onoff`` (``on_s`` at the rate,
     ``off_s`` silent, random phase and +-20% cycle length per run), ``apps`` (``flows`` users, each one of the nine
-    replayed applications of Moreira et al., rate from that table), ``tcp`` (elastic: takes what it gets up to the rate).
+    replayed applications of Moreira et al., rate from that table), ``tcp`` (elastic: takes what it gets up to the
+    rate).
 
     ``rate_mbps`` is per flow; ``profile`` multiplies it along piecewise-linear (time_s, factor) knots.
     """

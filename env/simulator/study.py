@@ -1,12 +1,12 @@
 """The experiments of Andrade and Wickboldt (2025) replayed in the simulator and sampled as the study did.
 
-Ramp of 1200 s; each slice's throughput averaged over, and its round trip sampled at, every 30 s of the last five minutes;
-several repetitions. The round trip is the fixed path, the radio access queue, the way from N3 to N6, and the pacer again on
-the way back.
+Ramp of 1200 s; each slice's throughput averaged over, and its round trip sampled at, every 30 s of the last five
+minutes; several repetitions. The round trip is the fixed path, the radio access queue, the way from N3 to N6, and the
+pacer again on the way back.
 
-One assumption concerns what the study does not describe: how a 2 s drop horizon gives round trips of 100 s. Here a probe that
-the pacer drops is sent again after 1, 2, 4 ... s (RFC 6298 back-off, six retries as Linux' ``tcp_syn_retries``, 127 s in all).
-Probes lost elsewhere give no sample.
+One assumption concerns what the study does not describe: how a 2 s drop horizon gives round trips of 100 s. Here a
+probe that the pacer drops is sent again after 1, 2, 4 ... s (RFC 6298 back-off, six retries as Linux'
+``tcp_syn_retries``, 127 s in all). Probes lost elsewhere give no sample.
 """
 
 from __future__ import annotations
@@ -77,10 +77,9 @@ class StudyEpisodes:
         self.hardware, self.period_s = hardware, period_s
         per_lane = [setting_knobs(s, len(self.slices)) for s in settings for _ in range(repetitions)]
         self.knobs = Knobs(
-            *(
-                np.concatenate([getattr(knobs, name) for knobs in per_lane], axis=1)
-                for name in ("cpu_limit_mcpu", "nice", "egress_mbps")
-            ),
+            np.concatenate([knobs.cpu_limit_mcpu for knobs in per_lane], axis=1),
+            np.concatenate([knobs.nice for knobs in per_lane], axis=1),
+            np.concatenate([knobs.egress_mbps for knobs in per_lane], axis=1),
             nice_scope="process",
         )
         active = np.repeat([s.active_slices for s in settings], repetitions)
@@ -119,8 +118,8 @@ def run_study(
     """Play experiments and summarise them per group over all samples of all repetitions.
 
     Returns one dictionary per experiment: ``experiment``, and ``throughput_mbps`` and ``latency_ms`` with, per group
-    (``slice1``, ``others``), ``mean``, ``median`` and ``std``; ``others`` is None where there are none. ``on_step`` is told
-    (steps done, steps in all).
+    (``slice1``, ``others``), ``mean``, ``median`` and ``std``; ``others`` is None where there are none. ``on_step`` is
+    told (steps done, steps in all).
 
     Raises:
         ConfigError: an unknown experiment.
