@@ -18,7 +18,7 @@ def print_json(value: Any) -> None:
 
 
 def progress_bar() -> Progress:
-    """A bar for work of more than two seconds, on standard error, gone when done."""
+    """A bar for work of more than two seconds: on standard error when that is a terminal, gone when done."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -27,4 +27,5 @@ def progress_bar() -> Progress:
         TimeRemainingColumn(),
         console=stderr,
         transient=True,
+        disable=not stderr.is_terminal,
     )

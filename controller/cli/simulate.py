@@ -10,6 +10,7 @@ from ...configs import ConfigError
 from .output import console, print_json, progress_bar
 
 STUDIES = ("andrade",)
+MAX_DIGITS = 4  # keeps a slip such as 1-99999999 from being counted out
 
 
 def simulate(
@@ -56,12 +57,14 @@ def parse_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise ConfigError(f"experiments = {text!r}: accepted: numbers and ranges such as 1,5,20-22")
-        for number in range(int(first), int(last or first) + 1):
-            if number not in numbers:
-                numbers.append(number)
-    return numbers
+        if not _is_number(first) or (dash and not _is_number(last)) or int(first) > int(last or first):
+            raise ConfigError(f"experiments = {text!r}: accepted: numbers and rising ranges such as 1,5,20-22")
+        numbers += range(int(first), int(last or first) + 1)
+    return list(dict.fromkeys(numbers))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 def _print_study(results: list[dict[str, Any]]) -> None:
@@ -92,17 +95,20 @@ def _print_study(results: list[dict[str, Any]]) -> None:
 def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None:
     import numpy as np
 
+    from ...agents.oracle import Oracle
     from ...agents.registry import make
     from ...env.knobs import Knobs
     from ...env.promises import violated
     from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
     from ...env.simulator.scenario import Scenario
 
-    agent = make(agent_name)
     scenario = Scenario.from_yaml(scenario_name)
+    agent = make(agent_name, scenario.slice_set(), scenario.hardware_spec())
     backend = SimulatorBackend(ScenarioEpisodes(scenario, request_mcpu=agent.request_mcpu))
     telemetry = backend.reset(seed)
     context = backend.context
+    if isinstance(agent, Oracle):
+        agent.bind(backend)
     agent.reset(backend.slices, context, seed)
     knobs = Knobs.none(len(backend.slices))
     rows, broken = [], []
@@ -114,7 +120,7 @@ def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None
             broken.append(violated(telemetry, context)[:, 0])
     table = np.stack(rows)
     period_s = float(context.period_s[0])
-    figures = [
+    figures: list[dict[str, Any]] = [
         {
             "slice": name,
             "offered_mbps": float(table[:, 0, s].mean()),
@@ -135,11 +141,11 @@ def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None
         shown.add_column(column, justify="left" if column == "slice" else "right")
     for f in figures:
         shown.add_row(
-            str(f["slice"]),
+            f["slice"],
             f"{f['offered_mbps']:.1f}",
             f"{f['carried_mbps']:.1f}",
-            f"{float(f['delay_p50_us']) / 1e3:.1f}",
-            f"{float(f['delay_p99_us']) / 1e3:.1f}",
+            f"{f['delay_p50_us'] / 1e3:.1f}",
+            f"{f['delay_p99_us'] / 1e3:.1f}",
             f"{f['sla_violation_s']:.0f}",
         )
     console.print(shown)
