@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -338,7 +338,7 @@ def evaluate_scenario(
 
     def run(agent: Agent, active: Sequence[str] | None = None) -> Recording:
         played = scenario if active is None else only_active(scenario, active)
-        tick = (lambda: on_period(scenario.name, agent.name)) if on_period else None
+        tick = partial(on_period, scenario.name, agent.name) if on_period else None
         return play(agent, played, config.seeds, config.seed, weights, tick)
 
     alone = run(no_control(), _first_active(slices, 1))
@@ -397,8 +397,11 @@ def role_of(agent: Agent) -> Role:
     """What an agent counts as; a published setting for fewer active slices is a reference."""
     if _active_slices(agent) < ALL_SLICES:
         return "reference"
-    kinds: dict[type, Role] = {LearnedAgent: "learned", FixedAgent: "fixed", Oracle: "oracle"}
-    return next((role for kind, role in kinds.items() if isinstance(agent, kind)), "adaptive")
+    kinds: tuple[tuple[type, Role], ...] = ((LearnedAgent, "learned"), (FixedAgent, "fixed"), (Oracle, "oracle"))
+    for kind, role in kinds:
+        if isinstance(agent, kind):
+            return role
+    return "adaptive"
 
 
 def _first_active(slices: SliceSet, count: int) -> tuple[str, ...]:

@@ -48,7 +48,9 @@ def render(evaluation: Evaluation) -> str:
     subjects = _subjects(results)
     title = f"slicepilot evaluation: {', '.join(subjects)}" if subjects else "slicepilot evaluation"
     seeds = sorted({r.seeds for r in results})
-    template = Template(resources.files(__package__).joinpath("report_template.html").read_text(encoding="utf-8"))
+    template = Template(
+        resources.files("slicepilot.training").joinpath("report_template.html").read_text(encoding="utf-8")
+    )
     return template.substitute(
         title=escape(title),
         meta=escape(

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from typing import Any, cast
 
 import matplotlib as mpl
@@ -22,6 +23,7 @@ from .evaluation import AgentResult, ScenarioResult
 from .report_text import short_list
 from .rollouts import KNOBS_KEPT, SERIES
 from .scores import ECDF_LEVELS
+from .statistics import Interval
 
 WIDTH_IN = 5.3
 TRACE_POINTS = 200
@@ -78,20 +80,24 @@ def _to_html(figure: Figure, label: str) -> str:
     for axes in figure.axes:
         axes.patch.set_alpha(0)
     out = io.StringIO()
-    salt = f"{label}-{id(figure)}"
-    with mpl.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+    # Labels differ, so the ids of shared shapes do as well, and the same figure is the same text every time.
+    with mpl.rc_context({"svg.hashsalt": label, "svg.fonttype": "none"}):
         figure.savefig(out, format="svg", metadata={"Date": None})
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r"(font: [^;\"]*?px)[^;\"]*", r"\1 var(--sans)", svg)
     svg = re.sub(r"(?<=\d)(\.\d)\d+", r"\1", svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     svg = re.sub(
-        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{label}">', svg, count=1
+        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>',
+        rf'<svg viewBox="\1" role="img" aria-label="{escape(label)}">',
+        svg,
+        count=1,
     )
     return re.sub(r"\n\s*", "\n", svg)
 
@@ -158,7 +164,7 @@ def pareto(result: ScenarioResult) -> str:
         axes.set_ylabel("others' loss, % (less is better)")
         axes.margins(0.2, 0.1)
         _place_labels(figure, axes, marks)
-        return _to_html(figure, "Priority slice's loss against the others' loss for every agent")
+        return _to_html(figure, f"{result.scenario}: priority slice's loss against the others' loss for every agent")
 
 
 def _place_labels(figure: Figure, axes: Axes, marks: Sequence[tuple[tuple[float, float], str, bool]]) -> None:
@@ -244,7 +250,7 @@ def delay_ecdf(result: ScenarioResult) -> str:
         axes.set_xlabel("p99 delay of a control period, ms")
         axes.set_ylabel("% of the volume at or below")
         axes.legend(loc="best", fontsize=8)
-        return _to_html(figure, "Cumulative distribution of the priority slice's delay")
+        return _to_html(figure, f"{result.scenario}: cumulative distribution of the priority slice's delay")
 
 
 def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
@@ -257,7 +263,9 @@ def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
         values = np.asarray([s.value for s in summaries])
         spread = np.asarray([[s.value - s.low for s in summaries], [s.high - s.value for s in summaries]])
         axes.barh(at, values, height=0.62, color=[styles[n][0] if n in styles else FAINT for n in names])
-        axes.errorbar(values, at, xerr=np.maximum(spread, 0), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
+        axes.errorbar(
+            values, at, xerr=np.maximum(spread, 0), fmt="none", color=INK, ecolor=INK, elinewidth=1, capsize=2.5
+        )
         axes.set_yticks(at, [_short(n) for n in names])
         right = max(float((values + spread[1]).max()), 1e-9)
         for y, summary in zip(at, summaries, strict=True):
@@ -270,7 +278,7 @@ def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
         axes.tick_params(axis="y", length=0)
         axes.set_title(title)
         axes.set_xlabel(unit)
-        return _to_html(figure, title)
+        return _to_html(figure, f"{result.scenario}: {title.lower()}")
 
 
 def over_time(result: ScenarioResult, name: str) -> str:
@@ -304,7 +312,7 @@ def over_time(result: ScenarioResult, name: str) -> str:
             handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8, handlelength=2.2
         )
         axes[-1].set_xlabel("time, s")
-        return _to_html(figure, f"Throughput, delay and knobs over time under {name}")
+        return _to_html(figure, f"{result.scenario}: throughput, delay and knobs over time under {name}")
 
 
 def _thinned(trace: np.ndarray[Any, Any], period_s: float) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -350,9 +358,9 @@ def _label_row(axes: Axes, row: str) -> None:
         axes.set_ylim(bottom=0)
 
 
-def overall(names: Sequence[str], summaries: Sequence[Any], subjects: Sequence[str]) -> str:
+def overall(names: Sequence[str], summaries: Sequence[Interval], subjects: Sequence[str]) -> str:
     """Return over all scenarios as points with intervals, the best at the top."""
-    order = np.argsort([s.value for s in summaries])[::-1]
+    order = sorted(range(len(names)), key=lambda i: -summaries[i].value)
     with _figure(0.9 + 0.24 * len(names)) as (figure, (axes,)):
         for row, i in enumerate(order):
             summary, mine = summaries[i], names[i] in subjects

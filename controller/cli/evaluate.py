@@ -157,6 +157,7 @@ def _first_heuristic(cast: Sequence[Agent]) -> list[str]:
 
 def print_result(result: ScenarioResult) -> None:
     """A table of 80 columns and what can be said about the judged agents."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from ...training.report_text import sentences, short_list
@@ -164,11 +165,11 @@ def print_result(result: ScenarioResult) -> None:
     shown = short_list(result)
     table = Table(
         title=f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
+        box=SIMPLE_HEAD,
         padding=(0, 1),
         title_justify="left",
-        width=80,
     )
-    table.add_column("agent", overflow="fold")
+    table.add_column("agent", no_wrap=True)
     for heading in ("priority\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return"):
         table.add_column(heading, justify="right", no_wrap=True)
     for agent in shown:
