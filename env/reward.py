@@ -19,6 +19,7 @@ from .telemetry import Telemetry
 
 DELAY_FULL_SCALE_MS = 1e4
 TINY = 1e-6
+KEPT_SHARE, RATE_SHARE, DELAY_SHARE = 0.4, 0.4, 0.2
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -46,8 +47,9 @@ TERMS = tuple(f.name for f in fields(RewardWeights))
 class RewardModel:
     """Terms per lane, (L,) each.
 
-    sla: share of the weight whose promise is kept, half as a hard yes or no and half by degree
-        (`slicepilot.env.promises.promise_score`).
+    sla: share of the weight whose promise is kept: 40% by yes or no, 40% by how much of the owed rate is carried, 20% by
+        delay bound over p99 delay (`slicepilot.env.promises.promise_scores`). The parts by degree go on counting where a
+        promise cannot be kept: a slice that is late anyway is not given up.
     carried: what the slices other than the priority slice carry of what they offer.
     delay: minus the weighted p99 delay on a logarithmic scale (0 at none, -1 at 10 s).
     cpu_held: minus the share of the node's CPUs that limits hold (`slicepilot.env.promises.cpu_held`).
@@ -112,9 +114,10 @@ def _score(
             offered, carried = telemetry[0, s, lane], telemetry[1, s, lane]
             p99_us = telemetry[3, s, lane]
             owed = RATE_TOLERANCE * min(offered, committed_mbps[s, lane])
-            score = min((carried + TINY) / (owed + TINY), bound_us[s, lane] / (p99_us + TINY))
-            kept = 1.0 if score >= 1.0 else 0.5 * score
-            sla += share[s, lane] * kept
+            rate = min((carried + TINY) / (owed + TINY), 1.0)
+            delay = min(bound_us[s, lane] / (p99_us + TINY), 1.0)
+            kept = KEPT_SHARE if min(rate, delay) >= 1.0 else 0.0
+            sla += share[s, lane] * (kept + RATE_SHARE * rate + DELAY_SHARE * delay)
             log_delay += share[s, lane] * math.log1p(1e-3 * p99_us)
             if s != priority[lane]:
                 others_offered += offered
