@@ -115,7 +115,9 @@ class KnobDecoder:
         limits = np.stack([knobs.cpu_limit_mcpu, knobs.egress_mbps])
         none = ~np.isfinite(limits) | (limits <= 0)
         inside = np.clip(np.where(none, self._high, limits), self._low, self._high)
-        limits = np.where(none, 1.0, (np.log(inside) - self._log_offset) / self._log_gain)
+        # Rounding must not push the upper bound over to "none", nor the lower one off the axis.
+        axis = np.clip((np.log(inside) - self._log_offset) / self._log_gain, MINUS_ONE, NONE_ABOVE)
+        limits = np.where(none, ONE, axis)
         nice = np.clip((knobs.nice - self._nice_offset) / self._nice_gain, -1, 1)
         return np.stack([limits[0], nice, limits[1]]).astype(np.float32)
 
@@ -161,7 +163,8 @@ class ObservationEncoder:
         np.multiply(measured, self._inverse_span, out=measured)
         np.minimum(measured, ONE, out=measured)
         self._knobs[:] = knob_rows
-        self._node[:] = telemetry.node[:, None]
+        np.fmax(telemetry.node[:, None], ZERO, out=self._node)
+        np.minimum(self._node, ONE, out=self._node)
         self._active[:] = telemetry.valid
         return self._features.transpose(2, 1, 0).copy()
 

@@ -77,8 +77,6 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
     ) -> tuple[FloatArray, dict[str, Any]]:
         """Start a run; the first observation is taken under no control."""
         super().reset(seed=seed)
-        if seed is None and not self._history and self.loop.steps_left == 0:
-            seed = int(self.np_random.integers(2**31))
         observation = self.loop.reset(seed)
         self._history = [self.loop.telemetry.slices[:, :, 0].copy()] if self.render_mode else []
         return observation.reshape(-1), {"terms": {}}

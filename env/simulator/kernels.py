@@ -23,7 +23,7 @@ NUM_SLICE_EXOGENOUS = 9
 UPLINK_MBPS, CPU_FACTOR = range(2)
 NUM_NODE_EXOGENOUS = 2
 
-# State fields, axis 0 of (9, S, L).
+# State fields, axis 0 of (7, S, L).
 N3_MBIT, PACER_LEAD_S, PACER_MBIT, UPLINK_MBIT, TCP_MBPS, CFS_BUDGET_S, TX_MBPS = range(7)
 NUM_STATE = 7
 
@@ -143,7 +143,7 @@ def cfs_runtime(
     multiple of the CFS period. Unused budget does not carry over (kernel, sched-bwc: no burst).
     """
     until_refill = cfs_s - start_s % cfs_s
-    if until_refill >= period_s:
+    if until_refill > period_s:
         used = min(speed * period_s, budget_s)
         return used, budget_s - used
     before = min(speed * until_refill, budget_s)
@@ -302,6 +302,8 @@ def _advance(
             telemetry[3, s, lane] += uplink_p99_us
             telemetry[4, s, lane] = loss
             valid[s, lane] = slice_block[k, ACTIVE, s, lane] > 0
+            if not valid[s, lane]:
+                telemetry[:, s, lane] = 0.0
             limit = slice_block[k, ELASTIC_MBPS, s, lane]
             if limit > 0:
                 # TCP-like sources: back off by what was lost, else probe upwards, within about a round trip.
