@@ -1,0 +1,197 @@
+"""What an agent sees stays bounded whatever was measured; what it says comes back as it was said."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import (
+    FEATURES,
+    NUM_FEATURES,
+    TELEMETRY_SCALE,
+    KnobDecoder,
+    ObservationEncoder,
+    encoder_layout,
+    scaled,
+    unscaled,
+)
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+
+SliceSets = Callable[..., SliceSet]
+
+
+def ranges(lowest: float, highest: float) -> st.SearchStrategy[tuple[float, float]]:
+    """Lower and upper bounds that differ by 1.2 to 1000 times."""
+    return st.builds(lambda low, factor: (low, low * factor), st.floats(lowest, highest), st.floats(1.2, 1000))
+
+
+nice_ranges = st.builds(lambda low, span: (low, min(low + span, 19)), st.integers(-20, 18), st.integers(1, 39))
+bounds = st.builds(KnobBounds, ranges(1, 1000), nice_ranges, ranges(0.1, 1000))
+
+
+@st.composite
+def slice_sets(draw: st.DrawFn) -> SliceSet:
+    """1 to 64 slices of two different kinds of bounds."""
+    kinds = (draw(bounds), draw(bounds))
+    count = draw(st.integers(1, 64))
+    return SliceSet(
+        tuple(
+            SliceSpec(f"s{i}", SNssai(i % 256, f"{i:06X}"), Sla(10.0, 10.0), 1.0 + i, bounds=kinds[i % 2])
+            for i in range(count)
+        )
+    )
+
+
+def filled(shape: tuple[int, ...], values: list[float], seed: int) -> np.ndarray:
+    """An array of the values in random places."""
+    return np.random.default_rng(seed).choice(np.asarray(values, np.float32), shape)
+
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def context_of(slices: SliceSet, lanes: int = 1, period_s: float = 1.0) -> Context:
+    ones, threads = np.ones(lanes, np.float32), np.ones((len(slices), lanes), np.float32)
+    return Context(period_s * ones, 4 * ones, 1000 * ones, Promises.of(slices, lanes), threads, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(slices=slice_sets(), seed=seeds, lanes=st.integers(1, 3))
+def test_knobs_survive_encoding_and_decoding(slices: SliceSet, seed: int, lanes: int) -> None:
+    """Limits to the precision of their logarithmic axis, nice exactly, "none" and the bounds themselves as they are."""
+    rng = np.random.default_rng(seed)
+    shape = (len(slices), lanes)
+
+    def limit(name: str) -> np.ndarray:
+        low, high = slices.bound(name, 0), slices.bound(name, 1)
+        value = low * (high / low) ** rng.random(shape)
+        pick = rng.integers(0, 5, shape)
+        value = np.where(pick == 0, low, np.where(pick == 1, high, value))
+        return np.where(pick == 2, np.inf, value).astype(np.float32)
+
+    low, high = slices.bound("nice", 0), slices.bound("nice", 1)
+    nice = np.floor(low + rng.random(shape) * (high - low + 1)).astype(np.float32)
+    knobs = Knobs(limit("cpu_limit_mcpu"), nice, limit("egress_mbps"))
+    decoder = KnobDecoder(slices)
+    rows = decoder.encode(knobs)
+    assert np.abs(rows).max() <= 1
+    decoded, rows_again = decoder.decode(rows.transpose(2, 1, 0))
+    np.testing.assert_allclose(decoded.cpu_limit_mcpu, knobs.cpu_limit_mcpu, rtol=2e-5)
+    np.testing.assert_allclose(decoded.egress_mbps, knobs.egress_mbps, rtol=2e-5)
+    np.testing.assert_array_equal(decoded.nice, knobs.nice)
+    np.testing.assert_allclose(rows_again, rows, atol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(slices=slice_sets(), values=st.lists(st.floats(-1.2, 1.2) | st.floats(-1e6, 1e6), min_size=1), seed=seeds)
+def test_any_action_decodes_to_knobs_inside_the_bounds(slices: SliceSet, values: list[float], seed: int) -> None:
+    action = filled((len(slices), 3), values, seed)
+    knobs, rows = KnobDecoder(slices).decode(action)
+    assert np.abs(rows).max() <= 1
+    for name in ("cpu_limit_mcpu", "egress_mbps"):
+        value = getattr(knobs, name)
+        low, high = slices.bound(name, 0), slices.bound(name, 1)
+        assert np.all((value >= low * (1 - 1e-5)) & (value <= high * (1 + 1e-5)) | np.isinf(value))
+    assert np.all((knobs.nice >= slices.bound("nice", 0)) & (knobs.nice <= slices.bound("nice", 1)))
+    assert np.all(knobs.nice == np.rint(knobs.nice))
+    np.testing.assert_allclose(KnobDecoder(slices).encode(knobs), rows, atol=1e-4)
+
+
+def test_an_egress_of_zero_and_no_limit_are_the_end_of_the_axis(slice_set: SliceSets) -> None:
+    knobs = Knobs.none(2)
+    knobs.egress_mbps[0] = 0
+    rows = KnobDecoder(slice_set(2)).encode(knobs)
+    assert np.all(rows[[0, 2]] == 1)
+    assert np.all(rows[1] == pytest.approx((0 + 0.5) / 19.5))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,), (4, 2, 3), (1, 1, 3, 3)])
+def test_an_action_of_another_shape_is_refused_with_the_accepted_one(
+    slice_set: SliceSets, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"action: shape .*accepted: \(3, 3\)"):
+        KnobDecoder(slice_set(3)).decode(np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_action_that_is_not_a_number_is_refused(slice_set: SliceSets, value: float) -> None:
+    action = np.zeros((3, 3), np.float32)
+    action[1, 2] = value
+    with pytest.raises(ValueError, match="action: not a number"):
+        KnobDecoder(slice_set(3)).decode(action)
+
+
+odd = st.sampled_from([0.0, -1.0, np.nan, np.inf, -np.inf])
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    count=st.integers(1, 64),
+    lanes=st.integers(1, 3),
+    values=st.lists(st.floats(-1e34, 1e34) | odd, min_size=1),
+    seed=seeds,
+)
+def test_observations_are_bounded_whatever_was_measured(
+    slice_set: SliceSets, count: int, lanes: int, values: list[float], seed: int
+) -> None:
+    slices = slice_set(count)
+    telemetry = Telemetry(
+        filled((len(SLICE_FIELDS), count, lanes), values, seed),
+        filled((len(NODE_FIELDS), lanes), values, seed),
+        np.zeros(lanes, np.float32),
+        filled((count, lanes), [0, 1], seed) > 0,
+    )
+    encoder = ObservationEncoder(context_of(slices, lanes))
+    knobs = Knobs.none(count, lanes)
+    table = encoder.encode(telemetry, KnobDecoder(slices).encode(knobs))
+    assert table.shape == (lanes, count, NUM_FEATURES)
+    assert table.dtype == np.float32
+    assert np.all(np.abs(table) <= 1)  # NaN would fail
+    active = table[..., FEATURES.index("active")]
+    np.testing.assert_array_equal(active, telemetry.valid.T)
+
+
+def test_what_is_encoded_is_what_was_measured_row_by_row(slice_set: SliceSets) -> None:
+    slices, telemetry = slice_set(3), Telemetry.empty(3)
+    rng = np.random.default_rng(0)
+    for row, name in enumerate(SLICE_FIELDS):
+        telemetry.slices[row] = TELEMETRY_SCALE[name][1] * rng.random((3, 1))
+    telemetry.node[:] = [[0.25], [0.75]]
+    table = ObservationEncoder(context_of(slices)).encode(telemetry, KnobDecoder(slices).encode(Knobs.none(3)))[0]
+    for row, name in enumerate(SLICE_FIELDS):
+        column = table[:, FEATURES.index(name)]
+        np.testing.assert_allclose(column, scaled(name, telemetry.slices[row, :, 0]), atol=2e-6)
+    assert np.all(table[:, FEATURES.index("cpu_idle_ratio")] == 0.25)
+    assert np.all(table[:, FEATURES.index("uplink_use_ratio")] == 0.75)
+
+
+@given(seconds=st.floats(0.002, 30), more=st.floats(1.01, 10))
+def test_the_policy_sees_the_control_period(slice_set: SliceSets, seconds: float, more: float) -> None:
+    slices, rows = slice_set(1), np.zeros((3, 1, 1), np.float32)
+    telemetry = Telemetry.empty(1)
+    column = FEATURES.index("control_period")
+
+    def seen(period_s: float) -> float:
+        return float(ObservationEncoder(context_of(slices, period_s=period_s)).encode(telemetry, rows)[0, 0, column])
+
+    assert 0 <= seen(seconds) <= 1
+    assert seen(min(more * seconds, 30)) > seen(seconds) or seconds * more > 30
+
+
+@given(name=st.sampled_from(SLICE_FIELDS), share=st.floats(0, 1))
+def test_unscaled_inverts_scaled(name: str, share: float) -> None:
+    reference, full = TELEMETRY_SCALE[name]
+    value = np.asarray([full * share, full * share**4], np.float32)
+    back = unscaled(name, scaled(name, value))
+    np.testing.assert_allclose(back, value, rtol=1e-4, atol=2e-5 * reference)
+
+
+def test_layout_names_every_feature_once() -> None:
+    layout = encoder_layout()
+    assert len(layout["features"]) == len(set(layout["features"])) == NUM_FEATURES
+    assert list(layout["scale"]) == list(SLICE_FIELDS)
