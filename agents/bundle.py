@@ -1,8 +1,8 @@
 """The policy bundle: a folder that holds a trained policy and everything needed to run it as it was trained.
 
-``policy.onnx`` (the deterministic policy, dynamic in lanes and slices), ``bundle.yaml`` (slices, encoder layout, decoder,
-training run, versions) and ``SHA256SUMS`` (as ``sha256sum`` writes it). `PolicyBundle.load` checks all three and refuses
-what does not fit, naming file, field, value and what is accepted. Needs onnxruntime alone, no training package.
+``policy.onnx`` (the deterministic policy, dynamic in lanes and slices), ``bundle.yaml`` (slices, encoder layout,
+decoder, training run, versions) and ``SHA256SUMS`` (as ``sha256sum`` writes it). `PolicyBundle.load` checks all three
+and refuses what does not fit, naming file, field, value and what is accepted. No training package is needed.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ class PolicyBundle:
     def for_slices(self, slices: SliceSet, transfer: bool = False) -> PolicyBundle:
         """This policy for the slices of a node.
 
-        Without ``transfer`` they must be the ones it was trained for: same order, names, S-NSSAIs, promises, weights and
-        knob bounds. With ``transfer`` it serves any 2 to 64 slices, and decodes actions with their bounds.
+        Without ``transfer`` they must be the ones it was trained for: same order, names, S-NSSAIs, promises, weights
+        and knob bounds. With ``transfer`` it serves any 2 to 64 slices, and decodes actions with their bounds.
 
         Raises:
             ConfigError: names the first field that differs; or the number of slices.

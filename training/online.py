@@ -1,4 +1,6 @@
-"""Training in the simulator: PPO (Schulman et al. 2017, arXiv:1707.06347) or SAC (Haarnoja et al. 2018, arXiv:1812.05905).
+"""Training in the simulator with PPO or SAC.
+
+PPO: Schulman et al. 2017, arXiv:1707.06347. SAC: Haarnoja et al. 2018, arXiv:1812.05905.
 
 `train` reads top to bottom: environments, learner, then Stable-Baselines3's loop with one callback that watches the
 budget, reports progress and writes checkpoints; at the end the policy is exported, checked and saved as a bundle.
@@ -41,8 +43,8 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Optimiser = PPO | SAC
 
-RECENT_RUNS = 100
 REPORT_S = 0.2
+UNBOUNDED = 2**62
 RECORDED_OBSERVATIONS = 1000
 
 
@@ -128,9 +130,9 @@ class TrainingConfig:
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.95
     learning_rate: Positive = 1e-3
     final_learning_rate: NonNegative = 1e-4
-    network: NetworkConfig = NetworkConfig()
-    ppo: PpoConfig = PpoConfig()
-    sac: SacConfig = SacConfig()
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    ppo: PpoConfig = field(default_factory=PpoConfig)
+    sac: SacConfig = field(default_factory=SacConfig)
     checkpoint_minutes: Positive = 0.5
     threads: Annotated[int, Field(ge=1, le=256)] = 2
     tracking: Literal["mlflow", "none"] = "mlflow"
@@ -218,18 +220,29 @@ class TrainingResult:
     curve: list[dict[str, float]] = field(default_factory=list, repr=False)
 
 
-@dataclass
 class Budget:
-    """Steps and seconds that a run may use; counts those of the run that it resumes."""
+    """Steps and seconds that a run may use; ``before_s`` are those of the run that it resumes. A stopwatch."""
 
-    config: TrainingConfig
-    elapsed_before_s: float = 0.0
-    started: float = field(default_factory=time.monotonic)
+    def __init__(self, config: TrainingConfig, before_s: float = 0.0) -> None:
+        self.config, self.before_s = config, before_s
+        self._started_s: float | None = None
+        self._stopped_s: float | None = None
+
+    def start(self) -> None:
+        """Time counts from here."""
+        self._started_s = time.monotonic()
+
+    def stop(self) -> float:
+        """Time stands still from here; returns it."""
+        self._stopped_s = self.elapsed_s
+        return self._stopped_s
 
     @property
     def elapsed_s(self) -> float:
         """Training time so far."""
-        return self.elapsed_before_s + time.monotonic() - self.started
+        if self._stopped_s is not None:
+            return self._stopped_s
+        return self.before_s + (0.0 if self._started_s is None else time.monotonic() - self._started_s)
 
     def fraction(self, steps: int) -> float:
         """How much is used up, 0..1."""
@@ -250,8 +263,14 @@ def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True
     return SliceVecEnv(backends, RewardWeights.from_yaml(config.reward), scaler, config.seed if seed is None else seed)
 
 
-def make_learner(config: TrainingConfig, env: SliceVecEnv, rate: Callable[[float], float]) -> Optimiser:
-    """Stable-Baselines3's algorithm with this project's policy."""
+def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Optimiser:
+    """Stable-Baselines3's algorithm with this project's policy; the learning rate falls with the budget."""
+    learner: Optimiser | None = None
+
+    def rate(_: float) -> float:
+        used = 0.0 if learner is None else budget.fraction(learner.num_timesteps)
+        return config.learning_rate + used * (config.final_learning_rate - config.learning_rate)
+
     common: dict[str, Any] = {
         "learning_rate": rate,
         "gamma": config.gamma,
@@ -261,7 +280,7 @@ def make_learner(config: TrainingConfig, env: SliceVecEnv, rate: Callable[[float
     }
     if config.algorithm == "ppo":
         ppo = config.ppo
-        learner: Optimiser = PPO(
+        learner = PPO(
             PpoPolicy,
             env,
             n_steps=ppo.rollout_steps,
@@ -335,16 +354,16 @@ class _Monitor(BaseCallback):
             return
         elapsed_s = self.budget.elapsed_s
         if self.n_calls % self.rollout_steps == 0 and elapsed_s - self.reported_s >= REPORT_S:
-            self._sum_up(elapsed_s)
+            self.sum_up(elapsed_s)
         if elapsed_s >= self.due_s:
             self.due_s = elapsed_s + 60.0 * self.config.checkpoint_minutes
             self.save()
 
-    def _sum_up(self, elapsed_s: float) -> None:
+    def sum_up(self, elapsed_s: float) -> None:
+        """Means since the last call: to the curve, the tracker and the report."""
         self.reported_s = elapsed_s
         means = self.env.take_means()
-        runs = self.model.ep_info_buffer or []
-        returns = [run["r"] for run in list(runs)[-RECENT_RUNS:]]
+        returns = [float(run["r"]) for run in self.model.ep_info_buffer or ()]
         reward = means.pop("reward")
         self.progress = Progress(
             self.num_timesteps,
@@ -357,8 +376,8 @@ class _Monitor(BaseCallback):
         point = {"reward": reward} | {f"terms/{name}": value for name, value in means.items()}
         if returns:
             point["return_mean"] = float(np.mean(returns))
-        logged = self.model.logger.name_to_value
-        point |= {name: float(v) for name, v in logged.items() if name.startswith("train/") and np.isscalar(v)}
+        logged: dict[str, Any] = self.model.logger.name_to_value
+        point |= {name: float(value) for name, value in logged.items() if name.startswith("train/")}
         point["env_steps_per_s"] = self.num_timesteps / max(elapsed_s, 1e-9)
         self.curve.append({"steps": float(self.num_timesteps), "elapsed_s": elapsed_s} | point)
         if self.tracker is not None:
@@ -445,62 +464,30 @@ def train(
     """
     torch.set_num_threads(config.threads)
     root = Path(folder)
-    text = yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False)
     # A resumed run must not replay the environments' first runs.
-    seed = (
-        config.seed if resume is None else int(np.random.SeedSequence([config.seed, resume.steps]).generate_state(1)[0])
-    )
+    seed = config.seed if resume is None else _next_seed(config.seed, resume.steps)
     env = make_env(config, seed)
-    budget = Budget(config)
-
-    def rate(_: float) -> float:
-        used = budget.fraction(learner.num_timesteps) if learner is not None else 0.0
-        return config.learning_rate + used * (config.final_learning_rate - config.learning_rate)
-
-    learner: Optimiser | None = None
-    learner = make_learner(config, env, rate)
+    budget = Budget(config, resume.elapsed_s if resume else 0.0)
+    learner = make_learner(config, env, budget)
     if resume is not None:
         _restore(learner, env, resume)
-    _write_text(root / "config.yaml", text)
-    tracker = Tracker(name, resume.run_id if resume else None) if config.tracking == "mlflow" else None
-    revision = git_revision()
-    if tracker is not None and (resume is None or tracker.run_id != resume.run_id):
-        tracker.parameters(dataclasses.asdict(config))
-        tracker.tags({"git_revision": revision, "source": config.source})
-        tracker.artifact(root / "config.yaml")
-    budget.elapsed_before_s, budget.started = (resume.elapsed_s if resume else 0.0), time.monotonic()
+    _write_text(root / "config.yaml", yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False))
+    tracker = _tracker(config, name, resume, root / "config.yaml")
     monitor = _Monitor(config, budget, env, root / FILE_NAME, tracker, report)
     status = "FAILED"
     try:
         before = learner.num_timesteps
-        remaining = (config.total_steps or 2**62) - before
-        if remaining > 0 and budget.fraction(before) < 1.0:
-            learner.learn(remaining, callback=monitor, log_interval=None, reset_num_timesteps=resume is None)  # type: ignore[arg-type]
+        budget.start()
+        if budget.fraction(before) < 1.0:
+            remaining = (config.total_steps or UNBOUNDED) - before
+            learner.learn(remaining, callback=monitor, log_interval=UNBOUNDED, reset_num_timesteps=resume is None)
         else:
             monitor.init_callback(learner)
             monitor.num_timesteps = before
-        monitor._sum_up(budget.elapsed_s)
-        elapsed_s, steps = budget.elapsed_s, learner.num_timesteps
+        monitor.sum_up(budget.stop())
         monitor.save()
-        policy = learner.policy.deterministic()  # type: ignore[operator]
-        model = to_onnx(policy)
-        agreement = check_agreement(policy, model, [_recorded(env, learner)], config.seed)
-        record = TrainingRecord(
-            algorithm=config.algorithm,
-            seed=config.seed,
-            env_steps=steps,
-            train_s=round(elapsed_s, 3),
-            source=config.source,
-            run_id=tracker.run_id if tracker else None,
-            git_revision=revision,
-            versions=versions(),
-            config=_plain(dataclasses.asdict(config)),
-        )
-        bundle = _saved(
-            PolicyBundle(env.groups[0].loop.backend.slices, model, record, agreement=agreement), root / "bundle"
-        )
+        bundle = _saved(_bundle(config, learner, env, budget.elapsed_s, tracker), root / "bundle")
         if tracker is not None:
-            tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, steps)
             tracker.artifact(root / "bundle", "bundle")
         status = "FINISHED"
     except KeyboardInterrupt:
@@ -510,28 +497,67 @@ def train(
         env.close()
         if tracker is not None:
             tracker.finish(status)
-    made = steps - before
-    seconds = max(elapsed_s - budget.elapsed_before_s, 1e-9)
     return TrainingResult(
         bundle=bundle,
         folder=root,
-        run_id=record.run_id,
-        steps=steps,
-        elapsed_s=elapsed_s,
-        env_steps_per_s=made / seconds,
+        run_id=bundle.training.run_id,
+        steps=learner.num_timesteps,
+        elapsed_s=budget.elapsed_s,
+        env_steps_per_s=(learner.num_timesteps - before) / max(budget.elapsed_s - budget.before_s, 1e-9),
         reward=monitor.progress.reward,
         return_mean=monitor.progress.return_mean,
         curve=monitor.curve,
     )
 
 
+def _next_seed(seed: int, steps: int) -> int:
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0])
+
+
+def _tracker(config: TrainingConfig, name: str, resume: Checkpoint | None, config_file: Path) -> Tracker | None:
+    """The MLflow run, continued where possible; none if not wanted."""
+    if config.tracking == "none":
+        return None
+    tracker = Tracker(name, resume.run_id if resume else None)
+    if resume is None or tracker.run_id != resume.run_id:
+        tracker.parameters(dataclasses.asdict(config))
+        tracker.tags({"git_revision": git_revision(), "source": config.source})
+        tracker.artifact(config_file)
+    return tracker
+
+
+def _bundle(
+    config: TrainingConfig, learner: Optimiser, env: SliceVecEnv, elapsed_s: float, tracker: Tracker | None
+) -> PolicyBundle:
+    """Export the policy and prove that the export decides alike."""
+    assert isinstance(learner.policy, (PpoPolicy, SacPolicy))
+    policy = learner.policy.deterministic()
+    model = to_onnx(policy)
+    agreement = check_agreement(policy, model, [_recorded(env, learner)], config.seed)
+    if tracker is not None:
+        tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, learner.num_timesteps)
+    record = TrainingRecord(
+        algorithm=config.algorithm,
+        seed=config.seed,
+        env_steps=learner.num_timesteps,
+        train_s=round(elapsed_s, 3),
+        source=config.source,
+        run_id=tracker.run_id if tracker else None,
+        git_revision=git_revision(),
+        versions=versions(),
+        config=_plain(dataclasses.asdict(config)),
+    )
+    return PolicyBundle(env.slices, model, record, agreement=agreement)
+
+
 def _recorded(env: SliceVecEnv, learner: Any) -> FloatArray:
     """Tables (N, S, D) as the policy meets them in the environments."""
-    observation, parts, count = env.reset(), [], 0
+    observation, parts, count = env.reset(), list[FloatArray](), 0
     while count < RECORDED_OBSERVATIONS:
         parts.append(observation)
         count += len(observation)
-        observation = env.step(learner.predict(observation, deterministic=True)[0])[0]
+        env.step_async(learner.predict(observation, deterministic=True)[0])
+        observation = env.step_wait()[0]
     return np.concatenate(parts)[:RECORDED_OBSERVATIONS].reshape(RECORDED_OBSERVATIONS, -1, NUM_FEATURES)
 
 
@@ -548,5 +574,5 @@ def _saved(bundle: PolicyBundle, folder: Path) -> PolicyBundle:
         return bundle.save(folder)
     except OSError as error:
         raise ConfigError(
-            f"bundle {str(folder)!r}: cannot be written: {error.strerror}; the checkpoint is kept: free some space and resume"
+            f"bundle {str(folder)!r}: cannot be written: {error.strerror}; the checkpoint is kept: make room and resume"
         ) from error

@@ -18,7 +18,7 @@ import torch
 from gymnasium import spaces
 from pydantic import ConfigDict, Field
 from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy, ContinuousCritic
+from stable_baselines3.common.policies import ActorCriticPolicy, BaseModel, BasePolicy, ContinuousCritic
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACPolicy
@@ -240,7 +240,7 @@ class _SacCritic(ContinuousCritic):
     """Q-functions that do not depend on the order of the slices: rows with their actions, pooled."""
 
     def __init__(self, network: NetworkConfig, n_critics: int, **kwargs: Any) -> None:
-        BasePolicy.__init__(
+        BaseModel.__init__(
             self,
             kwargs["observation_space"],
             kwargs["action_space"],
@@ -270,8 +270,6 @@ class _SacCritic(ContinuousCritic):
 class SacPolicy(SACPolicy):
     """Actor and critics for Stable-Baselines3's SAC, of the same family as `PpoPolicy`."""
 
-    actor: _SacActor  # type: ignore[assignment]
-
     def __init__(
         self,
         observation_space: spaces.Space[Any],
@@ -300,4 +298,5 @@ class SacPolicy(SACPolicy):
 
     def deterministic(self) -> DeterministicPolicy:
         """The policy without noise, sharing this one's weights."""
+        assert isinstance(self.actor, _SacActor)
         return DeterministicPolicy(self.actor.encoder, self.actor.mean_head, SQUASHED_GAIN)

@@ -12,9 +12,12 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
 from ..env.backend import Backend
+from ..env.encoding import NUM_FEATURES
 from ..env.reward import TERMS, RewardWeights
-from ..env.slices import FloatArray
+from ..env.slices import FloatArray, SliceSet
 from ..env.vector_env import SliceVectorEnv
+
+NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in the middle, no egress rate
 
 
 @dataclass
@@ -22,8 +25,8 @@ class ReturnScaler:
     """Shifts and scales rewards so that discounted returns have about mean 0 and standard deviation 1.
 
     Runs only end by truncation, so subtracting a constant from the reward moves all values alike and changes no policy;
-    scaling by the returns' standard deviation is what ``VecNormalize`` does. Moments are exponential averages over about
-    ``horizon_steps`` vector steps, so that early behaviour is forgotten.
+    scaling by the returns' standard deviation is what ``VecNormalize`` does. Moments are exponential averages over
+    about ``horizon_steps`` vector steps, so that early behaviour is forgotten.
     """
 
     gamma: float
@@ -59,11 +62,11 @@ class ReturnScaler:
 class SliceVecEnv(VecEnv):
     """`SliceVectorEnv`s over one or more backends as one ``VecEnv`` of all their lanes.
 
-    All lanes of a backend end at the same step. With several backends the first runs are cut to staggered lengths, so
-    that at any time different groups of lanes are at different points of their runs.
+    All lanes of a backend end at the same step. With several backends, their first runs are played ahead without
+    control by staggered lengths, so that at any time different groups of lanes are at different points of their runs.
 
-    Infos are shared empty dictionaries, except at the end of a run: ``terminal_observation``, ``TimeLimit.truncated`` and
-    ``episode`` with ``r`` (sum of unscaled rewards), ``l`` (periods) and ``t`` (seconds since creation).
+    Infos are shared empty dictionaries, except at the end of a run: ``terminal_observation``, ``TimeLimit.truncated``
+    and ``episode`` with ``r`` (sum of unscaled rewards), ``l`` (periods) and ``t`` (seconds since creation).
 
     Args:
         backends: at least one; all with the same slices.
@@ -87,10 +90,9 @@ class SliceVecEnv(VecEnv):
         lanes = int(bounds[-1])
         super().__init__(lanes, first.single_observation_space, first.single_action_space)
         self._seed, self._started = seed, time.monotonic()
-        self._observation = np.zeros((lanes, *(first.single_observation_space.shape)), np.float32)
+        self._observation = np.zeros((lanes, len(self.slices) * NUM_FEATURES), np.float32)
         self._reward, self._return = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
         self._length = np.zeros(len(self.groups), np.int64)
-        self._stagger = np.zeros(len(self.groups), np.int64)
         self._done = np.zeros(lanes, np.bool_)
         empty: dict[str, Any] = {}
         self._no_infos: list[dict[str, Any]] = [empty] * lanes
@@ -98,16 +100,17 @@ class SliceVecEnv(VecEnv):
         self._reward_sum, self._term_steps = 0.0, 0
         self.terminal_observations: list[tuple[slice, FloatArray]] = []
 
-    def reset(self) -> FloatArray:  # type: ignore[override]
+    def reset(self) -> FloatArray:
         """Start a run in every lane; observations (L, S * D)."""
         if self._seeds[0] is not None:
             self._seed = self._seeds[0]
         seeds = np.random.SeedSequence(self._seed).generate_state(len(self.groups))
         for k, (group, span) in enumerate(zip(self.groups, self._spans, strict=True)):
             self._observation[span] = group.reset(seed=int(seeds[k]) if self._seed is not None else None)[0]
-            periods = group.loop.steps_left
-            self._stagger[k] = periods - k * periods // len(self.groups)
-            group.loop.steps_left = int(self._stagger[k])
+            ahead = k * group.loop.steps_left // len(self.groups)
+            no_control = np.broadcast_to(NO_CONTROL, (group.num_envs, *(self.action_space.shape or ())))
+            for _ in range(ahead):
+                self._observation[span] = group.step(no_control)[0]
         self._seed = None
         self._reset_seeds()
         self._return[:], self._length[:] = 0, 0
@@ -117,7 +120,7 @@ class SliceVecEnv(VecEnv):
         """Keep the actions for `step_wait`."""
         self._actions = actions
 
-    def step_wait(self) -> tuple[FloatArray, FloatArray, np.ndarray, list[dict[str, Any]]]:  # type: ignore[override]
+    def step_wait(self) -> tuple[FloatArray, FloatArray, np.ndarray, list[dict[str, Any]]]:
         """One control period in every lane."""
         infos = self._no_infos
         self._done[:] = False
@@ -163,6 +166,11 @@ class SliceVecEnv(VecEnv):
         self._term_sums = dict.fromkeys(TERMS, 0.0)
         self._reward_sum, self._term_steps = 0.0, 0
         return means
+
+    @property
+    def slices(self) -> SliceSet:
+        """What the lanes control."""
+        return self.groups[0].loop.backend.slices
 
     def close(self) -> None:
         """Release the backends."""

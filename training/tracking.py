@@ -106,8 +106,8 @@ class Tracker:
             except Exception as error:
                 first_line = (str(error).splitlines() or [""])[0][:200]
                 raise ConfigError(
-                    f"MLFLOW_TRACKING_URI = {self.uri!r}: cannot be used: {first_line}; accepted: a reachable MLflow server "
-                    "or database, or tracking: none"
+                    f"MLFLOW_TRACKING_URI = {self.uri!r}: cannot be used: {first_line}; "
+                    "accepted: a reachable MLflow server or database, or tracking: none"
                 ) from error
 
     def _resumed(self, run_id: str | None) -> str | None:
@@ -166,7 +166,7 @@ class Tracker:
             self._send(metrics=batch)
         self._flushed = time.monotonic()
 
-    def _send(self, **batch: list[Any]) -> None:
+    def _send(self, **batch: Any) -> None:
         with _quiet():
             try:
                 self._client.log_batch(self.run_id, **batch)

@@ -13,7 +13,9 @@ import typer
 from ...configs import ConfigError
 
 if TYPE_CHECKING:
-    from ...training.online import Progress, TrainingConfig
+    from collections.abc import Callable
+
+    from ...training.online import Progress, TrainingConfig, TrainingResult
 
 EXAMPLE = "Example: slicepilot train -c ppo --minutes 2 --out runs/mine"
 
@@ -114,7 +116,10 @@ def _free_folder(folder: Path) -> Path:
     return candidate
 
 
-def _with_progress(settings, run):  # type: ignore[no-untyped-def]
+def _with_progress(
+    settings: TrainingConfig, run: Callable[[Callable[[Progress], None]], TrainingResult]
+) -> TrainingResult:
+    """Run with a bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar

@@ -1,0 +1,53 @@
+"""The exported policy decides as the trained one does, whatever the number of lanes and slices."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from slicepilot.env.encoding import NUM_FEATURES, NUM_KNOBS
+from slicepilot.training.export import (
+    OPSET,
+    SLICE_COUNTS,
+    TOLERANCE,
+    ExportError,
+    check_agreement,
+    random_observations,
+    to_onnx,
+)
+from slicepilot.training.policy import DeterministicPolicy, NetworkConfig, SliceEncoder, SliceHead
+
+
+def policy(heads: int = 0, seed: int = 0) -> DeterministicPolicy:
+    torch.manual_seed(seed)
+    network = NetworkConfig(width=32, attention_heads=heads)
+    return DeterministicPolicy(SliceEncoder(NUM_FEATURES, network), SliceHead(32, NUM_KNOBS, 1.0), 1.25)
+
+
+@pytest.fixture(scope="module", params=[0, 2])
+def exported(request: pytest.FixtureRequest) -> tuple[DeterministicPolicy, bytes]:
+    made = policy(request.param)
+    return made, to_onnx(made)
+
+
+def test_onnx_and_torch_agree(exported: tuple[DeterministicPolicy, bytes]) -> None:
+    recorded = [random_observations(slices, 7, np.random.default_rng(slices)) for slices in (1, 3, 33)]
+    agreement = check_agreement(*exported, [*recorded, recorded[0][:1]])
+    assert agreement.max_abs_error <= TOLERANCE
+    assert set(SLICE_COUNTS) | {1, 3, 33} == set(agreement.slice_counts)
+    assert agreement.observations == 1000 * len(SLICE_COUNTS) + 22
+
+
+def test_another_network_does_not_pass_for_this_one(exported: tuple[DeterministicPolicy, bytes]) -> None:
+    with pytest.raises(ExportError, match="actions differ by"):
+        check_agreement(policy(seed=1), exported[1])
+
+
+def test_the_model_is_one_file_of_a_fixed_opset_without_traces_of_the_machine(
+    exported: tuple[DeterministicPolicy, bytes],
+) -> None:
+    model = onnx.load_from_string(exported[1])
+    onnx.checker.check_model(model)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", OPSET)]
+    assert all(t.data_location == onnx.TensorProto.DEFAULT for t in model.graph.initializer)
+    assert b".py" not in exported[1]

@@ -1,0 +1,111 @@
+"""The policy treats slices alike, serves any number of them, and starts close to no control."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from slicepilot.env.encoding import NONE_ABOVE, NUM_FEATURES, NUM_KNOBS
+from slicepilot.env.vector_env import action_space, observation_space
+from slicepilot.training.export import random_observations
+from slicepilot.training.policy import ACTIVE, HELD, NetworkConfig, PpoPolicy, SacPolicy
+
+NETWORKS = [NetworkConfig(width=16), NetworkConfig(width=16, attention_heads=2)]
+KINDS = [PpoPolicy, SacPolicy]
+
+
+def make(kind: type[PpoPolicy] | type[SacPolicy], network: NetworkConfig, slices: int) -> PpoPolicy | SacPolicy:
+    torch.manual_seed(0)
+    policy = kind(observation_space(slices), action_space(slices), lambda _: 1e-3, network=network)
+    with torch.no_grad():  # away from the nearly constant start
+        for parameter in policy.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return policy
+
+
+def tables(slices: int, count: int = 50, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(random_observations(slices, count, np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("slices", [2, 5, 64])
+def test_actions_follow_a_permutation_of_the_slices(
+    kind: type[PpoPolicy] | type[SacPolicy], network: NetworkConfig, slices: int
+) -> None:
+    policy = make(kind, network, slices).deterministic()
+    table, order = tables(slices), torch.randperm(slices)
+    torch.testing.assert_close(policy(table)[:, order], policy(table[:, order]), rtol=0, atol=2e-6)
+    assert float(policy(table).detach().std(0).min()) > 0, "the check means nothing for a constant policy"
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_values_do_not_depend_on_the_order(network: NetworkConfig) -> None:
+    table, order = tables(5), torch.randperm(5)
+    actor = make(PpoPolicy, network, 5)
+    assert isinstance(actor, PpoPolicy)
+    torch.testing.assert_close(actor.predict_values(table), actor.predict_values(table[:, order]), rtol=0, atol=1e-5)
+    twin = make(SacPolicy, network, 5)
+    assert isinstance(twin, SacPolicy)
+    critic = twin.critic
+    actions = torch.rand(len(table), 5, NUM_KNOBS)
+    for left, right in zip(critic(table, actions), critic(table[:, order], actions[:, order]), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_state_dict_serves_any_number_of_slices(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
+    weights = make(kind, NETWORKS[0], 5).state_dict()
+    for slices in (2, 3, 17, 64):
+        policy = make(kind, NETWORKS[0], slices)
+        policy.load_state_dict(weights)
+        action = policy.deterministic()(tables(slices))
+        assert action.shape == (50, slices, NUM_KNOBS)
+        assert bool((action.abs() <= 1).all())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_absent_slices_hold_their_knobs_and_influence_nobody(network: NetworkConfig) -> None:
+    policy = make(PpoPolicy, network, 5).deterministic()
+    table = tables(5)
+    table[..., ACTIVE] = 1.0
+    table[:, 2, ACTIVE] = 0.0
+    action = policy(table)
+    torch.testing.assert_close(action[:, 2], table[:, 2, HELD])
+    others = [0, 1, 3, 4]
+    torch.testing.assert_close(action[:, others], policy(table[:, others]), rtol=0, atol=2e-6)
+    nobody = table.clone()
+    nobody[..., ACTIVE] = 0.0
+    torch.testing.assert_close(policy(nobody), nobody[..., HELD])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_untrained_policy_sets_no_limits(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
+    torch.manual_seed(0)
+    policy = kind(observation_space(5), action_space(5), lambda _: 1e-3)
+    table = tables(5)
+    table[..., ACTIVE] = 1.0
+    action = policy.deterministic()(table).detach()
+    assert float(action[..., [0, 2]].min()) > NONE_ABOVE
+    assert float(action[..., 1].abs().max()) < 0.1
+
+
+def test_ppo_likelihood_is_that_of_a_gaussian_over_present_slices() -> None:
+    policy = make(PpoPolicy, NETWORKS[0], 3)
+    assert isinstance(policy, PpoPolicy)
+    table = tables(3, 20)
+    flat = table.reshape(20, 3 * NUM_FEATURES)
+    actions, values, log_prob = policy(flat)
+    again_values, again, entropy = policy.evaluate_actions(flat, actions.reshape(20, -1))
+    torch.testing.assert_close(log_prob, again, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(values, again_values)
+    mean = policy(flat, deterministic=True)[0]
+    std = policy.log_std.exp()
+    expected = torch.distributions.Normal(mean, std).log_prob(actions).sum(2)
+    mask = table[..., ACTIVE]
+    torch.testing.assert_close(log_prob, (expected * mask).sum(1), rtol=1e-3, atol=1e-3)
+    per_slice = float(policy.log_std.detach().sum()) + 1.5 * math.log(2 * math.pi * math.e)
+    torch.testing.assert_close(entropy, per_slice * mask.sum(1), rtol=1e-4, atol=1e-4)
+    absent = mask < 0.5
+    torch.testing.assert_close(actions[absent], table[..., HELD][absent])
