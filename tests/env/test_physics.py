@@ -1,0 +1,318 @@
+"""The simulator models causes: each knob and each part of the node moves what it moves on a real one, and nothing else.
+
+All runs here are on a node without noise, so that figures can be computed by hand. A packet of 1470 B is 11.76 kbit; at
+50 us of CPU each, one CPU carries 235 Mbit/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator import kernels
+from slicepilot.env.simulator.backend import ScenarioEpisodes
+from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.simulator.scenario import Scenario
+
+Play = Callable[..., Any]
+MBPS_PER_CPU = 1470 * 8 / 50.0
+CONTENDED = [150.0, 250.0, 250.0, 250.0, 250.0]  # more than four threads at SMT's speed can carry
+
+
+def test_water_filling_serves_small_demands_and_shares_the_rest_by_weight() -> None:
+    share = np.zeros(4)
+    kernels.water_fill(3.0, np.asarray([0.2, 2.0, 2.0, 2.0]), np.asarray([1.0, 1.0, 2.0, 4.0]), share)
+    np.testing.assert_allclose(share, [0.2, 0.4, 0.8, 1.6])
+    kernels.water_fill(3.0, np.asarray([0.2, 2.0, 2.0, 0.5]), np.asarray([1.0, 1.0, 2.0, 4.0]), share)
+    np.testing.assert_allclose(share, [0.2, 2.3 / 3, 4.6 / 3, 0.5])
+
+
+@given(
+    capacity=st.floats(0.05, 64),
+    demand=st.lists(st.floats(0, 8), min_size=1, max_size=12),
+    weight=st.lists(st.floats(2, 1e5), min_size=12, max_size=12),
+)
+def test_water_filling_is_work_conserving(capacity: float, demand: list[float], weight: list[float]) -> None:
+    wanted, share = np.asarray(demand), np.zeros(len(demand))
+    kernels.water_fill(capacity, wanted, np.asarray(weight[: len(demand)]), share)
+    assert np.all((share >= 0) & (share <= wanted * (1 + 1e-9) + 1e-9))
+    assert share.sum() == pytest.approx(min(capacity, wanted.sum()), rel=1e-6, abs=1e-9)
+
+
+def test_a_higher_group_weight_lifts_a_slice_under_contention(Loads: Any, play: Play, knobs_of: Any) -> None:
+    equal = play(Loads(CONTENDED))
+    lifted = play(Loads(CONTENDED), knobs_of(5, nice=[-10, 0, 0, 0, 0]))
+    assert equal.end("loss_ratio").min() > 0.1
+    assert lifted.end("carried_mbps")[0] > 1.15 * equal.end("carried_mbps")[0]
+    assert lifted.end("delay_p99_us")[0] < 0.5 * equal.end("delay_p99_us")[0]
+    assert np.all(lifted.end("carried_mbps")[1:] < equal.end("carried_mbps")[1:])
+    # Work-conserving: weight moves CPU, it does not make or waste any.
+    assert lifted.end("carried_mbps").sum() == pytest.approx(equal.end("carried_mbps").sum(), rel=0.02)
+
+
+def test_weight_changes_nothing_without_contention(Loads: Any, play: Play, knobs_of: Any) -> None:
+    light = Loads([40.0, 40.0])
+    np.testing.assert_array_equal(play(light).slices, play(light, knobs_of(2, nice=[-20, 19])).slices)
+
+
+@pytest.mark.parametrize("mbps", [CONTENDED, [100.0, 200.0, 300.0]])
+def test_nice_of_process_scope_changes_nothing(Loads: Any, play: Play, knobs_of: Any, mbps: list[float]) -> None:
+    nice = [-20, *[19] * (len(mbps) - 1)]
+    reniced = play(Loads(mbps), knobs_of(len(mbps), "process", nice=nice))
+    np.testing.assert_array_equal(play(Loads(mbps)).slices, reniced.slices)
+
+
+def test_work_outside_the_groups_leaks_weight(Loads: Any, play: Play, knobs_of: Any, quiet: Hardware) -> None:
+    knobs = knobs_of(5, nice=[-10, 0, 0, 0, 0])
+    carried = [
+        play(Loads(CONTENDED, replace(quiet, weight_leak=leak)), knobs).end("carried_mbps")[0]
+        for leak in (0.0, 0.5, 1.0)
+    ]
+    assert carried[0] > carried[1] > carried[2]
+    none = play(Loads(CONTENDED)).end("carried_mbps")[0]
+    assert carried[2] == pytest.approx(none, rel=0.01)
+
+
+def test_a_request_gives_weight(Loads: Any, play: Play) -> None:
+    best_effort = play(Loads(CONTENDED))
+    requested = play(Loads(CONTENDED, request_mcpu=[1000, 0, 0, 0, 0]))
+    assert requested.end("carried_mbps")[0] > 1.15 * best_effort.end("carried_mbps")[0]
+    assert np.all(requested.end("carried_mbps")[1:] < best_effort.end("carried_mbps")[1:])
+    # kubelet's MilliCPUToShares: 1024 shares per CPU, 2 for BestEffort.
+    assert kernels.group_weight(250.0, 0.0, True) == pytest.approx(256)
+    assert kernels.group_weight(0.0, 0.0, True) == 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(limit=st.floats(50, 700), period_s=st.sampled_from([0.002, 0.01, 0.025, 0.03, 0.05, 0.1, 0.25, 1.0, 30.0]))
+def test_a_quota_caps_the_rate_at_any_control_period(
+    Loads: Any, play: Play, knobs_of: Any, limit: float, period_s: float
+) -> None:
+    steps = max(round(2.0 / period_s), 8)
+    run = play(Loads([180.0], period_s=period_s, steps=steps), knobs_of(1, cpu_limit_mcpu=limit))
+    settled = run["carried_mbps"][steps // 2 :, 0, 0].mean()
+    assert settled == pytest.approx(min(MBPS_PER_CPU * limit / 1000, 180), rel=0.04)
+    assert run["cpu_use_mcpu"][steps // 2 :].mean() <= 1.04 * limit
+
+
+@pytest.mark.parametrize("period_s", [0.002, 0.05, 0.1, 1.0])
+def test_throttling_adds_up_to_a_cfs_period_of_delay(
+    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware, period_s: float
+) -> None:
+    """A quota just below the demand: delay beyond the queue is the time the threads stand still in each CFS period."""
+    buffer = replace(quiet, n3_buffer_packets=1.0)  # next to no queue
+    limit = 0.9 * 1000 * 60 / MBPS_PER_CPU
+    steps = round(10 / period_s) if period_s >= 0.1 else 200
+
+    def p99(hardware: Hardware, knobs: Knobs | None) -> float:
+        return float(play(Loads([60.0], hardware, period_s, steps), knobs).end("delay_p99_us")[0])
+
+    free, throttled = p99(buffer, None), p99(buffer, knobs_of(1, cpu_limit_mcpu=limit))
+    shorter = p99(replace(buffer, cfs_period_ms=10.0), knobs_of(1, cpu_limit_mcpu=limit))
+    assert free < 1_000
+    assert 50_000 < throttled - free < 100_000
+    assert 5_000 < shorter - free < 10_000 + 1_000
+
+
+def test_a_throttled_slice_is_served_in_the_first_part_of_the_cfs_period_only(
+    Loads: Any, play: Play, knobs_of: Any
+) -> None:
+    run = play(Loads([180.0], period_s=0.002, steps=549), knobs_of(1, cpu_limit_mcpu=250))
+    # The reset has played period 0; drop what belongs to the first CFS period.
+    carried = run["carried_mbps"][49:, 0, 0].reshape(-1, 50)
+    settled = carried[3:]
+    served = settled > 1.0
+    # 25 ms of quota at the speed of one thread are 12 or 13 control periods of 2 ms, and then nothing until the refill.
+    assert np.all(served[:, :12])
+    assert not np.any(served[:, 13:])
+    np.testing.assert_allclose(settled.mean(axis=1), 0.25 * MBPS_PER_CPU, rtol=0.02)
+
+
+def test_no_quota_no_throttling(Loads: Any, play: Play) -> None:
+    run = play(Loads([180.0, 300.0], period_s=0.002, steps=100))
+    assert run["throttled_ratio"].max() == 0
+
+
+def test_threads_slow_down_when_their_siblings_are_busy(Loads: Any, play: Play, quiet: Hardware) -> None:
+    """Four busy threads on two cores with four logical CPUs: nobody waits, everybody is slower."""
+
+    def carried(slices: int, hardware: Hardware = quiet) -> float:
+        return float(play(Loads([400.0] * slices, hardware)).end("carried_mbps")[0])
+
+    no_softirq = replace(quiet, rx_cost_us=0.0, tx_cost_us=0.0)
+    assert carried(1, no_softirq) == pytest.approx(MBPS_PER_CPU, rel=0.01)
+    assert carried(2, no_softirq) == pytest.approx(MBPS_PER_CPU, rel=0.01)
+    assert carried(3, no_softirq) == pytest.approx(0.85 * MBPS_PER_CPU, rel=0.01)
+    assert carried(4, no_softirq) == pytest.approx(quiet.smt_yield * MBPS_PER_CPU, rel=0.01)
+    without_smt = replace(no_softirq, physical_cores=4.0)
+    assert carried(4, without_smt) == pytest.approx(MBPS_PER_CPU, rel=0.01)
+
+
+def test_softirq_work_comes_before_all_threads(Loads: Any, play: Play, quiet: Hardware) -> None:
+    cheap, dear = (replace(quiet, rx_cost_us=cost) for cost in (1.0, 40.0))
+    runs = [play(Loads(CONTENDED, hardware)) for hardware in (cheap, dear)]
+    assert runs[1].end("carried_mbps").sum() < 0.9 * runs[0].end("carried_mbps").sum()
+
+
+def test_the_n3_buffer_bounds_the_delay(Loads: Any, play: Play, quiet: Hardware) -> None:
+    worst = {}
+    for packets in (200.0, 2000.0):
+        run = play(Loads([400.0], replace(quiet, n3_buffer_packets=packets)))
+        assert run.queues_mbit[-1, 0, 0, 0] == pytest.approx(packets * 1470 * 8e-6, rel=1e-4)
+        assert run.dropped_mbit[-1, kernels.DROP_N3, 0, 0] == pytest.approx(400 - MBPS_PER_CPU, rel=0.01)
+        worst[packets] = float(run["delay_p99_us"].max())
+        # Full buffer, drained at 50 us a packet; bursts and run queue are small here.
+        assert packets * 50 <= worst[packets] <= packets * 50 + 2_000
+
+
+def test_the_uplink_bounds_the_sum(Loads: Any, play: Play, knobs_of: Any, quiet: Hardware) -> None:
+    hardware = replace(quiet, upf_cost_us=5.0, uplink_mbps=300.0)
+    run = play(Loads([150.0] * 4, hardware))
+    carried = run.end("carried_mbps")
+    assert carried.sum() == pytest.approx(300, rel=1e-3)
+    np.testing.assert_allclose(carried, 75, rtol=1e-3)  # one queue for all: in proportion
+    assert run.node[-1, 1, 0] == 1
+    # 10 ms of queue and no more.
+    assert 9_000 < run.end("delay_p99_us")[0] < 12_000
+    shaped = Loads([150.0] * 4, replace(hardware, egress_mode="tbf"))
+    relieved = play(shaped, knobs_of(4, egress_mbps=[np.inf, 40, 40, 40]))
+    np.testing.assert_allclose(relieved.end("carried_mbps"), [150, 40, 40, 40], rtol=0.01)
+    assert relieved.end("delay_p99_us")[0] < 1_000
+
+
+def test_uplink_and_cpu_events_change_what_gets_through(Loads: Any, play: Play, quiet: Hardware) -> None:
+    degraded = {"uplink_time_s": [10, 11], "uplink_factor": [1, 0.1]}
+    run = play(Loads([200.0], quiet, events=degraded))
+    assert run["carried_mbps"][5, 0, 0] == pytest.approx(200, rel=1e-3)
+    assert run.end("carried_mbps")[0] == pytest.approx(100, rel=1e-3)
+    slower = {"cpu_time_s": [10, 11], "cpu_factor": [1, 0.5]}
+    run = play(Loads([200.0], quiet, events=slower))
+    assert run.end("carried_mbps")[0] == pytest.approx(0.5 * MBPS_PER_CPU, rel=0.01)
+
+
+def video(Loads: Any, mbps: float, hardware: Hardware, flows: float = 4, steps: int = 60, period_s: float = 1.0) -> Any:
+    sources = {"flow_mbps": mbps / flows, "first_flows": flows, "max_flows": flows}
+    return Loads([mbps], hardware, period_s, steps, sources=sources)
+
+
+def test_an_edt_rate_above_the_output_does_nothing(Loads: Any, play: Play, knobs_of: Any, quiet: Hardware) -> None:
+    load = video(Loads, 110.0, quiet)
+    np.testing.assert_array_equal(play(load).slices, play(load, knobs_of(1, egress_mbps=150)).slices)
+
+
+@pytest.mark.parametrize("period_s", [0.1, 1.0])
+def test_an_edt_rate_below_the_output_collapses(
+    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware, period_s: float
+) -> None:
+    """The schedule runs to its 2 s horizon and fq holds 100 packets of each flow: 100 packets per flow every 2 s."""
+    load = video(Loads, 110.0, quiet, steps=round(30 / period_s), period_s=period_s)
+    run = play(load, knobs_of(1, egress_mbps=75))
+    carried = run.end("carried_mbps", round(10 / period_s))[0]
+    assert carried == pytest.approx(4 * 100 * 1470 * 8e-6 / 2, rel=0.1)
+    assert carried < 10
+    assert run.end("delay_p50_us")[0] == pytest.approx(2e6, rel=0.05)
+    assert run.dropped_mbit[-1, kernels.DROP_PACER, 0, 0] > 0
+
+
+def test_a_token_bucket_shapes_to_its_rate(Loads: Any, play: Play, knobs_of: Any, quiet: Hardware) -> None:
+    load = video(Loads, 110.0, replace(quiet, egress_mode="tbf"))
+    run = play(load, knobs_of(1, egress_mbps=75))
+    assert run.end("carried_mbps")[0] == pytest.approx(75, rel=0.01)
+    assert run.end("delay_p50_us")[0] == pytest.approx(quiet.tbf_latency_ms * 1e3, rel=0.1)
+    np.testing.assert_array_equal(play(load).slices, play(load, knobs_of(1, egress_mbps=150)).slices)
+
+
+@pytest.mark.parametrize("mode", ["edt", "tbf"])
+def test_a_shaper_without_a_rate_does_nothing(
+    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware, mode: str
+) -> None:
+    load = video(Loads, 110.0, replace(quiet, egress_mode=mode))
+    np.testing.assert_array_equal(play(load).slices, play(load, knobs_of(1, egress_mbps=0)).slices)
+
+
+@pytest.mark.parametrize("period_s", [0.05, 1.0])
+def test_tcp_backs_off_to_what_gets_through(Loads: Any, play: Play, quiet: Hardware, period_s: float) -> None:
+    steps = round(60 / period_s)
+    halved = {"uplink_time_s": [29, 30], "uplink_factor": [1, 0.5]}
+    hardware = replace(quiet, uplink_mbps=200.0)
+    load = Loads([1000.0], hardware, period_s, steps, sources={"elastic": 1.0}, events=halved)
+    run = play(load)
+    for until_s, capacity in ((28, 200.0), (60, 100.0)):
+        window = slice(round((until_s - 15) / period_s), round(until_s / period_s))
+        offered, carried = (run[name][window, 0, 0].mean() for name in ("offered_mbps", "carried_mbps"))
+        assert carried > 0.75 * capacity
+        assert offered < 1.15 * capacity
+
+
+def test_isochronous_sources_do_not_back_off(Loads: Any, play: Play, quiet: Hardware) -> None:
+    run = play(Loads([400.0], replace(quiet, uplink_mbps=100.0)))
+    assert run.end("offered_mbps")[0] == pytest.approx(400)
+
+
+def test_absent_slices_take_nothing_and_show_nothing(Loads: Any, play: Play) -> None:
+    away = {"absent_from_s": [1e9, 10, 1e9], "absent_to_s": [1e9, 20, 1e9]}
+    run = play(Loads([300.0] * 3, events=away, steps=29))
+    there = np.ones(29, bool)
+    there[9:19] = False  # the reset has played second 0
+    np.testing.assert_array_equal(run.valid[:, 1, 0], there)
+    assert np.all(run.valid[:, [0, 2]])
+    assert run.slices[~there, :, 1].max() == 0
+    assert np.all(run["carried_mbps"][there, 1] > 0)
+    # The others run faster meanwhile (SMT); what was queued at the departure is in the books.
+    assert np.all(run["carried_mbps"][10:18, 0] > run["carried_mbps"][5:8, 0].mean())
+    arrived = run["offered_mbps"][:, 1, 0].sum()
+    accounted = run.left_mbit[:, 1, 0].sum() + run.dropped_mbit[:, :, 1, 0].sum()
+    queued = run.queues_mbit[-1, :, 1, 0].sum() - run.queues_mbit[0, :, 1, 0].sum()
+    assert arrived == pytest.approx(accounted + queued, rel=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    period_s=st.floats(0.002, 30),
+    on_s=st.floats(0.01, 20),
+    off_s=st.floats(0.01, 20),
+    phase=st.floats(0, 1),
+)
+def test_an_on_off_source_has_its_mean_rate_at_any_control_period(
+    Loads: Any, play: Play, period_s: float, on_s: float, off_s: float, phase: float
+) -> None:
+    cycle = on_s + off_s
+    steps = int(min(max(8 * cycle / period_s, 8), 600))
+    gate = {"cycle_s": cycle, "on_s": on_s, "phase_s": phase * cycle}
+    run = play(Loads([10.0], period_s=period_s, steps=steps, sources=gate))
+    offered = run["offered_mbps"][:, 0, 0]
+    # An unfinished cycle at the end can shift the sum by at most its on or its off part.
+    slack = min(on_s, off_s) / (steps * period_s) + 1e-3
+    assert offered.mean() == pytest.approx(10 * on_s / cycle, abs=10 * slack)
+    assert offered.max() <= 10 * (1 + 1e-3)
+
+
+def test_flows_join_as_in_the_andrade_study(play: Play, quiet: Hardware) -> None:
+    """One UE more at 240, 480, 720 and 960 s in each of the others; four UEs from the start in slice1."""
+    ramp = ScenarioEpisodes(Scenario.from_yaml("andrade-ramp"), hardware=quiet)
+    offered = play(ramp)["offered_mbps"][:, :, 0]
+    np.testing.assert_allclose(offered[:, 0], 180, rtol=1e-5)
+    seconds = np.arange(1, 1201)  # the reset has played second 0
+    flows = 1 + np.minimum(seconds // 240, 4)
+    for others in range(1, 5):
+        np.testing.assert_allclose(offered[:, others], 45.0 * flows, rtol=1e-5)
+
+
+def test_the_access_path_bounds_what_arrives(Loads: Any, play: Play, quiet: Hardware) -> None:
+    run = play(Loads([180.0, 100.0], replace(quiet, access_mbps=150.0)))
+    np.testing.assert_allclose(run.end("offered_mbps"), [150, 100], rtol=1e-5)
+
+
+def test_noise_has_the_spread_and_the_mean_it_is_given(Loads: Any, play: Play, quiet: Hardware) -> None:
+    noisy = replace(quiet, access_mbps=150.0, access_cv=0.2, access_tau_s=2.0)
+    run = play(Loads([1000.0], noisy, steps=400), lanes=16)
+    arrived = run["offered_mbps"]
+    assert arrived.mean() == pytest.approx(150, rel=0.03)
+    assert 0.1 < arrived.std() / arrived.mean() < 0.25

@@ -1,0 +1,212 @@
+"""Nothing appears, nothing vanishes, and the same seed gives the same run to the last bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator import exogenous, kernels
+from slicepilot.env.simulator.backend import Episode, ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
+from slicepilot.env.simulator.scaling import repeated_slices
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.slices import FloatArray
+from slicepilot.env.telemetry import Telemetry
+
+seeds = st.integers(0, 2**32 - 1)
+periods = st.one_of(st.sampled_from([0.002, 0.025, 0.05, 0.1, 1.0, 30.0]), st.floats(0.002, 30.0))
+LANES = 8
+
+
+TRAINING = MixtureEpisodes(Mixture(slices="training-eight", hardware="andrade", steps=48))
+
+
+def mixtures(period_s: float | None = None) -> MixtureEpisodes:
+    """The random deployments of training; at one control period, or at the mixture's own."""
+    episodes = copy.copy(TRAINING)
+    if period_s is not None:
+        episodes.mixture = replace(TRAINING.mixture, period_s=(period_s, period_s), nominal_share=0.0)
+    return episodes
+
+
+class RandomKnobs:
+    """New knobs every few periods: limits from starving to none, egress rates from 0 (no rate) to none."""
+
+    def __init__(self, shape: tuple[int, int], seed: int, every: int = 5) -> None:
+        self.rng, self.shape, self.every = np.random.default_rng(seed), shape, every
+
+    def __call__(self, step: int) -> Knobs:
+        if step % self.every == 0:
+            self.knobs = self._draw()
+        return self.knobs
+
+    def _draw(self) -> Knobs:
+        rng, shape = self.rng, self.shape
+
+        def some(values: FloatArray, odd: list[float]) -> FloatArray:
+            return np.where(rng.random(shape) < 0.3, rng.choice(odd, shape), values).astype(np.float32)
+
+        limit = some(np.exp(rng.uniform(np.log(10), np.log(4000), shape)), [np.inf])
+        egress = some(np.exp(rng.uniform(np.log(0.5), np.log(2000), shape)), [np.inf, 0.0])
+        nice = rng.integers(-20, 20, shape).astype(np.float32)
+        return Knobs(limit, nice, egress, "group" if rng.random() < 0.5 else "process")
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, period_s=st.none() | periods)
+def test_traffic_is_conserved(play: Callable[..., Any], seed: int, period_s: float | None) -> None:
+    """Per slice and stage: arrived = left + dropped + change of the queue, each period and over the run."""
+    episodes = mixtures(period_s)
+    run = play(episodes, RandomKnobs((len(episodes.slices), LANES), seed), lanes=LANES, seed=seed)
+    arrived = run["offered_mbps"] * run.period_s
+    queues, dropped, left = run.queues_mbit, run.dropped_mbit, run.left_mbit
+    assert queues.min() >= 0
+    assert dropped.min() >= -1e-6 * max(1.0, float(arrived.max()))
+    # What passes from one stage to the next follows from the stage's own books; none may be negative.
+    into_pacer = arrived - dropped[:, kernels.DROP_N3] - np.diff(queues[:, 0], axis=0)
+    into_uplink = into_pacer - dropped[:, kernels.DROP_PACER] - np.diff(queues[:, 1], axis=0)
+    out = into_uplink - dropped[:, kernels.DROP_UPLINK] - np.diff(queues[:, 2], axis=0)
+    # Float32 figures: the error is a share of what was moved or held.
+    scale = 1e-5 * (arrived + queues[:-1].sum(axis=1) + 1e-3)
+    assert np.all(into_pacer >= -scale)
+    assert np.all(into_uplink >= -scale)
+    np.testing.assert_array_less(np.abs(out - left), scale)
+    total = left.sum(0) + dropped.sum((0, 1)) + queues[-1].sum(0) - queues[0].sum(0)
+    np.testing.assert_allclose(total, arrived.sum(0), rtol=1e-4, atol=1e-3)
+    assert np.all(left <= arrived + queues[:-1].sum(axis=1) + scale)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds, period_s=st.none() | periods)
+def test_figures_keep_to_their_ranges(play: Callable[..., Any], seed: int, period_s: float | None) -> None:
+    episodes = mixtures(period_s)
+    run = play(episodes, RandomKnobs((len(episodes.slices), LANES), seed), lanes=LANES, seed=seed)
+    assert np.isfinite(run.slices).all()
+    assert run.slices.min() >= 0
+    for ratio in ("loss_ratio", "throttled_ratio"):
+        assert run[ratio].max() <= 1
+    assert run.node.min() >= 0
+    assert run.node.max() <= 1
+    assert np.all(run["delay_p50_us"] <= run["delay_p99_us"])
+    np.testing.assert_allclose(run["carried_mbps"][run.valid], (run.left_mbit / run.period_s)[run.valid], rtol=1e-6)
+    assert run.slices.transpose(0, 2, 3, 1)[~run.valid].max(initial=0) == 0
+
+
+def seen(backend: SimulatorBackend, knobs: Callable[[int], Knobs], seed: int, steps: int) -> list[Telemetry]:
+    measured = [backend.reset(seed).copy()]
+    for step in range(steps):
+        backend.apply(knobs(step))
+        measured.append(backend.observe().copy())
+    return measured
+
+
+def assert_equal(one: list[Telemetry], other: list[Telemetry]) -> None:
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a.slices, b.slices)
+        np.testing.assert_array_equal(a.node, b.node)
+        np.testing.assert_array_equal(a.valid, b.valid)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=seeds)
+def test_a_seed_fixes_a_run_bit_for_bit(seed: int) -> None:
+    runs = []
+    for used in (False, True):
+        backend = SimulatorBackend(mixtures(), LANES)
+        if used:  # what was played before leaves no trace
+            seen(backend, RandomKnobs((8, LANES), 7), 7, 10)
+        runs.append(seen(backend, RandomKnobs((8, LANES), seed), seed, 30))
+    assert_equal(*runs)
+
+
+def test_another_seed_and_the_next_run_differ() -> None:
+    backend = SimulatorBackend(mixtures(), LANES)
+    first = backend.reset(1).copy()
+    following = backend.reset().copy()
+    other = backend.reset(2).copy()
+    for one in (following, other):
+        assert not np.array_equal(first.slices, one.slices)
+    backend.reset(1)
+    np.testing.assert_array_equal(backend.reset().slices, following.slices)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=seeds)
+def test_arrivals_and_noise_do_not_depend_on_actions(seed: int) -> None:
+    """Common random numbers: on one seed every agent meets the same run."""
+    backends = [SimulatorBackend(mixtures(), LANES) for _ in range(2)]
+    for backend in backends:
+        backend.reset(seed)
+    knobs = RandomKnobs((8, LANES), seed)
+    for step in range(30):
+        backends[0].apply(knobs(step))
+        for backend in backends:
+            backend.observe()
+        np.testing.assert_array_equal(backends[0].engine.exogenous_row, backends[1].engine.exogenous_row)
+
+
+@pytest.mark.parametrize("length", [1, 7, 64])
+def test_block_length_does_not_change_the_figures(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    backend = SimulatorBackend(mixtures(), LANES)
+    knobs = RandomKnobs((8, LANES), 3)
+    usual = seen(backend, knobs, 3, 40)
+    monkeypatch.setattr(exogenous, "MAX_BLOCK_STEPS", length)
+    assert_equal(usual, seen(backend, RandomKnobs((8, LANES), 3), 3, 40))
+
+
+def test_one_processor_or_several_give_the_same_figures() -> None:
+    lanes = kernels.PARALLEL_FROM // 8
+    backends = [SimulatorBackend(mixtures(), lanes) for _ in range(2)]
+    assert backends[0].engine._advance is kernels.advance_parallel
+    backends[1].engine._advance = kernels.advance_serial
+    assert_equal(*(seen(backend, RandomKnobs((8, lanes), 5), 5, 6) for backend in backends))
+
+
+def test_a_run_is_as_long_as_its_scenario_and_can_be_played_on() -> None:
+    scenario = Scenario.from_yaml("andrade-ramp")
+    backend = SimulatorBackend(ScenarioEpisodes(scenario, control_period_s=30.0))
+    with pytest.raises(RuntimeError, match="reset"):
+        _ = backend.context
+    backend.reset(0)
+    assert backend.context.num_steps == 40
+    for _ in range(45):
+        assert np.isfinite(backend.observe().slices).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 64, 256])
+def test_any_number_of_slices(count: int) -> None:
+    ramp = ScenarioEpisodes(Scenario.from_yaml("andrade-ramp"))
+    backend = SimulatorBackend(repeated_slices(ramp, count))
+    telemetry = backend.reset(0)
+    assert telemetry.slices.shape == (8, count, 1)
+    assert np.all(telemetry.carried_mbps > 0)
+
+
+def test_lanes_are_nodes_of_their_own() -> None:
+    """The same causes with other knobs in one lane change that lane only."""
+
+    class TwoLanes(MixtureEpisodes):
+        def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+            episode = super().draw(lanes, rng)
+            return replace(episode, period_s=np.ones(lanes, np.float32))
+
+    episodes = TwoLanes(Mixture(slices="training-eight", hardware="andrade"))
+    backends = [SimulatorBackend(episodes, 2) for _ in range(2)]
+    free, bound = (Knobs.none(8, 2) for _ in range(2))
+    bound.cpu_limit_mcpu[:, 1] = 30
+    for backend, knobs in zip(backends, (free, bound), strict=True):
+        backend.reset(11)
+        backend.apply(knobs)
+        for _ in range(20):
+            backend.observe()
+    one, other = (backend.engine.telemetry.slices for backend in backends)
+    np.testing.assert_array_equal(one[:, :, 0], other[:, :, 0])
+    assert not np.array_equal(one[:, :, 1], other[:, :, 1])
