@@ -32,7 +32,8 @@ class OracleConfig:
     Attributes:
         candidates: plans per lane that are played side by side, C.
         iterations: rounds of variation and selection at each planning.
-        horizon: control periods that a plan is judged on.
+        horizon: control periods that a plan is judged on. The simulator's queues hold a fraction of a second, so that a
+            few periods of a second see all that a decision does; periods of milliseconds need more of them.
         segments: pieces of constant knobs in a plan, P, of equal length.
         replan_every: control periods between two plannings, at most the horizon.
         elites: plans that survive a round and are varied in the next.
@@ -42,9 +43,9 @@ class OracleConfig:
 
     candidates: int = 64
     iterations: int = 3
-    horizon: int = 10
+    horizon: int = 4
     segments: int = 2
-    replan_every: int = 5
+    replan_every: int = 2
     elites: int = 4
     mutation: tuple[float, float, float] = (0.25, 0.25, 0.02)
     steps: tuple[float, ...] = (0.05, 0.15, 0.5)

@@ -14,6 +14,8 @@ from .bounds import most_cpu_mcpu, smoothing, within_bounds
 
 # Rates are lost in per cents where delays are lost in factors: this brings both errors to one scale.
 RATE_GAIN = np.float32(4.0)
+# Using this share of what its threads can use, a slice is as good as saturated.
+SATURATED = np.float32(0.98)
 # A slice that carries this share of what it offers carries everything, as far as a measurement can tell.
 ALL_OF_IT = np.float32(0.995)
 
@@ -31,13 +33,15 @@ class ReactiveConfig:
         slack: a slice this far below its set points can give CPU away.
         nice_proportional, nice_integral: nice levels per unit of error.
         limit_integral: logarithm of the CPU limit per unit of the errors above.
+        saturated: how much the error of a slice counts for others when it has all the CPU that its threads can use:
+            they can then help it only by leaving SMT siblings idle, which on some nodes is much, on others nothing.
         release: speed of giving back relative to taking.
         nice_slew_per_s: nice levels per second, at least one level a period.
         limit_step: most that a limit may shrink or grow in one period, as a logarithm.
     """
 
     setpoint: float = 0.7
-    rate_margin: float = 0.05
+    rate_margin: float = 0.02
     error_s: float = 0.2
     integral_s: float = 5.0
     error_limit: float = 1.0
@@ -45,7 +49,8 @@ class ReactiveConfig:
     nice_proportional: float = 2.0
     nice_integral: float = 10.0
     limit_integral: float = 1.0
-    release: float = 0.02
+    saturated: float = 0.05
+    release: float = 0.15
     nice_slew_per_s: float = 10.0
     limit_step: float = 0.5
 
@@ -54,7 +59,8 @@ class ReactiveSla:
     """PI control of the group weight of slices that miss their promise, and of the CPU limits of those below them.
 
     e = log(p99 / (setpoint x bound)), or the logarithm of the missing rate where that is worse, averaged. Slice i is
-    under pressure from the slices of higher weight w that miss: a_i = max over j of max(e_j, 0) (1 - w_i / w_j). Then
+    under pressure from the slices of higher weight w that miss: a_i = max over j of max(e_j, 0) (1 - w_i / w_j), less
+    where the threads of j are saturated already. Then
 
     - boost = Kp (e - a) + Ki sum(e - a), kept in the nice range (anti-windup: the sum is clamped to that range), and
       nice = -boost: a slice that misses gets weight, one under pressure loses it. Below its set point, and without
@@ -80,6 +86,7 @@ class ReactiveSla:
         self._precedence = np.maximum(1.0 - weight[:, None] / weight[None], 0.0)
         self._nice_low, self._nice_high = slices.bound("nice", 0), slices.bound("nice", 1)
         self._most, self._least = most_cpu_mcpu(slices, context), slices.bound("cpu_limit_mcpu", 0)
+        self._usable = np.float32(1e3) * np.minimum(context.threads, context.logical_cpus)
         self._gain = smoothing(context.period_s, cfg.integral_s)
         self._error_alpha = smoothing(context.period_s, cfg.error_s)
         self._nice_step = np.maximum(cfg.nice_slew_per_s * context.period_s, 1.0)
@@ -93,7 +100,9 @@ class ReactiveSla:
         """One step of the loop."""
         self._measure(telemetry)
         missed = np.maximum(self._error, 0.0)
-        pressure = (self._precedence * missed[None]).max(axis=1)
+        saturated = self._use >= SATURATED * self._usable
+        heard = np.where(saturated, np.float32(self.config.saturated) * missed, missed)
+        pressure = (self._precedence * heard[None]).max(axis=1)
         self._weigh(missed, pressure)
         self._limit_those_below(pressure)
         nice = -np.rint(self._boost)

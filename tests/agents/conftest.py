@@ -21,7 +21,7 @@ from slicepilot.env.slices import FloatArray, KnobBounds, Promises, Sla, SliceSe
 from slicepilot.env.telemetry import Telemetry
 
 # Four logical CPUs on two cores; 45 Mbit/s of 1470 B packets cost a fifth of a CPU.
-NODE = Hardware(cpu_cv=0.05, cpu_tau_s=5.0)
+NODE = Hardware(smt_yield=0.9, cpu_cv=0.05, cpu_tau_s=5.0)
 
 
 def slice_set(count: int) -> SliceSet:
@@ -127,7 +127,7 @@ def loads() -> Callable[..., Loads]:
 
 @pytest.fixture
 def contended(loads: Callable[..., Loads]) -> Loads:
-    """Five slices; when all cores are busy, each runs too slowly for slice 1."""
+    """Five slices that want more than the node has, and a share of a fifth is too little for slice 1."""
     return loads([180.0, 200.0, 200.0, 200.0, 200.0], 120, join_s=20.0)
 
 

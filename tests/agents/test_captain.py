@@ -116,7 +116,7 @@ def test_slices_of_less_weight_are_allowed_more_throttling(slice_set: Any) -> No
 
 
 def test_short_control_periods_are_joined_to_cfs_periods(light: Any, loads: Any, play: Any) -> None:
-    run = loads([60.0, 45.0, 45.0], 6000, period_s=0.002)
+    run = loads([60.0, 45.0, 45.0], 4000, period_s=0.002)
     limit = limits(play(Captain(), run))
     changes = np.nonzero((np.diff(limit, axis=0) != 0).any(axis=(1, 2)))[0] + 1
     # The window of 50 CFS periods is full after 5 s; then at most one scale-down a second, and roll-backs.

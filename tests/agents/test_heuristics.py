@@ -38,7 +38,7 @@ def test_reactive_control_gives_back_what_it_took(loads: Any, play: Any) -> None
     assert (knobs[-1].nice == 0).all()
 
 
-@pytest.mark.parametrize(("period_s", "steps"), [(0.002, 3000), (0.1, 600), (10.0, 30), (30.0, 20)])
+@pytest.mark.parametrize(("period_s", "steps"), [(0.002, 2000), (0.1, 600), (10.0, 30), (30.0, 20)])
 def test_reactive_control_helps_at_any_control_period(loads: Any, play: Any, period_s: float, steps: int) -> None:
     run = loads([180.0, 200.0, 200.0, 200.0, 200.0], steps, period_s=period_s, join_s=0.1 * steps * period_s)
     before, after = play(no_control(), run), play(ReactiveSla(), run)

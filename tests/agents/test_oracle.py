@@ -93,12 +93,12 @@ def test_oracle_is_at_least_as_good_as_the_agents_it_asks(contended: Any, play: 
 
 def test_oracle_takes_up_a_proposal_that_it_would_not_find(contended: Any, play: Any) -> None:
     # One round of four plans and no variation: it can do little more than choose.
-    choosing = OracleConfig(candidates=4, iterations=1, elites=2, mutation=(0.0, 0.0, 0.0))
+    choosing = OracleConfig(candidates=4, iterations=1, elites=2, segments=1, mutation=(0.0, 0.0, 0.0))
     good = play(Oracle(config=QUICK), contended).knobs[-1]
     setting = FixedAgent("found before", good.cpu_limit_mcpu[:, 0], good.nice[:, 0], good.egress_mbps[:, 0])
     alone = play(Oracle(config=choosing), contended).returns
     advised = play(Oracle(config=choosing, proposals=(setting,)), contended).returns
-    assert (advised > alone + 10).all()
+    assert (advised > alone + 1).all()
     assert (advised >= play(setting, contended).returns - 1).all()
 
 
@@ -131,7 +131,7 @@ def test_oracle_needs_its_simulator() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"replan_every": 11}, "replan_every = 11"),
+        ({"replan_every": 5}, "replan_every = 5"),
         ({"segments": 0}, "segments = 0"),
         ({"elites": 64}, "elites = 64"),
     ],
