@@ -70,8 +70,10 @@ def _subjects(results: Iterable[ScenarioResult]) -> list[str]:
     return list(dict.fromkeys(name for r in results for name in r.subjects))
 
 
-def _table(head: Iterable[str], rows: Iterable[str]) -> str:
-    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+def _table(head: Iterable[str], rows: Iterable[str], words: Iterable[str] = ()) -> str:
+    """A table that scrolls on its own; columns named in ``words`` hold text, the others figures."""
+    left = set(words)
+    cells = "".join(f'<th scope="col"{" class=words" if name in left else ""}>{escape(name)}</th>' for name in head)
     table = f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f'<div class="scroll" tabindex="0">{table}</div>'
 
@@ -153,15 +155,15 @@ def _verdict_table(verdicts: dict[str, Verdict]) -> str:
         "Gap to the oracle",
         "Dominated by",
     )
-    return _table(head, rows)
+    return _table(head, rows, words=("Best fixed setting in hindsight", "Dominated by"))
 
 
 def _ratio_cell(found: Interval | None) -> str:
     if found is None:
         return "<td>–</td>"
-    kind, word = ("good", "less") if found.high < 1 else ("bad", "more") if found.low > 1 else ("", "equal")
+    kind, word = ("good", " less") if found.high < 1 else ("bad", " more") if found.low > 1 else ("", "")
     return (
-        f'<td><span class="{kind}">{ratio(found.value)} {word}</span>'
+        f'<td><span class="{kind}">{ratio(found.value)}{word}</span>'
         f"<small>{ratio(found.low)} to {ratio(found.high)}</small></td>"
     )
 

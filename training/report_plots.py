@@ -17,7 +17,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from .evaluation import AgentResult, ScenarioResult
 from .report_text import short_list
@@ -28,6 +28,8 @@ from .statistics import Interval
 WIDTH_IN = 5.3
 TRACE_POINTS = 200
 MANY_SLICES = 7
+LEGEND_COLUMNS = 4
+CLUSTERS = 45
 
 # Stand-ins that the SVG is drawn with; `_to_html` swaps each for its CSS variable.
 INK, MUTED, GRID, FAINT = "#010101", "#020202", "#030303", "#040404"
@@ -38,6 +40,7 @@ _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", FAINT: "--faint"} 
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
 MARKERS = {"learned": "*", "oracle": "D", "adaptive": "^", "fixed": "o", "reference": "o"}
 
+_LONG = re.compile(r"(?<=\d)(\.\d)\d+")
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "font.size": 9.5,
@@ -62,16 +65,31 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.labelcolor": INK,
     "lines.linewidth": 1.4,
-    "figure.constrained_layout.use": True,
+    "path.simplify_threshold": 0.6,
 }
 
 
 @contextmanager
-def _figure(height_in: float, rows: int = 1, ratios: Sequence[float] | None = None) -> Iterator[tuple[Figure, Any]]:
+def _figure(
+    height_in: float, left_in: float, bottom_in: float = 0.5, ratios: Sequence[float] = (1.0,)
+) -> Iterator[tuple[Figure, Any]]:
+    """A figure of stacked axes with fixed margins: automatic layouts draw everything several times."""
     with mpl.rc_context(cast(Any, _STYLE)):
         figure = Figure(figsize=(WIDTH_IN, height_in))
-        axes = figure.subplots(rows, 1, sharex=rows > 1, squeeze=False, height_ratios=ratios)[:, 0]
+        axes = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
+        figure.subplots_adjust(
+            left=left_in / WIDTH_IN,
+            right=1 - 0.12 / WIDTH_IN,
+            bottom=bottom_in / height_in,
+            top=1 - 0.3 / height_in,
+            hspace=0.18,
+        )
         yield figure, axes
+
+
+def _width_in(labels: Sequence[str]) -> float:
+    """Room for tick labels, as estimated from their length."""
+    return 0.2 + 0.075 * max(map(len, labels))
 
 
 def _to_html(figure: Figure, label: str) -> str:
@@ -90,7 +108,7 @@ def _to_html(figure: Figure, label: str) -> str:
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r"(font: [^;\"]*?px)[^;\"]*", r"\1 var(--sans)", svg)
-    svg = re.sub(r"(?<=\d)(\.\d)\d+", r"\1", svg)
+    svg = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda found: _LONG.sub(r"\1", found.group()), svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     svg = re.sub(
@@ -108,7 +126,7 @@ def _plain(value: float, _: int) -> str:
 
 def _log(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(_plain))
-    axis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axis.set_minor_locator(NullLocator())
 
 
 def _slice_colours(result: ScenarioResult) -> list[str]:
@@ -135,28 +153,31 @@ def pareto(result: ScenarioResult) -> str:
 
     References with fewer slices may lie far below the rest: they are drawn at the lower edge with their figure.
     """
-    points: dict[tuple[float, float], list[AgentResult]] = {}
-    for agent in result.agents:
-        x, y = (float(agent.scores[key].mean()) for key in ("slice1_loss_pct", "others_loss_pct"))
-        if np.isfinite(x) and np.isfinite(y) and _active_others(agent):
-            points.setdefault((round(x), round(y)), []).append(agent)
-    heights = [y for (_, y), agents in points.items() if any(a.role != "reference" for a in agents)]
-    floor = min(heights) - 0.18 * max(np.ptp(heights), 10.0)
+    shown = [a for a in result.agents if a.role != "reference" or _active_others(a)]
+    at = {a.name: (float(a.scores["slice1_loss_pct"].mean()), float(a.scores["others_loss_pct"].mean())) for a in shown}
+    rivals = np.asarray([at[a.name] for a in result.rivals])
+    floor = rivals[:, 1].min() - 0.18 * max(np.ptp(rivals[:, 1]), 10.0)
+    cell = np.maximum(np.ptp(rivals, axis=0), 1.0) / CLUSTERS
+    clusters: dict[tuple[int, int], list[AgentResult]] = {}
+    for agent in shown:
+        x, y = at[agent.name] / cell
+        clusters.setdefault((round(x), round(y)), []).append(agent)
     styles = agent_styles(result)
-    with _figure(4.4) as (figure, (axes,)):
+    with _figure(4.4, 0.6) as (figure, (axes,)):
         marks = []
-        for (x, y), agents in points.items():
-            at = (x, max(y, floor))
+        for agents in clusters.values():
             for agent in agents:
                 colour = styles.get(agent.name, (MUTED, "-"))[0] if agent.role != "fixed" else MUTED
                 hollow, own = agent.role == "reference", agent.name in result.subjects
+                x, y = at[agent.name]
                 axes.plot(
-                    *at, MARKERS[agent.role], color=colour, mfc="none" if hollow else colour, ms=10 if own else 6,
-                    zorder=4 if own else 3,
+                    x, max(y, floor), MARKERS[agent.role], color=colour, mfc="none" if hollow else colour,
+                    ms=10 if own else 6, zorder=4 if own else 3,
                 )  # fmt: skip
+            x, y = np.mean([at[a.name] for a in agents], axis=0)
             label = _cluster_label(agents) + (f" ({y:.0f}%)" if y < floor else "")
-            marks.append((at, label, any(a.name in styles for a in agents)))
-        front = _front([(x, y) for (x, y), agents in points.items() if any(a.role == "fixed" for a in agents)])
+            marks.append(((x, max(y, floor)), label, any(a.name in styles for a in agents)))
+        front = _front([at[a.name] for a in result.rivals if a.role == "fixed"])
         if front:
             axes.step(*zip(*front, strict=True), where="post", color=MUTED, lw=1, ls=DASHES[1], zorder=1)
         axes.set_title("What each setting costs whom")
@@ -205,7 +226,7 @@ def _place_labels(figure: Figure, axes: Axes, marks: Sequence[tuple[tuple[float,
 
 
 def _active_others(agent: AgentResult) -> bool:
-    return agent.role != "reference" or bool(agent.scores["others_loss_pct"].mean() < 99.9)
+    return bool(agent.scores["others_loss_pct"].mean() < 99.9)
 
 
 def _cluster_label(agents: Sequence[AgentResult]) -> str:
@@ -229,7 +250,7 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def delay_ecdf(result: ScenarioResult) -> str:
     """Distribution of the priority slice's delay by the volume carried, for the featured agents, with its bound."""
-    with _figure(4.4) as (figure, (axes,)):
+    with _figure(4.4, 0.55) as (figure, (axes,)):
         for name, (colour, dash) in agent_styles(result).items():
             delays_ms = np.maximum(result.agent(name).ecdf_us * 1e-3, 1e-3)
             axes.plot(delays_ms, 100 * ECDF_LEVELS, color=colour, ls=dash, label=_short(name))
@@ -258,7 +279,8 @@ def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
     names = [a.name for a in sorted(short_list(result), key=lambda a: a.scores["sla_violation_s"].mean())]
     summaries = [result.summary(name, key) for name in names]
     styles = agent_styles(result)
-    with _figure(0.9 + 0.27 * len(names)) as (figure, (axes,)):
+    shown = [_short(name) for name in names]
+    with _figure(0.9 + 0.27 * len(names), _width_in(shown)) as (figure, (axes,)):
         at = np.arange(len(names))[::-1]
         values = np.asarray([s.value for s in summaries])
         spread = np.asarray([[s.value - s.low for s in summaries], [s.high - s.value for s in summaries]])
@@ -266,7 +288,7 @@ def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
         axes.errorbar(
             values, at, xerr=np.maximum(spread, 0), fmt="none", color=INK, ecolor=INK, elinewidth=1, capsize=2.5
         )
-        axes.set_yticks(at, [_short(n) for n in names])
+        axes.set_yticks(at, shown)
         right = max(float((values + spread[1]).max()), 1e-9)
         for y, summary in zip(at, summaries, strict=True):
             axes.annotate(
@@ -289,8 +311,10 @@ def over_time(result: ScenarioResult, name: str) -> str:
     trace, time_s = _thinned(trace, result.period_s)
     moved = [row for row in KNOBS_KEPT if not _constant(trace[SERIES.index(row)])]
     rows = ["carried_mbps", "delay_p99_us", *moved]
-    with _figure(1.0 + 1.25 * len(rows), len(rows), [1.3, 1.3, *[1.0] * len(moved)]) as (figure, axes):
-        colours = _slice_colours(result)
+    colours = _slice_colours(result)
+    legend_rows = -(-len(colours) // LEGEND_COLUMNS) if len(colours) <= MANY_SLICES else 1
+    bottom_in, ratios = 0.55 + 0.19 * legend_rows, [1.3, 1.3, *[1.0] * len(moved)]
+    with _figure(0.3 + bottom_in + 1.0 * sum(ratios), 0.75, bottom_in, ratios) as (figure, axes):
         order = [s for s in range(len(colours)) if s != result.priority_index] + [result.priority_index]
         for axis, row in zip(axes, rows, strict=True):
             values = _finite(trace[SERIES.index(row)], row)
@@ -304,13 +328,12 @@ def over_time(result: ScenarioResult, name: str) -> str:
                 )  # fmt: skip
             _label_row(axis, row)
         axes[0].set_title(f"{_short(name)}" + ("" if moved else " (knobs never move)"))
-        handles, labels = axes[0].get_legend_handles_labels()
-        handles, labels = handles[::-1], labels[::-1]
+        by_label = dict(zip(*axes[0].get_legend_handles_labels()[::-1], strict=True))
+        labels = [name for name in result.slice_names if name in by_label]
+        handles = [by_label[name] for name in labels]
         if len(colours) > MANY_SLICES:
             labels = [f"{labels[0]} (priority); the other {len(colours) - 1} in grey"]
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8, handlelength=2.2
-        )
+        figure.legend(handles, labels, loc="lower center", ncols=LEGEND_COLUMNS, fontsize=8, handlelength=2.2)
         axes[-1].set_xlabel("time, s")
         return _to_html(figure, f"{result.scenario}: throughput, delay and knobs over time under {name}")
 
@@ -361,15 +384,16 @@ def _label_row(axes: Axes, row: str) -> None:
 def overall(names: Sequence[str], summaries: Sequence[Interval], subjects: Sequence[str]) -> str:
     """Return over all scenarios as points with intervals, the best at the top."""
     order = sorted(range(len(names)), key=lambda i: -summaries[i].value)
-    with _figure(0.9 + 0.24 * len(names)) as (figure, (axes,)):
+    shown = [_short(names[i]) for i in order]
+    with _figure(0.9 + 0.24 * len(names), _width_in(shown)) as (figure, (axes,)):
         for row, i in enumerate(order):
             summary, mine = summaries[i], names[i] in subjects
             colour = SERIES_COLOURS[0] if mine else MUTED
             axes.plot([summary.low, summary.high], [-row, -row], color=colour, lw=3 if mine else 2, alpha=0.75)
             axes.plot(summary.value, -row, "*" if mine else "o", color=colour, ms=11 if mine else 5)
-        axes.set_yticks(-np.arange(len(names)), [_short(names[i]) for i in order])
+        axes.set_yticks(-np.arange(len(names)), shown)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
         axes.set_title("Return over all scenarios")
-        axes.set_xlabel("mean reward per period, interquartile mean with 95% interval")
+        axes.set_xlabel("return (more is better)")
         return _to_html(figure, "Return of every agent over all scenarios")

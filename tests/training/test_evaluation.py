@@ -22,7 +22,7 @@ from slicepilot.training.evaluation import (
     role_of,
 )
 from slicepilot.training.report import render
-from slicepilot.training.results import Evaluation, Provenance, hardware_fits, read, save
+from slicepilot.training.results import Evaluation, Provenance, hardware_fits, log_evaluation, read, save
 from slicepilot.training.rollouts import only_active, play
 from slicepilot.training.scores import delay_p99_us, in_window, score, violation_s
 from slicepilot.training.statistics import Interval
@@ -276,13 +276,34 @@ def test_damaged_results_are_refused_in_one_line(evaluation: Evaluation, tmp_pat
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["default", "quick"])
+@pytest.mark.parametrize("name", ["default", "demo"])
 def test_shipped_configurations_name_what_exists(name: str) -> None:
     config = EvaluationConfig.from_yaml(name)
     for scenario in config.scenarios:
         assert Scenario.from_yaml(scenario).name == scenario
     assert set(config.loss_window_s) <= set(config.scenarios)
     assert config.loss_window_s["andrade-ramp"] == (900, 1200), "the last five minutes, as in the study"
+
+
+@pytest.mark.slow
+def test_figures_and_report_go_to_mlflow(
+    evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "report.html").write_text("<!DOCTYPE html>")
+    run_id = log_evaluation(evaluation, tmp_path / "report.html")
+    import mlflow
+
+    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    run = client.get_run(run_id)
+    result = evaluation.scenarios[0]
+    prefix = f"eval/{result.scenario}/reactive-sla"
+    seconds = result.summary("reactive-sla", "sla_violation_s").value
+    assert run.data.metrics[f"{prefix}/sla_violation_s"] == pytest.approx(seconds)
+    assert run.data.metrics[f"{prefix}/fixed_dominated"] == len(result.verdict("reactive-sla").dominated)
+    assert run.info.status == "FINISHED"
+    assert [entry.path for entry in client.list_artifacts(run_id, "evaluation")] == ["evaluation/report.html"]
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
