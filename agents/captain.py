@@ -19,7 +19,7 @@ MIN_WINDOW = 5
 
 @dataclass(frozen=True)
 class CaptainConfig:
-    """Constants of the paper's evaluation; periods are CFS periods of 100 ms.
+    """Constants as in the authors' published implementation; periods are CFS periods of 100 ms.
 
     Attributes:
         decide_periods: N, periods between two decisions.
