@@ -1,0 +1,168 @@
+"""The published experiments on the shipped node: findings in sign, figures within the calibration's bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slicepilot.configs import ConfigError
+from slicepilot.data.reference import calibration_rows, published_settings
+from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.simulator.study import (
+    StudyEpisodes,
+    find_settings,
+    fit_errors_pct,
+    relative_errors,
+    requests_of,
+    run_study,
+    setting_knobs,
+)
+
+ALL = tuple(setting.experiment for setting in published_settings())
+
+
+@pytest.fixture(scope="module")
+def results() -> list[dict[str, Any]]:
+    """All 26 experiments, ten repetitions each as in the study."""
+    return run_study(ALL, Hardware.from_yaml("andrade"), repetitions=10, seed=0)
+
+
+@pytest.fixture(scope="module")
+def of(results: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    return {result["experiment"]: result for result in results}
+
+
+def test_results_have_the_documented_shape(results: list[dict[str, Any]]) -> None:
+    assert [result["experiment"] for result in results] == list(ALL)
+    for result in results:
+        assert set(result) == {"experiment", "throughput_mbps", "latency_ms"}
+        for metric in ("throughput_mbps", "latency_ms"):
+            assert set(result[metric]) == {"slice1", "others"}
+            for group, values in result[metric].items():
+                if result["experiment"] == 1 and group == "others":
+                    assert values is None
+                    continue
+                assert set(values) == {"mean", "median", "std"}
+                assert all(isinstance(v, float) and np.isfinite(v) and v >= 0 for v in values.values())
+
+
+def test_throughput_is_within_the_calibrations_bounds(results: list[dict[str, Any]]) -> None:
+    errors = fit_errors_pct(results, calibration_rows())
+    assert errors["throughput_mean_slice1_mape_pct"] <= 4
+    assert errors["throughput_mean_others_mape_pct"] <= 8
+
+
+def test_median_latency_is_within_the_calibrations_bounds(results: list[dict[str, Any]]) -> None:
+    errors = fit_errors_pct(results, calibration_rows())
+    assert errors["latency_median_slice1_mape_pct"] <= 15
+    assert errors["latency_median_others_mape_pct"] <= 25
+
+
+@pytest.mark.parametrize("number", [9, 10])
+def test_nice_alone_changes_nothing(of: dict[int, dict[str, Any]], number: int) -> None:
+    """Beyond noise: between experiments 5, 9 and 10 only the seeds of the lanes differ."""
+    for metric, tolerance in (("throughput_mbps", 0.06), ("latency_ms", 0.12)):
+        for group in ("slice1", "others"):
+            free, reniced = (of[n][metric][group]["median"] for n in (5, number))
+            assert reniced == pytest.approx(free, rel=tolerance)
+
+
+def test_nice_alone_changes_nothing_at_all_on_the_same_noise() -> None:
+    free, reniced = (
+        run_study([n], Hardware.from_yaml("andrade"), repetitions=2, seed=3, period_s=5.0)[0] for n in (5, 10)
+    )
+    assert {k: v for k, v in free.items() if k != "experiment"} == {
+        k: v for k, v in reniced.items() if k != "experiment"
+    }
+
+
+def test_a_quarter_cpu_for_the_others_lifts_slice1_and_halves_them(of: dict[int, dict[str, Any]]) -> None:
+    free, bound = of[5]["throughput_mbps"], of[8]["throughput_mbps"]
+    assert bound["slice1"]["mean"] > 1.15 * free["slice1"]["mean"]
+    assert bound["others"]["mean"] <= 0.5 * free["others"]["mean"]
+    assert of[8]["latency_ms"]["slice1"]["median"] < 0.7 * of[5]["latency_ms"]["slice1"]["median"]
+
+
+def test_the_others_limit_trades_their_throughput_for_slice1s_delay(of: dict[int, dict[str, Any]]) -> None:
+    order = [of[number] for number in (5, 7, 8)]
+    others = [result["throughput_mbps"]["others"]["mean"] for result in order]
+    slice1 = [result["throughput_mbps"]["slice1"]["mean"] for result in order]
+    delay = [result["latency_ms"]["slice1"]["median"] for result in order]
+    assert others[0] > others[1] > others[2]
+    assert slice1[0] < slice1[1] < slice1[2]
+    assert delay[0] > delay[1] > delay[2]
+    assert of[8]["latency_ms"]["others"]["median"] > of[5]["latency_ms"]["others"]["median"]
+
+
+def test_a_request_for_slice1_alone_helps_it(of: dict[int, dict[str, Any]]) -> None:
+    """Experiment 6: a limit that never binds, but the request that Kubernetes derives from it gives weight."""
+    assert of[6]["throughput_mbps"]["slice1"]["mean"] > 1.05 * of[5]["throughput_mbps"]["slice1"]["mean"]
+    assert of[6]["latency_ms"]["slice1"]["median"] < of[5]["latency_ms"]["slice1"]["median"]
+
+
+def test_75_mbps_starves_the_others(of: dict[int, dict[str, Any]]) -> None:
+    assert of[13]["throughput_mbps"]["others"]["mean"] < 10
+    assert of[13]["latency_ms"]["others"]["median"] > 10_000
+    assert of[13]["throughput_mbps"]["slice1"]["mean"] > 1.1 * of[5]["throughput_mbps"]["slice1"]["mean"]
+
+
+def test_150_mbps_shows_the_onset(of: dict[int, dict[str, Any]]) -> None:
+    """Rare samples of many seconds: the mean is far above the median, throughput hardly suffers."""
+    latency = of[12]["latency_ms"]["others"]
+    assert latency["mean"] > 2 * latency["median"]
+    assert latency["median"] < 2_000
+    assert latency["std"] > 3_000
+    assert of[12]["throughput_mbps"]["others"]["mean"] > 0.8 * of[5]["throughput_mbps"]["others"]["mean"]
+
+
+@pytest.mark.parametrize(("plain", "with_shaper"), [(5, 11), (6, 17), (7, 18), (8, 19)])
+def test_a_shaper_without_a_rate_does_nothing_much(of: dict[int, dict[str, Any]], plain: int, with_shaper: int) -> None:
+    for group in ("slice1", "others"):
+        means = [of[n]["throughput_mbps"][group]["mean"] for n in (plain, with_shaper)]
+        assert means[1] == pytest.approx(means[0], rel=0.06)
+
+
+def test_more_slices_leave_less_for_each(of: dict[int, dict[str, Any]]) -> None:
+    means = [of[number]["throughput_mbps"]["slice1"]["mean"] for number in range(1, 6)]
+    delays = [of[number]["latency_ms"]["slice1"]["median"] for number in range(1, 6)]
+    assert means[0] > means[3] > means[4]
+    assert delays[0] < delays[3] < delays[4]
+
+
+def test_settings_become_knobs_and_requests() -> None:
+    [setting] = find_settings([16])
+    knobs = setting_knobs(setting, 5)
+    assert knobs.nice_scope == "process"
+    np.testing.assert_array_equal(knobs.cpu_limit_mcpu[:, 0], [1000, 250, 250, 250, 250])
+    np.testing.assert_array_equal(knobs.nice[:, 0], [-5, 5, 5, 5, 5])
+    assert np.isinf(knobs.egress_mbps).all()
+    np.testing.assert_array_equal(requests_of(knobs), knobs.cpu_limit_mcpu)
+    [free] = find_settings([5])
+    assert np.all(requests_of(setting_knobs(free, 5)) == 0)
+
+
+def test_slices_that_an_experiment_leaves_out_send_nothing() -> None:
+    episodes = StudyEpisodes(find_settings([1, 3]), 2, Hardware(), 1.0)
+    episode = episodes.draw(episodes.lanes, np.random.default_rng(0))
+    sending = episode.traffic.flow_mbps[0] > 0
+    np.testing.assert_array_equal(sending.sum(axis=0), [1, 1, 3, 3])
+
+
+@pytest.mark.parametrize("number", [0, 27, -1])
+def test_an_unknown_experiment_is_named(number: int) -> None:
+    with pytest.raises(ConfigError, match=rf"experiments: unknown number {number}; accepted: 1 to 26"):
+        run_study([5, number], Hardware())
+
+
+def test_errors_compare_what_was_published_only(results: list[dict[str, Any]]) -> None:
+    errors = relative_errors(results, calibration_rows())
+    assert len(errors) == 2 * len(calibration_rows())
+    assert {number for number, *_ in errors} == {row.experiment for row in calibration_rows()}
+    exact = [r for r in calibration_rows() if r.experiment == 5]
+    same = {"experiment": 5, "throughput_mbps": {}, "latency_ms": {}}
+    for row in exact:
+        metric = "throughput_mbps" if row.metric == "throughput" else "latency_ms"
+        same[metric][row.group] = {"mean": row.mean, "median": row.median, "std": row.std}  # type: ignore[index]
+    assert set(relative_errors([same], exact).values()) == {0.0}
