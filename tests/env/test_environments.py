@@ -239,13 +239,16 @@ def test_reward_terms_mean_what_their_documentation_says() -> None:
     assert held["cpu_held"] == pytest.approx(-0.25)
     assert -1 <= held["churn"] < 0
 
-    slow = all_well()
-    slow.delay_p99_us[0] = 2 * context.promises.delay_bound_us[0]
-    broken, _ = judged(slow, free)
-    # Half a promise kept counts a quarter of the slice's share of the weight.
+    # A broken promise costs at most the slice's share of the weight, and the more the further it is from kept.
     share = float(context.promises.weight[0, 0] / context.promises.weight.sum())
-    assert broken["sla"] == pytest.approx(1 - 0.75 * share, rel=1e-3)
-    assert broken["delay"] < well["delay"]
+    late = []
+    for times in (0.9, 2, 20):
+        slow = all_well()
+        slow.delay_p99_us[0] = times * context.promises.delay_bound_us[0]
+        late.append(judged(slow, free)[0])
+    assert late[0]["sla"] == pytest.approx(1)
+    assert 1 - share < late[2]["sla"] < late[1]["sla"] < 1 - 0.3 * share
+    assert late[2]["delay"] < late[1]["delay"] < well["delay"]
 
     starved = all_well()
     starved.carried_mbps[1:] = 20.0
