@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 RESULTS = Path("reports/evaluation")
 REFRESH_PERIODS = 100
-# Under these, shares of the node and published values are the same settings.
-STUDY_CPUS, STUDY_UPLINK_MBPS = 4.0, 1000.0
+# On a node about as large as the study's, published settings are played as published, elsewhere as shares of the node.
+STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
 
 
 def evaluate(
@@ -137,8 +137,8 @@ def _cast(scenario: Scenario, config: EvaluationConfig, learned: Sequence[Learne
     from ...env.reward import RewardWeights
 
     node = scenario.hardware_spec()
-    scaled = (node.logical_cpus, node.uplink_mbps) != (STUDY_CPUS, STUDY_UPLINK_MBPS)
-    known = available(scaled)
+    alike = node.logical_cpus == STUDY_CPUS and abs(node.uplink_mbps / STUDY_UPLINK_MBPS - 1.0) <= ABOUT
+    known = available(scaled=not alike)
     names: list[str] = []
     for pattern in config.agents:
         matching = [name for name in known if fnmatchcase(name, pattern)] if "*" in pattern else [pattern]
@@ -167,6 +167,7 @@ def print_result(result: ScenarioResult) -> None:
         title=f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
         box=SIMPLE_HEAD,
         padding=(0, 1),
+        pad_edge=False,
         title_justify="left",
     )
     table.add_column("agent", no_wrap=True)
