@@ -43,9 +43,7 @@ def lines_matching(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
         if path.is_symlink() or not path.is_file():
             continue
         lines = path.read_bytes().decode(errors="replace").splitlines()
-        found += [
-            f"{file}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if pattern.search(line)
-        ]
+        found += [f"{file}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if pattern.search(line)]
     return found
 
 
@@ -80,9 +78,7 @@ def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
     logical_lines = re.sub(r"#.*", "", text.replace("\\\n", " ")).splitlines()
     requirements = [line for line in logical_lines if line.strip()]
     assert len(requirements) > 10
-    unpinned = [
-        line for line in requirements if not re.match(r"[a-z0-9][a-z0-9._-]*==\S+.*--hash=sha256:", line)
-    ]
+    unpinned = [line for line in requirements if not re.match(r"[a-z0-9][a-z0-9._-]*==\S+.*--hash=sha256:", line)]
     assert unpinned == []
 
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any, NoReturn
 
 import typer
+from pydantic import ValidationError
 
 from ...configs import ConfigError
 
@@ -35,12 +36,26 @@ def main() -> NoReturn:
     except ConfigError as error:
         _fail(str(error), 2)
     except UsageError as error:
-        _fail(error.format_message(), 2)
+        _fail(_explain(error), 2)
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is not installed: pip install 'slicepilot[train]'", 1)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Any) -> str:
+    """What a usage error says, with the value and what is accepted where Typer leaves them out."""
+    message: str = error.format_message()
+    command = error.ctx.command if error.ctx else None
+    if isinstance(error.__cause__, ValidationError):
+        first = error.__cause__.errors(include_url=False)[0]
+        return f"{error.param.opts[0]} = {first['input']}: {first['msg']}"
+    if getattr(error, "option_name", None) and command:
+        return f"{message}; accepted: {', '.join(opt for param in command.params for opt in param.opts)}"
+    if message and hasattr(command, "commands"):
+        return f"{message.rstrip('.')}; accepted: {', '.join(command.commands)}"
+    return message
 
 
 def _fail(message: str, code: int) -> NoReturn:

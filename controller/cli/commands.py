@@ -5,9 +5,10 @@ from __future__ import annotations
 import typer
 
 from .bench import bench
+from .demo import demo
+from .doctor import doctor
 from .evaluate import evaluate
 from .report import report
-from .doctor import doctor
 from .simulate import simulate
 from .train import train
 
@@ -15,6 +16,7 @@ from .train import train
 def register(app: typer.Typer) -> None:
     """Add every command to the application."""
     app.command()(doctor)
+    app.command()(demo)
     app.command()(simulate)
     app.command()(train)
     app.command()(evaluate)
