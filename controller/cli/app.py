@@ -47,14 +47,15 @@ def main() -> NoReturn:
 def _explain(error: Any) -> str:
     """What a usage error says, with the value and what is accepted where Typer leaves them out."""
     message: str = error.format_message()
-    command = error.ctx.command if error.ctx else None
+    command: Any = error.ctx.command if error.ctx else None
     if isinstance(error.__cause__, ValidationError):
         first = error.__cause__.errors(include_url=False)[0]
         return f"{error.param.opts[0]} = {first['input']}: {first['msg']}"
     if getattr(error, "option_name", None) and command:
-        return f"{message}; accepted: {', '.join(opt for param in command.params for opt in param.opts)}"
+        return f"{message}; accepted: {', '.join([opt for param in command.params for opt in param.opts] + ['--help'])}"
     if message and hasattr(command, "commands"):
-        return f"{message.rstrip('.')}; accepted: {', '.join(command.commands)}"
+        lead = message if message.endswith("?") else f"{message.rstrip('.')};"
+        return f"{lead} accepted: {', '.join(command.commands)}"
     return message
 
 
