@@ -1,0 +1,102 @@
+"""Finding, reading and validating YAML: each failure is one line."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import ConfigDict
+
+from slicepilot.configs import ConfigError, available, load, locate, read_yaml, validate
+
+
+@dataclass(frozen=True)
+class Thing:
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    rate_mbps: float
+    parts: tuple[int, ...] = ()
+
+
+def test_names_are_the_files_of_a_folder() -> None:
+    assert available("scenarios") == sorted(available("scenarios"))
+    assert "andrade-ramp" in available("scenarios")
+    assert locate("scenarios", "andrade-ramp").name == "andrade-ramp.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "andrade-rammp",
+            "scenarios: unknown name 'andrade-rammp'; did you mean andrade-ramp? accepted: .*andrade-ramp",
+        ),
+        ("zzz", "scenarios: unknown name 'zzz'; accepted: .*andrade-ramp"),
+        ("", "scenarios: unknown name ''; accepted: "),
+        ("not-there.yaml", "scenarios: file 'not-there.yaml' does not exist"),
+        ("some/where", "scenarios: file 'some/where' does not exist"),
+        ("../andrade-ramp", "scenarios: file '../andrade-ramp' does not exist"),
+    ],
+)
+def test_what_cannot_be_found(name: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        locate("scenarios", name)
+    assert re.match(message.replace("?", r"\?"), str(error.value)), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_the_users_wins_by_its_suffix(tmp_path: Path) -> None:
+    file = tmp_path / "andrade-ramp.yaml"
+    file.write_text("rate_mbps: 3\nparts: [1, 2]\n")
+    assert load("scenarios", file, Thing) == Thing(3.0, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [1, 2\nb: 3\n", "not valid YAML at line 2, column "),
+        (b"a: \x00", "not valid YAML"),
+        (b"\xff\xfe\xfa", "not valid YAML"),
+        (b"a: !!python/object/apply:os.getcwd []", "not valid YAML at line 1, column "),
+    ],
+)
+def test_what_cannot_be_parsed(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        read_yaml(file)
+    assert str(error.value).startswith(f"file {str(file)!r}: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Is a directory"):
+        read_yaml(tmp_path)
+    if os.geteuid() != 0:  # root may read anything
+        file = tmp_path / "secret.yaml"
+        file.touch(0o000)
+        with pytest.raises(ConfigError, match="Permission denied"):
+            read_yaml(file)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"rate_mbps": "fast"}, "x: rate_mbps = 'fast': "),
+        ({"rate_mbps": float("nan")}, "x: rate_mbps = nan: "),
+        ({"rate_mbps": 1, "colour": 2}, "x: colour = 2: unknown field"),
+        ({"rate_mbps": 1, "parts": [1, "two"]}, "x: parts.1 = 'two': "),
+        ({}, "x: rate_mbps = "),
+        (None, "x: document = None: "),
+        ([1, 2], "x: document = list: "),
+        ("text", "x: document = 'text': "),
+    ],
+)
+def test_the_first_violation_is_named(raw: object, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        validate(Thing, raw, "x")
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
