@@ -47,9 +47,9 @@ TERMS = tuple(f.name for f in fields(RewardWeights))
 class RewardModel:
     """Terms per lane, (L,) each.
 
-    sla: share of the weight whose promise is kept: 40% by yes or no, 40% by how much of the owed rate is carried, 20% by
-        delay bound over p99 delay (`slicepilot.env.promises.promise_scores`). The parts by degree go on counting where a
-        promise cannot be kept: a slice that is late anyway is not given up.
+    sla: share of the weight whose promise is kept: 40% by yes or no, 40% by how much of the owed rate is carried, 20%
+        by delay bound over p99 delay (`slicepilot.env.promises.promise_scores`). The parts by degree go on counting
+        where a promise cannot be kept: a slice that is late anyway is not given up.
     carried: what the slices other than the priority slice carry of what they offer.
     delay: minus the weighted p99 delay on a logarithmic scale (0 at none, -1 at 10 s).
     cpu_held: minus the share of the node's CPUs that limits hold (`slicepilot.env.promises.cpu_held`).
