@@ -19,7 +19,7 @@ from .telemetry import Telemetry
 
 DELAY_FULL_SCALE_MS = 1e4
 TINY = 1e-6
-KEPT_SHARE, RATE_SHARE, DELAY_SHARE = 0.4, 0.4, 0.2
+KEPT_SHARE, RATE_SHARE, DELAY_SHARE = 0.5, 0.3, 0.2
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -29,10 +29,10 @@ class RewardWeights:
     """How much each term counts; `RewardModel` says what it measures."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    sla: Weight = 1.0
-    carried: Weight = 0.5
+    sla: Weight = 2.0
+    carried: Weight = 2.5
     delay: Weight = 0.1
-    cpu_held: Weight = 0.1
+    cpu_held: Weight = 0.5
     churn: Weight = 0.02
 
     @classmethod
@@ -47,12 +47,12 @@ TERMS = tuple(f.name for f in fields(RewardWeights))
 class RewardModel:
     """Terms per lane, (L,) each.
 
-    sla: share of the weight whose promise is kept: 40% by yes or no, 40% by how much of the owed rate is carried, 20%
+    sla: share of the weight whose promise is kept: 50% by yes or no, 30% by how much of the owed rate is carried, 20%
         by delay bound over p99 delay (`slicepilot.env.promises.promise_scores`). The parts by degree go on counting
         where a promise cannot be kept: a slice that is late anyway is not given up.
     carried: what the slices other than the priority slice carry of what they offer.
     delay: minus the weighted p99 delay on a logarithmic scale (0 at none, -1 at 10 s).
-    cpu_held: minus the share of the node's CPUs that limits hold (`slicepilot.env.promises.cpu_held`).
+    cpu_held: minus what the limits hold over what they could hold: what the UPFs can use, or the node if that is more.
     churn: minus the mean change of the encoded knobs (full range = 2).
     """
 
@@ -109,7 +109,7 @@ def _score(
     """Fill ``terms`` (5, L) in the order of `TERMS` and ``reward`` (L,); all other arrays as in `RewardModel`."""
     num_slices, lanes = share.shape
     for lane in range(lanes):
-        sla = others_offered = others_carried = log_delay = held = churn = 0.0
+        sla = others_offered = others_carried = log_delay = held = could_hold = churn = 0.0
         for s in range(num_slices):
             offered, carried = telemetry[0, s, lane], telemetry[1, s, lane]
             p99_us = telemetry[3, s, lane]
@@ -124,12 +124,13 @@ def _score(
                 others_carried += carried
             if valid[s, lane]:
                 held += min(1e-3 * limit_mcpu[s, lane], threads[s, lane])
+                could_hold += threads[s, lane]
             for knob in range(rows.shape[0]):
                 churn += abs(rows[knob, s, lane] - previous[knob, s, lane])
         terms[0, lane] = sla
         terms[1, lane] = min((others_carried + TINY) / (others_offered + TINY), 1.0)
         terms[2, lane] = max(-log_delay / math.log1p(DELAY_FULL_SCALE_MS), -1.0)
-        terms[3, lane] = -min(held / logical_cpus[lane], 1.0)
+        terms[3, lane] = -held / max(could_hold, logical_cpus[lane])
         terms[4, lane] = -0.5 * churn / (rows.shape[0] * num_slices)
         total = 0.0
         for i in range(len(factors)):

@@ -350,6 +350,8 @@ class _Monitor(BaseCallback):
         return self.config.ppo.rollout_steps if self.config.algorithm == "ppo" else 1
 
     def _on_rollout_start(self) -> None:
+        if isinstance(self.model.policy, PpoPolicy):
+            self.model.policy.set_progress(self.budget.fraction(self.num_timesteps))
         if self.n_calls == 0:
             return
         elapsed_s = self.budget.elapsed_s

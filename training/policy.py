@@ -29,11 +29,17 @@ from ..env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES, NUM_KNOBS
 ACTIVE = FEATURES.index("active")
 HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) + NUM_KNOBS)
 HALF = 0.5
-# The mean action is gain * tanh(z), clipped to [-1, 1]. Above 1 it can rest well inside the "none" end of an axis
-# despite exploration noise, and it cannot drift further than the gain.
-CLIPPED_GAIN = 1.25
-SQUASHED_GAIN = 1.0
-INITIAL_MEAN = (0.98, 0.0, 0.98)  # close to no control: limits at "none", nice 0
+# The mean action is gain * tanh(z) per knob, clipped to [-1, 1]. An egress rate rests well inside the "none" end of its
+# axis despite exploration noise; a CPU limit must not, or nothing would ever pull it back to what the slice needs.
+CLIPPED_GAIN = (1.0, 1.0, 1.25)
+SQUASHED_GAIN = (1.0, 1.0, 1.0)
+INITIAL_MEAN = (0.8, 0.0, 1.15)  # close to no control: generous limits, nice 0, no shaping
+MAX_INITIAL_TANH = 0.98
+# Share of the budget after which exploration has shrunk to its final deviation.
+SHRUNK_AT = 0.6
+
+
+Deviation = Annotated[float, Field(gt=0, le=2)]
 
 
 @dataclass(frozen=True)
@@ -43,13 +49,15 @@ class NetworkConfig:
     Attributes:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
-        initial_std: standard deviation of the exploration noise at the start, per knob, on the action's scale.
+        initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
+            action's scale. PPO's shrinks geometrically from the first to the second; SAC learns its own from the first.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     width: Annotated[int, Field(ge=8, le=1024)] = 64
     attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
-    initial_std: Annotated[float, Field(gt=0, le=2)] = 0.4
+    initial_std: tuple[Deviation, Deviation, Deviation] = (0.3, 0.4, 0.15)
+    final_std: tuple[Deviation, Deviation, Deviation] = (0.06, 0.15, 0.03)
 
 
 def as_table(observation: Tensor) -> Tensor:
@@ -122,8 +130,32 @@ class SliceHead(nn.Module):
         return self.out(torch.relu(self.own(hidden) + self.context(context).unsqueeze(1)))
 
 
-def _initial_bias(gain: float) -> tuple[float, ...]:
-    return tuple(math.atanh(mean / gain) for mean in INITIAL_MEAN)
+def _initial_bias(gains: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(math.atanh(min(mean / gain, MAX_INITIAL_TANH)) for mean, gain in zip(INITIAL_MEAN, gains, strict=True))
+
+
+class ActionHead(nn.Module):
+    """Mean actions (B, S, 3): a `SliceHead` and a linear path from the row, then gain * tanh.
+
+    The linear path is what "a limit a little above the present use" needs; the head bends it.
+    """
+
+    gain: Tensor
+
+    def __init__(self, width: int, gains: tuple[float, ...]) -> None:
+        super().__init__()
+        self.head = SliceHead(width, NUM_KNOBS, 0.01, _initial_bias(gains))
+        self.direct = nn.Linear(NUM_FEATURES, NUM_KNOBS, bias=False)
+        nn.init.zeros_(self.direct.weight)
+        self.register_buffer("gain", torch.tensor(gains))
+
+    def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """What tanh is taken of."""
+        return self.head(hidden, context) + self.direct(rows)
+
+    def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """From the rows (B, S, D), their features (B, S, W) and context (B, 2 W)."""
+        return self.gain * torch.tanh(self.unsquashed(rows, hidden, context))
 
 
 class DeterministicPolicy(nn.Module):
@@ -132,22 +164,23 @@ class DeterministicPolicy(nn.Module):
     A slice that is absent or could not be measured keeps the knobs it has: they are part of its row.
     """
 
-    def __init__(self, encoder: SliceEncoder, head: SliceHead, gain: float) -> None:
+    def __init__(self, encoder: SliceEncoder, actor: ActionHead) -> None:
         super().__init__()
-        self.encoder, self.head, self.gain = encoder, head, gain
+        self.encoder, self.actor = encoder, actor
 
     def forward(self, observation: Tensor) -> Tensor:
         """Mean action, held where a slice is absent."""
         mask = present(observation)
-        mean = self.gain * torch.tanh(self.head(*self.encoder(observation, mask)))
+        mean = self.actor(observation, *self.encoder(observation, mask))
         return torch.where(mask > HALF, mean, observation[..., HELD]).clamp(-1.0, 1.0)
 
 
 class PpoPolicy(ActorCriticPolicy):
     """Actor and critic on one encoder, for Stable-Baselines3's PPO.
 
-    A Gaussian around the mean action whose standard deviation depends on the knob alone (3 numbers); the environment
-    clips. Absent slices hold their knobs and count neither in the likelihood nor in the entropy.
+    A Gaussian around the mean action whose standard deviation depends on the knob and the progress of training alone
+    (`NetworkConfig`): learned deviations shrank too slowly for limits that must be met within a few per cent. The
+    environment clips. Absent slices hold their knobs and count neither in the likelihood nor in the entropy.
     """
 
     def __init__(
@@ -164,17 +197,23 @@ class PpoPolicy(ActorCriticPolicy):
     def _build(self, lr_schedule: Schedule) -> None:
         width = self.network.width
         self.encoder = SliceEncoder(NUM_FEATURES, self.network)
-        self.actor_head = SliceHead(width, NUM_KNOBS, 0.01, _initial_bias(CLIPPED_GAIN))
+        self.actor_head = ActionHead(width, CLIPPED_GAIN)
         self.value_head = nn.Sequential(_linear(2 * width, width), nn.ReLU(), _linear(width, 1, 1.0))
-        self.log_std = nn.Parameter(torch.full((NUM_KNOBS,), math.log(self.network.initial_std)))
+        self.register_buffer("log_std", torch.tensor(self.network.initial_std).log())
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def set_progress(self, fraction: float) -> None:
+        """Set the exploration noise for a share (0..1) of the training budget that is used up."""
+        start = torch.tensor(self.network.initial_std).log()
+        end = torch.tensor(self.network.final_std).log()
+        self.log_std.copy_(torch.lerp(start, end, min(fraction / SHRUNK_AT, 1.0)))
 
     def _moments(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean actions (B, S, 3), values (B, 1), presence mask (B, S, 1), table (B, S, D)."""
         table = as_table(observation)
         mask = present(table)
         hidden, context = self.encoder(table, mask)
-        mean = CLIPPED_GAIN * torch.tanh(self.actor_head(hidden, context))
+        mean = self.actor_head(table, hidden, context)
         return torch.where(mask > HALF, mean, table[..., HELD]), self.value_head(context), mask, table
 
     def _log_prob(self, noise: Tensor, mask: Tensor) -> Tensor:
@@ -205,7 +244,7 @@ class PpoPolicy(ActorCriticPolicy):
 
     def deterministic(self) -> DeterministicPolicy:
         """The policy without noise, sharing this one's weights."""
-        return DeterministicPolicy(self.encoder, self.actor_head, CLIPPED_GAIN)
+        return DeterministicPolicy(self.encoder, self.actor_head)
 
 
 class _SacActor(Actor):
@@ -222,17 +261,16 @@ class _SacActor(Actor):
         )
         self.use_sde = False
         width = network.width
-        bias = _initial_bias(SQUASHED_GAIN)
         self.encoder = SliceEncoder(NUM_FEATURES, network)
-        self.mean_head = SliceHead(width, NUM_KNOBS, 0.01, bias)
-        self.std_head = SliceHead(width, NUM_KNOBS, 0.01, (math.log(network.initial_std),) * NUM_KNOBS)
+        self.mean_head = ActionHead(width, SQUASHED_GAIN)
+        self.std_head = SliceHead(width, NUM_KNOBS, 0.01, tuple(math.log(std) for std in network.initial_std))
         self.action_dist = SquashedDiagGaussianDistribution(math.prod(self.action_space.shape))  # type: ignore[assignment]
 
     def get_action_dist_params(self, obs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # type: ignore[override]
         """Mean and log standard deviation before the squashing, (B, S * 3) each."""
         table = as_table(obs)
         hidden, context = self.encoder(table, present(table))
-        mean, log_std = self.mean_head(hidden, context), self.std_head(hidden, context)
+        mean, log_std = self.mean_head.unsquashed(table, hidden, context), self.std_head(hidden, context)
         return mean.flatten(1), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).flatten(1), {}
 
 
@@ -299,4 +337,4 @@ class SacPolicy(SACPolicy):
     def deterministic(self) -> DeterministicPolicy:
         """The policy without noise, sharing this one's weights."""
         assert isinstance(self.actor, _SacActor)
-        return DeterministicPolicy(self.actor.encoder, self.actor.mean_head, SQUASHED_GAIN)
+        return DeterministicPolicy(self.actor.encoder, self.actor.mean_head)

@@ -22,6 +22,7 @@ from .hardware import Hardware, HardwareArrays, Ratio
 from .scenario import NEVER_S, VIDEO_FRAME_HZ
 
 SOURCES = 2
+EVENT_SHARE = 0.25
 
 
 def _check_periods(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -48,8 +49,9 @@ class Mixture:
         slices: slice set that fixes how many slices there are and their knob bounds; promises are drawn.
         hardware: node around which hardware is drawn.
         steps: control periods per run.
-        nominal_share: lanes that keep the hardware as it is and the slice set's own promises and period 1 s, and run
-            video flows that join over time (the shape of the published ramp, at random times and sizes).
+        nominal_share: lanes that keep the hardware as it is, the slice set's own promises (times ``nominal_factor``) and
+            a period of 1 s, and run video flows that join over time (as in the published ramp, at random times and
+            sizes).
         period_s: range of the control period, log-uniform in the other lanes.
         present: share of slices that exist in a lane.
         demand: CPU that all loads would need over the node's CPUs.
@@ -67,6 +69,7 @@ class Mixture:
     hardware: str
     steps: Annotated[int, Field(ge=8)] = 96
     nominal_share: Ratio = 0.3
+    nominal_factor: PositiveRange = (0.8, 1.25)
     period_s: Annotated[tuple[float, float], AfterValidator(_check_periods)] = (0.002, 30.0)
     present: Span = (0.4, 1.0)
     demand: Span = (0.3, 2.0)
@@ -75,12 +78,12 @@ class Mixture:
     weight: PositiveRange = (0.5, 20.0)
     cost_factor: PositiveRange = (0.5, 2.0)
     buffer_factor: PositiveRange = (0.25, 1.5)
-    uplink_factor: PositiveRange = (0.3, 4.0)
+    uplink_factor: PositiveRange = (0.2, 2.0)
     cpus_factor: PositiveRange = (0.5, 2.0)
     smt_yield: Span = (0.6, 1.0)
     weight_leak: Span = (0.0, 0.7)
     tbf_share: Ratio = 0.5
-    cycle_steps: PositiveRange = (4.0, 60.0)
+    cycle_steps: PositiveRange = (8.0, 120.0)
 
 
 class MixtureEpisodes:
@@ -112,14 +115,17 @@ class MixtureEpisodes:
         # Promises follow what is offered on average; the sum of them stays within what the node can carry about half
         # the time, because demand and the committed share are drawn independently.
         mean = _mean_rate(traffic)
+
+        def near(value: FloatArray) -> FloatArray:
+            return value * _log_uniform(rng, mix.nominal_factor, shape)
+
         promises = Promises(
-            weight=np.where(nominal, declared.weight, _log_uniform(rng, mix.weight, shape)).astype(np.float32),
+            weight=np.where(nominal, near(declared.weight), _log_uniform(rng, mix.weight, shape)),
             committed_mbps=np.maximum(
-                np.where(nominal, declared.committed_mbps, mean * rng.uniform(*mix.promised, shape)), 0.1
+                np.where(nominal, near(declared.committed_mbps), mean * rng.uniform(*mix.promised, shape)), 0.1
             ).astype(np.float32),
-            delay_bound_us=1e3
-            * np.where(nominal, 1e-3 * declared.delay_bound_us, _log_uniform(rng, mix.delay_bound_ms, shape)).astype(
-                np.float32
+            delay_bound_us=np.where(
+                nominal, near(declared.delay_bound_us), 1e3 * _log_uniform(rng, mix.delay_bound_ms, shape)
             ),
         )
         self._nominal_traffic(traffic, nominal, rng)
@@ -225,7 +231,7 @@ class MixtureEpisodes:
         traffic.profile_factor[0] = np.where(nominal[:, None], 1.0, traffic.profile_factor[0])
 
     def _events(self, events: NodeEvents, nominal: np.ndarray, period_s: FloatArray, rng: np.random.Generator) -> None:
-        """In a third of the lanes the uplink or the CPU loses capacity at some time."""
+        """In a quarter of the lanes each, the uplink and the CPU lose capacity at some time."""
         lanes = len(period_s)
         run_s = self.mixture.steps * period_s
         for times, factors in (
@@ -234,7 +240,7 @@ class MixtureEpisodes:
         ):
             start = rng.uniform(0.1, 0.8, lanes) * run_s
             times[:] = np.stack([start, start + 2 * period_s], axis=1)
-            hit = (rng.random(lanes) < 1 / 6) & ~nominal
+            hit = (rng.random(lanes) < EVENT_SHARE) & ~nominal
             factors[:, 1] = np.where(hit, rng.uniform(0.3, 0.9, lanes), 1.0)
 
 

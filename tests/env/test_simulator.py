@@ -26,7 +26,7 @@ periods = st.one_of(st.sampled_from([0.002, 0.025, 0.05, 0.1, 1.0, 30.0]), st.fl
 LANES = 8
 
 
-TRAINING = MixtureEpisodes(Mixture(slices="training-eight", hardware="andrade", steps=48))
+TRAINING = MixtureEpisodes(Mixture(slices="training-six", hardware="andrade", steps=48))
 
 
 def mixtures(period_s: float | None = None) -> MixtureEpisodes:
@@ -198,7 +198,7 @@ def test_lanes_are_nodes_of_their_own() -> None:
             episode = super().draw(lanes, rng)
             return replace(episode, period_s=np.ones(lanes, np.float32))
 
-    episodes = TwoLanes(Mixture(slices="training-eight", hardware="andrade"))
+    episodes = TwoLanes(Mixture(slices="training-six", hardware="andrade"))
     backends = [SimulatorBackend(episodes, 2) for _ in range(2)]
     free, bound = (Knobs.none(8, 2) for _ in range(2))
     bound.cpu_limit_mcpu[:, 1] = 30
