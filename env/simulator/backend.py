@@ -126,7 +126,15 @@ class SimulatorBackend:
         return self.engine.advance()
 
     def apply(self, knobs: Knobs) -> Receipt:
-        """Set the knobs; the simulator takes any."""
+        """Set the knobs; the simulator takes any values.
+
+        Raises:
+            ValueError: arrays that are not (S, L); the compiled step would read beyond their ends.
+        """
+        shape = (len(self.slices), self.num_lanes)
+        for array in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps):
+            if array.shape != shape:
+                raise ValueError(f"knobs: shape {array.shape}; accepted: {shape}")
         self.engine.apply(knobs)
         return Receipt(knobs)
 

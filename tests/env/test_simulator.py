@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import exogenous, kernels
 from slicepilot.env.simulator.backend import Episode, ScenarioEpisodes, SimulatorBackend
-from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
+from slicepilot.env.simulator.mixture import MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import FloatArray
@@ -26,7 +26,9 @@ periods = st.one_of(st.sampled_from([0.002, 0.025, 0.05, 0.1, 1.0, 30.0]), st.fl
 LANES = 8
 
 
-TRAINING = MixtureEpisodes(Mixture(slices="training-six", hardware="andrade", steps=48))
+TRAINING = MixtureEpisodes.from_yaml("default")
+TRAINING.mixture = replace(TRAINING.mixture, steps=48)
+SLICES = len(TRAINING.slices)
 
 
 def mixtures(period_s: float | None = None) -> MixtureEpisodes:
@@ -122,8 +124,8 @@ def test_a_seed_fixes_a_run_bit_for_bit(seed: int) -> None:
     for used in (False, True):
         backend = SimulatorBackend(mixtures(), LANES)
         if used:  # what was played before leaves no trace
-            seen(backend, RandomKnobs((8, LANES), 7), 7, 10)
-        runs.append(seen(backend, RandomKnobs((8, LANES), seed), seed, 30))
+            seen(backend, RandomKnobs((SLICES, LANES), 7), 7, 10)
+        runs.append(seen(backend, RandomKnobs((SLICES, LANES), seed), seed, 30))
     assert_equal(*runs)
 
 
@@ -145,7 +147,7 @@ def test_arrivals_and_noise_do_not_depend_on_actions(seed: int) -> None:
     backends = [SimulatorBackend(mixtures(), LANES) for _ in range(2)]
     for backend in backends:
         backend.reset(seed)
-    knobs = RandomKnobs((8, LANES), seed)
+    knobs = RandomKnobs((SLICES, LANES), seed)
     for step in range(30):
         backends[0].apply(knobs(step))
         for backend in backends:
@@ -156,18 +158,18 @@ def test_arrivals_and_noise_do_not_depend_on_actions(seed: int) -> None:
 @pytest.mark.parametrize("length", [1, 7, 64])
 def test_block_length_does_not_change_the_figures(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     backend = SimulatorBackend(mixtures(), LANES)
-    knobs = RandomKnobs((8, LANES), 3)
+    knobs = RandomKnobs((SLICES, LANES), 3)
     usual = seen(backend, knobs, 3, 40)
     monkeypatch.setattr(exogenous, "MAX_BLOCK_STEPS", length)
-    assert_equal(usual, seen(backend, RandomKnobs((8, LANES), 3), 3, 40))
+    assert_equal(usual, seen(backend, RandomKnobs((SLICES, LANES), 3), 3, 40))
 
 
 def test_one_processor_or_several_give_the_same_figures() -> None:
-    lanes = kernels.PARALLEL_FROM // 8
+    lanes = kernels.PARALLEL_FROM // SLICES + 1
     backends = [SimulatorBackend(mixtures(), lanes) for _ in range(2)]
     assert backends[0].engine._advance is kernels.advance_parallel
     backends[1].engine._advance = kernels.advance_serial
-    assert_equal(*(seen(backend, RandomKnobs((8, lanes), 5), 5, 6) for backend in backends))
+    assert_equal(*(seen(backend, RandomKnobs((SLICES, lanes), 5), 5, 6) for backend in backends))
 
 
 def test_a_run_is_as_long_as_its_scenario_and_can_be_played_on() -> None:
@@ -179,6 +181,14 @@ def test_a_run_is_as_long_as_its_scenario_and_can_be_played_on() -> None:
     assert backend.context.num_steps == 40
     for _ in range(45):
         assert np.isfinite(backend.observe().slices).all()
+
+
+def test_knobs_of_another_shape_are_refused() -> None:
+    backend = SimulatorBackend(mixtures(), 2)
+    backend.reset(0)
+    for wrong in (Knobs.none(SLICES, 1), Knobs.none(SLICES - 1, 2)):
+        with pytest.raises(ValueError, match=rf"knobs: shape .*; accepted: \({SLICES}, 2\)"):
+            backend.apply(wrong)
 
 
 @pytest.mark.parametrize("count", [1, 2, 64, 256])
@@ -198,9 +208,9 @@ def test_lanes_are_nodes_of_their_own() -> None:
             episode = super().draw(lanes, rng)
             return replace(episode, period_s=np.ones(lanes, np.float32))
 
-    episodes = TwoLanes(Mixture(slices="training-six", hardware="andrade"))
+    episodes = TwoLanes(TRAINING.mixture)
     backends = [SimulatorBackend(episodes, 2) for _ in range(2)]
-    free, bound = (Knobs.none(8, 2) for _ in range(2))
+    free, bound = (Knobs.none(SLICES, 2) for _ in range(2))
     bound.cpu_limit_mcpu[:, 1] = 30
     for backend, knobs in zip(backends, (free, bound), strict=True):
         backend.reset(11)
