@@ -37,7 +37,7 @@ LOCK = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.1
 
 clean: ## remove .venv, caches and everything that runs have written
 	rm -rf .venv .uv-bootstrap .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
-	rm -rf runs artifacts reports mlruns mlflow.db
+	rm -rf runs artifacts reports mlruns mlartifacts mlflow.db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this list

@@ -29,8 +29,8 @@ class RewardWeights:
     """How much each term counts; `RewardModel` says what it measures."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    sla: Weight = 2.0
-    carried: Weight = 2.5
+    sla: Weight = 3.0
+    carried: Weight = 2.0
     delay: Weight = 0.1
     cpu_held: Weight = 0.5
     churn: Weight = 0.02

@@ -49,8 +49,8 @@ class Mixture:
         slices: slice set that fixes how many slices there are and their knob bounds; promises are drawn.
         hardware: node around which hardware is drawn.
         steps: control periods per run.
-        nominal_share: lanes that keep the hardware as it is, the slice set's own promises (times ``nominal_factor``) and
-            a period of 1 s, and run video flows that join over time (as in the published ramp, at random times and
+        nominal_share: lanes that keep the hardware as it is, the slice set's promises (times ``nominal_factor``) and a
+            period of 1 s, and run video flows that join over time (as in the published ramp, at random times and
             sizes).
         period_s: range of the control period, log-uniform in the other lanes.
         present: share of slices that exist in a lane.

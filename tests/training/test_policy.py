@@ -81,13 +81,14 @@ def test_absent_slices_hold_their_knobs_and_influence_nobody(network: NetworkCon
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_untrained_policy_sets_no_limits(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
+def test_an_untrained_policy_is_generous(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
     torch.manual_seed(0)
     policy = kind(observation_space(5), action_space(5), lambda _: 1e-3)
     table = tables(5)
     table[..., ACTIVE] = 1.0
     action = policy.deterministic()(table).detach()
-    assert float(action[..., [0, 2]].min()) > NONE_ABOVE
+    assert float(action[..., 0].min()) > 0.7
+    assert float(action[..., 2].min()) > NONE_ABOVE
     assert float(action[..., 1].abs().max()) < 0.1
 
 
