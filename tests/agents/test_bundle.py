@@ -245,7 +245,7 @@ def test_the_agent_refuses_other_slices_and_survives_pickling() -> None:
 
 def test_the_agent_drives_the_simulator() -> None:
     backend = SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("andrade-ramp")), 4)
-    agent = LearnedAgent(bundle())
+    agent = LearnedAgent(dataclasses.replace(bundle(), slices=backend.slices))
     telemetry, knobs = backend.reset(0), Knobs.none(5, 4)
     agent.reset(backend.slices, backend.context, 0)
     for _ in range(5):

@@ -5,7 +5,7 @@ import onnx
 import pytest
 import torch
 
-from slicepilot.env.encoding import NUM_FEATURES, NUM_KNOBS
+from slicepilot.env.encoding import NUM_FEATURES
 from slicepilot.training.export import (
     OPSET,
     SLICE_COUNTS,
@@ -15,13 +15,17 @@ from slicepilot.training.export import (
     random_observations,
     to_onnx,
 )
-from slicepilot.training.policy import DeterministicPolicy, NetworkConfig, SliceEncoder, SliceHead
+from slicepilot.training.policy import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
 
 
 def policy(heads: int = 0, seed: int = 0) -> DeterministicPolicy:
     torch.manual_seed(seed)
     network = NetworkConfig(width=32, attention_heads=heads)
-    return DeterministicPolicy(SliceEncoder(NUM_FEATURES, network), SliceHead(32, NUM_KNOBS, 1.0), 1.25)
+    made = DeterministicPolicy(SliceEncoder(NUM_FEATURES, network), ActionHead(32, (1.0, 1.0, 1.25)))
+    with torch.no_grad():  # away from the nearly constant start
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made
 
 
 @pytest.fixture(scope="module", params=[0, 2])
