@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,8 +37,6 @@ def train(
 
     Example: slicepilot train -c ppo --minutes 2 --out runs/mine
     """
-    # Threads of the matrix library that wait must not spin: other work shares the cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from ...training.checkpoint import Checkpoint
         from ...training.online import TrainingConfig, resumed_config
