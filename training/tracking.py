@@ -16,15 +16,22 @@ from typing import Any
 from ..configs import ConfigError
 
 EXPERIMENT = "slicepilot"
-DEFAULT_URI = "sqlite:///mlflow.db"
+DEFAULT_DATABASE = "mlflow.db"
 DEFAULT_ARTIFACTS = "mlartifacts"
 FLUSH_S = 5.0
 PACKAGES = ("slicepilot", "torch", "stable-baselines3", "gymnasium", "numpy", "onnx", "onnxruntime")
 
 
 def tracking_uri() -> str:
-    """``MLFLOW_TRACKING_URI``, else a database in the working folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+    """``MLFLOW_TRACKING_URI``, else a database in the working folder.
+
+    The path is absolute: MLflow keeps one connection per address, also when the working folder changes.
+    """
+    return os.environ.get("MLFLOW_TRACKING_URI") or _default_uri()
+
+
+def _default_uri() -> str:
+    return f"sqlite:///{Path.cwd() / DEFAULT_DATABASE}"
 
 
 def git_revision() -> str | None:
@@ -126,7 +133,7 @@ class Tracker:
         if experiment is not None:
             experiment_id = experiment.experiment_id
         else:
-            local = self.uri == DEFAULT_URI
+            local = self.uri == _default_uri()
             location = (Path.cwd() / DEFAULT_ARTIFACTS).as_uri() if local else None
             experiment_id = self._client.create_experiment(EXPERIMENT, artifact_location=location)
         return str(self._client.create_run(experiment_id, run_name=name).info.run_id)
