@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from ..data.reference import PublishedSetting, published_settings
 from ..env.backend import Context
 from ..env.knobs import Knobs, NiceScope
+from ..env.published import requests_of, setting_knobs
 from ..env.slices import FloatArray, SliceSet
 from ..env.telemetry import Telemetry
 from .bounds import within_bounds
@@ -110,14 +112,19 @@ def _setting(experiment: int) -> PublishedSetting:
 
 
 def _published(name: str, setting: PublishedSetting, slices: SliceSet, cpu: float, egress: float) -> FixedAgent:
-    limit = np.float32(cpu) * _of_priority(slices, setting.s1_cpu_mcpu, setting.others_cpu_mcpu)
+    knobs = setting_knobs(setting, len(slices), slices.priority_index)
+    knobs = replace(
+        knobs,
+        cpu_limit_mcpu=np.float32(cpu) * knobs.cpu_limit_mcpu,
+        egress_mbps=np.float32(egress) * knobs.egress_mbps,
+    )
     return FixedAgent(
         name,
-        cpu_limit_mcpu=limit,
-        nice=_of_priority(slices, setting.s1_nice, setting.others_nice),
-        egress_mbps=np.float32(egress) * _of_priority(slices, setting.s1_egress_mbps, setting.others_egress_mbps),
-        nice_scope="process",
-        request_mcpu=np.where(np.isinf(limit), 0.0, limit),
+        cpu_limit_mcpu=knobs.cpu_limit_mcpu[:, 0],
+        nice=knobs.nice[:, 0],
+        egress_mbps=knobs.egress_mbps[:, 0],
+        nice_scope=knobs.nice_scope,
+        request_mcpu=requests_of(knobs)[:, 0],
         active_slices=setting.active_slices,
     )
 

@@ -9,15 +9,14 @@ import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.reference import calibration_rows, published_settings
+from slicepilot.env.published import requests_of, setting_knobs
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.study import (
     StudyEpisodes,
     find_settings,
     fit_errors_pct,
     relative_errors,
-    requests_of,
     run_study,
-    setting_knobs,
 )
 
 ALL = tuple(setting.experiment for setting in published_settings())

@@ -1,0 +1,30 @@
+"""The published settings as knobs and pod requests: the one place that says what they mean here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..data.reference import PublishedSetting
+from .knobs import Knobs
+from .slices import FloatArray
+
+
+def setting_knobs(setting: PublishedSetting, num_slices: int, priority: int = 0) -> Knobs:
+    """One setting's knobs for S slices, (S, 1), nice of process scope."""
+    first = (np.arange(num_slices) == priority)[:, None]
+
+    def column(priority_value: float, others_value: float) -> FloatArray:
+        return np.where(first, priority_value, others_value).astype(np.float32)
+
+    return Knobs(
+        cpu_limit_mcpu=column(setting.s1_cpu_mcpu, setting.others_cpu_mcpu),
+        nice=column(setting.s1_nice, setting.others_nice),
+        egress_mbps=column(setting.s1_egress_mbps, setting.others_egress_mbps),
+        nice_scope="process",
+    )
+
+
+def requests_of(knobs: Knobs) -> FloatArray:
+    """CPU requests (S, L) of pods created with these limits: Kubernetes sets a missing request to the limit."""
+    limits = knobs.cpu_limit_mcpu
+    return np.where(np.isfinite(limits), limits, 0.0).astype(np.float32)
