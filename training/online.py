@@ -30,6 +30,7 @@ from ..env.reward import RewardWeights
 from ..env.simulator.backend import Episodes, ScenarioEpisodes, SimulatorBackend
 from ..env.simulator.scenario import Scenario
 from ..env.slices import FloatArray
+from .advantages import AdvantageBuffer, Discount
 from .checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from .export import check_agreement, to_onnx
 from .policy import NetworkConfig, PpoPolicy, SacPolicy
@@ -108,8 +109,11 @@ class TrainingConfig:
         total_steps: budget in control periods summed over lanes; minutes: budget in wall-clock time. At least one; the
             first to be used up ends the run. Only runs bounded by steps alone are reproducible by seed.
         seed: of network, exploration and environments.
-        num_envs: lanes; phase_groups: groups of lanes that end their runs at different times; divides ``num_envs``.
-        gamma: discount per control period, the same for every period; the policy sees the period in its observation.
+        num_envs: lanes; phase_groups: groups of lanes that end their runs at different times; copies: so many lanes of
+            a group each meet the same arrivals and noise, and PPO's advantages are taken against their mean
+            (`slicepilot.training.advantages`), 1 = none do. ``phase_groups * copies`` divides ``num_envs``.
+        gamma: discount per control period; for PPO that of periods of at least a quarter of a second, shorter ones have
+            a higher one (`slicepilot.training.advantages.Discount`).
         learning_rate: at the start; falls linearly to ``final_learning_rate`` over the budget.
         network: size of the policy.
         checkpoint_minutes: time between checkpoints.
@@ -127,6 +131,7 @@ class TrainingConfig:
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     num_envs: Count = 256
     phase_groups: Count = 4
+    copies: Count = 1
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.95
     learning_rate: Positive = 1e-3
     final_learning_rate: NonNegative = 1e-4
@@ -171,8 +176,11 @@ def _check(config: TrainingConfig) -> TrainingConfig:
         raise ValueError("accepted: exactly one of scenario and mixture")
     if config.total_steps is None and config.minutes is None:
         raise ValueError("accepted: total_steps or minutes, or both")
-    if config.num_envs % config.phase_groups:
-        raise ValueError(f"phase_groups = {config.phase_groups}: accepted: a divisor of num_envs = {config.num_envs}")
+    if config.num_envs % (config.phase_groups * config.copies):
+        raise ValueError(
+            f"phase_groups = {config.phase_groups}, copies = {config.copies}: accepted: their product divides "
+            f"num_envs = {config.num_envs}"
+        )
     rollout = config.num_envs * config.ppo.rollout_steps
     if config.algorithm == "ppo" and rollout % config.ppo.batch_transitions:
         raise ValueError(
@@ -258,7 +266,7 @@ def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True
     """The environments of a run."""
     lanes = config.num_envs // config.phase_groups
     episodes = config.episodes()
-    backends = [SimulatorBackend(episodes, lanes) for _ in range(config.phase_groups)]
+    backends = [SimulatorBackend(episodes, lanes, config.copies) for _ in range(config.phase_groups)]
     scaler = ReturnScaler(config.gamma) if scale else None
     return SliceVecEnv(backends, RewardWeights.from_yaml(config.reward), scaler, config.seed if seed is None else seed)
 
@@ -292,6 +300,12 @@ def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Op
             vf_coef=ppo.value_weight,
             max_grad_norm=ppo.max_gradient_norm,
             target_kl=ppo.target_kl,
+            rollout_buffer_class=AdvantageBuffer,
+            rollout_buffer_kwargs={
+                "discount": Discount(config.gamma),
+                "groups": config.phase_groups,
+                "copies": config.copies,
+            },
             **common,
         )
     else:

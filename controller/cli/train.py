@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,8 +37,6 @@ def train(
 
     Example: slicepilot train -c ppo --minutes 2 --out runs/mine
     """
-    # Gradient steps take milliseconds: threads that sleep between their parts double the time. Set before torch starts.
-    os.environ.setdefault("OMP_WAIT_POLICY", "ACTIVE")
     try:
         from ...training.checkpoint import Checkpoint
         from ...training.online import TrainingConfig, resumed_config

@@ -14,6 +14,7 @@ from ..telemetry import Telemetry
 from .engine import Engine
 from .exogenous import Exogenous, NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays
+from .lanes import TiledSource, tile_context, tile_hardware, tile_lanes
 from .scenario import Scenario
 
 
@@ -86,10 +87,18 @@ class SimulatorBackend:
 
     A reset without a seed goes on with the generator of the last one. The first measurement, taken under no control,
     is period 0; a run has ``context.num_steps`` further ones.
+
+    Args:
+        episodes: where runs come from.
+        num_lanes: nodes that advance together, L.
+        copies: so many lanes each meet the same node, promises, arrivals and noise, so that what differs between them
+            is what their agents did: lane l is a copy of lane l mod (L / copies). Divides L.
     """
 
-    def __init__(self, episodes: Episodes, num_lanes: int = 1) -> None:
-        self.episodes, self.slices, self.num_lanes = episodes, episodes.slices, num_lanes
+    def __init__(self, episodes: Episodes, num_lanes: int = 1, copies: int = 1) -> None:
+        if copies < 1 or num_lanes % copies:
+            raise ValueError(f"copies = {copies}; accepted: a divisor of num_lanes = {num_lanes}")
+        self.episodes, self.slices, self.num_lanes, self.copies = episodes, episodes.slices, num_lanes, copies
         self.engine = Engine(len(self.slices), num_lanes)
         self._rng = np.random.default_rng()
         self._context: Context | None = None
@@ -105,7 +114,8 @@ class SimulatorBackend:
         """Draw and start a run."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        episode = self.episodes.draw(self.num_lanes, self._rng)
+        copies = self.copies
+        episode = self.episodes.draw(self.num_lanes // copies, self._rng)
         exogenous = Exogenous(
             episode.traffic,
             episode.events,
@@ -114,14 +124,21 @@ class SimulatorBackend:
             self._rng.spawn(1)[0],
             episode.num_steps + 1,
         )
-        self.engine.load(exogenous, episode.hardware, episode.period_s, episode.threads, episode.request_mcpu)
-        self._context = Context(
+        context = Context(
             period_s=episode.period_s,
             logical_cpus=episode.hardware.logical_cpus,
             uplink_mbps=episode.hardware.uplink_mbps,
             promises=episode.promises,
             threads=episode.threads,
             num_steps=episode.num_steps,
+        )
+        self._context = context = tile_context(context, copies)
+        self.engine.load(
+            TiledSource(exogenous, copies) if copies > 1 else exogenous,
+            tile_hardware(episode.hardware, copies),
+            context.period_s,
+            context.threads,
+            tile_lanes(episode.request_mcpu, copies),
         )
         return self.engine.advance()
 

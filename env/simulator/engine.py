@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from ..knobs import Knobs
 from ..slices import FloatArray
 from ..telemetry import Telemetry
 from . import kernels
-from .exogenous import Block
+from .exogenous import Block, BlockSource
 from .hardware import HardwareArrays
-
-
-class BlockSource(Protocol):
-    """Where an engine gets its exogenous figures from: `Exogenous`, or a window of a known future."""
-
-    def next_block(self) -> Block:
-        """The next steps, at least one."""
-        ...
 
 
 class Engine:

@@ -7,6 +7,7 @@ Because nothing here depends on an action, agents that run on the same seed meet
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -169,6 +170,14 @@ class Block:
 
     slices: FloatArray
     node: FloatArray
+
+
+class BlockSource(Protocol):
+    """Where an engine gets its exogenous figures from: `Exogenous`, copies of it, or a window of a known future."""
+
+    def next_block(self) -> Block:
+        """The next steps, at least one."""
+        ...
 
 
 class Exogenous:

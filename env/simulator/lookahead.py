@@ -10,41 +10,10 @@ import copy
 
 import numpy as np
 
-from ..backend import Context
-from ..slices import FloatArray, Promises
 from .backend import SimulatorBackend
 from .engine import Engine
 from .exogenous import Block
-from .hardware import HardwareArrays
-
-
-def tile_lanes(array: FloatArray, copies: int) -> FloatArray:
-    """Repeat the lane axis (the last one): lane l of copy c lands at c * L + l."""
-    return np.tile(array, (1,) * (array.ndim - 1) + (copies,))
-
-
-def tile_context(context: Context, copies: int) -> Context:
-    """The same facts for ``copies`` times the lanes."""
-    promises = context.promises
-    return Context(
-        period_s=tile_lanes(context.period_s, copies),
-        logical_cpus=tile_lanes(context.logical_cpus, copies),
-        uplink_mbps=tile_lanes(context.uplink_mbps, copies),
-        promises=Promises(
-            tile_lanes(promises.weight, copies),
-            tile_lanes(promises.committed_mbps, copies),
-            tile_lanes(promises.delay_bound_us, copies),
-        ),
-        threads=tile_lanes(context.threads, copies),
-        num_steps=context.num_steps,
-    )
-
-
-def _tile_hardware(hardware: HardwareArrays, copies: int) -> HardwareArrays:
-    tiled = copy.copy(hardware)
-    for name, value in vars(hardware).items():
-        setattr(tiled, name, tile_lanes(value, copies))
-    return tiled
+from .lanes import tile_block, tile_context, tile_hardware, tile_lanes
 
 
 class Future:
@@ -76,7 +45,7 @@ class Future:
         ]
         slices = np.concatenate([block.slices[span] for block, span in spans])
         node = np.concatenate([block.node[span] for block, span in spans])
-        return Block(tile_lanes(slices, copies), tile_lanes(node, copies))
+        return tile_block(Block(slices, node), copies)
 
 
 class _Window:
@@ -106,7 +75,7 @@ class Lookahead:
         self._window = _Window(self._future.window(source.elapsed, 1, copies))
         self.engine.load(
             self._window,
-            _tile_hardware(source.hardware, copies),
+            tile_hardware(source.hardware, copies),
             self.context.period_s,
             self.context.threads,
             tile_lanes(source._request, copies),
