@@ -22,7 +22,16 @@ import yaml
 from pydantic import ConfigDict, Field
 
 from ..configs import ConfigError, validate
-from ..env.encoding import KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES, NUM_KNOBS, encoder_layout
+from ..env.encoding import (
+    CPU_AXIS_PER_THREAD_MCPU,
+    EGRESS_AXIS_MBPS,
+    KNOB_FEATURES,
+    NICE_AXIS,
+    NONE_ABOVE,
+    NUM_FEATURES,
+    NUM_KNOBS,
+    encoder_layout,
+)
 from ..env.knobs import NiceScope
 from ..env.slices import SliceSet
 
@@ -37,7 +46,13 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 
 def decoder_layout() -> dict[str, Any]:
     """What an action's columns mean: a bundle stores it, and refuses a runtime whose decoder differs."""
-    return {"knobs": list(KNOB_FEATURES), "none_above": round(float(NONE_ABOVE), 6)}
+    return {
+        "knobs": list(KNOB_FEATURES),
+        "none_above": round(float(NONE_ABOVE), 6),
+        "cpu_axis_per_thread_mcpu": list(CPU_AXIS_PER_THREAD_MCPU),
+        "nice_axis": float(NICE_AXIS),
+        "egress_axis_mbps": list(EGRESS_AXIS_MBPS),
+    }
 
 
 @dataclass(frozen=True)

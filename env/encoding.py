@@ -7,6 +7,7 @@ inside a policy bundle.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,13 @@ PERIOD_RANGE_S = (0.002, 30.0)
 CPUS_RANGE = (0.5, 256.0)
 UPLINK_RANGE_MBPS = (1.0, 100_000.0)
 
+# What -1 and `NONE_ABOVE` mean on the axes of limits, and 1 on that of nice. An action means the same whatever bounds a
+# slice declares, so that a policy can serve slices with other bounds than it was trained on; an axis is stretched only
+# for bounds that lie outside it.
+CPU_AXIS_PER_THREAD_MCPU = (20.0, 1000.0)
+EGRESS_AXIS_MBPS = (1.0, 10_000.0)
+NICE_AXIS = np.float32(20.0)
+
 
 def _log_unit(value: FloatArray | float, bounds: tuple[float, float]) -> FloatArray:
     """Position of a positive value between two bounds on a logarithmic axis, clipped to 0..1."""
@@ -60,8 +68,9 @@ def _log_unit(value: FloatArray | float, bounds: tuple[float, float]) -> FloatAr
 class KnobDecoder:
     """Actions in [-1, 1]^(S, 3) to knobs inside the declared bounds, and back.
 
-    Columns: CPU limit, nice, egress rate. Limits run on a logarithmic axis from the lower to the upper bound; the
-    outermost 5% of the axis (above 0.9) means "none". Nice runs linearly and is rounded to whole numbers.
+    Columns: CPU limit, nice, egress rate. Limits run on logarithmic axes (`CPU_AXIS_PER_THREAD_MCPU` times the threads
+    of the slice's UPF, `EGRESS_AXIS_MBPS`) up to 0.9; the outermost 5% of the axis (above 0.9) means "none". Nice runs
+    linearly and is rounded to whole numbers. What lies outside a slice's bounds is moved to the nearer of them.
     """
 
     def __init__(self, slices: SliceSet, nice_scope: NiceScope = "group") -> None:
@@ -69,14 +78,23 @@ class KnobDecoder:
         self.nice_scope: NiceScope = nice_scope
         self._action_shape = (len(slices), NUM_KNOBS)
         columns = ("cpu_limit_mcpu", "egress_mbps")
-        self._low = np.stack([slices.bound(c, 0) for c in columns])
-        self._high = np.stack([slices.bound(c, 1) for c in columns])
-        # a in [-1, NONE_ABOVE] -> log(low) .. log(high)
-        self._log_gain = np.log(self._high / self._low) / np.float32(1.0 + NONE_ABOVE)
-        self._log_offset = np.log(self._low) + self._log_gain
-        low, high = slices.bound("nice", 0), slices.bound("nice", 1)
-        self._nice_gain, self._nice_offset = 0.5 * (high - low), 0.5 * (high + low)
-        self._inverse_nice_gain = 1.0 / self._nice_gain
+        low, self._high = (np.stack([slices.bound(column, side) for column in columns]) for side in (0, 1))
+        unit = np.stack([slices.column("upf_threads"), np.ones((len(slices), 1), np.float32)])
+        axes = np.asarray([CPU_AXIS_PER_THREAD_MCPU, EGRESS_AXIS_MBPS], np.float32)[:, :, None, None]
+        axis_low, axis_high = np.minimum(axes[:, 0] * unit, low), np.maximum(axes[:, 1] * unit, self._high)
+        # a in [-1, NONE_ABOVE] -> log(axis_low) .. log(axis_high)
+        self._log_gain = np.log(axis_high / axis_low) / np.float32(1.0 + NONE_ABOVE)
+        self._log_offset = np.log(axis_low) + self._log_gain
+        # The bounds on the axes, (3, S, 1).
+        self._row_low, self._row_high = (
+            self._rows(limits, slices.bound("nice", side)) for side, limits in enumerate((low, self._high))
+        )
+
+    def _rows(self, limits: FloatArray, nice: FloatArray) -> FloatArray:
+        """Positions (3, S, L) on the axes of finite limits (2, S, L) and nice (S, L)."""
+        # Rounding must not push an upper bound over to "none", nor a lower one off the axis.
+        axis = np.clip((np.log(limits) - self._log_offset) / self._log_gain, -1.0, NONE_ABOVE)
+        return np.stack([axis[0], nice / NICE_AXIS, axis[1]]).astype(np.float32)
 
     def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
         """Knobs for actions of shape (S, 3) or (L, S, 3), and what `encode` would say of them, (3, S, L). Fresh arrays.
@@ -92,34 +110,30 @@ class KnobDecoder:
                 f"action: shape {tuple(np.shape(action))}; accepted: {self._action_shape} or a batch of it"
             )
         rows = table.transpose(2, 1, 0).copy()
-        if not np.isfinite(rows.sum()):
+        if not math.isfinite(np.add.reduce(rows, axis=None)):
             raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
-        np.maximum(rows, MINUS_ONE, out=rows)
-        np.minimum(rows, ONE, out=rows)
         limit_rows, nice_row = rows[::2], rows[1]
-        none = np.greater(limit_rows, NONE_ABOVE)
-        np.copyto(limit_rows, ONE, where=none)
+        none = limit_rows > NONE_ABOVE
+        np.maximum(rows, self._row_low, out=rows)
+        np.minimum(rows, self._row_high, out=rows)
+        np.copyto(limit_rows, INFINITY, where=none)
         limits = limit_rows * self._log_gain
         limits += self._log_offset
         np.exp(limits, out=limits)
-        np.copyto(limits, INFINITY, where=none)
-        nice = nice_row * self._nice_gain
-        nice += self._nice_offset
+        np.minimum(limit_rows, ONE, out=limit_rows)
+        nice = nice_row * NICE_AXIS
         np.rint(nice, out=nice)
-        np.subtract(nice, self._nice_offset, out=nice_row)
-        nice_row *= self._inverse_nice_gain
+        np.divide(nice, NICE_AXIS, out=nice_row)
         return Knobs(limits[0], nice, limits[1], self.nice_scope), rows
 
     def encode(self, knobs: Knobs) -> FloatArray:
         """The inverse: (3, S, L) in [-1, 1]; "none" becomes 1. An egress of 0 (shaper without a rate) is "none"."""
         limits = np.stack([knobs.cpu_limit_mcpu, knobs.egress_mbps])
         none = ~np.isfinite(limits) | (limits <= 0)
-        inside = np.clip(np.where(none, self._high, limits), self._low, self._high)
-        # Rounding must not push the upper bound over to "none", nor the lower one off the axis.
-        axis = np.clip((np.log(inside) - self._log_offset) / self._log_gain, MINUS_ONE, NONE_ABOVE)
-        limits = np.where(none, ONE, axis)
-        nice = np.clip((knobs.nice - self._nice_offset) / self._nice_gain, -1, 1)
-        return np.stack([limits[0], nice, limits[1]]).astype(np.float32)
+        rows = self._rows(np.where(none, self._high, limits), knobs.nice)
+        rows = np.clip(rows, self._row_low, self._row_high)
+        rows[::2] = np.where(none, ONE, rows[::2])
+        return rows
 
 
 class ObservationEncoder:

@@ -107,7 +107,7 @@ def test_an_egress_of_zero_and_no_limit_are_the_end_of_the_axis(slice_set: Slice
     knobs.egress_mbps[0] = 0
     rows = KnobDecoder(slice_set(2)).encode(knobs)
     assert np.all(rows[[0, 2]] == 1)
-    assert np.all(rows[1] == pytest.approx((0 + 0.5) / 19.5))
+    assert np.all(rows[1] == 0)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,), (4, 2, 3), (1, 1, 3, 3)])
