@@ -1,9 +1,9 @@
 """One policy for any number of slices: shared weights per slice, pooled context, equivariant to their order.
 
-Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees one slice's row of the observation, the mean and the
-maximum over the present slices are the context, and a head sees row and context. Optionally one block of multi-head
-attention between the slices (Vaswani et al. 2017, arXiv:1706.03762) stands before the pooling. No weight depends on the
-number of slices, so one ``state_dict`` serves any of them.
+Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees one slice's row of the observation; the mean and the
+maximum over the present slices and what they ask of the node together are the context, and a head sees row and context.
+Optionally one block of multi-head attention between the slices (Vaswani et al. 2017, arXiv:1706.03762) stands before
+the pooling. No weight depends on the number of slices, so one ``state_dict`` serves any of them.
 
 Shapes: observations (B, S * D) as the environments give them, or the table (B, S, D); actions (B, S, 3).
 """
@@ -24,16 +24,37 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACPolicy
 from torch import Tensor, nn
 
-from ..env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES, NUM_KNOBS
+from ..env.encoding import (
+    CPUS_RANGE,
+    FEATURES,
+    KNOB_FEATURES,
+    NUM_FEATURES,
+    NUM_KNOBS,
+    TELEMETRY_SCALE,
+    UPLINK_RANGE_MBPS,
+)
 
 ACTIVE = FEATURES.index("active")
 HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) + NUM_KNOBS)
+UPLINK_USE, UPLINK_CAPACITY = FEATURES.index("uplink_use_ratio"), FEATURES.index("uplink_capacity")
+CPU_IDLE, LOGICAL_CPUS = FEATURES.index("cpu_idle_ratio"), FEATURES.index("logical_cpus")
+# Rates in Mbit/s, then CPU time in mCPU, with the telemetry scales that they are encoded by.
+ASKED = {
+    "offered_mbps": "offered_mbps",
+    "committed_mbps": "carried_mbps",
+    "carried_mbps": "carried_mbps",
+    "cpu_use_mcpu": "cpu_use_mcpu",
+}
+NUM_SHARES = len(ASKED)
+MAX_SHARE = 2.0
+# Below this utilisation a capacity is taken from what the node is said to have, not from what is used.
+IDLE = 0.05
 HALF = 0.5
 # The mean action is gain * tanh(z) per knob, clipped to [-1, 1]. An egress rate rests well inside the "none" end of its
 # axis despite exploration noise; a CPU limit must not, or nothing would ever pull it back to what the slice needs.
 CLIPPED_GAIN = (1.0, 1.0, 1.25)
 SQUASHED_GAIN = (1.0, 1.0, 1.0)
-INITIAL_MEAN = (0.8, 0.0, 1.15)  # close to no control: generous limits, nice 0, no shaping
+INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
 MAX_INITIAL_TANH = 0.98
 # Share of the budget after which exploration has shrunk to its final deviation.
 SHRUNK_AT = 0.6
@@ -70,6 +91,42 @@ def present(table: Tensor) -> Tensor:
     return (table[..., ACTIVE : ACTIVE + 1] > HALF).to(table.dtype)
 
 
+class NodeShares(nn.Module):
+    """What each slice asks for as shares of what the node has now: (B, S, 4) in the order of `ASKED`, 0 where absent.
+
+    Observations are logarithmic, which suits a slice's own figures; whether all of them fit is a matter of sums. What
+    the node has now is what the slices use over its utilisation: a link or CPU that has lost capacity shows there.
+    Computed in float64, because decisions turn on small differences of sums, and the exponentials of different runtimes
+    differ in float32's last digits.
+    """
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.columns = [FEATURES.index(feature) for feature in ASKED]
+        pairs = [TELEMETRY_SCALE[field] for field in ASKED.values()]
+        rows = [[reference for reference, _ in pairs], [math.log1p(full / reference) for reference, full in pairs]]
+        self.register_buffer("scale", torch.tensor(rows, dtype=torch.float64), persistent=False)
+
+    def forward(self, table: Tensor, mask: Tensor) -> Tensor:
+        """Inverts the scales of `slicepilot.env.encoding`."""
+        asked = self.scale[0] * torch.expm1(table[..., self.columns].double() * self.scale[1]) * mask
+        node = table.double().amax(1)
+        uplink_mbps = _available(asked[..., 2], node[:, UPLINK_USE], node[:, UPLINK_CAPACITY], UPLINK_RANGE_MBPS)
+        cpus = _available(1e-3 * asked[..., 3], 1.0 - node[:, CPU_IDLE], node[:, LOGICAL_CPUS], CPUS_RANGE)
+        capacity = torch.stack([uplink_mbps, uplink_mbps, uplink_mbps, 1e3 * cpus], -1).unsqueeze(1)
+        return (asked / capacity).clamp(0.0, MAX_SHARE).to(table.dtype)
+
+
+def _available(used: Tensor, utilisation: Tensor, declared: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """Capacity (B,) from what is used (B, S) at a utilisation (B,), or as encoded on a log axis if hardly any is."""
+    low, high = bounds
+    nominal = low * torch.exp(declared * math.log(high / low))
+    measured = used.sum(1) / utilisation.clamp(min=IDLE)
+    return torch.where((utilisation > IDLE) & (measured > IDLE * nominal), measured, nominal)
+
+
 def _linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
     """Orthogonal weights and zero bias, as PPO's reference implementations start."""
     layer = nn.Linear(inputs, outputs)
@@ -97,30 +154,41 @@ class Attention(nn.Module):
         return hidden + torch.relu(self.out(mixed)) * mask
 
 
+def _context_size(width: int) -> int:
+    """Mean, maximum and sums of shares: C."""
+    return 2 * width + NUM_SHARES
+
+
 class SliceEncoder(nn.Module):
-    """Rows (B, S, inputs) to features per slice (B, S, W), zero where absent, and their context (B, 2 W)."""
+    """Rows (B, S, inputs) to features per slice (B, S, W), zero where absent, and their context (B, C).
+
+    The first columns of a row are the observation's.
+    """
 
     def __init__(self, inputs: int, config: NetworkConfig) -> None:
         super().__init__()
         width = config.width
+        self.shares = NodeShares()
+        inputs += NUM_SHARES
         self.rows = nn.Sequential(_linear(inputs, width), nn.ReLU(), _linear(width, width), nn.ReLU())
         self.attention = Attention(width, config.attention_heads) if config.attention_heads else None
 
     def forward(self, rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """``mask`` (B, S, 1). Features are not negative, so that zeros of absent slices do not move the maximum."""
-        hidden = self.rows(rows) * mask
+        shares = self.shares(rows, mask)
+        hidden = self.rows(torch.cat([rows, shares], -1)) * mask
         if self.attention is not None:
             hidden = self.attention(hidden, mask)
         mean = hidden.sum(1) / mask.sum(1).clamp(min=1.0)
-        return hidden, torch.cat([mean, hidden.amax(1)], -1)
+        return hidden, torch.cat([mean, hidden.amax(1), shares.sum(1).clamp(max=MAX_SHARE)], -1)
 
 
 class SliceHead(nn.Module):
-    """Features per slice (B, S, W) and context (B, 2 W) to outputs per slice (B, S, outputs)."""
+    """Features per slice (B, S, W) and context (B, C) to outputs per slice (B, S, outputs)."""
 
     def __init__(self, width: int, outputs: int, gain: float, bias: tuple[float, ...] | None = None) -> None:
         super().__init__()
-        self.own, self.context = _linear(width, width), _linear(2 * width, width)
+        self.own, self.context = _linear(width, width), _linear(_context_size(width), width)
         self.out = _linear(width, outputs, gain)
         if bias is not None:
             self.out.bias.data = torch.tensor(bias)
@@ -154,7 +222,7 @@ class ActionHead(nn.Module):
         return self.head(hidden, context) + self.direct(rows)
 
     def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """From the rows (B, S, D), their features (B, S, W) and context (B, 2 W)."""
+        """From the rows (B, S, D), their features (B, S, W) and context (B, C)."""
         return self.gain * torch.tanh(self.unsquashed(rows, hidden, context))
 
 
@@ -198,7 +266,7 @@ class PpoPolicy(ActorCriticPolicy):
         width = self.network.width
         self.encoder = SliceEncoder(NUM_FEATURES, self.network)
         self.actor_head = ActionHead(width, CLIPPED_GAIN)
-        self.value_head = nn.Sequential(_linear(2 * width, width), nn.ReLU(), _linear(width, 1, 1.0))
+        self.value_head = nn.Sequential(_linear(_context_size(width), width), nn.ReLU(), _linear(width, 1, 1.0))
         self.register_buffer("log_std", torch.tensor(self.network.initial_std).log())
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
@@ -290,7 +358,8 @@ class _SacCritic(ContinuousCritic):
         width = network.width
         self.encoders = nn.ModuleList(SliceEncoder(NUM_FEATURES + NUM_KNOBS, network) for _ in range(n_critics))
         self.heads = nn.ModuleList(
-            nn.Sequential(_linear(2 * width, width), nn.ReLU(), _linear(width, 1, 1.0)) for _ in range(n_critics)
+            nn.Sequential(_linear(_context_size(width), width), nn.ReLU(), _linear(width, 1, 1.0))
+            for _ in range(n_critics)
         )
 
     def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
