@@ -52,7 +52,9 @@ class Mixture:
         nominal_share: lanes that keep the hardware as it is, the slice set's promises (times ``nominal_factor``) and a
             period of 1 s, and run video flows that join over time (as in the published ramp, at random times and
             sizes).
-        period_s: range of the control period, log-uniform in the other lanes.
+        declared_node_share, one_second_share: of the other lanes, how many have the hardware as it is (but for its
+            uplink), and how many a period of 1 s, independently.
+        period_s: range of the control period, log-uniform in the remaining lanes.
         present: share of slices that exist in a lane.
         demand: CPU that all loads would need over the node's CPUs.
         promised: committed rate over a slice's mean rate.
@@ -70,6 +72,8 @@ class Mixture:
     steps: Annotated[int, Field(ge=8)] = 96
     nominal_share: Ratio = 0.3
     nominal_factor: PositiveRange = (0.8, 1.25)
+    declared_node_share: Ratio = 0.5
+    one_second_share: Ratio = 0.3
     period_s: Annotated[tuple[float, float], AfterValidator(_check_periods)] = (0.002, 30.0)
     present: Span = (0.4, 1.0)
     demand: Span = (0.3, 2.0)
@@ -105,7 +109,8 @@ class MixtureEpisodes:
         shape = (len(slices), lanes)
         nominal = rng.random(lanes) < mix.nominal_share
         hardware = self._hardware(nominal, lanes, rng)
-        period_s = np.where(nominal, 1.0, _log_uniform(rng, mix.period_s, lanes)).astype(np.float32)
+        one_second = nominal | (rng.random(lanes) < mix.one_second_share)
+        period_s = np.where(one_second, 1.0, _log_uniform(rng, mix.period_s, lanes)).astype(np.float32)
         present = rng.random(shape) < rng.uniform(*mix.present, lanes)
         few = np.arange(len(slices))[:, None] < rng.integers(2, min(6, len(slices)) + 1, lanes)
         present = np.where(nominal, few, present)
@@ -147,9 +152,10 @@ class MixtureEpisodes:
         """Per-lane nodes; costs, buffers and sizes move by their factors."""
         mix = self.mixture
         arrays = HardwareArrays(self.hardware, lanes)
+        declared = nominal | (rng.random(lanes) < mix.declared_node_share)
 
-        def vary(name: str, value: np.ndarray) -> None:
-            setattr(arrays, name, np.where(nominal, getattr(arrays, name), value).astype(np.float32))
+        def vary(name: str, value: np.ndarray, fixed: np.ndarray = declared) -> None:
+            setattr(arrays, name, np.where(fixed, getattr(arrays, name), value).astype(np.float32))
 
         for field in fields(self.hardware):
             if field.name in {"upf_cost_us", "rx_cost_us", "tx_cost_us"}:
@@ -162,7 +168,9 @@ class MixtureEpisodes:
         vary("physical_cores", np.maximum(arrays.logical_cpus / siblings, 0.5))
         vary("smt_yield", rng.uniform(*mix.smt_yield, lanes))
         vary("weight_leak", rng.uniform(*mix.weight_leak, lanes))
-        vary("uplink_mbps", self.hardware.uplink_mbps * cpus * _log_uniform(rng, mix.uplink_factor, lanes))
+        size = arrays.logical_cpus / self.hardware.logical_cpus
+        uplink_mbps = self.hardware.uplink_mbps * size * _log_uniform(rng, mix.uplink_factor, lanes)
+        vary("uplink_mbps", uplink_mbps, fixed=nominal)
         vary("access_mbps", np.where(rng.random(lanes) < 0.5, arrays.access_mbps, 1e5))
         vary("access_cv", arrays.access_cv * rng.uniform(0.0, 1.0, lanes))
         vary("cpu_cv", arrays.cpu_cv * rng.uniform(0.2, 1.0, lanes))
@@ -241,7 +249,7 @@ class MixtureEpisodes:
             start = rng.uniform(0.1, 0.8, lanes) * run_s
             times[:] = np.stack([start, start + 2 * period_s], axis=1)
             hit = (rng.random(lanes) < EVENT_SHARE) & ~nominal
-            factors[:, 1] = np.where(hit, rng.uniform(0.3, 0.9, lanes), 1.0)
+            factors[:, 1] = np.where(hit, rng.uniform(0.2, 0.9, lanes), 1.0)
 
 
 def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float], size: int | tuple[int, ...]) -> FloatArray:
