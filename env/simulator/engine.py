@@ -24,9 +24,6 @@ class Engine:
         self.telemetry = Telemetry.empty(num_slices, lanes)
         self.state = np.zeros((kernels.NUM_STATE, num_slices, lanes), np.float32)
         self.dropped_mbit = np.zeros((kernels.NUM_DROPS, num_slices, lanes), np.float32)
-        self._advance = (
-            kernels.advance_parallel if num_slices * lanes >= kernels.PARALLEL_FROM else kernels.advance_serial
-        )
 
     def load(
         self,
@@ -58,7 +55,7 @@ class Engine:
             block = self._block = self.exogenous.next_block()
             self._row = 0
         knobs, telemetry = self.knobs, self.telemetry
-        self._advance(
+        kernels.advance(
             self.elapsed,
             self._row,
             block.slices,

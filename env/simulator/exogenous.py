@@ -203,17 +203,20 @@ class Exogenous:
         self.block_steps = int(np.clip(BLOCK_ELEMENTS // size, 4, MAX_BLOCK_STEPS))
         self._sources = np.stack([getattr(traffic, name) for name in kernels.SOURCE_ROWS])
         self._path = np.stack([getattr(hardware, name) for name in kernels.PATH_ROWS])
-        self._arrivals = kernels.arrivals_parallel if size >= kernels.PARALLEL_FROM else kernels.arrivals_serial
-        # Three autoregressive processes per slice: access rate, CPU cost, load.
+        # Three autoregressive processes per slice, the logarithms of factors: access rate, CPU cost, load.
         tau = np.stack([hardware.access_tau_s, hardware.cpu_tau_s, np.full_like(hardware.cpu_tau_s, 5.0)])
         shape = (3, self.num_slices, self.lanes)
         keep = np.broadcast_to(np.exp(-period_s / tau)[:, None], shape).astype(np.float32)
         self._keep, self._innovation = keep.ravel(), np.sqrt(1.0 - keep**2).ravel()
-        self._average = _averaging(period_s / tau)[:, None]
         self._state = rng.standard_normal(shape, np.float32).ravel()
         load_cv = np.sqrt((traffic.rate_cv**2 * traffic.flow_mbps * traffic.first_flows).sum(0))
         total = np.maximum((traffic.flow_mbps * traffic.first_flows).sum(0), 1e-6)
-        self._load_cv = (load_cv / np.sqrt(total)).astype(np.float32)
+        cv = np.empty(shape, np.float32)
+        cv[0], cv[1], cv[2] = hardware.access_cv, hardware.cpu_cv, load_cv / np.sqrt(total)
+        self._scale = (cv * _averaging(period_s / tau)[:, None]).ravel()
+        # Rates keep their mean; the cost is a median.
+        mean_kept = np.asarray([1, 0, 1], np.float32)[:, None, None]
+        self._offset = (-0.5 * mean_kept * cv**2).ravel()
 
     def next_block(self) -> Block:
         """The next steps (fewer at the end of the run)."""
@@ -221,7 +224,7 @@ class Exogenous:
         slices = np.empty((steps, kernels.NUM_SLICE_EXOGENOUS, self.num_slices, self.lanes), np.float32)
         node = np.empty((steps, kernels.NUM_NODE_EXOGENOUS, self.lanes), np.float32)
         events, traffic = self.events, self.traffic
-        self._arrivals(
+        kernels.arrivals(
             self.step,
             self._sources,
             traffic.profile_time_s,
@@ -229,7 +232,6 @@ class Exogenous:
             events.absent_from_s,
             events.absent_to_s,
             self._path,
-            self._load_cv,
             self._noise(steps),
             self.period_s,
             slices,
@@ -243,11 +245,12 @@ class Exogenous:
         return Block(slices, node)
 
     def _noise(self, steps: int) -> FloatArray:
-        """(K, 3, S, L) unit-variance processes, averaged over a control period where that is long."""
+        """(K, 3, S, L) log-normal factors, averaged over a control period where that is long."""
         draws = self.rng.standard_normal((steps, 3, self.num_slices, self.lanes), np.float32)
-        kernels.autoregress(self._state, self._keep, self._innovation, draws.reshape(steps, -1))
-        draws *= self._average
-        return draws
+        kernels.autoregress(
+            self._state, self._keep, self._innovation, self._scale, self._offset, draws.reshape(steps, -1)
+        )
+        return np.exp(draws, out=draws)
 
 
 def _averaging(ratio: np.ndarray) -> FloatArray:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 # Exogenous fields per slice, axis 1 of a block (K, E, S, L), and per node, axis 1 of (K, EN, L).
 ARRIVE_MBIT, ELASTIC_MBPS, CPU_S_PER_MBIT, RX_CPU_S_PER_MBIT, BURST_US, FLOWS, PACKET_MBIT, ACCESS_DELAY_MS, ACTIVE = (
@@ -47,8 +47,8 @@ HARDWARE_ROWS = (
     "uplink_buffer_s",
 )
 
-SHARES_PER_MCPU = 1.024
-BEST_EFFORT_SHARES = 2.0
+SHARES_PER_MCPU = np.float32(1.024)
+BEST_EFFORT_SHARES = np.float32(2.0)
 # Weight of each nice level -20..19 over that of level 0 (kernel, ``sched_prio_to_weight``): about 1.25 a level.
 NICE_WEIGHT = (
     np.array(
@@ -57,25 +57,29 @@ NICE_WEIGHT = (
             *(9548, 7620, 6100, 4904, 3906, 3121, 2501, 1991, 1586, 1277),
             *(1024, 820, 655, 526, 423, 335, 272, 215, 172, 137),
             *(110, 87, 70, 56, 45, 36, 29, 23, 18, 15),
-        ]
+        ],
+        np.float32,
     )
-    / 1024.0
+    / 1024
 )
-UNLIMITED = 1e9
-TINY = 1e-9
-MIN_CAPACITY_CPUS = 0.05
+ZERO, HALF, ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
+MILLI, MICRO, MILLE, MILLION = np.float32(1e-3), np.float32(1e-6), np.float32(1e3), np.float32(1e6)
+MBIT_PER_BYTE = np.float32(8e-6)
+UNLIMITED = np.float32(1e9)
+TINY = np.float32(1e-9)
+MIN_CAPACITY_CPUS = np.float32(0.05)
 # A CFS period whose mean demand lies within 1/8 of the quota is throttled or not by chance.
-THROTTLE_SLOPE = 4.0
+THROTTLE_SLOPE = np.float32(4.0)
 # Waits in a run queue are about exponential: the 99th percentile is ln(100) times the mean.
-EXPONENTIAL_P99 = 4.605
-MAX_WAIT_SLICES = 25.0
-TCP_ROUND_TRIP_S = 0.2
-TCP_LOSS_SEEN = 0.01
+EXPONENTIAL_P99 = np.float32(4.605)
+MAX_WAIT_SLICES = np.float32(25.0)
+TCP_ROUND_TRIP_S = np.float32(0.2)
+TCP_LOSS_SEEN = np.float32(0.01)
+TCP_BACKED_OFF, TCP_GROWN, TCP_STEP_MBPS = np.float32(0.9), np.float32(1.3), np.float32(0.5)
 MAX_FILL_ROUNDS = 16
-DEFAULT_PACKET_BYTES = 1470.0
-LANE_CHUNK = 128
-# Below this many slices in all, starting threads costs more than it gains.
-PARALLEL_FROM = 4096
+DEFAULT_PACKET_BYTES = np.float32(1470.0)
+# Lanes whose working tables fit the first-level cache.
+LANE_CHUNK = 64
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -96,41 +100,53 @@ def thread_speed(busy: float, cores: float, logical: float, smt_yield: float) ->
 
     Up to one thread per core nothing is shared; with all logical CPUs busy every thread runs at ``smt_yield``.
     """
-    if busy <= cores or logical <= cores:
-        return 1.0
-    return max(1.0 - (1.0 - smt_yield) * (busy - cores) / (logical - cores), smt_yield)
+    siblings = logical - cores
+    shared = max(busy - cores, ZERO) / siblings if siblings > ZERO else ZERO
+    return max(ONE - (ONE - smt_yield) * shared, smt_yield)
 
 
 @njit(cache=True, error_model="numpy")
-def water_fill(capacity: float, demand: np.ndarray, weight: np.ndarray, share: np.ndarray) -> None:
+def water_fill(capacity: np.ndarray, demand: np.ndarray, weight: np.ndarray, share: np.ndarray) -> None:
     """Divide ``capacity`` by weight, nobody getting more than demanded: work-conserving weighted max-min fairness.
 
-    All arrays (S,); ``share`` is written. Every round satisfies all demands below the current level; the level rises
-    with what they leave, so the loop ends after at most as many rounds as there are levels.
+    capacity (N,), the others (S, N or more); ``share`` is written. Every round satisfies all demands below the current
+    level; the level rises with what they leave, so the loop ends after at most as many rounds as there are levels. A
+    lane that is done stays as it is in the rounds that others need.
     """
-    share[:] = -1.0
-    left = capacity
+    lanes = len(capacity)
+    left, level, total = np.empty_like(capacity), np.empty_like(capacity), np.zeros_like(capacity)
+    for s in range(len(demand)):
+        for i in range(lanes):
+            total[i] += demand[s, i]
+    contended = False
+    for i in range(lanes):
+        contended |= total[i] > capacity[i]
+        left[i] = capacity[i]
+    # Negative: not settled yet.
+    for s in range(len(demand)):
+        for i in range(lanes):
+            share[s, i] = -ONE if total[i] > capacity[i] else demand[s, i]
+    if not contended:
+        return
     for _ in range(MAX_FILL_ROUNDS):
-        total = 0.0
+        total[:] = ZERO
         for s in range(len(demand)):
-            if share[s] < 0:
-                total += weight[s]
-        if total <= 0:
-            break
-        level = max(left, 0.0) / total
+            for i in range(lanes):
+                total[i] += weight[s, i] if share[s, i] < ZERO else ZERO
+        for i in range(lanes):
+            level[i] = max(left[i], ZERO) / total[i] if total[i] > ZERO else ZERO
         settled = False
         for s in range(len(demand)):
-            if share[s] < 0 and demand[s] <= level * weight[s]:
-                share[s] = demand[s]
-                left -= demand[s]
-                settled = True
+            for i in range(lanes):
+                settles = (share[s, i] < ZERO) & (demand[s, i] <= level[i] * weight[s, i])
+                share[s, i] = demand[s, i] if settles else share[s, i]
+                left[i] -= demand[s, i] if settles else ZERO
+                settled |= settles
         if not settled:
-            for s in range(len(demand)):
-                if share[s] < 0:
-                    share[s] = level * weight[s]
             break
     for s in range(len(demand)):
-        share[s] = max(share[s], 0.0)
+        for i in range(lanes):
+            share[s, i] = level[i] * weight[s, i] if share[s, i] < ZERO else share[s, i]
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -151,7 +167,22 @@ def cfs_runtime(
     return before + after, quota_s - after
 
 
-def _advance(
+# Rows of the step's working table (50, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
+LOGICAL, CORES, SMT_YIELD, TX_COST_US, LEAK, CFS_S, SLICE_US, BUFFER_PACKETS = range(8)
+HORIZON_S, BURST_S, PACKETS_PER_FLOW, UPLINK_BUFFER_S = range(8, 12)
+# Of the node in this period; the first six are sums over slices.
+KERNEL, WANTED, USED, SENT, WAITING, ELASTIC = range(12, 18)
+DT, PER_S, UPLINK, FACTOR, SPEED, CAPACITY, SQUEEZE = range(18, 25)
+THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(25, 29)
+# Of one slice.
+ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(29, 39)
+N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(39, 45)
+STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(45, 50)
+NUM_WORKING = 50
+
+
+@njit(cache=True, error_model="numpy")
+def advance(
     step: int,
     k: int,
     slice_block: np.ndarray,
@@ -174,164 +205,257 @@ def _advance(
 
     slice_block (K, 9, S, L), node_block (K, 2, L), hardware (12, L), period (L,) in s; threads, requests and knobs
     (S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid (S, L).
+
+    Inner loops run over the lanes of a chunk and become SIMD code, except for those of the nice table, of short control
+    periods and of TCP, which are skipped where no lane needs them. What makes that possible: float32 throughout,
+    selections instead of branches, and few arrays per loop. LLVM gives up where it would need more than eight checks
+    that a row which is written does not overlap the others, or where two rows of one array are written. So what
+    computes reads at most eight rows and writes the working table ``v``, whose width is a constant; the next loops
+    store its rows, up to three at a time, in different arrays.
     """
     num_slices, lanes = threads.shape
-    for lane in prange(lanes):
-        logical, cores, smt_yield = hardware[0, lane], hardware[1, lane], hardware[2, lane]
-        tx_cost_us, leak = hardware[3, lane], hardware[4, lane]
-        cfs_s, slice_us, buffer_packets = hardware[5, lane], hardware[6, lane], hardware[7, lane]
-        horizon_s, burst_s, packets_per_flow = hardware[8, lane], hardware[9, lane], hardware[10, lane]
-        uplink_buffer_s = hardware[11, lane]
-        dt = period[lane]
-        uplink_mbps, cpu_factor = node_block[k, UPLINK_MBPS, lane], node_block[k, CPU_FACTOR, lane]
-        scratch = np.empty((6, num_slices))
-        work, want, run, weight, share, left = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5]
+    for first in range(0, lanes, LANE_CHUNK):
+        stop = min(first + LANE_CHUNK, lanes)
+        count = stop - first
+        exo = slice_block[k]
+        v = np.empty((NUM_WORKING, LANE_CHUNK), np.float32)
+        work = np.empty((num_slices, LANE_CHUNK), np.float32)
+        want, run, weight, share = np.empty_like(work), np.empty_like(work), np.empty_like(work), np.empty_like(work)
+        for h in range(UPLINK_BUFFER_S + 1):
+            for lane in range(first, stop):
+                v[h, lane - first] = hardware[h, lane]
+        for lane in range(first, stop):
+            i = lane - first
+            v[DT, i], v[PER_S, i] = period[lane], ONE / period[lane]
+            v[UPLINK, i], v[FACTOR, i] = node_block[k, UPLINK_MBPS, lane], node_block[k, CPU_FACTOR, lane]
+            v[KERNEL, i] = v[WANTED, i] = v[USED, i] = v[SENT, i] = v[WAITING, i] = v[ELASTIC, i] = ZERO
 
         # Arrivals, and softirq work: it precedes all threads. What is transmitted lags by one period.
-        kernel = 0.0
-        wanted = 0.0
         for s in range(num_slices):
-            exo = slice_block[k, :, s, lane]
-            elastic = min(state[TCP_MBPS, s, lane], exo[ELASTIC_MBPS])
-            arrived = exo[ARRIVE_MBIT] + elastic * dt
-            kernel += exo[RX_CPU_S_PER_MBIT] * arrived / dt
-            kernel += state[TX_MBPS, s, lane] * 1e-6 * tx_cost_us / exo[PACKET_MBIT]
-            work[s] = state[N3_MBIT, s, lane] + arrived
-            want[s] = work[s] * exo[CPU_S_PER_MBIT] / dt
-            quota = min(cpu_limit_mcpu[s, lane] * 1e-3, UNLIMITED)
-            wanted += min(want[s], threads[s, lane], quota)
-            weight[s] = group_weight(request_mcpu[s, lane], nice[s, lane], nice_ranks_groups)
-            telemetry[0, s, lane] = arrived / dt
+            for lane in range(first, stop):
+                i = lane - first
+                elastic = min(state[TCP_MBPS, s, lane], exo[ELASTIC_MBPS, s, lane])
+                arrived = exo[ARRIVE_MBIT, s, lane] + elastic * v[DT, i]
+                v[ELASTIC, i] += exo[ELASTIC_MBPS, s, lane]
+                v[ARRIVED, i] = arrived
+                v[KERNEL, i] += exo[RX_CPU_S_PER_MBIT, s, lane] * arrived * v[PER_S, i]
+                v[KERNEL, i] += state[TX_MBPS, s, lane] * MICRO * v[TX_COST_US, i] / exo[PACKET_MBIT, s, lane]
+            for lane in range(first, stop):
+                i = lane - first
+                work[s, i] = state[N3_MBIT, s, lane] + v[ARRIVED, i]
+                want[s, i] = work[s, i] * exo[CPU_S_PER_MBIT, s, lane] * v[PER_S, i]
+            for lane in range(first, stop):
+                i = lane - first
+                run[s, i] = min(threads[s, lane], cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED)
+                v[WANTED, i] += min(want[s, i], run[s, i])
+            for lane in range(first, stop):
+                i = lane - first
+                offered = v[ARRIVED, i] * v[PER_S, i]
+                telemetry[0, s, lane] = offered if exo[ACTIVE, s, lane] > ZERO else ZERO
+            for lane in range(first, stop):
+                weight[s, lane - first] = group_weight(request_mcpu[s, lane], nice[s, lane], nice_ranks_groups)
 
         # CPU time: SMT slows threads down when siblings are busy; groups share what softirqs leave.
-        speed = thread_speed(wanted + kernel, cores, logical, smt_yield) * cpu_factor
-        kernel /= speed
-        capacity = max(logical - kernel, MIN_CAPACITY_CPUS)
-        total_run = 0.0
+        for i in range(count):
+            busy = v[WANTED, i] + v[KERNEL, i]
+            v[SPEED, i] = thread_speed(busy, v[CORES, i], v[LOGICAL, i], v[SMT_YIELD, i]) * v[FACTOR, i]
+            v[KERNEL, i] /= v[SPEED, i]
+            v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
+            v[WANTED, i] = ZERO
         for s in range(num_slices):
-            want[s] /= speed
-            quota = min(cpu_limit_mcpu[s, lane] * 1e-3, UNLIMITED)
-            run[s] = min(want[s], threads[s, lane], quota)
-            total_run += run[s]
-        water_fill(capacity, run, weight, share)
+            for i in range(count):
+                want[s, i] /= v[SPEED, i]
+                run[s, i] = min(want[s, i], run[s, i])
+                v[WANTED, i] += run[s, i]
+        water_fill(v[CAPACITY, :count], run, weight, share)
         # Part of the work runs where group weights do not order it (softirq, other groups' queues): in proportion.
-        squeeze = min(1.0, capacity / max(total_run, TINY))
-        used = kernel
-        sent_mbit = 0.0
-        waiting_mbit = 0.0
+        for i in range(count):
+            v[SQUEEZE, i] = min(ONE, v[CAPACITY, i] / max(v[WANTED, i], TINY))
+            v[USED, i] = v[KERNEL, i]
+        any_below_cfs = False
+        for i in range(count):
+            any_below_cfs |= v[DT, i] < v[CFS_S, i]
         for s in range(num_slices):
-            exo = slice_block[k, :, s, lane]
-            got = (1.0 - leak) * share[s] + leak * run[s] * squeeze
-            used += got
-            quota = min(cpu_limit_mcpu[s, lane] * 1e-3, UNLIMITED)
-            throttled = min(max(THROTTLE_SLOPE * (want[s] / quota - 1.0) + 0.5, 0.0), 1.0)
-            wait_us = slice_us * min(max(run[s] / max(got, TINY) - 1.0, 0.0), MAX_WAIT_SLICES) if run[s] > 0 else 0.0
-            off = max(1.0 - quota / threads[s, lane], 0.0)
-            off_us = 1e6 * cfs_s * off
-            burst = exo[BURST_US] * min(run[s], 1.0)
-            p50 = 0.5 * burst + wait_us + 0.5 * off * off_us * throttled
-            p99 = burst + EXPONENTIAL_P99 * wait_us + off_us * throttled
+            for lane in range(first, stop):
+                i = lane - first
+                got = share[s, i] + v[LEAK, i] * (run[s, i] * v[SQUEEZE, i] - share[s, i])
+                v[USED, i] += got
+                quota = min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED)
+                throttled = min(max(THROTTLE_SLOPE * (want[s, i] / quota - ONE) + HALF, ZERO), ONE)
+                waits = min(max(run[s, i] / max(got, TINY) - ONE, ZERO), MAX_WAIT_SLICES)
+                wait_us = v[SLICE_US, i] * waits if run[s, i] > ZERO else ZERO
+                off = max(ONE - quota / threads[s, lane], ZERO)
+                off_us = MILLION * v[CFS_S, i] * off * throttled
+                burst = exo[BURST_US, s, lane] * min(run[s, i], ONE)
+                v[P50, i] = HALF * burst + wait_us + HALF * off * off_us
+                v[P99, i] = burst + EXPONENTIAL_P99 * wait_us + off_us
+                v[QUOTA, i], v[GOT, i], v[THROTTLED, i], v[WAIT, i] = quota, got, throttled, wait_us
 
             # N3 socket buffer, served at the CPU's rate.
-            mbit_per_cpu_s = speed / exo[CPU_S_PER_MBIT]
-            rate = max(got * mbit_per_cpu_s, TINY)
-            served = min(work[s], rate * dt)
-            if dt < cfs_s:
-                quota_s = quota * cfs_s
-                pace = threads[s, lane] if want[s] > quota else got
-                budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
-                runtime, budget = cfs_runtime(step * dt, dt, cfs_s, quota_s, budget, min(pace, want[s]))
-                state[CFS_BUDGET_S, s, lane] = budget
-                served = min(work[s], runtime * mbit_per_cpu_s)
-                got = runtime / dt
-            before, rest = state[N3_MBIT, s, lane], work[s] - served
-            after = min(rest, buffer_packets * exo[PACKET_MBIT])
-            drops[DROP_N3, s, lane] = rest - after
-            state[N3_MBIT, s, lane] = after
-            p50 += 0.5e6 * (before + after) / rate
-            p99 += 1e6 * max(before, after) / rate
+            for lane in range(first, stop):
+                i = lane - first
+                v[PER_CPU, i] = v[SPEED, i] / exo[CPU_S_PER_MBIT, s, lane]
+                v[RATE, i] = max(v[GOT, i] * v[PER_CPU, i], TINY)
+                # Who gets all that is wanted leaves nothing behind, not even a rounding error.
+                served = min(work[s, i], v[RATE, i] * v[DT, i])
+                v[SERVED, i] = served if v[GOT, i] < want[s, i] else work[s, i]
+            if any_below_cfs:
+                for lane in range(first, stop):
+                    i = lane - first
+                    dt, cfs_s, quota = v[DT, i], v[CFS_S, i], v[QUOTA, i]
+                    if dt < cfs_s:
+                        quota_s = quota * cfs_s
+                        pace = threads[s, lane] if want[s, i] > quota else v[GOT, i]
+                        budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
+                        runtime, budget = cfs_runtime(step * dt, dt, cfs_s, quota_s, budget, min(pace, want[s, i]))
+                        state[CFS_BUDGET_S, s, lane] = budget
+                        v[SERVED, i] = min(work[s, i], runtime * v[PER_CPU, i])
+                        v[GOT, i] = runtime / dt
+            for lane in range(first, stop):
+                i = lane - first
+                before, rest = state[N3_MBIT, s, lane], work[s, i] - v[SERVED, i]
+                after = min(rest, v[BUFFER_PACKETS, i] * exo[PACKET_MBIT, s, lane])
+                v[N3, i], v[LOST_N3, i] = after, rest - after
+                v[P50, i] += HALF * MILLION * (before + after) / v[RATE, i]
+                v[P99, i] += MILLION * max(before, after) / v[RATE, i]
 
             # Egress pacer: departures are scheduled at the configured rate; beyond the horizon packets are refused. The
             # schedule advances for every admitted packet, also for those that the queue behind it drops because a flow
             # may hold only so many packets there: with the schedule at its horizon T, n packets per flow let through
             # n / T. That is why a rate below what the UPF delivers collapses instead of shaping (Linux sch_fq,
             # flow_limit 100; Cilium bpf/lib/edt.h, drop horizon 2 s).
-            egress = egress_mbps[s, lane]
-            egress = min(egress, UNLIMITED) if egress > 0 else UNLIMITED
-            lead = max(state[PACER_LEAD_S, s, lane] + served / egress - dt, -burst_s)
-            refused = min(max(lead - horizon_s, 0.0) * egress, served)
-            lead = min(lead, horizon_s)
-            ahead = max(lead, 0.0)
-            room = packets_per_flow * exo[FLOWS] * exo[PACKET_MBIT]
-            available = state[PACER_MBIT, s, lane] + served - refused
-            stored = min(ahead * egress, room, available)
-            out = min(available - stored, room * dt / max(ahead, TINY))
-            drops[DROP_PACER, s, lane] = refused + (available - stored - out)
-            state[PACER_LEAD_S, s, lane] = lead
-            state[PACER_MBIT, s, lane] = stored
-            own_us = 1e6 * exo[CPU_S_PER_MBIT] * exo[PACKET_MBIT]
-            telemetry[2, s, lane] = p50 + 1e6 * ahead + own_us
-            telemetry[3, s, lane] = p99 + 1e6 * ahead + own_us
-            telemetry[5, s, lane] = 1000.0 * got
-            telemetry[6, s, lane] = throttled
-            telemetry[7, s, lane] = wait_us
-            left[s] = out
-            sent_mbit += out
-            waiting_mbit += state[UPLINK_MBIT, s, lane]
+            for lane in range(first, stop):
+                i = lane - first
+                egress = egress_mbps[s, lane]
+                egress = min(egress, UNLIMITED) if egress > ZERO else UNLIMITED
+                lead = max(state[PACER_LEAD_S, s, lane] + v[SERVED, i] / egress - v[DT, i], -v[BURST_S, i])
+                refused = min(max(lead - v[HORIZON_S, i], ZERO) * egress, v[SERVED, i])
+                lead = min(lead, v[HORIZON_S, i])
+                ahead = max(lead, ZERO)
+                room = v[PACKETS_PER_FLOW, i] * exo[FLOWS, s, lane] * exo[PACKET_MBIT, s, lane]
+                available = state[PACER_MBIT, s, lane] + v[SERVED, i] - refused
+                stored = min(ahead * egress, room, available)
+                out = min(available - stored, room * v[DT, i] / max(ahead, TINY))
+                v[LOST_PACER, i] = refused + (available - stored - out)
+                v[LEAD, i], v[STORED, i], v[OUT, i] = lead, stored, out
+                own_us = MILLION * (ahead + exo[CPU_S_PER_MBIT, s, lane] * exo[PACKET_MBIT, s, lane])
+                v[P50, i] += own_us
+                v[P99, i] += own_us
+            # An absent slice shows nothing.
+            for lane in range(first, stop):
+                i = lane - first
+                there = exo[ACTIVE, s, lane] > ZERO
+                v[P50, i] = v[P50, i] if there else ZERO
+                v[P99, i] = v[P99, i] if there else ZERO
+                v[GOT, i] = MILLE * v[GOT, i] if there else ZERO
+                v[THROTTLED, i] = v[THROTTLED, i] if there else ZERO
+                v[WAIT, i] = v[WAIT, i] if there else ZERO
+                v[SENT, i] += v[OUT, i]
+                v[WAITING, i] += state[UPLINK_MBIT, s, lane]
+            for lane in range(first, stop):
+                i = lane - first
+                state[N3_MBIT, s, lane] = v[N3, i]
+                drops[DROP_N3, s, lane] = v[LOST_N3, i]
+                telemetry[2, s, lane] = v[P50, i]
+            for lane in range(first, stop):
+                i = lane - first
+                state[PACER_LEAD_S, s, lane] = v[LEAD, i]
+                drops[DROP_PACER, s, lane] = v[LOST_PACER, i]
+                telemetry[3, s, lane] = v[P99, i]
+            for lane in range(first, stop):
+                i = lane - first
+                state[PACER_MBIT, s, lane] = v[STORED, i]
+                work[s, i] = v[OUT, i]
+                telemetry[5, s, lane] = v[GOT, i]
+            for lane in range(first, stop):
+                telemetry[6, s, lane] = v[THROTTLED, lane - first]
+            for lane in range(first, stop):
+                telemetry[7, s, lane] = v[WAIT, lane - first]
 
         # Shared uplink: one FIFO for all slices.
-        backlog = waiting_mbit + sent_mbit
-        through = min(1.0, uplink_mbps * dt / max(backlog, TINY))
-        over = backlog * (1.0 - through)
-        keep = min(1.0, uplink_buffer_s * uplink_mbps / max(over, TINY))
-        seconds_per_mbit = 1.0 / max(uplink_mbps, TINY)
-        uplink_p50_us = 0.5e6 * (waiting_mbit + over * keep) * seconds_per_mbit
-        uplink_p99_us = 1e6 * max(waiting_mbit, over * keep) * seconds_per_mbit
+        any_elastic = False
+        for i in range(count):
+            any_elastic |= v[ELASTIC, i] > ZERO
+        for i in range(count):
+            waiting, uplink = v[WAITING, i], v[UPLINK, i]
+            backlog = waiting + v[SENT, i]
+            v[THROUGH, i] = min(ONE, uplink * v[DT, i] / max(backlog, TINY))
+            over = backlog * (ONE - v[THROUGH, i])
+            v[KEEP, i] = min(ONE, v[UPLINK_BUFFER_S, i] * uplink / max(over, TINY))
+            us_per_mbit = MILLION / max(uplink, TINY)
+            v[UPLINK_P50, i] = HALF * (waiting + over * v[KEEP, i]) * us_per_mbit
+            v[UPLINK_P99, i] = max(waiting, over * v[KEEP, i]) * us_per_mbit
+            v[SENT, i] = backlog
+        for lane in range(first, stop):
+            i = lane - first
+            node[0, lane] = max(ONE - v[USED, i] / v[LOGICAL, i], ZERO)
+        for lane in range(first, stop):
+            i = lane - first
+            node[1, lane] = min(v[SENT, i] / max(v[UPLINK, i] * v[DT, i], TINY), ONE)
         for s in range(num_slices):
-            queued = state[UPLINK_MBIT, s, lane] + left[s]
-            sent = queued * through
-            stay = (queued - sent) * keep
-            drops[DROP_UPLINK, s, lane] = queued - sent - stay
-            state[UPLINK_MBIT, s, lane] = stay
-            carried = sent / dt
-            state[TX_MBPS, s, lane] = carried
-            offered = telemetry[0, s, lane]
-            loss = max(1.0 - carried / max(offered, TINY), 0.0) if offered > 0 else 0.0
-            telemetry[1, s, lane] = carried
-            telemetry[2, s, lane] += uplink_p50_us
-            telemetry[3, s, lane] += uplink_p99_us
-            telemetry[4, s, lane] = loss
-            valid[s, lane] = slice_block[k, ACTIVE, s, lane] > 0
-            if not valid[s, lane]:
-                telemetry[:, s, lane] = 0.0
-            limit = slice_block[k, ELASTIC_MBPS, s, lane]
-            if limit > 0:
+            for lane in range(first, stop):
+                i = lane - first
+                queued = state[UPLINK_MBIT, s, lane] + work[s, i]
+                sent = queued * v[THROUGH, i]
+                v[STAY, i] = (queued - sent) * v[KEEP, i]
+                v[LOST_UPLINK, i] = queued - sent - v[STAY, i]
+                v[CARRIED, i] = sent * v[PER_S, i]
+                offered = telemetry[0, s, lane]
+                v[LOSS, i] = max(ONE - v[CARRIED, i] / max(offered, TINY), ZERO) if offered > ZERO else ZERO
+                there = exo[ACTIVE, s, lane] > ZERO
+                v[SHOWN, i] = v[CARRIED, i] if there else ZERO
+                v[P50, i] = telemetry[2, s, lane] + (v[UPLINK_P50, i] if there else ZERO)
+                v[P99, i] = telemetry[3, s, lane] + (v[UPLINK_P99, i] if there else ZERO)
+            for lane in range(first, stop):
+                i = lane - first
+                state[UPLINK_MBIT, s, lane] = v[STAY, i]
+                drops[DROP_UPLINK, s, lane] = v[LOST_UPLINK, i]
+                telemetry[1, s, lane] = v[SHOWN, i]
+            for lane in range(first, stop):
+                i = lane - first
+                state[TX_MBPS, s, lane] = v[CARRIED, i]
+                telemetry[2, s, lane] = v[P50, i]
+                valid[s, lane] = exo[ACTIVE, s, lane] > ZERO
+            for lane in range(first, stop):
+                telemetry[3, s, lane] = v[P99, lane - first]
+            for lane in range(first, stop):
+                telemetry[4, s, lane] = v[LOSS, lane - first]
+            if any_elastic:
                 # TCP-like sources: back off by what was lost, else probe upwards, within about a round trip.
-                tcp = state[TCP_MBPS, s, lane]
-                goal = 0.9 * carried if loss > TCP_LOSS_SEEN else 1.3 * tcp + 0.5
-                tcp += (1.0 - math.exp(-dt / TCP_ROUND_TRIP_S)) * (goal - tcp)
-                state[TCP_MBPS, s, lane] = min(max(tcp, 0.0), limit)
-        node[0, lane] = max(1.0 - used / logical, 0.0)
-        node[1, lane] = min(backlog / max(uplink_mbps * dt, TINY), 1.0)
-
-
-advance_serial = njit(cache=True, error_model="numpy")(_advance)
-advance_parallel = njit(cache=True, error_model="numpy", parallel=True)(_advance)
+                for lane in range(first, stop):
+                    i = lane - first
+                    limit, tcp = exo[ELASTIC_MBPS, s, lane], state[TCP_MBPS, s, lane]
+                    if limit > ZERO:
+                        lossy = v[LOSS, i] > TCP_LOSS_SEEN
+                        goal = TCP_BACKED_OFF * v[CARRIED, i] if lossy else TCP_GROWN * tcp + TCP_STEP_MBPS
+                        tcp += (ONE - math.exp(-v[DT, i] / TCP_ROUND_TRIP_S)) * (goal - tcp)
+                        state[TCP_MBPS, s, lane] = min(max(tcp, ZERO), limit)
 
 
 @njit(cache=True, error_model="numpy")
-def autoregress(state: np.ndarray, keep: np.ndarray, innovation: np.ndarray, draws: np.ndarray) -> None:
-    """Turn white draws (K, N) into AR(1) processes in place, from ``state`` (N,) on: x <- keep x + innovation e."""
+def autoregress(
+    state: np.ndarray,
+    keep: np.ndarray,
+    innovation: np.ndarray,
+    scale: np.ndarray,
+    offset: np.ndarray,
+    draws: np.ndarray,
+) -> None:
+    """Turn white draws e (K, N) into AR(1) processes in place, from ``state`` x (N,) on: x <- keep x + innovation e.
+
+    What is left in ``draws`` is scale x + offset.
+    """
     for k in range(draws.shape[0]):
         for i in range(draws.shape[1]):
-            state[i] = keep[i] * state[i] + innovation[i] * draws[k, i]
-            draws[k, i] = state[i]
+            value = keep[i] * state[i] + innovation[i] * draws[k, i]
+            state[i] = value
+            draws[k, i] = scale[i] * value + offset[i]
 
 
 @njit(cache=True, error_model="numpy", inline="always")
 def open_time(time_s: float, cycle_s: float, on_s: float) -> float:
     """How long a gate that opens for the first ``on_s`` of every cycle has been open in [0, time)."""
-    whole = math.floor(time_s / cycle_s)
+    whole = np.floor(time_s / cycle_s)
     return whole * on_s + min(time_s - whole * cycle_s, on_s)
 
 
@@ -362,11 +486,18 @@ SOURCE_ROWS = (
     "end_s",
     "elastic",
 )
-# Path and cost rows, axis 0 of (6, L).
-PATH_ROWS = ("access_mbps", "access_cv", "access_buffer_ms", "upf_cost_us", "cpu_cv", "rx_cost_us")
+FLOW_MBPS, FIRST_FLOWS, MAX_FLOWS, RAMP_EVERY_S, PACKET_BYTES, SOURCE_BURST_S = range(6)
+CYCLE_S, ON_S, PHASE_S, START_S, END_S, IS_ELASTIC = range(6, 12)
+# Path and cost rows, axis 0 of (4, L).
+PATH_ROWS = ("access_mbps", "access_buffer_ms", "upf_cost_us", "rx_cost_us")
+# Noise, axis 1 of (K, 3, S, L).
+ACCESS_NOISE, CPU_NOISE, LOAD_NOISE = range(3)
+# Rows of a working table of arrivals behind the exogenous ones: sums over sources, and one source's flows and rate.
+TOTAL, ELASTIC_TOTAL, PACKETS, SOURCE_FLOWS, SOURCE_RATE = range(NUM_SLICE_EXOGENOUS, NUM_SLICE_EXOGENOUS + 5)
 
 
-def _arrivals(
+@njit(cache=True, error_model="numpy")
+def arrivals(
     first_step: int,
     sources: np.ndarray,
     profile_time_s: np.ndarray,
@@ -374,65 +505,77 @@ def _arrivals(
     absent_from_s: np.ndarray,
     absent_to_s: np.ndarray,
     path: np.ndarray,
-    load_cv: np.ndarray,
     noise: np.ndarray,
     period: np.ndarray,
     block: np.ndarray,
 ) -> None:
     """Fill ``block`` (K, 9, S, L): the exogenous figures of K steps from ``first_step``.
 
-    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (6, L), load_cv (S, L), noise (K, 3, S, L)
-    of unit variance (access, CPU, load), period (L,). The on/off gate is integrated over the period exactly.
+    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (4, L), noise (K, 3, S, L): factors of the
+    access rate, the CPU cost and the load; period (L,). The on/off gate is integrated over the period exactly.
+
+    Loops are cut as `advance` says. Time is float64: 20 minutes in periods of 2 ms are beyond float32.
     """
     steps, _, num_slices, lanes = block.shape
     num_sources, knots = sources.shape[1], profile_time_s.shape[3]
-    for chunk in prange((lanes + LANE_CHUNK - 1) // LANE_CHUNK):
-        stop = min((chunk + 1) * LANE_CHUNK, lanes)
+    for first in range(0, lanes, LANE_CHUNK):
+        stop = min(first + LANE_CHUNK, lanes)
+        v = np.empty((NUM_SLICE_EXOGENOUS + 5, LANE_CHUNK), np.float32)
         for k in range(steps):
+            step = np.float64(first_step + k)
             for s in range(num_slices):
-                for lane in range(chunk * LANE_CHUNK, stop):
-                    dt = period[lane]
-                    time_s = (first_step + k) * dt
-                    present = time_s < absent_from_s[s, lane] or time_s >= absent_to_s[s, lane]
-                    total = elastic = packets = bursts = all_flows = 0.0
-                    for c in range(num_sources):
-                        source = sources[:, c, s, lane]
-                        if not present or time_s < source[9] or time_s >= source[10]:
-                            continue
-                        flows = min(source[1] + math.floor((time_s - source[9]) / source[3]), source[2])
-                        rate = source[0] * flows
-                        if source[7] < source[6]:
-                            begin = time_s + source[8]
-                            opened = open_time(begin + dt, source[6], source[7]) - open_time(
-                                begin, source[6], source[7]
+                for lane in range(first, stop):
+                    i = lane - first
+                    time_s = step * period[lane]
+                    present = (time_s < absent_from_s[s, lane]) | (time_s >= absent_to_s[s, lane])
+                    v[ACTIVE, i] = ONE if present else ZERO
+                    v[TOTAL, i] = v[ELASTIC_TOTAL, i] = v[PACKETS, i] = v[BURST_US, i] = v[FLOWS, i] = ZERO
+                for c in range(num_sources):
+                    for lane in range(first, stop):
+                        i = lane - first
+                        time_s, start_s = step * period[lane], sources[START_S, c, s, lane]
+                        sends = (time_s >= start_s) & (time_s < sources[END_S, c, s, lane])
+                        joined = np.float32(np.floor((time_s - start_s) / sources[RAMP_EVERY_S, c, s, lane]))
+                        flows = min(sources[FIRST_FLOWS, c, s, lane] + joined, sources[MAX_FLOWS, c, s, lane])
+                        v[SOURCE_FLOWS, i] = v[ACTIVE, i] * (flows if sends else ZERO)
+                    gated = False
+                    for lane in range(first, stop):
+                        i = lane - first
+                        gated |= sources[ON_S, c, s, lane] < sources[CYCLE_S, c, s, lane]
+                        v[SOURCE_RATE, i] = v[SOURCE_FLOWS, i] * sources[FLOW_MBPS, c, s, lane]
+                    if gated:
+                        for lane in range(first, stop):
+                            dt, cycle_s, on_s = period[lane], sources[CYCLE_S, c, s, lane], sources[ON_S, c, s, lane]
+                            begin = step * dt + sources[PHASE_S, c, s, lane]
+                            opened = open_time(begin + dt, cycle_s, on_s) - open_time(begin, cycle_s, on_s)
+                            v[SOURCE_RATE, lane - first] *= np.float32(opened / dt) if on_s < cycle_s else ONE
+                    if knots > 1:
+                        for lane in range(first, stop):
+                            v[SOURCE_RATE, lane - first] *= interpolate(
+                                step * period[lane], profile_time_s[c, s, lane], profile_factor[c, s, lane]
                             )
-                            rate *= opened / dt
-                        if knots > 1:
-                            rate *= interpolate(time_s, profile_time_s[c, s, lane], profile_factor[c, s, lane])
-                        total += rate
-                        elastic += rate * source[11]
-                        packets += rate / source[4]
-                        bursts += rate * source[5]
-                        all_flows += flows
-                    packet_mbit = 8e-6 * (total / packets if packets > 0 else DEFAULT_PACKET_BYTES)
-                    offered = total - elastic
-                    cv = load_cv[s, lane]
-                    if cv > 0:
-                        offered *= math.exp(cv * noise[k, 2, s, lane] - 0.5 * cv * cv)
-                    cv = path[1, lane]
-                    capacity = path[0, lane] * math.exp(cv * noise[k, 0, s, lane] - 0.5 * cv * cv)
-                    cost_us = path[3, lane] * math.exp(path[4, lane] * noise[k, 1, s, lane])
-                    waiting_ms = path[2, lane] * path[0, lane] / capacity if offered > capacity else 0.0
-                    block[k, ARRIVE_MBIT, s, lane] = min(offered, capacity) * dt
-                    block[k, ELASTIC_MBPS, s, lane] = min(elastic, max(capacity - offered, 0.0))
-                    block[k, CPU_S_PER_MBIT, s, lane] = 1e-6 * cost_us / packet_mbit
-                    block[k, RX_CPU_S_PER_MBIT, s, lane] = 1e-6 * path[5, lane] / packet_mbit
-                    block[k, BURST_US, s, lane] = 1e6 * bursts / max(total, TINY)
-                    block[k, FLOWS, s, lane] = max(all_flows, 1.0)
-                    block[k, PACKET_MBIT, s, lane] = packet_mbit
-                    block[k, ACCESS_DELAY_MS, s, lane] = waiting_ms
-                    block[k, ACTIVE, s, lane] = present
-
-
-arrivals_serial = njit(cache=True, error_model="numpy")(_arrivals)
-arrivals_parallel = njit(cache=True, error_model="numpy", parallel=True)(_arrivals)
+                    for lane in range(first, stop):
+                        i = lane - first
+                        rate = v[SOURCE_RATE, i]
+                        v[TOTAL, i] += rate
+                        v[ELASTIC_TOTAL, i] += rate * sources[IS_ELASTIC, c, s, lane]
+                        v[PACKETS, i] += rate / sources[PACKET_BYTES, c, s, lane]
+                        v[BURST_US, i] += MILLION * rate * sources[SOURCE_BURST_S, c, s, lane]
+                        v[FLOWS, i] += v[SOURCE_FLOWS, i]
+                for lane in range(first, stop):
+                    i = lane - first
+                    total, elastic, packets = v[TOTAL, i], v[ELASTIC_TOTAL, i], v[PACKETS, i]
+                    packet_mbit = MBIT_PER_BYTE * (total / packets if packets > ZERO else DEFAULT_PACKET_BYTES)
+                    offered = (total - elastic) * noise[k, LOAD_NOISE, s, lane]
+                    capacity = path[0, lane] * noise[k, ACCESS_NOISE, s, lane]
+                    v[ARRIVE_MBIT, i] = min(offered, capacity) * period[lane]
+                    v[ELASTIC_MBPS, i] = min(elastic, max(capacity - offered, ZERO))
+                    v[CPU_S_PER_MBIT, i] = MICRO * path[2, lane] * noise[k, CPU_NOISE, s, lane] / packet_mbit
+                    v[RX_CPU_S_PER_MBIT, i] = MICRO * path[3, lane] / packet_mbit
+                    v[BURST_US, i] /= max(total, TINY)
+                    v[FLOWS, i] = max(v[FLOWS, i], ONE)
+                    v[PACKET_MBIT, i] = packet_mbit
+                    v[ACCESS_DELAY_MS, i] = path[1, lane] * path[0, lane] / capacity if offered > capacity else ZERO
+                for f in range(NUM_SLICE_EXOGENOUS):
+                    for lane in range(first, stop):
+                        block[k, f, s, lane] = v[f, lane - first]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import exogenous, kernels
 from slicepilot.env.simulator.backend import Episode, ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.lookahead import Lookahead, tile_lanes
 from slicepilot.env.simulator.mixture import MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
@@ -164,12 +165,23 @@ def test_block_length_does_not_change_the_figures(monkeypatch: pytest.MonkeyPatc
     assert_equal(usual, seen(backend, RandomKnobs((SLICES, LANES), 3), 3, 40))
 
 
-def test_one_processor_or_several_give_the_same_figures() -> None:
-    lanes = kernels.PARALLEL_FROM // SLICES + 1
-    backends = [SimulatorBackend(mixtures(), lanes) for _ in range(2)]
-    assert backends[0].engine._advance is kernels.advance_parallel
-    backends[1].engine._advance = kernels.advance_serial
-    assert_equal(*(seen(backend, RandomKnobs((SLICES, lanes), 5), 5, 6) for backend in backends))
+def test_a_lanes_figures_do_not_depend_on_its_place() -> None:
+    """The step takes lanes in chunks, whose last lanes are computed one by one: the same run is put everywhere."""
+    copies = 2 * kernels.LANE_CHUNK // LANES + 1
+    backend = SimulatorBackend(mixtures(), LANES)
+    backend.reset(5)
+    one, many = RandomKnobs((SLICES, LANES), 5), RandomKnobs((SLICES, LANES), 5)
+    look = Lookahead(backend, copies)
+    look.start(30)
+    for step in range(30):
+        backend.apply(one(step))
+        knobs = many(step)
+        tiled = (tile_lanes(v, copies) for v in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps))
+        look.engine.apply(Knobs(*tiled, knobs.nice_scope))
+        expected, seen_there = backend.observe(), look.engine.advance()
+        np.testing.assert_array_equal(seen_there.slices, tile_lanes(expected.slices, copies))
+        np.testing.assert_array_equal(seen_there.node, tile_lanes(expected.node, copies))
+    np.testing.assert_array_equal(look.engine.state, tile_lanes(backend.engine.state, copies))
 
 
 def test_a_run_is_as_long_as_its_scenario_and_can_be_played_on() -> None:
