@@ -18,7 +18,7 @@ from .slices import FloatArray
 from .telemetry import Telemetry
 
 DELAY_FULL_SCALE_MS = 1e4
-TINY = 1e-6
+TINY = np.float32(1e-6)
 KEPT_SHARE, RATE_SHARE, DELAY_SHARE = 0.5, 0.3, 0.2
 
 Weight = Annotated[float, Field(ge=0)]
@@ -58,81 +58,112 @@ class RewardModel:
 
     def __init__(self, weights: RewardWeights, context: Context) -> None:
         self.weights, self.context = weights, context
-        weight = context.promises.weight
-        self._share = np.ascontiguousarray(weight / weight.sum(axis=0))
-        self._priority = np.argmax(weight, axis=0)
-        self._factors = np.asarray([getattr(weights, name) for name in TERMS])
+        promises = context.promises
+        weight = promises.weight
+        others = np.arange(len(weight))[:, None] != np.argmax(weight, axis=0)
+        share = weight / weight.sum(axis=0)
+        facts = [share, promises.committed_mbps, promises.delay_bound_us, context.threads, others]
+        self._facts = np.asarray(facts, np.float32)
+        self._factors = np.asarray([getattr(weights, name) for name in TERMS], np.float32)
 
     def __call__(
         self, telemetry: Telemetry, knobs: Knobs, knob_rows: FloatArray, previous_rows: FloatArray
     ) -> tuple[FloatArray, dict[str, FloatArray]]:
         """Reward (L,) and its unweighted terms for one period; knob rows are (3, S, L) as the decoder encodes them."""
-        lanes = self._share.shape[1]
-        reward, terms = np.empty(lanes, np.float32), np.empty((len(TERMS), lanes), np.float32)
-        context = self.context
+        table = np.empty((len(TERMS) + 1, self._facts.shape[2]), np.float32)
         _score(
             telemetry.slices,
             telemetry.valid,
-            context.promises.committed_mbps,
-            context.promises.delay_bound_us,
-            self._share,
-            self._priority,
+            self._facts,
+            self.context.logical_cpus,
             knobs.cpu_limit_mcpu,
-            context.threads,
-            context.logical_cpus,
             knob_rows,
             previous_rows,
             self._factors,
-            terms,
-            reward,
+            table,
         )
-        return reward, {name: terms[i] for i, name in enumerate(TERMS)}
+        return table[-1], dict(zip(TERMS, table, strict=False))
+
+
+ZERO, HALF, ONE, MILLI = np.float32(0), np.float32(0.5), np.float32(1), np.float32(1e-3)
+KEPT, RATE, DELAY = np.float32(KEPT_SHARE), np.float32(RATE_SHARE), np.float32(DELAY_SHARE)
+PER_FULL_SCALE = np.float32(1.0 / math.log1p(DELAY_FULL_SCALE_MS))
+SQRT_2, LN_2, TWO = np.float32(math.sqrt(2.0)), np.float32(math.log(2.0)), np.float32(2.0)
+THIRD, FIFTH, SEVENTH = np.float32(1 / 3), np.float32(1 / 5), np.float32(1 / 7)
+MANTISSA, ONE_BITS, EXPONENT_AT = np.int32(0x7FFFFF), np.int32(0x3F800000), np.int32(23)
+SHARE, COMMITTED, BOUND, THREADS, OTHERS = range(5)
+SLA, CARRIED, DELAYED, HELD, CHURN = range(5)
+LANE_CHUNK = 64
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def natural_log(x: float) -> float:
+    """ln(x) of a positive float32, to its precision: the C library's is a call per number, this becomes SIMD code."""
+    bits = np.float32(x).view(np.int32)
+    exponent = np.float32((bits - ONE_BITS) >> EXPONENT_AT)
+    mantissa = np.int32((bits & MANTISSA) | ONE_BITS).view(np.float32)
+    exponent += ONE if mantissa > SQRT_2 else ZERO
+    mantissa *= HALF if mantissa > SQRT_2 else ONE
+    # ln m = 2 artanh((m - 1) / (m + 1)), of which |argument| < 0.172 here.
+    ratio = (mantissa - ONE) / (mantissa + ONE)
+    square = ratio * ratio
+    return exponent * LN_2 + TWO * ratio * (ONE + square * (THIRD + square * (FIFTH + square * SEVENTH)))
 
 
 @njit(cache=True, error_model="numpy")
 def _score(
     telemetry: np.ndarray,
     valid: np.ndarray,
-    committed_mbps: np.ndarray,
-    bound_us: np.ndarray,
-    share: np.ndarray,
-    priority: np.ndarray,
-    limit_mcpu: np.ndarray,
-    threads: np.ndarray,
+    facts: np.ndarray,
     logical_cpus: np.ndarray,
+    limit_mcpu: np.ndarray,
     rows: np.ndarray,
     previous: np.ndarray,
     factors: np.ndarray,
-    terms: np.ndarray,
-    reward: np.ndarray,
+    table: np.ndarray,
 ) -> None:
-    """Fill ``terms`` (5, L) in the order of `TERMS` and ``reward`` (L,); all other arrays as in `RewardModel`."""
-    num_slices, lanes = share.shape
-    for lane in range(lanes):
-        sla = others_offered = others_carried = log_delay = held = could_hold = churn = 0.0
+    """Fill ``table`` (6, L): the terms in the order of `TERMS`, and the reward.
+
+    ``facts`` (5, S, L) is fixed for a run: share of the weight, committed rate, delay bound, threads, 1 where a slice
+    is not the priority slice. Loops are cut as `slicepilot.env.simulator.kernels` says.
+    """
+    num_slices, lanes = valid.shape
+    mean_change = np.float32(-0.5 / (len(rows) * num_slices))
+    for first in range(0, lanes, LANE_CHUNK):
+        stop = min(first + LANE_CHUNK, lanes)
+        v = np.zeros((7, LANE_CHUNK), np.float32)
         for s in range(num_slices):
-            offered, carried = telemetry[0, s, lane], telemetry[1, s, lane]
-            p99_us = telemetry[3, s, lane]
-            owed = RATE_TOLERANCE * min(offered, committed_mbps[s, lane])
-            rate = min((carried + TINY) / (owed + TINY), 1.0)
-            delay = min(bound_us[s, lane] / (p99_us + TINY), 1.0)
-            kept = KEPT_SHARE if min(rate, delay) >= 1.0 else 0.0
-            sla += share[s, lane] * (kept + RATE_SHARE * rate + DELAY_SHARE * delay)
-            log_delay += share[s, lane] * math.log1p(1e-3 * p99_us)
-            if s != priority[lane]:
-                others_offered += offered
-                others_carried += carried
-            if valid[s, lane]:
-                held += min(1e-3 * limit_mcpu[s, lane], threads[s, lane])
-                could_hold += threads[s, lane]
-            for knob in range(rows.shape[0]):
-                churn += abs(rows[knob, s, lane] - previous[knob, s, lane])
-        terms[0, lane] = sla
-        terms[1, lane] = min((others_carried + TINY) / (others_offered + TINY), 1.0)
-        terms[2, lane] = max(-log_delay / math.log1p(DELAY_FULL_SCALE_MS), -1.0)
-        terms[3, lane] = -held / max(could_hold, logical_cpus[lane])
-        terms[4, lane] = -0.5 * churn / (rows.shape[0] * num_slices)
-        total = 0.0
-        for i in range(len(factors)):
-            total += factors[i] * terms[i, lane]
-        reward[lane] = total
+            for lane in range(first, stop):
+                i = lane - first
+                offered, carried, p99_us = telemetry[0, s, lane], telemetry[1, s, lane], telemetry[3, s, lane]
+                owed = RATE_TOLERANCE * min(offered, facts[COMMITTED, s, lane])
+                rate = min((carried + TINY) / (owed + TINY), ONE)
+                delay = min(facts[BOUND, s, lane] / (p99_us + TINY), ONE)
+                kept = KEPT if min(rate, delay) >= ONE else ZERO
+                v[SLA, i] += facts[SHARE, s, lane] * (kept + RATE * rate + DELAY * delay)
+                v[DELAYED, i] += facts[SHARE, s, lane] * natural_log(ONE + MILLI * p99_us)
+            for lane in range(first, stop):
+                i = lane - first
+                v[CARRIED, i] += facts[OTHERS, s, lane] * telemetry[1, s, lane]
+                v[5, i] += facts[OTHERS, s, lane] * telemetry[0, s, lane]
+                threads = facts[THREADS, s, lane] if valid[s, lane] else ZERO
+                v[HELD, i] += min(MILLI * limit_mcpu[s, lane], threads)
+                v[6, i] += threads
+            for knob in range(len(rows)):
+                for lane in range(first, stop):
+                    v[CHURN, lane - first] += abs(rows[knob, s, lane] - previous[knob, s, lane])
+        for lane in range(first, stop):
+            i = lane - first
+            v[SLA, i] = min(v[SLA, i], ONE)
+            v[CARRIED, i] = min((v[CARRIED, i] + TINY) / (v[5, i] + TINY), ONE)
+            v[DELAYED, i] = max(-PER_FULL_SCALE * v[DELAYED, i], -ONE)
+            v[HELD, i] = -v[HELD, i] / max(v[6, i], logical_cpus[lane])
+            v[CHURN, i] = max(mean_change * v[CHURN, i], -ONE)
+            v[5, i] = ZERO
+        for term in range(len(factors)):
+            for lane in range(first, stop):
+                i = lane - first
+                v[5, i] += factors[term] * v[term, i]
+                table[term, lane] = v[term, i]
+        for lane in range(first, stop):
+            table[len(factors), lane] = v[5, lane - first]
