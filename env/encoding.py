@@ -44,8 +44,9 @@ _STATIC = slice(_KNOBS.stop, _KNOBS.stop + len(STATIC_FEATURES))
 _NODE = slice(_STATIC.stop, _STATIC.stop + len(NODE_FEATURES))
 _CONTEXT = slice(_NODE.stop, NUM_FEATURES)
 
-MINUS_ONE, ZERO, ONE, INFINITY = np.float32(-1), np.float32(0), np.float32(1), np.float32(np.inf)
-NONE_ABOVE = np.float32(0.9)  # the end of a limit's axis that means "none"
+# As arrays without axes: NumPy calls take those faster than its scalars.
+MINUS_ONE, ZERO, ONE, INFINITY = (np.asarray(value, np.float32) for value in (-1.0, 0.0, 1.0, np.inf))
+NONE_ABOVE = np.asarray(0.9, np.float32)  # the end of a limit's axis that means "none"
 
 PERIOD_RANGE_S = (0.002, 30.0)
 CPUS_RANGE = (0.5, 256.0)
@@ -114,8 +115,7 @@ class KnobDecoder:
             raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
         limit_rows, nice_row = rows[::2], rows[1]
         none = limit_rows > NONE_ABOVE
-        np.maximum(rows, self._row_low, out=rows)
-        np.minimum(rows, self._row_high, out=rows)
+        rows.clip(self._row_low, self._row_high, out=rows)
         np.copyto(limit_rows, INFINITY, where=none)
         limits = limit_rows * self._log_gain
         limits += self._log_offset
@@ -148,18 +148,22 @@ class ObservationEncoder:
         num_slices, lanes = promises.weight.shape
         shape = (_T, num_slices, lanes)
         scale = np.asarray([TELEMETRY_SCALE[f] for f in SLICE_FIELDS], np.float64)[:, :, None, None]
+        # Operands of full shape: NumPy has fast loops for them, not for all operations with a scalar.
         self._inverse_reference = np.broadcast_to(1.0 / scale[:, 0], shape).astype(np.float32)
         self._inverse_span = np.broadcast_to(1.0 / np.log1p(scale[:, 1] / scale[:, 0]), shape).astype(np.float32)
-        self._features = np.zeros((NUM_FEATURES, num_slices, lanes), np.float32)
+        self._zeros, self._ones = np.zeros(shape, np.float32), np.ones(shape, np.float32)
+        # Rows of a multiple of 512 bytes would share few lines of the cache when they are transposed: pad them.
+        width = lanes if lanes % 128 else lanes + 16
+        self._features = np.zeros((NUM_FEATURES, num_slices, width), np.float32)[..., :lanes]
         self._measured = self._features[:_T]
         self._knobs = self._features[_KNOBS]
         self._node = self._features[_NODE]
         static = self._features[_STATIC]
+        context_rows = self._features[_CONTEXT]
         self._active = static[3]
         static[0] = scaled("carried_mbps", promises.committed_mbps)
         static[1] = scaled("delay_p99_us", promises.delay_bound_us)
         static[2] = promises.weight / promises.weight.max(axis=0)
-        context_rows = self._features[_CONTEXT]
         context_rows[0] = _log_unit(context.period_s, PERIOD_RANGE_S)
         context_rows[1] = _log_unit(context.logical_cpus, CPUS_RANGE)
         context_rows[2] = _log_unit(context.uplink_mbps, UPLINK_RANGE_MBPS)
@@ -171,11 +175,11 @@ class ObservationEncoder:
         """
         measured = self._measured
         np.multiply(telemetry.slices, self._inverse_reference, out=measured)
-        np.fmax(measured, ZERO, out=measured)
+        np.fmax(measured, self._zeros, out=measured)
         np.add(measured, ONE, out=measured)
         np.log(measured, out=measured)  # log1p is not vectorised; what it would add is below float32's resolution
         np.multiply(measured, self._inverse_span, out=measured)
-        np.minimum(measured, ONE, out=measured)
+        np.minimum(measured, self._ones, out=measured)
         self._knobs[:] = knob_rows
         np.fmax(telemetry.node[:, None], ZERO, out=self._node)
         np.minimum(self._node, ONE, out=self._node)
