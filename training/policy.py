@@ -112,7 +112,8 @@ class NodeShares(nn.Module):
     def forward(self, table: Tensor, mask: Tensor) -> Tensor:
         """Inverts the scales of `slicepilot.env.encoding`."""
         asked = self.scale[0] * torch.expm1(table[..., self.columns].double() * self.scale[1]) * mask
-        node = table.double().amax(1)
+        # The node's figures are the same in every row.
+        node = (table * mask).double().sum(1) / mask.double().sum(1).clamp(min=1.0)
         uplink_mbps = _available(asked[..., 2], node[:, UPLINK_USE], node[:, UPLINK_CAPACITY], UPLINK_RANGE_MBPS)
         cpus = _available(1e-3 * asked[..., 3], 1.0 - node[:, CPU_IDLE], node[:, LOGICAL_CPUS], CPUS_RANGE)
         capacity = torch.stack([uplink_mbps, uplink_mbps, uplink_mbps, 1e3 * cpus], -1).unsqueeze(1)

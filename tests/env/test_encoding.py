@@ -110,6 +110,21 @@ def test_an_egress_of_zero_and_no_limit_are_the_end_of_the_axis(slice_set: Slice
     assert np.all(rows[1] == 0)
 
 
+def test_an_action_means_the_same_whatever_the_bounds() -> None:
+    """A policy trained with some bounds serves slices with others: they only clip."""
+
+    def knobs(low: float, high: float, threads: float = 1.0) -> Knobs:
+        bounds = KnobBounds(cpu_limit_mcpu=(low, high), nice=(-10, 10), egress_mbps=(5, 500))
+        sla = Sla(committed_mbps=10, delay_bound_ms=10)
+        spec = SliceSpec("a", SNssai(1), sla, bounds=bounds, upf_threads=threads)
+        return KnobDecoder(SliceSet((spec,))).decode(np.asarray([[0.3, 0.3, 0.3]], np.float32))[0]
+
+    assert knobs(50, 1000).cpu_limit_mcpu == knobs(100, 900).cpu_limit_mcpu
+    assert knobs(50, 2000, threads=2).cpu_limit_mcpu == pytest.approx(2 * knobs(50, 1000).cpu_limit_mcpu)
+    assert knobs(400, 1000).cpu_limit_mcpu == pytest.approx(400)
+    assert knobs(50, 1000).nice == 6
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,), (4, 2, 3), (1, 1, 3, 3)])
 def test_an_action_of_another_shape_is_refused_with_the_accepted_one(
     slice_set: SliceSets, shape: tuple[int, ...]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import exogenous, kernels
 from slicepilot.env.simulator.backend import Episode, ScenarioEpisodes, SimulatorBackend
-from slicepilot.env.simulator.lookahead import Lookahead, tile_lanes
+from slicepilot.env.simulator.lanes import tile_lanes
+from slicepilot.env.simulator.lookahead import Lookahead
 from slicepilot.env.simulator.mixture import MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
@@ -36,7 +37,9 @@ def mixtures(period_s: float | None = None) -> MixtureEpisodes:
     """The random deployments of training; at one control period, or at the mixture's own."""
     episodes = copy.copy(TRAINING)
     if period_s is not None:
-        episodes.mixture = replace(TRAINING.mixture, period_s=(period_s, period_s), nominal_share=0.0)
+        episodes.mixture = replace(
+            TRAINING.mixture, period_s=(period_s, period_s), nominal_share=0.0, one_second_share=0.0
+        )
     return episodes
 
 
@@ -182,6 +185,42 @@ def test_a_lanes_figures_do_not_depend_on_its_place() -> None:
         np.testing.assert_array_equal(seen_there.slices, tile_lanes(expected.slices, copies))
         np.testing.assert_array_equal(seen_there.node, tile_lanes(expected.node, copies))
     np.testing.assert_array_equal(look.engine.state, tile_lanes(backend.engine.state, copies))
+
+
+def test_copies_meet_the_same_input_and_differ_by_their_actions_only() -> None:
+    backend = SimulatorBackend(mixtures(), 3 * LANES, copies=3)
+    shape = (SLICES, 3 * LANES)
+    knobs = Knobs.none(*shape)
+    knobs.cpu_limit_mcpu[:, LANES : 2 * LANES] = 100.0  # the second copy
+    backend.reset(5)
+    for _ in range(20):
+        backend.apply(knobs)
+        telemetry = backend.observe()
+        rows = backend.engine.exogenous_row
+        assert np.array_equal(rows, tile_lanes(rows[..., :LANES], 3))
+        first, second, third = np.split(telemetry.slices, 3, axis=-1)
+        assert np.array_equal(first, third)
+    assert not np.array_equal(first, second)
+    promises = backend.context.promises
+    assert np.array_equal(promises.weight, tile_lanes(promises.weight[:, :LANES], 3))
+    assert len(np.unique(promises.weight[0])) == LANES, "the inputs differ"
+
+
+@pytest.mark.parametrize("copies", [0, 3])
+def test_copies_divide_the_lanes(copies: int) -> None:
+    with pytest.raises(ValueError, match=f"copies = {copies}; accepted: a divisor of num_lanes = 8"):
+        SimulatorBackend(mixtures(), 8, copies=copies)
+
+
+def test_training_meets_the_declared_node_and_one_second_periods_more_often() -> None:
+    episode = TRAINING.draw(4000, np.random.default_rng(0))
+    mix = TRAINING.mixture
+    nominal = mix.nominal_share
+    for share, expected in (
+        (episode.hardware.upf_cost_us == np.float32(TRAINING.hardware.upf_cost_us), mix.declared_node_share),
+        (episode.period_s == 1.0, mix.one_second_share),
+    ):
+        assert share.mean() == pytest.approx(nominal + (1 - nominal) * expected, abs=0.03)
 
 
 def test_a_run_is_as_long_as_its_scenario_and_can_be_played_on() -> None:

@@ -1,15 +1,20 @@
 """The policy treats slices alike, serves any number of them, and starts close to no control."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from slicepilot.env.encoding import NONE_ABOVE, NUM_FEATURES, NUM_KNOBS
-from slicepilot.env.vector_env import action_space, observation_space
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.vector_env import ControlLoop, action_space, observation_space
 from slicepilot.training.export import random_observations
-from slicepilot.training.policy import ACTIVE, HELD, NetworkConfig, PpoPolicy, SacPolicy
+from slicepilot.training.policy import ACTIVE, HELD, NetworkConfig, NodeShares, PpoPolicy, SacPolicy
+from slicepilot.training.sb3_vec_env import NO_CONTROL
 
 NETWORKS = [NetworkConfig(width=16), NetworkConfig(width=16, attention_heads=2)]
 KINDS = [PpoPolicy, SacPolicy]
@@ -52,6 +57,23 @@ def test_values_do_not_depend_on_the_order(network: NetworkConfig) -> None:
     actions = torch.rand(len(table), 5, NUM_KNOBS)
     for left, right in zip(critic(table, actions), critic(table[:, order], actions[:, order]), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-5)
+
+
+def test_shares_are_of_what_the_node_has_now() -> None:
+    """Σ carried / uplink and Σ CPU / node, inverted from encoded telemetry, while the uplink is down to a fifth."""
+    scenario = replace(Scenario.from_yaml("link-degradation"), uplink_profile=((0.0, 0.2), (1.0, 0.2)))
+    loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(scenario), 3), RewardWeights())
+    loop.reset(0)
+    for _ in range(20):
+        table = torch.from_numpy(loop.step(np.broadcast_to(NO_CONTROL, (3, 5, NUM_KNOBS)))[0])
+    shares = NodeShares()(table, torch.ones(3, 5, 1)).numpy()
+    telemetry, uplink_mbps = loop.telemetry, 0.2 * 940.0
+    assert np.all(telemetry.node[1] == 1), "the check means little for an idle link"
+    committed = loop.backend.context.promises.committed_mbps
+    for column, rate_mbps in enumerate((telemetry.offered_mbps, committed, telemetry.carried_mbps)):
+        np.testing.assert_allclose(shares[:, :, column], rate_mbps.T / uplink_mbps, rtol=1e-3)
+    used = telemetry.cpu_use_mcpu / telemetry.cpu_use_mcpu.sum(0) * (1 - telemetry.node[0])
+    np.testing.assert_allclose(shares[:, :, 3], used.T, rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
