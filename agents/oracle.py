@@ -117,7 +117,7 @@ class Oracle:
         self._decoder = KnobDecoder(slices)
         self._rng = np.random.default_rng(seed)
         self._lookahead = Lookahead(self._backend, self.config.candidates)
-        self._reward = RewardModel(self.weights or RewardWeights(), self._lookahead.context)
+        self._reward = RewardModel(self.weights or RewardWeights.from_yaml(), self._lookahead.context)
         for agent in self.proposals:
             agent.reset(slices, context, seed)
         weight = context.promises.weight

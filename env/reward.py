@@ -19,7 +19,7 @@ from .telemetry import Telemetry
 
 DELAY_FULL_SCALE_MS = 1e4
 TINY = np.float32(1e-6)
-KEPT_SHARE, RATE_SHARE, DELAY_SHARE = 0.5, 0.3, 0.2
+KEPT_SHARE, RATE_SHARE, DELAY_SHARE = 0.3, 0.5, 0.2
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -29,14 +29,14 @@ class RewardWeights:
     """How much each term counts; `RewardModel` says what it measures."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    sla: Weight = 3.0
-    carried: Weight = 2.0
-    delay: Weight = 0.1
-    cpu_held: Weight = 0.5
-    churn: Weight = 0.02
+    sla: Weight
+    carried: Weight
+    delay: Weight
+    cpu_held: Weight
+    churn: Weight
 
     @classmethod
-    def from_yaml(cls, name_or_path: str) -> RewardWeights:
+    def from_yaml(cls, name_or_path: str = "default") -> RewardWeights:
         """Load ``configs/reward/NAME.yaml`` or a user's file."""
         return load("reward", name_or_path, cls)
 
@@ -47,7 +47,7 @@ TERMS = tuple(f.name for f in fields(RewardWeights))
 class RewardModel:
     """Terms per lane, (L,) each.
 
-    sla: share of the weight whose promise is kept: 50% by yes or no, 30% by how much of the owed rate is carried, 20%
+    sla: share of the weight whose promise is kept: 30% by yes or no, 50% by how much of the owed rate is carried, 20%
         by delay bound over p99 delay (`slicepilot.env.promises.promise_scores`). The parts by degree go on counting
         where a promise cannot be kept: a slice that is late anyway is not given up.
     carried: what the slices other than the priority slice carry of what they offer.
@@ -97,7 +97,7 @@ LANE_CHUNK = 64
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def natural_log(x: float) -> float:
+def natural_log(x: float | np.float32) -> np.float32:
     """ln(x) of a positive float32, to its precision: the C library's is a call per number, this becomes SIMD code."""
     bits = np.float32(x).view(np.int32)
     exponent = np.float32((bits - ONE_BITS) >> EXPONENT_AT)

@@ -72,7 +72,7 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     """
 
     def __init__(self, backend: Backend, weights: RewardWeights | None = None) -> None:
-        self.loop = ControlLoop(backend, weights or RewardWeights())
+        self.loop = ControlLoop(backend, weights or RewardWeights.from_yaml())
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = backend.num_lanes
         self.single_observation_space = observation_space(len(backend.slices))

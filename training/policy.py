@@ -77,8 +77,8 @@ class NetworkConfig:
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     width: Annotated[int, Field(ge=8, le=1024)] = 64
     attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
-    initial_std: tuple[Deviation, Deviation, Deviation] = (0.3, 0.4, 0.15)
-    final_std: tuple[Deviation, Deviation, Deviation] = (0.06, 0.15, 0.03)
+    initial_std: tuple[Deviation, Deviation, Deviation] = (0.25, 0.2, 0.2)
+    final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
 
 
 def as_table(observation: Tensor) -> Tensor:

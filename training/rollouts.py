@@ -95,7 +95,7 @@ def play(
     telemetry = backend.reset(seed)
     context = backend.context
     steps, num_slices = context.num_steps, len(backend.slices)
-    reward_model = RewardModel(weights or RewardWeights(), context)
+    reward_model = RewardModel(weights or RewardWeights.from_yaml(), context)
     decoder = KnobDecoder(backend.slices)
     if isinstance(agent, Oracle):
         agent.bind(backend)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import logging
 import os
 import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -73,6 +76,15 @@ def _quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Keep other runs of this machine off the same database: MLflow's migrations fail when two run at once."""
+    name = f"slicepilot-mlflow-{os.getuid()}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
+    with (Path(tempfile.gettempdir()) / name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 class Tracker:
     """One MLflow run.
 
@@ -108,8 +120,9 @@ class Tracker:
             self._metric = Metric
             self._errors = (MlflowException, OSError)
             try:
-                self._client = mlflow.MlflowClient(tracking_uri=self.uri)
-                self.run_id = self._resumed(run_id) or self._started(name)
+                with _alone(self.uri):
+                    self._client = mlflow.MlflowClient(tracking_uri=self.uri)
+                    self.run_id = self._resumed(run_id) or self._started(name)
             except Exception as error:
                 first_line = (str(error).splitlines() or [""])[0][:200]
                 raise ConfigError(

@@ -14,7 +14,8 @@ from ...configs import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...training.online import Progress, TrainingConfig, TrainingResult
+    from ...training.config import TrainingConfig
+    from ...training.online import Progress, TrainingResult
 
 EXAMPLE = "Example: slicepilot train -c ppo --minutes 2 --out runs/mine"
 
@@ -39,7 +40,8 @@ def train(
     """
     try:
         from ...training.checkpoint import Checkpoint
-        from ...training.online import TrainingConfig, resumed_config
+        from ...training.config import TrainingConfig
+        from ...training.online import resumed_config
         from ...training.online import train as run
     except ModuleNotFoundError as error:
         raise ConfigError(f"train needs the package {error.name}: install slicepilot[train]") from error

@@ -58,7 +58,7 @@ class Traffic:
             first_flows=full(1),
             max_flows=full(1),
             ramp_every_s=full(NEVER_S),
-            packet_bytes=full(kernels.DEFAULT_PACKET_BYTES),
+            packet_bytes=full(float(kernels.DEFAULT_PACKET_BYTES)),
             burst_s=full(1e-4),
             cycle_s=full(1),
             on_s=full(1),

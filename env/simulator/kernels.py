@@ -15,6 +15,8 @@ import math
 import numpy as np
 from numba import njit
 
+Scalar = float | np.float32
+
 # Exogenous fields per slice, axis 1 of a block (K, E, S, L), and per node, axis 1 of (K, EN, L).
 ARRIVE_MBIT, ELASTIC_MBPS, CPU_S_PER_MBIT, RX_CPU_S_PER_MBIT, BURST_US, FLOWS, PACKET_MBIT, ACCESS_DELAY_MS, ACTIVE = (
     range(9)
@@ -83,7 +85,7 @@ LANE_CHUNK = 64
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def group_weight(request_mcpu: float, nice: float, nice_ranks_groups: bool) -> float:
+def group_weight(request_mcpu: Scalar, nice: Scalar, nice_ranks_groups: bool) -> Scalar:
     """CFS weight of a slice's cgroup.
 
     A Kubernetes CPU request of n mCPU gives n * 1024 / 1000 shares, a pod without one (BestEffort) gets 2 (kubelet,
@@ -95,7 +97,7 @@ def group_weight(request_mcpu: float, nice: float, nice_ranks_groups: bool) -> f
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def thread_speed(busy: float, cores: float, logical: float, smt_yield: float) -> float:
+def thread_speed(busy: Scalar, cores: Scalar, logical: Scalar, smt_yield: Scalar) -> Scalar:
     """Speed of a thread relative to a core of its own, when ``busy`` logical CPUs' worth of work wants to run.
 
     Up to one thread per core nothing is shared; with all logical CPUs busy every thread runs at ``smt_yield``.

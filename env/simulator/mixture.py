@@ -22,7 +22,7 @@ from .hardware import Hardware, HardwareArrays, Ratio
 from .scenario import NEVER_S, VIDEO_FRAME_HZ
 
 SOURCES = 2
-EVENT_SHARE = 0.25
+EVENT_SHARE = 0.4
 
 
 def _check_periods(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -82,7 +82,7 @@ class Mixture:
     weight: PositiveRange = (0.5, 20.0)
     cost_factor: PositiveRange = (0.5, 2.0)
     buffer_factor: PositiveRange = (0.25, 1.5)
-    uplink_factor: PositiveRange = (0.2, 2.0)
+    uplink_factor: PositiveRange = (0.1, 2.0)
     cpus_factor: PositiveRange = (0.5, 2.0)
     smt_yield: Span = (0.6, 1.0)
     weight_leak: Span = (0.0, 0.7)
@@ -239,7 +239,7 @@ class MixtureEpisodes:
         traffic.profile_factor[0] = np.where(nominal[:, None], 1.0, traffic.profile_factor[0])
 
     def _events(self, events: NodeEvents, nominal: np.ndarray, period_s: FloatArray, rng: np.random.Generator) -> None:
-        """In a quarter of the lanes each, the uplink and the CPU lose capacity at some time."""
+        """In `EVENT_SHARE` of the lanes each, the uplink and the CPU lose capacity at some time."""
         lanes = len(period_s)
         run_s = self.mixture.steps * period_s
         for times, factors in (

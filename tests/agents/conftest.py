@@ -89,7 +89,7 @@ def play(agent: Agent, loads: Loads, lanes: int = 2, seed: int = 0) -> Played:
     if isinstance(agent, Oracle):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
-    decoder, reward = KnobDecoder(backend.slices), RewardModel(RewardWeights(), context)
+    decoder, reward = KnobDecoder(backend.slices), RewardModel(RewardWeights.from_yaml(), context)
     knobs = Knobs.none(len(backend.slices), lanes)
     rows = decoder.encode(knobs)
     played = Played(context, [], [], np.zeros(lanes, np.float32), np.zeros((len(backend.slices), lanes), np.float32))

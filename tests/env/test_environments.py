@@ -212,7 +212,7 @@ def judged(telemetry: Telemetry, knobs: Knobs, before: Knobs | None = None) -> t
     context = Context(ones, 4 * ones, 1000 * ones, Promises.of(slices), threads, 1)
     decoder = KnobDecoder(slices)
     rows, previous = (decoder.encode(k) for k in (knobs, before or knobs))
-    _, terms = RewardModel(RewardWeights(), context)(telemetry, knobs, rows, previous)
+    _, terms = RewardModel(RewardWeights.from_yaml(), context)(telemetry, knobs, rows, previous)
     return {name: float(value[0]) for name, value in terms.items()}, context
 
 

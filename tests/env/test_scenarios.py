@@ -14,7 +14,7 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.training.rollouts import Recording, play
 from slicepilot.training.scores import violation_s
 
-UNSEEN = sorted(set(available("scenarios")) - {"andrade-ramp"})
+UNSEEN = sorted(set(available("scenarios")) - {"andrade-ramp", "andrade-ramp-priority"})
 LANES, SEED = 4, 11
 
 

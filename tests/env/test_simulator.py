@@ -179,8 +179,8 @@ def test_a_lanes_figures_do_not_depend_on_its_place() -> None:
     for step in range(30):
         backend.apply(one(step))
         knobs = many(step)
-        tiled = (tile_lanes(v, copies) for v in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps))
-        look.engine.apply(Knobs(*tiled, knobs.nice_scope))
+        limit, nice, egress = (tile_lanes(v, copies) for v in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps))
+        look.engine.apply(Knobs(limit, nice, egress, knobs.nice_scope))
         expected, seen_there = backend.observe(), look.engine.advance()
         np.testing.assert_array_equal(seen_there.slices, tile_lanes(expected.slices, copies))
         np.testing.assert_array_equal(seen_there.node, tile_lanes(expected.node, copies))
@@ -192,14 +192,14 @@ def test_copies_meet_the_same_input_and_differ_by_their_actions_only() -> None:
     shape = (SLICES, 3 * LANES)
     knobs = Knobs.none(*shape)
     knobs.cpu_limit_mcpu[:, LANES : 2 * LANES] = 100.0  # the second copy
-    backend.reset(5)
+    telemetry = backend.reset(5)
     for _ in range(20):
         backend.apply(knobs)
         telemetry = backend.observe()
         rows = backend.engine.exogenous_row
         assert np.array_equal(rows, tile_lanes(rows[..., :LANES], 3))
-        first, second, third = np.split(telemetry.slices, 3, axis=-1)
-        assert np.array_equal(first, third)
+    first, second, third = np.split(telemetry.slices, 3, axis=-1)
+    assert np.array_equal(first, third)
     assert not np.array_equal(first, second)
     promises = backend.context.promises
     assert np.array_equal(promises.weight, tile_lanes(promises.weight[:, :LANES], 3))

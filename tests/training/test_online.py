@@ -22,10 +22,10 @@ from slicepilot.agents.learned import LearnedAgent
 from slicepilot.configs import ConfigError, available
 from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.training.checkpoint import Checkpoint
+from slicepilot.training.config import TrainingConfig
 from slicepilot.training.online import (
     UNBOUNDED,
     Budget,
-    TrainingConfig,
     TrainingResult,
     make_env,
     make_learner,
@@ -206,6 +206,20 @@ def test_a_finished_run_goes_on_with_a_larger_budget(run: tuple[TrainingResult, 
     assert longer.curve[0]["steps"] > 4096
     with pytest.raises(ConfigError, match=r"seed = 1: accepted with resume: 0"):
         resumed_config(checkpoint, dataclasses.replace(SMOKE, seed=1))
+
+
+def test_runs_may_start_on_a_new_database_at_once(tmp_path: Path) -> None:
+    """MLflow's own migrations fail when two processes set a database up."""
+    script = "from slicepilot.training.tracking import Tracker; Tracker('run').finish('FINISHED')"
+    environment = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'mlflow.db'}"}
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    errors = [run.communicate(timeout=120)[1] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0, 0], errors
 
 
 def test_an_unusable_tracking_server_is_bad_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
