@@ -105,17 +105,20 @@ class NodeShares(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.columns = [FEATURES.index(feature) for feature in ASKED]
+        self.node_columns = [UPLINK_USE, UPLINK_CAPACITY, CPU_IDLE, LOGICAL_CPUS]
         pairs = [TELEMETRY_SCALE[field] for field in ASKED.values()]
         rows = [[reference for reference, _ in pairs], [math.log1p(full / reference) for reference, full in pairs]]
         self.register_buffer("scale", torch.tensor(rows, dtype=torch.float64), persistent=False)
 
     def forward(self, table: Tensor, mask: Tensor) -> Tensor:
         """Inverts the scales of `slicepilot.env.encoding`."""
-        asked = self.scale[0] * torch.expm1(table[..., self.columns].double() * self.scale[1]) * mask
+        there = mask.double()
+        asked = self.scale[0] * torch.expm1(table[..., self.columns].double() * self.scale[1]) * there
         # The node's figures are the same in every row.
-        node = (table * mask).double().sum(1) / mask.double().sum(1).clamp(min=1.0)
-        uplink_mbps = _available(asked[..., 2], node[:, UPLINK_USE], node[:, UPLINK_CAPACITY], UPLINK_RANGE_MBPS)
-        cpus = _available(1e-3 * asked[..., 3], 1.0 - node[:, CPU_IDLE], node[:, LOGICAL_CPUS], CPUS_RANGE)
+        node = (table[..., self.node_columns].double() * there).sum(1) / there.sum(1).clamp(min=1.0)
+        uplink_use, uplink_capacity, cpu_idle, logical_cpus = node.unbind(-1)
+        uplink_mbps = _available(asked[..., 2], uplink_use, uplink_capacity, UPLINK_RANGE_MBPS)
+        cpus = _available(1e-3 * asked[..., 3], 1.0 - cpu_idle, logical_cpus, CPUS_RANGE)
         capacity = torch.stack([uplink_mbps, uplink_mbps, uplink_mbps, 1e3 * cpus], -1).unsqueeze(1)
         return (asked / capacity).clamp(0.0, MAX_SHARE).to(table.dtype)
 

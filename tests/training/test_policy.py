@@ -60,7 +60,7 @@ def test_values_do_not_depend_on_the_order(network: NetworkConfig) -> None:
 
 
 def test_shares_are_of_what_the_node_has_now() -> None:
-    """Rates over the uplink and CPU time over the node, inverted from encoded telemetry, while the uplink is down to a fifth."""
+    """Rates over the uplink and CPU time over the node, from encoded telemetry, while the uplink is down to a fifth."""
     scenario = replace(Scenario.from_yaml("link-degradation"), uplink_profile=((0.0, 0.2), (1.0, 0.2)))
     loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(scenario), 3), RewardWeights.from_yaml())
     table = torch.from_numpy(loop.reset(0))
