@@ -45,7 +45,7 @@ _NODE = slice(_STATIC.stop, _STATIC.stop + len(NODE_FEATURES))
 _CONTEXT = slice(_NODE.stop, NUM_FEATURES)
 
 # As arrays without axes: NumPy calls take those faster than its scalars.
-MINUS_ONE, ZERO, ONE, INFINITY = (np.asarray(value, np.float32) for value in (-1.0, 0.0, 1.0, np.inf))
+ZERO, ONE, INFINITY = (np.asarray(value, np.float32) for value in (0.0, 1.0, np.inf))
 NONE_ABOVE = np.asarray(0.9, np.float32)  # the end of a limit's axis that means "none"
 
 PERIOD_RANGE_S = (0.002, 30.0)
@@ -84,7 +84,7 @@ class KnobDecoder:
         axes = np.asarray([CPU_AXIS_PER_THREAD_MCPU, EGRESS_AXIS_MBPS], np.float32)[:, :, None, None]
         axis_low, axis_high = np.minimum(axes[:, 0] * unit, low), np.maximum(axes[:, 1] * unit, self._high)
         # a in [-1, NONE_ABOVE] -> log(axis_low) .. log(axis_high)
-        self._log_gain = np.log(axis_high / axis_low) / np.float32(1.0 + NONE_ABOVE)
+        self._log_gain = (np.log(axis_high) - np.log(axis_low)) / np.float32(1.0 + NONE_ABOVE)
         self._log_offset = np.log(axis_low) + self._log_gain
         # The bounds on the axes, (3, S, 1).
         self._row_low, self._row_high = (

@@ -98,7 +98,7 @@ LANE_CHUNK = 64
 
 @njit(cache=True, error_model="numpy", inline="always")
 def natural_log(x: float | np.float32) -> np.float32:
-    """ln(x) of a positive float32, to its precision: the C library's is a call per number, this becomes SIMD code."""
+    """ln(x) of a positive finite float32, to its precision; the C library's is a call per number, this is SIMD code."""
     bits = np.float32(x).view(np.int32)
     exponent = np.float32((bits - ONE_BITS) >> EXPONENT_AT)
     mantissa = np.int32((bits & MANTISSA) | ONE_BITS).view(np.float32)

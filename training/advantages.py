@@ -53,7 +53,8 @@ class AdvantageBuffer(RolloutBuffer):
     copies. The critic's targets are not touched by the baseline.
 
     Args:
-        discount: per control period; SB3's own scalar only weighs the value after a run's last period.
+        discount: per control period. The value after a run's last period still counts with SB3's own scalar gamma: at
+            the end of each run, lanes of short periods learn from a target that lies too near the mean.
         groups, copies: of lanes; with one copy there is no baseline.
     """
 

@@ -1,9 +1,10 @@
 """One policy for any number of slices: shared weights per slice, pooled context, equivariant to their order.
 
-Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees one slice's row of the observation; the mean and the
-maximum over the present slices and what they ask of the node together are the context, and a head sees row and context.
-Optionally one block of multi-head attention between the slices (Vaswani et al. 2017, arXiv:1706.03762) stands before
-the pooling. No weight depends on the number of slices, so one ``state_dict`` serves any of them.
+Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees one slice's row of the observation and its shares of
+the node; the mean and the maximum over the present slices and what they ask of the node together are the context, and a
+head sees row and context. Optionally one block of multi-head attention between the slices (Vaswani et al. 2017,
+arXiv:1706.03762) stands before the pooling. No weight depends on the number of slices, so one ``state_dict`` serves any
+of them.
 
 Shapes: observations (B, S * D) as the environments give them, or the table (B, S, D); actions (B, S, 3).
 """
@@ -47,8 +48,8 @@ ASKED = {
 }
 NUM_SHARES = len(ASKED)
 MAX_SHARE = 2.0
-# Below this utilisation a capacity is taken from what the node is said to have, not from what is used.
-IDLE = 0.05
+# Below this utilisation, or use in Mbit/s or CPUs, a capacity is taken from what the node is said to have.
+IDLE, NOTHING = 0.05, 1e-3
 HALF = 0.5
 # The mean action is gain * tanh(z) per knob, clipped to [-1, 1]. An egress rate rests well inside the "none" end of its
 # axis despite exploration noise; a CPU limit must not, or nothing would ever pull it back to what the slice needs.
@@ -95,7 +96,8 @@ class NodeShares(nn.Module):
     """What each slice asks for as shares of what the node has now: (B, S, 4) in the order of `ASKED`, 0 where absent.
 
     Observations are logarithmic, which suits a slice's own figures; whether all of them fit is a matter of sums. What
-    the node has now is what the slices use over its utilisation: a link or CPU that has lost capacity shows there.
+    the node has now is what the slices use over its utilisation, so that a link that has lost capacity shows, and of
+    the CPUs what softirqs leave. Figures beyond the encoder's full scale (10 Gbit/s, 16 CPUs a slice) count as that.
     Computed in float64, because decisions turn on small differences of sums, and the exponentials of different runtimes
     differ in float32's last digits.
     """
@@ -127,8 +129,8 @@ def _available(used: Tensor, utilisation: Tensor, declared: Tensor, bounds: tupl
     """Capacity (B,) from what is used (B, S) at a utilisation (B,), or as encoded on a log axis if hardly any is."""
     low, high = bounds
     nominal = low * torch.exp(declared * math.log(high / low))
-    measured = used.sum(1) / utilisation.clamp(min=IDLE)
-    return torch.where((utilisation > IDLE) & (measured > IDLE * nominal), measured, nominal)
+    total = used.sum(1)
+    return torch.where((utilisation > IDLE) & (total > NOTHING), total / utilisation.clamp(min=IDLE), nominal)
 
 
 def _linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:

@@ -22,7 +22,7 @@ NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in th
 
 @dataclass
 class ReturnScaler:
-    """Shifts and scales rewards so that discounted returns have about mean 0 and standard deviation 1.
+    """Shifts and scales rewards so that returns discounted by ``gamma`` have about mean 0 and standard deviation 1.
 
     Runs only end by truncation, so subtracting a constant from the reward moves all values alike and changes no policy;
     scaling by the returns' standard deviation is what ``VecNormalize`` does. Moments are exponential averages over

@@ -214,7 +214,7 @@ class Exogenous:
         cv = np.empty(shape, np.float32)
         cv[0], cv[1], cv[2] = hardware.access_cv, hardware.cpu_cv, load_cv / np.sqrt(total)
         self._scale = (cv * _averaging(period_s / tau)[:, None]).ravel()
-        # Rates keep their mean; the cost is a median.
+        # Rates keep their mean, exactly so in periods much shorter than tau; the cost is a median.
         mean_kept = np.asarray([1, 0, 1], np.float32)[:, None, None]
         self._offset = (-0.5 * mean_kept * cv**2).ravel()
 

@@ -93,7 +93,7 @@ def group_weight(request_mcpu: Scalar, nice: Scalar, nice_ranks_groups: bool) ->
     inside one group, so between slices it changes nothing.
     """
     weight = max(request_mcpu * SHARES_PER_MCPU, BEST_EFFORT_SHARES)
-    return weight * NICE_WEIGHT[int(nice) + 20] if nice_ranks_groups else weight
+    return weight * NICE_WEIGHT[min(max(int(nice), -20), 19) + 20] if nice_ranks_groups else weight
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -260,7 +260,8 @@ def advance(
         # CPU time: SMT slows threads down when siblings are busy; groups share what softirqs leave.
         for i in range(count):
             busy = v[WANTED, i] + v[KERNEL, i]
-            v[SPEED, i] = thread_speed(busy, v[CORES, i], v[LOGICAL, i], v[SMT_YIELD, i]) * v[FACTOR, i]
+            factor = max(v[FACTOR, i], TINY)
+            v[SPEED, i] = thread_speed(busy, v[CORES, i], v[LOGICAL, i], v[SMT_YIELD, i]) * factor
             v[KERNEL, i] /= v[SPEED, i]
             v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
             v[WANTED, i] = ZERO
@@ -282,7 +283,7 @@ def advance(
                 i = lane - first
                 got = share[s, i] + v[LEAK, i] * (run[s, i] * v[SQUEEZE, i] - share[s, i])
                 v[USED, i] += got
-                quota = min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED)
+                quota = max(min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED), TINY)
                 throttled = min(max(THROTTLE_SLOPE * (want[s, i] / quota - ONE) + HALF, ZERO), ONE)
                 waits = min(max(run[s, i] / max(got, TINY) - ONE, ZERO), MAX_WAIT_SLICES)
                 wait_us = v[SLICE_US, i] * waits if run[s, i] > ZERO else ZERO

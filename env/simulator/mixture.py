@@ -1,8 +1,8 @@
 """Random nodes, slices and loads for training: every lane of every run is another deployment.
 
-Loads are sized by the CPU they need, so that lanes range from idle to far overloaded whatever the node; promises are
-sized by the loads; load changes are timed in control periods, so that a lane at 2 ms sees as much happen as one at
-30 s.
+Loads are sized by the CPU they need, so that lanes range from a third of the node to far overloaded, whatever the node;
+promises are sized by the loads; load changes are timed in control periods, so that a lane at 2 ms sees as much happen
+as one at 30 s.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Mixture:
             period of 1 s, and run video flows that join over time (as in the published ramp, at random times and
             sizes).
         declared_node_share, one_second_share: of the other lanes, how many have the hardware as it is (but for its
-            uplink), and how many a period of 1 s, independently.
+            uplink and the kind of shaper), and how many a period of 1 s, independently.
         period_s: range of the control period, log-uniform in the remaining lanes.
         present: share of slices that exist in a lane.
         demand: CPU that all loads would need over the node's CPUs.
