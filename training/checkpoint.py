@@ -15,7 +15,7 @@ import torch
 from ..agents.bundle import replace_file
 from ..configs import ConfigError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FILE_NAME = "checkpoint.pt"
 
 
@@ -29,6 +29,7 @@ class Checkpoint:
         elapsed_s: wall-clock seconds of training so far.
         run_id: MLflow run, if tracked.
         policy: ``state_dict`` of the policy.
+        average: state of `slicepilot.training.averaging.PolicyAverage`.
         optimizers: state of each optimiser by name; ``temperature`` is SAC's entropy coefficient, if learned.
         scaler: state of the reward scaling.
         generators: states of Python's, NumPy's and PyTorch's global generators.
@@ -40,6 +41,7 @@ class Checkpoint:
     elapsed_s: float
     run_id: str | None
     policy: dict[str, Any]
+    average: dict[str, Any]
     optimizers: dict[str, Any]
     scaler: dict[str, float]
     temperature: torch.Tensor | None = None

@@ -29,6 +29,7 @@ from ..env.reward import RewardWeights
 from ..env.simulator.backend import SimulatorBackend
 from ..env.slices import FloatArray
 from .advantages import AdvantageBuffer, Discount
+from .averaging import PolicyAverage
 from .checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from .config import TrainingConfig
 from .export import check_agreement, to_onnx
@@ -188,12 +189,14 @@ class _Monitor(BaseCallback):
         config: TrainingConfig,
         budget: Budget,
         env: SliceVecEnv,
+        average: PolicyAverage,
         checkpoint: Path,
         tracker: Tracker | None,
         report: Callable[[Progress], None] | None,
     ) -> None:
         super().__init__()
         self.config, self.budget, self.env, self.checkpoint = config, budget, env, checkpoint
+        self.average = average
         self.tracker, self.report = tracker, report
         self.curve: list[dict[str, float]] = []
         self.progress = Progress(0, 0.0, 0.0, float("nan"), {}, None)
@@ -214,12 +217,16 @@ class _Monitor(BaseCallback):
             self.model.policy.set_progress(self.budget.fraction(self.num_timesteps))
         if self.n_calls == 0:
             return
+        self.average.update()
         elapsed_s = self.budget.elapsed_s
         if self.n_calls % self.rollout_steps == 0 and elapsed_s - self.reported_s >= REPORT_S:
             self.sum_up(elapsed_s)
         if elapsed_s >= self.due_s:
             self.due_s = elapsed_s + 60.0 * self.config.checkpoint_minutes
             self.save()
+
+    def _on_training_end(self) -> None:
+        self.average.update()
 
     def sum_up(self, elapsed_s: float) -> None:
         """Means since the last call: to the curve, the tracker and the report."""
@@ -258,6 +265,7 @@ class _Monitor(BaseCallback):
             elapsed_s=self.budget.elapsed_s,
             run_id=self.tracker.run_id if self.tracker else None,
             policy=learner.policy.state_dict(),
+            average=self.average.state(),
             optimizers={name: optimizer.state_dict() for name, optimizer in _optimizers(learner).items()},
             scaler=self.env.scaler.state() if self.env.scaler else {},
             temperature=None if temperature is None else temperature.detach().clone(),
@@ -271,10 +279,11 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
-def _restore(learner: Any, env: SliceVecEnv, checkpoint: Checkpoint) -> None:
+def _restore(learner: Any, env: SliceVecEnv, average: PolicyAverage, checkpoint: Checkpoint) -> None:
     """Put a learner where the checkpoint was taken. Environments start new runs."""
     try:
         learner.policy.load_state_dict(checkpoint.policy)
+        average.restore(checkpoint.average)
         for name, optimizer in _optimizers(learner).items():
             optimizer.load_state_dict(checkpoint.optimizers[name])
     except (KeyError, ValueError, RuntimeError) as error:
@@ -331,11 +340,13 @@ def train(
     env = make_env(config, seed)
     budget = Budget(config, resume.elapsed_s if resume else 0.0)
     learner = make_learner(config, env, budget)
+    assert isinstance(learner.policy, (PpoPolicy, SacPolicy))
+    average = PolicyAverage(learner.policy)
     if resume is not None:
-        _restore(learner, env, resume)
+        _restore(learner, env, average, resume)
     _write_text(root / "config.yaml", yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False))
     tracker = _tracker(config, name, resume, root / "config.yaml")
-    monitor = _Monitor(config, budget, env, root / FILE_NAME, tracker, report)
+    monitor = _Monitor(config, budget, env, average, root / FILE_NAME, tracker, report)
     status = "FAILED"
     try:
         before = learner.num_timesteps
@@ -348,7 +359,7 @@ def train(
             monitor.num_timesteps = before
         monitor.sum_up(budget.stop())
         monitor.save()
-        bundle = _saved(_bundle(config, learner, env, budget.elapsed_s, tracker), root / "bundle")
+        bundle = _saved(_bundle(config, learner, average, env, budget.elapsed_s, tracker), root / "bundle")
         if tracker is not None:
             tracker.artifact(root / "bundle", "bundle")
         status = "FINISHED"
@@ -389,13 +400,16 @@ def _tracker(config: TrainingConfig, name: str, resume: Checkpoint | None, confi
 
 
 def _bundle(
-    config: TrainingConfig, learner: Optimiser, env: SliceVecEnv, elapsed_s: float, tracker: Tracker | None
+    config: TrainingConfig,
+    learner: Optimiser,
+    average: PolicyAverage,
+    env: SliceVecEnv,
+    elapsed_s: float,
+    tracker: Tracker | None,
 ) -> PolicyBundle:
     """Export the policy and prove that the export decides alike."""
-    assert isinstance(learner.policy, (PpoPolicy, SacPolicy))
-    policy = learner.policy.deterministic()
-    model = to_onnx(policy)
-    agreement = check_agreement(policy, model, [_recorded(env, learner)], config.seed)
+    model = to_onnx(average.policy)
+    agreement = check_agreement(average.policy, model, [_recorded(env, learner)], config.seed)
     if tracker is not None:
         tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, learner.num_timesteps)
     record = TrainingRecord(

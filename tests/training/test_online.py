@@ -233,7 +233,7 @@ def test_an_unusable_tracking_server_is_bad_input(monkeypatch: pytest.MonkeyPatc
 
 
 def a_checkpoint(steps: int = 5) -> Checkpoint:
-    return Checkpoint({"seed": 0}, steps, 1, 1.0, None, {"w": torch.zeros(20_000)}, {}, {})
+    return Checkpoint({"seed": 0}, steps, 1, 1.0, None, {"w": torch.zeros(20_000)}, {}, {}, {})
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "empty", "version"])
