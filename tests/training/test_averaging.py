@@ -20,7 +20,7 @@ def fill(learned: PpoPolicy, value: float) -> None:
 
 
 def mean(average: PolicyAverage) -> float:
-    values = torch.cat([parameter.flatten() for parameter in average.policy.parameters()])
+    values = torch.cat([parameter.detach().flatten() for parameter in average.policy.parameters()])
     assert float(values.max() - values.min()) < 1e-5
     return float(values[0])
 
@@ -34,7 +34,9 @@ def test_weights_count_by_the_ninth_power_of_their_time(updates: int) -> None:
         average.update()
     # The mean of x on [0, 1] under a weight of x^9.
     assert mean(average) == pytest.approx(10 / 11, abs=2 / updates)
-    assert float(next(learned.parameters()).detach().flatten()[0]) == pytest.approx((updates - 1) / updates), "learning is not touched"
+    assert float(next(learned.parameters()).detach().flatten()[0]) == pytest.approx((updates - 1) / updates), (
+        "learning is not touched"
+    )
 
 
 def test_it_goes_on_where_it_was() -> None:
