@@ -80,7 +80,7 @@ def test_shipped_configurations_are_valid(name: str) -> None:
         ({"algorithm": "dqn"}, "algorithm = 'dqn': .*'ppo' or 'sac'"),
         ({"gamma": 1.0}, r"gamma = 1\.0: .*less than 1"),
         ({"num_envs": "many"}, "num_envs = 'many'"),
-        ({"num_envs": 33}, "phase_groups = 2: accepted: a divisor of num_envs = 33"),
+        ({"num_envs": 33}, "phase_groups = 2, copies = 1: accepted: their product divides num_envs = 33"),
         ({"mixture": "default"}, "exactly one of scenario and mixture"),
         ({"total_steps": None}, "total_steps or minutes"),
         ({"ppo": {"batch_transitions": 1000}}, r"batch_transitions = 1000: accepted: a divisor of .* = 512"),
