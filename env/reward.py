@@ -92,7 +92,8 @@ SQRT_2, LN_2, TWO = np.float32(math.sqrt(2.0)), np.float32(math.log(2.0)), np.fl
 THIRD, FIFTH, SEVENTH = np.float32(1 / 3), np.float32(1 / 5), np.float32(1 / 7)
 MANTISSA, ONE_BITS, EXPONENT_AT = np.int32(0x7FFFFF), np.int32(0x3F800000), np.int32(23)
 SHARE, COMMITTED, BOUND, THREADS, OTHERS = range(5)
-SLA, CARRIED, DELAYED, HELD, CHURN = range(5)
+# Working rows: the terms in the order of `TERMS`, what two of them are ratios to, and the reward.
+SLA, CARRIED, DELAYED, HELD, CHURN, OTHERS_OFFERED, COULD_HOLD, REWARD = range(8)
 LANE_CHUNK = 64
 
 
@@ -131,7 +132,7 @@ def _score(
     mean_change = np.float32(-0.5 / (len(rows) * num_slices))
     for first in range(0, lanes, LANE_CHUNK):
         stop = min(first + LANE_CHUNK, lanes)
-        v = np.zeros((7, LANE_CHUNK), np.float32)
+        v = np.zeros((8, LANE_CHUNK), np.float32)
         for s in range(num_slices):
             for lane in range(first, stop):
                 i = lane - first
@@ -145,25 +146,24 @@ def _score(
             for lane in range(first, stop):
                 i = lane - first
                 v[CARRIED, i] += facts[OTHERS, s, lane] * telemetry[1, s, lane]
-                v[5, i] += facts[OTHERS, s, lane] * telemetry[0, s, lane]
+                v[OTHERS_OFFERED, i] += facts[OTHERS, s, lane] * telemetry[0, s, lane]
                 threads = facts[THREADS, s, lane] if valid[s, lane] else ZERO
                 v[HELD, i] += min(MILLI * limit_mcpu[s, lane], threads)
-                v[6, i] += threads
+                v[COULD_HOLD, i] += threads
             for knob in range(len(rows)):
                 for lane in range(first, stop):
                     v[CHURN, lane - first] += abs(rows[knob, s, lane] - previous[knob, s, lane])
         for lane in range(first, stop):
             i = lane - first
             v[SLA, i] = min(v[SLA, i], ONE)
-            v[CARRIED, i] = min((v[CARRIED, i] + TINY) / (v[5, i] + TINY), ONE)
+            v[CARRIED, i] = min((v[CARRIED, i] + TINY) / (v[OTHERS_OFFERED, i] + TINY), ONE)
             v[DELAYED, i] = max(-PER_FULL_SCALE * v[DELAYED, i], -ONE)
-            v[HELD, i] = -v[HELD, i] / max(v[6, i], logical_cpus[lane])
+            v[HELD, i] = -v[HELD, i] / max(v[COULD_HOLD, i], logical_cpus[lane])
             v[CHURN, i] = max(mean_change * v[CHURN, i], -ONE)
-            v[5, i] = ZERO
         for term in range(len(factors)):
             for lane in range(first, stop):
                 i = lane - first
-                v[5, i] += factors[term] * v[term, i]
+                v[REWARD, i] += factors[term] * v[term, i]
                 table[term, lane] = v[term, i]
         for lane in range(first, stop):
-            table[len(factors), lane] = v[5, lane - first]
+            table[len(factors), lane] = v[REWARD, lane - first]
