@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ..slices import FloatArray, SliceSet
-from . import kernels
+from . import arrivals, kernels
 from .hardware import HardwareArrays
 from .scenario import NEVER_S, Load, Profile, Scenario
 
@@ -201,8 +201,8 @@ class Exogenous:
         self.step = 0
         size = self.num_slices * self.lanes
         self.block_steps = int(np.clip(BLOCK_ELEMENTS // size, 4, MAX_BLOCK_STEPS))
-        self._sources = np.stack([getattr(traffic, name) for name in kernels.SOURCE_ROWS])
-        self._path = np.stack([getattr(hardware, name) for name in kernels.PATH_ROWS])
+        self._sources = np.stack([getattr(traffic, name) for name in arrivals.SOURCE_ROWS])
+        self._path = np.stack([getattr(hardware, name) for name in arrivals.PATH_ROWS])
         # Three autoregressive processes per slice, the logarithms of factors: access rate, CPU cost, load.
         tau = np.stack([hardware.access_tau_s, hardware.cpu_tau_s, np.full_like(hardware.cpu_tau_s, 5.0)])
         shape = (3, self.num_slices, self.lanes)
@@ -224,7 +224,7 @@ class Exogenous:
         slices = np.empty((steps, kernels.NUM_SLICE_EXOGENOUS, self.num_slices, self.lanes), np.float32)
         node = np.empty((steps, kernels.NUM_NODE_EXOGENOUS, self.lanes), np.float32)
         events, traffic = self.events, self.traffic
-        kernels.arrivals(
+        arrivals.arrivals(
             self.step,
             self._sources,
             traffic.profile_time_s,
@@ -247,7 +247,7 @@ class Exogenous:
     def _noise(self, steps: int) -> FloatArray:
         """(K, 3, S, L) log-normal factors, averaged over a control period where that is long."""
         draws = self.rng.standard_normal((steps, 3, self.num_slices, self.lanes), np.float32)
-        kernels.autoregress(
+        arrivals.autoregress(
             self._state, self._keep, self._innovation, self._scale, self._offset, draws.reshape(steps, -1)
         )
         return np.exp(draws, out=draws)
