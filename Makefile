@@ -9,13 +9,17 @@ UV_VERSION := 0.9.30
 UV := $(or $(shell command -v uv 2>/dev/null),.uv-bootstrap/bin/uv)
 BIN := .venv/bin
 
-.PHONY: demo test lint setup lock clean help
+.PHONY: demo test lint setup live bpf lock clean help
 
-demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, write the report
+# Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
+demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
+	-@$(MAKE) --no-print-directory live
 	$(BIN)/slicepilot demo
 
-# One thread for each of the two test processes.
+# One thread for each of the two test processes. Go's tests come first.
 test: .venv/.dev ## run the tests (PYTEST_ARGS="-m 'not slow'" for the quick ones)
+	-@$(MAKE) --no-print-directory live
+	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: .venv/.dev ## check style and types
@@ -26,17 +30,30 @@ lint: .venv/.dev ## check style and types
 
 setup: .venv/.dev ## install everything for development into .venv
 
+live: build/bin/.built bpf ## build the user plane (Go) and the probe (BPF), with the system packages they need
+
+build/bin/.built: testbed/go.mod testbed/go.sum $(shell find testbed -name '*.go' -not -name '*_test.go') | $(UV)
+	@mkdir -p build/bin
+	@go=$$(testbed/go.sh) && cd testbed && "$$go" build -trimpath -o ../build/bin/ ./cmd/...
+	@touch $@
+
+bpf:
+	@testbed/system.sh
+	@controller/telemetry/bpf/build.sh
+
 # UPGRADE=--upgrade takes the newest versions that pyproject.toml allows; without it the pins stay.
 lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	$(LOCK) requirements/dev.txt --extra train --extra live --group dev $(UPGRADE)
-	$(LOCK) requirements/train.txt --extra train --group build --constraints requirements/dev.txt
+	$(LOCK) requirements/train.txt --extra train --extra live --group build --constraints requirements/dev.txt
+	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
 
-LOCK = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --fork-strategy fewest \
-	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock"
+LOCK = $(COMPILE) pyproject.toml --output-file
 
 clean: ## remove .venv, caches and everything that runs have written
-	rm -rf .venv .uv-bootstrap .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .uv-bootstrap .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
 	rm -rf runs artifacts reports mlruns mlartifacts mlflow.db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,1 +1,1 @@
-"""The testbed backend lives here: a local 5G user plane in network namespaces."""
+"""A local 5G user plane: UPFs, SMF and load in network namespaces of one Linux machine, and the backend over it."""

@@ -333,20 +333,46 @@ def evaluate_scenario(
             f"agents: {', '.join(names)}: names must differ and hold every subject ({', '.join(subjects)})"
         )
     weights = RewardWeights.from_yaml(config.reward)
+
+    recordings = []
+    for agent, played in plays_of(scenario, agents):
+        tick = partial(on_period, scenario.name, agent.name) if on_period else None
+        recordings.append(play(agent, played, config.seeds, config.seed, weights, tick))
+    return judge(scenario, agents, config, recordings, subjects)
+
+
+def plays_of(scenario: Scenario, agents: Sequence[Agent]) -> list[tuple[Agent, Scenario]]:
+    """Who plays what: the two references that losses are taken against, then every agent.
+
+    The references are no control with the priority slice alone, and with all slices. A published setting for fewer
+    slices plays with as many.
+    """
+    slices = scenario.slice_set()
+    plays: list[tuple[Agent, Scenario]] = [
+        (no_control(), only_active(scenario, _first_active(slices, 1))),
+        (no_control(), scenario),
+    ]
+    for agent in agents:
+        reference = role_of(agent) == "reference"
+        active = _first_active(slices, _active_slices(agent))
+        plays.append((agent, only_active(scenario, active) if reference else scenario))
+    return plays
+
+
+def judge(
+    scenario: Scenario,
+    agents: Sequence[Agent],
+    config: EvaluationConfig,
+    recordings: Sequence[Recording],
+    subjects: Sequence[str] = (),
+) -> ScenarioResult:
+    """Score recordings in the order of `plays_of`; other arguments as for `evaluate_scenario`."""
     slices = scenario.slice_set()
     window = config.loss_window_s.get(scenario.name)
-
-    def run(agent: Agent, active: Sequence[str] | None = None) -> Recording:
-        played = scenario if active is None else only_active(scenario, active)
-        tick = partial(on_period, scenario.name, agent.name) if on_period else None
-        return play(agent, played, config.seeds, config.seed, weights, tick)
-
-    alone = run(no_control(), _first_active(slices, 1))
-    uncontrolled = run(no_control())
+    alone, uncontrolled, *own = recordings
     results = []
-    for agent in agents:
+    for agent, recording in zip(agents, own, strict=True):
         role = role_of(agent)
-        recording = run(agent, _first_active(slices, _active_slices(agent)) if role == "reference" else None)
         results.append(
             AgentResult(
                 name=agent.name,

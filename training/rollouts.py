@@ -10,7 +10,7 @@ import numpy as np
 
 from ..agents.base import Agent
 from ..agents.oracle import Oracle
-from ..env.backend import Context
+from ..env.backend import Backend, Context
 from ..env.encoding import KnobDecoder
 from ..env.knobs import Knobs
 from ..env.promises import cpu_held, violated
@@ -40,6 +40,7 @@ class Recording:
         time_s: float64 (T,), start of each period; the first measurement, taken under no control, is left out.
         period_s: length of a control period.
         wall_s: seconds it took to play.
+        work_done: (L,), what an edge application on the same node got done meanwhile; None where there is none.
     """
 
     agent: str
@@ -53,6 +54,7 @@ class Recording:
     time_s: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
     period_s: float
     wall_s: float
+    work_done: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None = None
 
     def row(self, name: str) -> FloatArray:
         """One quantity, (T, S, L), by its name in `SERIES`."""
@@ -90,14 +92,24 @@ def play(
         weights: of the reward, else the default.
         on_period: called after every control period (progress).
     """
-    started = time.perf_counter()
     backend = SimulatorBackend(ScenarioEpisodes(scenario, request_mcpu=agent.request_mcpu), lanes)
+    try:
+        return record(agent, backend, seed, weights or RewardWeights.from_yaml(), on_period)
+    finally:
+        backend.close()
+
+
+def record(
+    agent: Agent, backend: Backend, seed: int, weights: RewardWeights, on_period: Callable[[], None] | None = None
+) -> Recording:
+    """Run an agent to the end of one run of any backend, which stays open; arguments as for `play`."""
+    started = time.perf_counter()
     telemetry = backend.reset(seed)
     context = backend.context
-    steps, num_slices = context.num_steps, len(backend.slices)
-    reward_model = RewardModel(weights or RewardWeights.from_yaml(), context)
+    steps, num_slices, lanes = context.num_steps, len(backend.slices), backend.num_lanes
+    reward_model = RewardModel(weights, context)
     decoder = KnobDecoder(backend.slices)
-    if isinstance(agent, Oracle):
+    if isinstance(agent, Oracle) and isinstance(backend, SimulatorBackend):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
     knobs = backend.apply(_none_of(context)).applied
@@ -123,7 +135,6 @@ def play(
         per_lane[2, t] = -terms["churn"]
         if on_period is not None:
             on_period()
-    backend.close()
     period_s = float(context.period_s[0])
     return Recording(
         agent=agent.name,

@@ -86,11 +86,13 @@ def score(recording: Recording, alone: Recording, uncontrolled: Recording, windo
         cpu_held_core_s: core-seconds that the limits held (`slicepilot.env.promises.cpu_held`).
         churn_pct: mean over periods of the share of the knobs' full range that was moved, in %.
         return: mean reward per control period, which compares across run lengths.
+        edge_work: what an edge application on the node got done, where there is one.
     """
     whole = [group_volumes(r) for r in (recording, alone, uncontrolled)]
     windowed = [group_volumes(r, window_s) for r in (recording, alone, uncontrolled)]
     weight = recording.slices.column("weight").astype(np.float64)
     priority = recording.slices.priority_index
+    edge = {} if recording.work_done is None else {"edge_work": recording.work_done}
     return {
         "slice1_loss_pct": loss_pct(windowed[0][0], windowed[1][0]),
         "others_loss_pct": loss_pct(windowed[0][1], windowed[2][1]),
@@ -101,4 +103,5 @@ def score(recording: Recording, alone: Recording, uncontrolled: Recording, windo
         "cpu_held_core_s": recording.cpu_held.sum(axis=0, dtype=np.float64) * recording.period_s,
         "churn_pct": 100.0 * recording.churn.mean(axis=0, dtype=np.float64),
         "return": recording.reward.mean(axis=0, dtype=np.float64),
+        **edge,
     }

@@ -10,6 +10,7 @@ from .doctor import doctor
 from .evaluate import evaluate
 from .report import report
 from .simulate import simulate
+from .testbed import testbed
 from .train import train
 
 
@@ -21,4 +22,5 @@ def register(app: typer.Typer) -> None:
     app.command()(train)
     app.command()(evaluate)
     app.command()(report)
+    app.add_typer(testbed, name="testbed")
     app.add_typer(bench, name="bench")

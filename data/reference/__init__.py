@@ -4,16 +4,20 @@ from .tables import (
     ApplicationMix,
     CalibrationRow,
     PublishedSetting,
+    ReplayedApplication,
     application_mix,
     calibration_rows,
     published_settings,
+    replayed_applications,
 )
 
 __all__ = [
     "ApplicationMix",
     "CalibrationRow",
     "PublishedSetting",
+    "ReplayedApplication",
     "application_mix",
     "calibration_rows",
     "published_settings",
+    "replayed_applications",
 ]

@@ -49,6 +49,16 @@ class CalibrationRow:
 
 
 @dataclass(frozen=True)
+class ReplayedApplication:
+    """One recorded application: how long, at which mean rate and with which mean packet size it sent."""
+
+    application: str
+    duration_s: float
+    mean_mbps: float
+    mean_packet_bytes: float
+
+
+@dataclass(frozen=True)
 class ApplicationMix:
     """Averages over the nine applications replayed by Moreira et al.: rate per user and packet size."""
 
@@ -87,6 +97,17 @@ def calibration_rows() -> tuple[CalibrationRow, ...]:
             float(row["std"]),
         )
         for row in _rows("andrade_results_calibration")
+    )
+
+
+@cache
+def replayed_applications() -> tuple[ReplayedApplication, ...]:
+    """The applications that Moreira et al. recorded and replayed."""
+    return tuple(
+        ReplayedApplication(
+            row["application"], float(row["duration_s"]), float(row["mean_mbps"]), float(row["mean_packet_bytes"])
+        )
+        for row in _rows("moreira_replayed_traffic")
     )
 
 

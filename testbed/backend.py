@@ -1,0 +1,188 @@
+"""The testbed as a backend: a scenario's loads on real UPFs, measured in the kernel, in real time."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+from ..configs import ConfigError
+from ..controller.actuators.node import NodeActuator, SliceTargets
+from ..controller.actuators.quota import QuotaConfig
+from ..controller.live import LiveBackend, NodeFacts
+from ..controller.telemetry.points import NetPoint, SlicePoints
+from ..controller.telemetry.source import KernelSource
+from ..env.simulator.scenario import Scenario
+from ..env.telemetry import Telemetry
+from .layout import netns_path
+from .spec import TestbedSpec
+from .testbed import Testbed
+from .timeline import Timeline
+from .traffic import LoadRun
+
+SETTLE_S = 0.3  # for queues to drain and the load to reach its rate before a run's first measurement
+
+
+class TestbedBackend(LiveBackend):
+    """One scenario on a testbed. Every reset starts its loads anew, with the seed's phases.
+
+    Args:
+        testbed: a running one with the scenario's slices.
+        scenario: loads and events; its hardware describes a simulated node and is not used here.
+        control_period_s: else the scenario's.
+        owned: take the testbed down when closed.
+
+    Raises:
+        ConfigError: other slices than the testbed's; an event that a testbed cannot make.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self, testbed: Testbed, scenario: Scenario, control_period_s: float | None = None, owned: bool = False
+    ) -> None:
+        if scenario.slice_set() != testbed.slices:
+            raise ConfigError(
+                f"scenario {scenario.name}: slices {scenario.slices!r}; accepted: those of testbed "
+                f"{testbed.spec.name!r}, {testbed.spec.slices!r}"
+            )
+        if scenario.cpu_profile:
+            raise ConfigError(
+                f"scenario {scenario.name}: cpu_profile: a testbed's CPUs keep their speed; accepted: none"
+            )
+        period_s = control_period_s or scenario.control_period_s
+        self.testbed, self.scenario = testbed, scenario
+        self._owned = owned
+        self._load: LoadRun | None = None
+        with contextlib.ExitStack() as undo:
+            if owned:
+                undo.callback(testbed.down)
+            source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps)
+            undo.callback(source.close)
+            actuator = actuator_of(testbed)
+            undo.callback(actuator.close)
+            self._timeline = Timeline(testbed, scenario)
+            undo.callback(self._timeline.close)
+            super().__init__(
+                testbed.slices,
+                source,
+                actuator,
+                [testbed.cgroup(name) for name in testbed.slices.names],
+                NodeFacts(
+                    period_s=period_s,
+                    uplink_mbps=testbed.spec.uplink_mbps,
+                    num_steps=max(1, round(scenario.duration_s / period_s)),
+                ),
+            )
+            undo.pop_all()
+
+    def reset(self, seed: int | None = None) -> Telemetry:
+        """Start the scenario's loads from the beginning, without control; the first measurement of a period."""
+        self.stop_load()
+        self._load = LoadRun(self.testbed, self.scenario, seed or 0)
+        self._load.start()
+        self._timeline.start(self._load.started_ns)
+        return super().reset(seed)
+
+    def play(self, scenario: Scenario) -> None:
+        """What the next reset starts; raises ConfigError for what a testbed cannot play."""
+        _check(scenario, self.testbed)
+        self.stop_load()
+        self._timeline.close()
+        self.scenario = scenario
+        self._timeline = Timeline(self.testbed, scenario)
+
+    @property
+    def work_done(self) -> int | None:
+        """Blocks that the edge application has finished so far; None without one."""
+        if not self.testbed.spec.edge_workers:
+            return None
+        return int.from_bytes(self.testbed.edge_counter.read_bytes()[:8], sys.byteorder)
+
+    def wait(self) -> int:
+        """Play the scenario's events that are due, then sleep until the next tick; returns how late it is, in ns."""
+        self._timeline.step()
+        return super().wait()
+
+    def measure(self) -> Telemetry:
+        """Figures since the last measurement; a slice that is absent now is not valid."""
+        telemetry = super().measure()
+        self._timeline.mark_absent(telemetry)
+        return telemetry
+
+    def stop_load(self) -> None:
+        """End the loads, if any run."""
+        self._timeline.stop()
+        if self._load is not None:
+            self._load.stop()
+            self._load = None
+
+    def close(self) -> None:
+        """Stop the loads, restore the knobs, and take an owned testbed down; more than once does nothing."""
+        with contextlib.ExitStack() as steps:
+            if self._owned:
+                self._owned = False
+                steps.callback(self.testbed.down)
+            steps.callback(self._timeline.close)
+            steps.callback(super().close)
+            steps.callback(self.stop_load)
+
+
+def open_backend(scenario: str, control_period_s: float | None = None, config: str = "default") -> TestbedBackend:
+    """A scenario on the testbed that is up, or else on one of its own that goes down with it.
+
+    Raises:
+        ConfigError: unknown names, or a machine that cannot run a testbed.
+    """
+    played = Scenario.from_yaml(scenario)
+    spec = TestbedSpec.from_yaml(config).override(slices=played.slices, uplink_mbps=played.hardware_spec().uplink_mbps)
+    from .removal import running
+
+    if spec.name in running():
+        return TestbedBackend(Testbed.attach(spec.name), played, control_period_s)
+    testbed = Testbed.up(spec)
+    try:
+        return TestbedBackend(testbed, played, control_period_s, owned=True)
+    except BaseException:
+        testbed.down()
+        raise
+
+
+def _check(scenario: Scenario, testbed: Testbed) -> None:
+    if scenario.slice_set() != testbed.slices:
+        raise ConfigError(
+            f"scenario {scenario.name}: slices {scenario.slices!r}; accepted: those of testbed "
+            f"{testbed.spec.name!r}, {testbed.spec.slices!r}"
+        )
+    if scenario.cpu_profile:
+        raise ConfigError(f"scenario {scenario.name}: cpu_profile: not possible on a testbed; accepted: none")
+
+
+def actuator_of(testbed: Testbed) -> NodeActuator:
+    """The slices' knobs."""
+    quota = QuotaConfig(period_us=round(1e3 * testbed.spec.quota_period_ms))
+    return NodeActuator(targets_of(testbed), quota)
+
+
+def points_of(testbed: Testbed) -> list[SlicePoints]:
+    """Where the probe measures: N3 ingress, what the UPF hands to its TUN, and the far end of the shared uplink."""
+    after_uplink = NetPoint(netns_path(testbed.layout.data_network), "n6")
+    return [
+        SlicePoints(
+            name=plan.name,
+            n3=NetPoint(netns_path(plan.netns), "n3"),
+            tun=NetPoint(netns_path(plan.netns), "tun"),
+            n6=after_uplink,
+            n4=NetPoint(netns_path(plan.netns), "n4"),
+            cgroup=testbed.cgroup(plan.name),
+        )
+        for plan in testbed.layout.slices
+    ]
+
+
+def targets_of(testbed: Testbed) -> list[SliceTargets]:
+    """Where the knobs are."""
+    return [
+        SliceTargets(plan.name, testbed.cgroup(plan.name), "n6", Path(netns_path(plan.netns)))
+        for plan in testbed.layout.slices
+    ]

@@ -1,0 +1,76 @@
+"""Taking a testbed down from what its journal says, whatever state it is in."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import cgroups, network
+from .journal import Journal
+from .layout import STATE_FOLDER
+from .processes import ProcessId
+
+
+def running() -> list[str]:
+    """Names of the testbeds that are up, or were left by a crash."""
+    if not STATE_FOLDER.is_dir():
+        return []
+    return sorted(folder.name for folder in STATE_FOLDER.iterdir() if Journal(folder).exists)
+
+
+def take_down(name: str) -> bool:
+    """Remove what a testbed of this name has made; False if there is nothing. Good after a crash, and twice.
+
+    Raises:
+        ConfigError: it is being set up or taken down by another process.
+        OSError: something could not be removed; the journal stays, so that it can be tried again.
+    """
+    if name not in running():
+        return False
+    journal = Journal(STATE_FOLDER / name)
+    with journal.locked():
+        remove_all(journal)
+    return True
+
+
+def remove_all(journal: Journal) -> None:
+    """Newest first: programs, namespaces, cgroups. Goes on over single failures and raises the first in the end."""
+    failures: list[OSError] = []
+    with _uninterrupted():
+        for entry in reversed(journal.entries()):
+            try:
+                _remove(entry)
+            except OSError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        journal.forget()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A Ctrl-C meanwhile is raised at the end: half a removal would leave the other half behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def _remove(entry: dict[str, Any]) -> None:
+    if entry["kind"] == "process":
+        ProcessId(entry["pid"], entry["start_ticks"]).stop()
+    elif entry["kind"] == "netns":
+        network.remove_namespace(entry["name"])
+    elif entry["kind"] == "cgroup":
+        cgroups.remove(Path(entry["path"]))

@@ -1,0 +1,68 @@
+"""A scenario's events on a testbed: the shared uplink's rate over time, and slices that are absent for a while."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ..env.simulator.scenario import Scenario
+from ..env.telemetry import Telemetry
+from .network import Uplink
+from .testbed import Testbed
+
+LEAST_FACTOR = 1e-3
+
+
+class Timeline:
+    """Plays the events of one run after the other; whoever waits for ticks calls `step` at each."""
+
+    def __init__(self, testbed: Testbed, scenario: Scenario) -> None:
+        spec = testbed.spec
+        self._uplink_mbps = spec.uplink_mbps
+        self._uplink = Uplink(testbed.layout, spec.uplink_mbps, spec.uplink_queue_ms)
+        self._times, self._factors = np.asarray(scenario.uplink_profile or [(0, 1)], np.float64).T
+        names = testbed.slices.names
+        self._absences = [(names.index(name), *span) for name, span in scenario.absent.items()]
+        self._started_ns = 0
+        self._factor = 1.0
+
+    def start(self, started_ns: int) -> None:
+        """Begin a run whose loads started at this CLOCK_MONOTONIC time."""
+        self._started_ns = started_ns
+        self.step()
+
+    def step(self) -> None:
+        """Set what the uplink's rate should be now."""
+        if len(self._times) > 1:
+            self._set_factor(max(LEAST_FACTOR, float(np.interp(self.now_s, self._times, self._factors))))
+
+    def _set_factor(self, factor: float) -> None:
+        if factor != self._factor:
+            self._uplink.set_rate(factor * self._uplink_mbps)
+            self._factor = factor
+
+    @property
+    def now_s(self) -> float:
+        """Time since the loads started."""
+        return 1e-9 * (time.monotonic_ns() - self._started_ns)
+
+    def mark_absent(self, telemetry: Telemetry) -> None:
+        """Show nothing of slices that are absent now."""
+        if not self._absences:
+            return
+        now_s = self.now_s
+        for index, begin_s, end_s in self._absences:
+            there = not begin_s <= now_s < end_s
+            telemetry.valid[index] = there
+            if not there:
+                telemetry.slices[:, index] = 0.0
+
+    def stop(self) -> None:
+        """End the run; the uplink gets its own rate back."""
+        self._set_factor(1.0)
+
+    def close(self) -> None:
+        """Release the uplink."""
+        self.stop()
+        self._uplink.close()
