@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ from .reward import RewardWeights
 from .slices import FloatArray
 from .vector_env import ControlLoop, action_space, observation_space
 
-BACKENDS = ("simulator",)
+BACKENDS = ("simulator", "testbed")
 
 
 def make_backend(backend: str, scenario: str, control_period_s: float | None = None) -> Backend:
@@ -27,6 +28,10 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
         raise ConfigError(f"backend: unknown name {backend!r}; accepted: {', '.join(BACKENDS)}")
     if control_period_s is not None and not 0.002 <= control_period_s <= 30:
         raise ConfigError(f"control_period_s = {control_period_s!r}: accepted: 0.002 to 30 seconds")
+    if backend == "testbed":
+        # By name: what lives below does not know what is built on it.
+        opened: Backend = importlib.import_module("slicepilot.testbed.backend").open_backend(scenario, control_period_s)
+        return opened
     from .simulator.backend import ScenarioEpisodes, SimulatorBackend
     from .simulator.scenario import Scenario
 

@@ -36,6 +36,8 @@ def make(name: str, children: tuple[str, ...], controller: CpuHierarchy, journal
     if controller.version == 2:
         _delegate(controller.root)
     _make_one(parent, journal)
+    # As the kubelet does for all pods together: the node's CPUs count against everything else on the machine.
+    request(parent, 1000.0 * len(os.sched_getaffinity(0)), controller.version)
     if controller.version == 2:
         _delegate(parent)
     paths = {child: parent / child for child in children}

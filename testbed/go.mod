@@ -5,6 +5,5 @@ go 1.22
 require (
 	github.com/wmnsk/go-gtp v0.8.11
 	github.com/wmnsk/go-pfcp v0.0.24
-	golang.org/x/net v0.30.0
 	golang.org/x/sys v0.26.0
 )

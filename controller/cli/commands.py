@@ -9,6 +9,7 @@ from .demo import demo
 from .doctor import doctor
 from .evaluate import evaluate
 from .report import report
+from .run import run
 from .simulate import simulate
 from .testbed import testbed
 from .train import train
@@ -22,5 +23,6 @@ def register(app: typer.Typer) -> None:
     app.command()(train)
     app.command()(evaluate)
     app.command()(report)
+    app.command()(run)
     app.add_typer(testbed, name="testbed")
     app.add_typer(bench, name="bench")

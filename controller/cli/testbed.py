@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from ...configs import ConfigError
-from .output import console, print_json
+from .output import console, print_json, progress_bar
 
 testbed = typer.Typer(help="A local 5G user plane: UPFs, SMF and load in network namespaces.", no_args_is_help=True)
 
@@ -94,6 +95,137 @@ def status(
         _print_status(each)
     if not names:
         console.print("no testbed is up")
+
+
+@testbed.command()
+def load(
+    scenario: Annotated[str, typer.Argument(help="What to play: a shipped scenario or a YAML file.")],
+    name: NameOption = "sp",
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="How long, in place of the scenario's.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of phases and random arrivals.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Play a scenario's loads against a testbed that is up, without control, and report what got through.
+
+    Example: [bold]slicepilot testbed load testbed-contention --seconds 5[/bold]
+    """
+    from ...env.simulator.scenario import Scenario
+    from ...testbed.testbed import Testbed
+    from ...testbed.traffic import LoadRun
+
+    played, running_testbed = Scenario.from_yaml(scenario), Testbed.attach(name)
+    if played.slice_set().names != running_testbed.slices.names:
+        raise ConfigError(
+            f"scenario {played.name}: slices {played.slices!r}; accepted: those of testbed {name!r}, "
+            f"{running_testbed.spec.slices!r}"
+        )
+    duration_s = seconds or played.duration_s
+    run = LoadRun(running_testbed, played, seed)
+    try:
+        run.start()
+        with progress_bar() as progress:
+            task = progress.add_task(f"playing {played.name}", total=duration_s)
+            started = time.monotonic()
+            while (passed := time.monotonic() - started) < duration_s:
+                progress.update(task, completed=passed)
+                time.sleep(min(0.1, duration_s - passed))
+    finally:
+        reports = run.stop()
+    flows = _flows(reports)
+    if as_json:
+        print_json({"scenario": played.name, "seconds": duration_s, "flows": flows})
+    else:
+        _print_flows(played.name, duration_s, flows)
+
+
+def _flows(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was sent and what arrived, flow by flow."""
+    received = {flow["flow"]: flow for flow in reports["sink"].get("flows", [])}
+    found = []
+    for sent in reports.get("load", {}).get("flows", []):
+        mine = received.get(sent["flow"], {})
+        found.append(
+            {
+                "flow": sent["name"],
+                "kind": sent["kind"],
+                "offered_mbps": sent["offered_mbps"],
+                "sent_packets": sent["packets"],
+                "received_packets": mine.get("packets", 0),
+                "reordered_packets": mine.get("reordered", 0),
+                "delay_p50_us": mine.get("delay_p50_us"),
+                "delay_p99_us": mine.get("delay_p99_us"),
+            }
+        )
+    return found
+
+
+def _print_flows(scenario: str, duration_s: float, flows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{scenario}, {duration_s:g} s, no control", box=None, padding=(0, 1), title_justify="left")
+    for column in ("flow", "kind", "offered\nMbit/s", "lost\n%", "reordered", "p50\nms", "p99\nms"):
+        table.add_column(column, justify="left" if column in {"flow", "kind"} else "right")
+    for flow in flows:
+        lost = 100 * (1 - flow["received_packets"] / max(1, flow["sent_packets"]))
+        delays = [f"{flow[key] / 1e3:.2f}" if flow[key] else "-" for key in ("delay_p50_us", "delay_p99_us")]
+        rate, reordered = f"{flow['offered_mbps']:.1f}", str(flow["reordered_packets"])
+        table.add_row(flow["flow"], flow["kind"], rate, f"{lost:.1f}", reordered, *delays)
+    console.print(table)
+
+
+@testbed.command()
+def identify(
+    config: Annotated[str, typer.Option("-c", "--config", help="Testbed to bring up: a name or a file.")] = "default",
+    out: Annotated[Path, typer.Option(help="Hardware file to write.")] = Path("testbed-hardware.yaml"),
+    segments: Annotated[int, typer.Option(min=4, help="Segments to fit on, 1.6 s each.")] = 32,
+    unseen: Annotated[int, typer.Option(min=2, help="Segments to judge on.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, help="Of the schedules.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Fit the simulator's hardware parameters to this machine, and say how far off it is on loads it was not fitted on.
+
+    Training can start from the result: a mixture or scenario names the file as its hardware.
+    Example: [bold]slicepilot testbed identify --out mine.yaml[/bold]
+    """
+    import yaml
+
+    from ...testbed.backend import TestbedBackend
+    from ...testbed.spec import TestbedSpec
+    from ...testbed.testbed import Testbed
+    from ...training import identify as method
+    from ...training.results import write_atomically
+
+    spec = TestbedSpec.from_yaml(config).override(name="spid")
+    start = method.first_guess(spec.burn_us, spec.uplink_mbps, spec.uplink_queue_ms, spec.quota_period_ms)
+    fitted_on, judged_on = (
+        method.draw_schedule(spec.slices, start, count, seed + i) for i, count in enumerate((segments, unseen))
+    )
+    slices = spec.slice_set()
+    backend = TestbedBackend(Testbed.up(spec), fitted_on[0].scenario, owned=True)
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task("playing on the testbed", total=segments + unseen)
+            seen = method.observe(fitted_on, backend, seed, lambda: progress.advance(task))
+            new = method.observe(judged_on, backend, seed + 1000, lambda: progress.advance(task))
+    finally:
+        backend.close()
+    with progress_bar() as progress:
+        task = progress.add_task("fitting", total=method.GENERATIONS)
+        hardware = method.fit(fitted_on, seen, slices, start, on_generation=lambda _: progress.advance(task))
+    figures = {
+        kind: method.compare(observed, method.simulate(schedule, slices, hardware, seed)).summary()
+        for kind, schedule, observed in (("fitted", fitted_on, seen), ("unseen", judged_on, new))
+    }
+    document = method.hardware_document(hardware, figures["unseen"], f"burn_us {spec.burn_us:g}")
+    write_atomically(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())
+    if as_json:
+        print_json({"hardware": str(out), **figures})
+        return
+    for kind, figure in figures.items():
+        console.print(f"[bold]{kind}[/bold]")
+        for key, value in figure.items():
+            console.print(f"  {key:<28}{value:8.2f}", highlight=False)
+    console.print(f"written to {out}")
 
 
 def _plain(status: object) -> dict[str, object]:

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"flag"
+	"time"
+
+	"slicepilot/userplane/internal/cli"
+	"slicepilot/userplane/internal/traffic"
+)
+
+const help = `load sends GTP-U (3GPP TS 29.281) from a gNB's end of N3: flows of UDP packets of UEs, each in its tunnel, at exact
+rates. A rate counts the octets of inner IP packets, IP header included; the tunnel comes on top. Every packet carries
+flow, sequence number and send time, which sink reads.
+
+  load --flow kind=video,rate=45,from=10.100.0.1,to=10.100.0.2,teid=1,qfi=9,ue=10.60.0.2,dst=10.103.0.2:6000 \
+       --duration 10s --json
+
+  Keys of --flow (in brackets the field of a plan): kind, rate (rate_mbps), bytes (packet_bytes, default 1400), from, to
+  (ADDRESS[:PORT], port 2152), teid, qfi (none: no PDU Session Container), ue, dst (ADDRESS:PORT), sport (source_port),
+  start, end, on, off, phase (start_s ...), seed, id, name, profile (TIME:FACTOR;TIME:FACTOR...).
+
+  kind video    60 frames/s, each sent at once as a burst of packets; default 45 Mbit/s
+       cbr      one packet after another at equal distances
+       poisson  at exponential distances
+       onoff    cbr for "on" seconds, silent for "off"
+       apps     a user of the applications in the plan's table; the rate is that of the mix, see the table
+
+--plan FILE (- for standard input) reads the same as JSON:
+
+  {"duration_s": 60,
+   "flows": [{"id": 0, "name": "video", "kind": "video", "rate_mbps": 45, "packet_bytes": 1400,
+              "from": "10.100.0.1", "to": "10.100.0.2", "teid": 1, "qfi": 9, "ue": "10.60.0.2", "dst": "10.103.0.2:6000",
+              "source_port": 40000, "start_s": 0, "end_s": 60, "on_s": 1, "off_s": 1, "phase_s": 0, "seed": 1,
+              "profile": [[0, 1], [10, 0.5]]}],
+   "apps": [{"application": "YouTube", "duration_s": 63.4, "mean_mbps": 2.2, "mean_packet_bytes": 1226}]}
+
+  profile multiplies the rate, linear between its (time_s, factor) knots. phase_s is when, after start_s, a flow's first
+  frame, packet or on-period comes; without it, a random moment of its first period, the same for the same seed.
+
+With --start-on-stdin it opens its sockets, prints {"event":"ready"} and starts at the first line on standard input.
+With --control - each further line there is a command:
+
+  {"flow": 0, "rate_mbps": 90}    {"op": "stop"}
+
+  A change of rate is answered with "at_ns" (when it was made) and "first_packet_ns" (when the first packet at the new
+  rate was handed to the kernel), both CLOCK_MONOTONIC, or with "outcome" where no packet follows.
+
+Tunnel packets are not fragmented: with 1500 octets of MTU on N3 an inner packet can have 1456 (IPv4) or 1436 (IPv6).
+
+When its thread could not run, it sends what was due as a burst, of --max-lag at most; what is older is not sent and
+counted as skipped. Reports tell packets, octets, the rate offered, late (1 ms) and skipped packets, send errors, and how
+late packets were handed to the kernel. What UPFs send back is counted; Echo Requests are answered.
+
+SIGTERM and SIGINT end it with the report. Exit code: 0; 1 where a socket or thread could not be set up or nothing could
+be sent; 2 for bad input.
+`
+
+type options struct {
+	plan         traffic.Plan
+	sender       traffic.SenderOptions
+	scheduling   traffic.Scheduling
+	startOnStdin bool
+	control      bool
+	json         bool
+}
+
+func parseFlags(args []string) (options, error) {
+	var o options
+	var flows cli.Strings
+	var planFile, ipID, control string
+	var duration time.Duration
+	flags := flag.NewFlagSet("load", flag.ContinueOnError)
+	flags.Var(&flows, "flow", "flow to send, as `KEY=VALUE,...`; may be repeated")
+	flags.StringVar(&planFile, "plan", "", "`FILE` with the flows; - for standard input")
+	flags.DurationVar(&duration, "duration", 0, "how long to send; 0: as the plan says, else until all flows have ended")
+	flags.DurationVar(&o.sender.Interval, "report-interval", 0, "time between progress reports; 0: none")
+	flags.DurationVar(&o.sender.Spin, "spin", 0, "watch the clock instead of sleeping for so long before a packet is due")
+	flags.DurationVar(&o.sender.Coalesce, "coalesce", 0, "time to sleep at least: fewer wake-ups, packets late by up to as much")
+	flags.DurationVar(&o.sender.MaxLag, "max-lag", 100*time.Millisecond, "how late a packet may be sent at most")
+	flags.StringVar(&ipID, "ip-id", "zero", "identification of inner IPv4 packets: zero, or count")
+	flags.StringVar(&control, "control", "", "- : read changes of rate from standard input")
+	flags.BoolVar(&o.startOnStdin, "start-on-stdin", false, "start at the first line on standard input")
+	flags.IntVar(&o.scheduling.RTPriority, "rt", 0, "SCHED_FIFO `PRIORITY` of its threads; 0: ordinary scheduling")
+	flags.IntVar(&o.scheduling.CPU, "cpu", -1, "`CPU` of the sending thread; -1: any")
+	flags.BoolVar(&o.json, "json", false, "print JSON lines")
+	if err := cli.Parse(flags, args, help); err != nil {
+		return o, err
+	}
+	switch {
+	case control != "" && control != "-":
+		return o, cli.Usagef("--control: %q; accepted: -", control)
+	case ipID != "zero" && ipID != "count":
+		return o, cli.Usagef("--ip-id: %q; accepted: zero, count", ipID)
+	case duration < 0 || o.sender.Interval < 0 || o.sender.Spin < 0 || o.sender.Coalesce < 0 || o.sender.MaxLag <= 0:
+		return o, cli.Usagef("--duration %v, --report-interval %v, --spin %v, --coalesce %v, --max-lag %v; "+
+			"accepted: from 0, max-lag above", duration, o.sender.Interval, o.sender.Spin, o.sender.Coalesce, o.sender.MaxLag)
+	case o.scheduling.RTPriority < 0 || o.scheduling.RTPriority > 99:
+		return o, cli.Usagef("--rt: %d; accepted: 0 to 99", o.scheduling.RTPriority)
+	case o.scheduling.CPU < -1 || o.scheduling.CPU > 1023:
+		return o, cli.Usagef("--cpu: %d; accepted: -1 to 1023", o.scheduling.CPU)
+	case planFile == "-" && (control == "-" || o.startOnStdin):
+		return o, cli.Usagef("--plan: -; accepted: a file where standard input is used otherwise")
+	}
+	if ipID == "count" {
+		o.sender.IPID = traffic.IPIDCounting
+	}
+	o.control, o.sender.Controlled = control == "-", control == "-"
+	err := readPlan(&o.plan, planFile, flows)
+	if duration > 0 {
+		o.plan.DurationS = duration.Seconds()
+	}
+	return o, err
+}
+
+// readPlan collects the flows of the plan and the command line.
+func readPlan(plan *traffic.Plan, file string, flows []string) error {
+	if file != "" {
+		encoded, err := readFile(file)
+		if err != nil {
+			return cli.Usagef("--plan: %v", err)
+		}
+		if err := cli.DecodeStrict("--plan "+file, encoded, plan); err != nil {
+			return err
+		}
+	}
+	for _, text := range flows {
+		flow, err := parseFlow(text)
+		if err != nil {
+			return err
+		}
+		plan.Flows = append(plan.Flows, flow)
+	}
+	if err := plan.Normalize(); err != nil {
+		return cli.Usagef("%v", err)
+	}
+	return nil
+}

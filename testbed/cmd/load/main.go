@@ -1,0 +1,71 @@
+// Command load is the radio side of N3 for a testbed: it sends GTP-U flows at exact rates. See --help.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"slicepilot/userplane/internal/cli"
+	"slicepilot/userplane/internal/traffic"
+)
+
+func main() { cli.Exit("load", run(os.Args[1:])) }
+
+func run(args []string) error {
+	o, err := parseFlags(args)
+	if err != nil {
+		return err
+	}
+	sender, err := traffic.NewSender(&o.plan, o.sender)
+	if err != nil {
+		return err
+	}
+	defer sender.Close()
+	start, bound, finished := make(chan struct{}), make(chan error), make(chan traffic.Report, 1)
+	go func() {
+		// Not unlocked: the thread, with its scheduling, ends with the goroutine.
+		err := traffic.BindThread(o.scheduling)
+		bound <- err
+		if err != nil {
+			return
+		}
+		<-start
+		finished <- sender.Run()
+	}()
+	if err := <-bound; err != nil {
+		return err
+	}
+	return supervise(o, sender, start, finished)
+}
+
+// supervise starts the sending and stays until it is over.
+func supervise(o options, sender *traffic.Sender, start chan struct{}, finished <-chan traffic.Report) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	out := newOutput(os.Stdout, o.json, &o.plan)
+	input := newInput(o.startOnStdin || o.control)
+	out.ready()
+	if o.startOnStdin {
+		started, err := input.awaitStart(ctx)
+		if !started {
+			return err
+		}
+	}
+	close(start)
+	if o.control {
+		go control(input, sender, out)
+	}
+	go func() {
+		<-ctx.Done()
+		sender.Stop()
+	}()
+	for snapshot := range sender.Snapshots() {
+		out.interval(snapshot)
+	}
+	return out.report(<-finished)
+}
+
+var errNothingSent = fmt.Errorf("not one packet could be sent")

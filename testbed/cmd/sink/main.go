@@ -1,0 +1,154 @@
+// Command sink is the data network's end of a testbed: it receives what load sends and reports what is missing. See
+// --help.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"slicepilot/userplane/internal/cli"
+	"slicepilot/userplane/internal/traffic"
+)
+
+const help = `sink receives, behind N6, the flows that load sends, and reports of each: packets and octets (inner IP packets, header
+included), packets lost, reordered and duplicated (by their sequence numbers), the rate, and the one-way delay from load
+to the network device of the sink. Delays mean something where load and sink run on one machine, as they read one clock.
+
+  sink --listen 10.103.0.2:6000 --report-interval 1s --json
+
+Packets lost at the sink's own socket are counted as lost, and told apart as sink_drops: a larger --rcvbuf helps. What is
+lost at the very end of a flow shows only beside the count of load.
+
+With --json: {"event":"ready"}, {"event":"interval",...} every --report-interval, and {"event":"report",...} at the end,
+which is SIGTERM, SIGINT or --duration. Exit code: 0; 1 where a socket could not be opened; 2 for bad input.
+`
+
+type options struct {
+	sink     traffic.SinkOptions
+	interval time.Duration
+	duration time.Duration
+	json     bool
+}
+
+func parseFlags(args []string) (options, error) {
+	var o options
+	var listen cli.Strings
+	flags := flag.NewFlagSet("sink", flag.ContinueOnError)
+	flags.Var(&listen, "listen", "`ADDRESS:PORT` to receive at; may be repeated")
+	flags.IntVar(&o.sink.ReceiveBuffer, "rcvbuf", 16<<20, "receive buffer of a socket in `BYTES`, as the kernel counts them")
+	flags.DurationVar(&o.sink.Coalesce, "coalesce", time.Millisecond, "time between reads: fewer wake-ups; delays do not change")
+	flags.IntVar(&o.sink.MaxFlows, "max-flows", 4096, "flows to keep account of (5 kB each)")
+	flags.DurationVar(&o.interval, "report-interval", 0, "time between reports; 0: only at the end")
+	flags.DurationVar(&o.duration, "duration", 0, "how long to receive; 0: until SIGTERM")
+	flags.BoolVar(&o.json, "json", false, "print JSON lines")
+	if err := cli.Parse(flags, args, help); err != nil {
+		return o, err
+	}
+	for _, text := range listen {
+		address, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return o, cli.Usagef("--listen: %q; accepted: ADDRESS:PORT", text)
+		}
+		o.sink.Listen = append(o.sink.Listen, netip.AddrPortFrom(address.Addr().Unmap(), address.Port()))
+	}
+	switch {
+	case len(listen) == 0:
+		return o, cli.Usagef("--listen: missing; accepted: ADDRESS:PORT, at least once")
+	case o.sink.ReceiveBuffer < 4096 || o.sink.ReceiveBuffer > 1<<30:
+		return o, cli.Usagef("--rcvbuf: %d; accepted: 4096 to %d", o.sink.ReceiveBuffer, 1<<30)
+	case o.sink.MaxFlows < 1:
+		return o, cli.Usagef("--max-flows: %d; accepted: from 1", o.sink.MaxFlows)
+	case o.interval < 0 || o.duration < 0 || o.sink.Coalesce < 0:
+		return o, cli.Usagef("--report-interval %v, --duration %v, --coalesce %v; accepted: from 0",
+			o.interval, o.duration, o.sink.Coalesce)
+	}
+	return o, nil
+}
+
+func main() { cli.Exit("sink", run(os.Args[1:])) }
+
+func run(args []string) error {
+	o, err := parseFlags(args)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if o.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.duration)
+		defer cancel()
+	}
+	sink, err := traffic.NewSink(o.sink)
+	if err != nil {
+		return err
+	}
+	out := output{os.Stdout, cli.NewLines(os.Stdout), o.json}
+	out.ready()
+	watch(ctx, o.interval, sink, out)
+	sink.Close()
+	last := sink.Snapshot()
+	return out.report("report", last.Total())
+}
+
+// watch reports every interval until the end.
+func watch(ctx context.Context, interval time.Duration, sink *traffic.Sink, out output) {
+	if interval == 0 {
+		<-ctx.Done()
+		return
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	before := sink.Snapshot()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			now := sink.Snapshot()
+			_ = out.report("interval", now.Since(&before))
+			before = now
+		}
+	}
+}
+
+// output writes reports, as JSON lines or as text.
+type output struct {
+	writer io.Writer
+	lines  *cli.Lines
+	json   bool
+}
+
+func (o *output) ready() {
+	if o.json {
+		_ = o.lines.Write(map[string]any{"event": "ready", "pid": os.Getpid()})
+	}
+}
+
+func (o *output) report(event string, report traffic.SinkReport) error {
+	if o.json {
+		return o.lines.Write(struct {
+			Event string `json:"event"`
+			AtNs  int64  `json:"at_ns"`
+			traffic.SinkReport
+		}{event, traffic.Monotonic(), report})
+	}
+	fmt.Fprintf(o.writer, "%6s %10s %12s %8s %9s %10s %10s %10s %10s\n",
+		"flow", "packets", "Mbit/s", "lost", "reordered", "duplicates", "p50 us", "p99 us", "max us")
+	for _, f := range report.Flows {
+		fmt.Fprintf(o.writer, "%6d %10d %12.3f %8d %9d %10d %10.1f %10.1f %10.1f\n",
+			f.Flow, f.Packets, f.Mbps, f.Lost, f.Reordered, f.Duplicates, f.DelayP50us, f.DelayP99us, f.DelayMaxus)
+	}
+	if report.SinkDrops+report.ForeignPackets+report.RefusedPackets > 0 {
+		fmt.Fprintf(o.writer, "lost at this socket: %d, foreign packets: %d, packets of further flows: %d\n",
+			report.SinkDrops, report.ForeignPackets, report.RefusedPackets)
+	}
+	return nil
+}

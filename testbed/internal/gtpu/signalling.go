@@ -1,0 +1,65 @@
+package gtpu
+
+import (
+	"net/netip"
+
+	"github.com/wmnsk/go-gtp/gtpv1/ie"
+	"github.com/wmnsk/go-gtp/gtpv1/message"
+)
+
+// encode returns a message's octets, nil if it has none.
+func encode(m message.Message) []byte {
+	b := make([]byte, m.MarshalLen())
+	if m.MarshalTo(b) != nil {
+		return nil
+	}
+	return b
+}
+
+// safely runs a decoder that may panic on malformed input and says whether it came through.
+func safely(decode func() bool) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	return decode()
+}
+
+// EchoAnswer returns the Echo Response to an Echo Request (TS 29.281 clause 7.2): the same sequence number, and a
+// Recovery element of 0, which GTP-U gives no meaning to.
+func EchoAnswer(request []byte) ([]byte, bool) {
+	header, err := Parse(request)
+	if err != nil || header.Type != TypeEchoRequest {
+		return nil, false
+	}
+	return encode(message.NewEchoResponse(header.Seq, ie.NewRecovery(0))), true
+}
+
+// ErrorIndication returns the message that tells a peer that its G-PDU's tunnel is not known here (clause 7.3.1):
+// the TEID it used and the address it sent to.
+func ErrorIndication(teid uint32, local netip.Addr) []byte {
+	return encode(message.NewErrorIndication(0, 0, ie.NewTEIDDataI(teid), ie.NewGSNAddressByIP(local.AsSlice())))
+}
+
+// ReadErrorIndication returns which tunnel a peer does not know: the TEID that was sent to it and its address.
+func ReadErrorIndication(b []byte) (teid uint32, peer netip.Addr, ok bool) {
+	ok = safely(func() bool {
+		m, err := message.ParseErrorIndication(b)
+		if err != nil || m.TEIDDataI == nil || m.GTPUPeerAddress == nil {
+			return false
+		}
+		if teid, err = m.TEIDDataI.TEID(); err != nil {
+			return false
+		}
+		peer, ok = netip.AddrFromSlice(m.GTPUPeerAddress.Payload)
+		return ok
+	})
+	return teid, peer, ok
+}
+
+// SupportedExtensionHeaders returns the notification that answers an extension header that is not understood
+// (clause 7.2.3), with the list of those that are.
+func SupportedExtensionHeaders(seq uint16) []byte {
+	return encode(message.NewSupportedExtensionHeaderNotification(0, seq, ie.NewExtensionHeaderTypeList(ExtPDUSessionContainer)))
+}

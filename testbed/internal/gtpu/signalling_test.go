@@ -1,0 +1,56 @@
+package gtpu
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+)
+
+func TestEchoAnswer(t *testing.T) {
+	got, ok := EchoAnswer(octets(t, "3201000400000000"+"00070000"))
+	// Recovery (type 14) with value 0, clause 7.2.2.
+	if want := octets(t, "3202000600000000"+"00070000"+"0e00"); !ok || !bytes.Equal(got, want) {
+		t.Errorf("got %x, %v; want %x", got, ok, want)
+	}
+	if _, ok := EchoAnswer(octets(t, "3202000400000000"+"00070000")); ok {
+		t.Error("an Echo Response was answered")
+	}
+}
+
+func TestErrorIndication(t *testing.T) {
+	for _, address := range []string{"10.100.0.2", "2001:db8::2"} {
+		b := ErrorIndication(0x01020304, netip.MustParseAddr(address))
+		header, err := Parse(b)
+		if err != nil || header.Type != TypeErrorIndication || header.TEID != 0 {
+			t.Fatalf("%x: header %+v, %v", b, header, err)
+		}
+		if want := octets(t, "10"+"01020304"+"85"); !bytes.HasPrefix(header.Payload(b), want) { // TEID Data I, GSN Address
+			t.Errorf("payload %x does not begin with %x", header.Payload(b), want)
+		}
+		teid, peer, ok := ReadErrorIndication(b)
+		if !ok || teid != 0x01020304 || peer.String() != address {
+			t.Errorf("read back %#x %s %v", teid, peer, ok)
+		}
+	}
+}
+
+func TestReadErrorIndicationRefuses(t *testing.T) {
+	for _, message := range []string{
+		"", "321a", "321a000400000000" + "00000000", // no elements
+		"321a000900000000" + "00000000" + "1001020304", // no address
+		"321a000c00000000" + "00000000" + "1001020304" + "8500ff",
+	} {
+		if teid, peer, ok := ReadErrorIndication(octets(t, message)); ok {
+			t.Errorf("%s: accepted as %#x %s", message, teid, peer)
+		}
+	}
+}
+
+func TestSupportedExtensionHeaders(t *testing.T) {
+	b := SupportedExtensionHeaders(3)
+	header, err := Parse(b)
+	// Extension Header Type List (type 141), one octet of length, then the types (clause 8.5).
+	if err != nil || header.Type != TypeSupportedExtensionHeadersNot || !bytes.Equal(header.Payload(b), octets(t, "8d0185")) {
+		t.Errorf("%x: header %+v, %v", b, header, err)
+	}
+}

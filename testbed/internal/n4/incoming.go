@@ -1,0 +1,188 @@
+package n4
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+
+	"github.com/wmnsk/go-pfcp/ie"
+	"github.com/wmnsk/go-pfcp/message"
+)
+
+// replyCacheSize is how many of the last answers are kept to answer repeated requests: more than UPFs send within T1.
+const replyCacheSize = 256
+
+type replyKey struct {
+	peer        netip.AddrPort
+	sequence    uint32
+	requestType uint8
+}
+
+// replyCache remembers the last answers: a request that comes again has not seen its answer, and is to get the same one
+// without being acted on again (clause 6.4). Only the reader uses it.
+type replyCache struct {
+	replies map[replyKey][]byte
+	order   [replyCacheSize]replyKey
+	next    int
+}
+
+func (c *replyCache) add(key replyKey, reply []byte) {
+	if c.replies == nil {
+		c.replies = make(map[replyKey][]byte, replyCacheSize)
+	}
+	delete(c.replies, c.order[c.next])
+	c.order[c.next] = key
+	c.next = (c.next + 1) % replyCacheSize
+	c.replies[key] = reply
+}
+
+// answer serves a UPF's request.
+func (e *Endpoint) answer(request message.Message, from netip.AddrPort) {
+	key := replyKey{from, request.Sequence(), request.MessageType()}
+	if reply, repeated := e.replies.replies[key]; repeated {
+		_ = e.socket.send(reply, from)
+		return
+	}
+	reply := e.reply(request, from)
+	if reply == nil {
+		return
+	}
+	encoded := make([]byte, reply.MarshalLen())
+	if err := reply.MarshalTo(encoded); err != nil {
+		e.emit(Event{Event: "error", UPF: from.String(), Detail: err.Error()})
+		return
+	}
+	e.replies.add(key, encoded)
+	// What cannot be sent now will be asked for again.
+	_ = e.socket.send(encoded, from)
+}
+
+// reply is the answer to a request; nil: none, because an SMF is not asked such things.
+func (e *Endpoint) reply(request message.Message, from netip.AddrPort) message.Message {
+	peer := e.peer(from)
+	switch m := request.(type) {
+	case *message.HeartbeatRequest:
+		if peer != nil {
+			peer.heard(m.RecoveryTimeStamp)
+		}
+		return message.NewHeartbeatResponse(m.Sequence(), ie.NewRecoveryTimeStamp(e.recovery))
+	case *message.AssociationSetupRequest:
+		return e.replyToAssociation(m, peer)
+	case *message.AssociationUpdateRequest:
+		return e.replyToUpdate(m, peer)
+	case *message.NodeReportRequest:
+		return e.replyToNodeReport(m, peer)
+	case *message.SessionReportRequest:
+		return e.replyToSessionReport(m, from)
+	}
+	return nil
+}
+
+// replyToAssociation accepts an association that a UPF we were told of asks for (clause 6.2.6.3).
+func (e *Endpoint) replyToAssociation(m *message.AssociationSetupRequest, peer *Peer) message.Message {
+	cause := ie.CauseRequestRejected
+	if peer != nil {
+		cause = ie.CauseRequestAccepted
+		peer.invited(m.RecoveryTimeStamp, m.UPFunctionFeatures)
+	}
+	return message.NewAssociationSetupResponse(m.Sequence(),
+		e.nodeID(peer), ie.NewCause(cause), ie.NewRecoveryTimeStamp(e.recovery))
+}
+
+// replyToUpdate acknowledges an update; a UPF that wants its association released says so in one (clause 6.2.7.3).
+func (e *Endpoint) replyToUpdate(m *message.AssociationUpdateRequest, peer *Peer) message.Message {
+	cause := ie.CauseNoEstablishedPFCPAssociation
+	if peer != nil && peer.Associated() {
+		cause = ie.CauseRequestAccepted
+		if m.PFCPAssociationReleaseRequest != nil {
+			e.emit(Event{Event: "release_requested", UPF: peer.address.String()})
+		}
+	}
+	return message.NewAssociationUpdateResponse(m.Sequence(), e.nodeID(peer), ie.NewCause(cause))
+}
+
+// replyToNodeReport acknowledges a report on the UPF's paths (clause 6.2.9).
+func (e *Endpoint) replyToNodeReport(m *message.NodeReportRequest, peer *Peer) message.Message {
+	cause := ie.CauseNoEstablishedPFCPAssociation
+	if peer != nil && peer.Associated() {
+		cause = ie.CauseRequestAccepted
+		detail := "node report"
+		switch {
+		case m.UserPlanePathFailureReport != nil:
+			detail = "user plane path failure"
+		case m.UserPlanePathRecoveryReport != nil:
+			detail = "user plane path recovery"
+		}
+		e.emit(Event{Event: "node_report", UPF: peer.address.String(), Detail: detail})
+	}
+	return message.NewNodeReportResponse(m.Sequence(), e.nodeID(peer), ie.NewCause(cause), nil)
+}
+
+// replyToSessionReport acknowledges a report on a session (clause 7.5.8) and passes it on as an event.
+func (e *Endpoint) replyToSessionReport(m *message.SessionReportRequest, from netip.AddrPort) message.Message {
+	peer, session := e.session(m.SEID())
+	if session == nil || peer.address.Addr() != from.Addr() {
+		// The header's SEID is then 0: the peer's is not known (clause 7.2.2.4.2).
+		return message.NewSessionReportResponse(0, 0, 0, m.Sequence(), 0, ie.NewCause(ie.CauseSessionContextNotFound))
+	}
+	e.emit(Event{
+		Event:   "report",
+		UPF:     peer.address.String(),
+		Session: session.Name,
+		Detail:  reportKinds(m.ReportType),
+		Reports: readUsage(m.UsageReport),
+	})
+	return message.NewSessionReportResponse(0, 0, session.upSEID.Load(), m.Sequence(), 0,
+		ie.NewCause(ie.CauseRequestAccepted))
+}
+
+// reportKinds is a Report Type (clause 8.2.21) in words.
+func reportKinds(reportType *ie.IE) string {
+	if reportType == nil {
+		return "without Report Type"
+	}
+	var kinds []string
+	for _, kind := range []struct {
+		set  bool
+		name string
+	}{
+		{reportType.HasDLDR(), "downlink data"},
+		{reportType.HasUSAR(), "usage"},
+		{reportType.HasERIR(), "error indication"},
+		{reportType.HasUPIR(), "user plane inactivity"},
+	} {
+		if kind.set {
+			kinds = append(kinds, kind.name)
+		}
+	}
+	return strings.Join(kinds, ", ")
+}
+
+// rejectVersion answers a request of another PFCP version (clause 7.6.1). Its sequence number is where version 1 has
+// it; an answer, known by its odd or even type, is not answered.
+func (e *Endpoint) rejectVersion(b []byte, from netip.AddrPort) {
+	sequenceAt := 4
+	if b[0]&1 != 0 {
+		sequenceAt = 12
+	}
+	if isAnswer(b[1]) || len(b) < sequenceAt+4 {
+		return
+	}
+	sequence := binary.BigEndian.Uint32(b[sequenceAt:]) >> 8
+	reply := message.NewVersionNotSupportedResponse(sequence)
+	encoded := make([]byte, reply.MarshalLen())
+	if err := reply.MarshalTo(encoded); err == nil {
+		_ = e.socket.send(encoded, from)
+	}
+}
+
+// nodeID is how this SMF names itself to a peer.
+func (e *Endpoint) nodeID(peer *Peer) *ie.IE {
+	if e.config.NodeID == "" && peer != nil {
+		return ie.NewNodeIDHeuristic(peer.local.String())
+	}
+	if e.config.NodeID == "" {
+		return ie.NewNodeIDHeuristic(e.socket.local.Addr().String())
+	}
+	return ie.NewNodeIDHeuristic(e.config.NodeID)
+}

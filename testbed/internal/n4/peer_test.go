@@ -1,0 +1,250 @@
+package n4
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wmnsk/go-pfcp/ie"
+	"github.com/wmnsk/go-pfcp/message"
+)
+
+var ctx = context.Background()
+
+func testSpec() SessionSpec {
+	sst := uint8(1)
+	return SessionSpec{
+		Name: "a", UE: netip.MustParseAddr("10.60.0.2"), TEID: 17, N3: netip.MustParseAddr("10.100.0.2"), QFI: 9,
+		GNB: netip.MustParseAddr("10.100.0.1"), GNBTEID: 1001, SST: &sst, SD: 0x010203, DNN: "internet",
+	}
+}
+
+// established is an associated peer with one session.
+func established(t *testing.T, change func(*Config)) (*stubUPF, *Peer, *events) {
+	t.Helper()
+	stub := newStub(t)
+	endpoint, seen := newEndpoint(t, change)
+	peer := newPeer(t, endpoint, stub)
+	if _, err := peer.Associate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := peer.Establish(ctx, testSpec()); err != nil {
+		t.Fatal(err)
+	}
+	return stub, peer, seen
+}
+
+func TestSessionLife(t *testing.T) {
+	stub, peer, _ := established(t, nil)
+	rate, closed := 20.0, true
+	outcome, err := peer.Modify(ctx, "a", Change{MBRUplinkMbps: &rate, CloseDownlink: &closed, QueryURR: true})
+	if err != nil || outcome.Cause != ie.CauseRequestAccepted || outcome.Attempts != 1 || outcome.RTT <= 0 {
+		t.Fatalf("modify: %+v, %v", outcome, err)
+	}
+	modification := stub.received(message.MsgTypeSessionModificationRequest)[0].(*message.SessionModificationRequest)
+	if modification.SEID() != 101 {
+		t.Errorf("modification carries SEID %d, the UPF's is 101", modification.SEID())
+	}
+	mbr, err := modification.UpdateQER[0].MBRUL()
+	if err != nil || mbr != 20_000 || len(modification.QueryURR) != 1 || len(modification.UpdateFAR) != 0 {
+		t.Errorf("MBR %d kbit/s (%v), %d queries, %d FARs", mbr, err, len(modification.QueryURR), len(modification.UpdateFAR))
+	}
+	outcome, err = peer.Delete(ctx, "a")
+	if err != nil || len(outcome.Usage) != 1 {
+		t.Fatalf("delete: %+v, %v", outcome, err)
+	}
+	if want := (Usage{URR: 1, Sequence: 3, TotalBytes: 300, UplinkBytes: 200, DownlinkBytes: 100}); outcome.Usage[0] != want {
+		t.Errorf("usage %+v, want %+v", outcome.Usage[0], want)
+	}
+	if _, err := peer.Delete(ctx, "a"); err == nil {
+		t.Error("a session was deleted twice")
+	}
+	if _, err := peer.Release(ctx); err != nil || peer.Associated() {
+		t.Errorf("release: %v, still associated: %v", err, peer.Associated())
+	}
+}
+
+func TestHandoverMovesTheTunnelWithAnEndMarker(t *testing.T) {
+	stub, peer, _ := established(t, nil)
+	_, err := peer.Modify(ctx, "a", Change{GNB: netip.MustParseAddr("10.100.0.3"), GNBTEID: 7, EndMarker: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := stub.received(message.MsgTypeSessionModificationRequest)[0].(*message.SessionModificationRequest)
+	parameters, err := request.UpdateFAR[0].UpdateForwardingParameters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[uint16]*ie.IE{}
+	for _, part := range parameters {
+		found[part.Type] = part
+	}
+	header, err := found[ie.OuterHeaderCreation].OuterHeaderCreation()
+	if err != nil || header.TEID != 7 || !header.IPv4Address.Equal(net.IPv4(10, 100, 0, 3)) {
+		t.Errorf("outer header %+v, %v", header, err)
+	}
+	if flags := found[ie.PFCPSMReqFlags]; flags == nil || flags.Payload[0] != 0x02 {
+		t.Errorf("PFCPSMReq-Flags %v, want SNDEM", flags)
+	}
+}
+
+func TestDownlinkIsBufferedUntilTheTunnelIsKnown(t *testing.T) {
+	stub := newStub(t)
+	endpoint, _ := newEndpoint(t, nil)
+	peer := newPeer(t, endpoint, stub)
+	if _, err := peer.Associate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	spec := testSpec()
+	spec.GNB, spec.GNBTEID, spec.TEID, spec.N3 = netip.Addr{}, 0, 0, netip.Addr{}
+	outcome, err := peer.Establish(ctx, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if outcome.TEID != 0xabc || outcome.N3 != netip.MustParseAddr("10.9.9.9") {
+		t.Errorf("tunnel %#x at %s, the UPF chose 0xabc at 10.9.9.9", outcome.TEID, outcome.N3)
+	}
+	request := stub.received(message.MsgTypeSessionEstablishmentRequest)[0].(*message.SessionEstablishmentRequest)
+	if far := request.CreateFAR[1]; !far.HasBUFF() || !far.HasNOCP() || far.HasFORW() {
+		t.Errorf("downlink FAR %v, want BUFF and NOCP", far)
+	}
+	if _, err := peer.Modify(ctx, "a", Change{DownlinkAction: Forward}); err == nil {
+		t.Error("forwarding to no gNB was asked for")
+	}
+	if _, err := peer.Modify(ctx, "a", Change{GNB: netip.MustParseAddr("10.100.0.1"), GNBTEID: 5}); err != nil {
+		t.Fatal(err)
+	}
+	modification := stub.received(message.MsgTypeSessionModificationRequest)[0].(*message.SessionModificationRequest)
+	if far := modification.UpdateFAR[0]; !far.HasFORW() || far.HasBUFF() {
+		t.Errorf("downlink FAR %v, want FORW", far)
+	}
+}
+
+func TestChooseNeedsTheFeature(t *testing.T) {
+	stub := newStub(t)
+	stub.set(func() { stub.features = 0 })
+	endpoint, _ := newEndpoint(t, nil)
+	peer := newPeer(t, endpoint, stub)
+	if _, err := peer.Associate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	spec := testSpec()
+	spec.TEID = 0
+	if _, err := peer.Establish(ctx, spec); err == nil || !strings.Contains(err.Error(), "FTUP") {
+		t.Errorf("got %v, want an error about FTUP", err)
+	}
+	if sent := stub.received(message.MsgTypeSessionEstablishmentRequest); len(sent) != 0 {
+		t.Error("the session was asked for all the same")
+	}
+}
+
+func TestRejectionSaysWhere(t *testing.T) {
+	stub, peer, _ := established(t, nil)
+	stub.set(func() {
+		stub.answer[message.MsgTypeSessionEstablishmentRequest] = func(request message.Message) message.Message {
+			return message.NewSessionEstablishmentResponse(0, 0, 0, request.Sequence(), 0, ie.NewNodeID("127.0.0.1", "", ""),
+				ie.NewCause(ie.CauseRuleCreationModificationFailure), ie.NewOffendingIE(ie.MBR), ie.NewFailedRuleID(2, 1))
+		}
+	})
+	spec := testSpec()
+	spec.Name = "b"
+	outcome, err := peer.Establish(ctx, spec)
+	var rejected *RejectedError
+	if !errors.As(err, &rejected) || rejected.OffendingIE != ie.MBR || rejected.FailedRule != "QER 1" {
+		t.Fatalf("got %v", err)
+	}
+	if outcome.Cause != ie.CauseRuleCreationModificationFailure || !strings.Contains(err.Error(), "failure (cause 73)") {
+		t.Errorf("cause %d: %v", outcome.Cause, err)
+	}
+	if names := peer.Sessions(); len(names) != 1 {
+		t.Errorf("sessions %v, want a alone", names)
+	}
+}
+
+func TestRestartIsRepaired(t *testing.T) {
+	stub, peer, seen := established(t, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	rate, closed := 33.0, true
+	if _, err := peer.Modify(ctx, "a", Change{MBRDownlinkMbps: &rate, CloseUplink: &closed}); err != nil {
+		t.Fatal(err)
+	}
+	stub.set(func() { stub.recovery = stub.recovery.Add(time.Minute); stub.requests = nil })
+	seen.await(t, "restart")
+	if event := seen.await(t, "recovered"); event.Count != 1 || event.Failed != 0 {
+		t.Errorf("recovered %+v", event)
+	}
+	if len(stub.received(message.MsgTypeAssociationSetupRequest)) != 1 {
+		t.Error("the association was not set up anew, once")
+	}
+	again := stub.received(message.MsgTypeSessionEstablishmentRequest)[0].(*message.SessionEstablishmentRequest)
+	mbr, _ := again.CreateQER[0].MBRDL()
+	gates, _ := again.CreateQER[0].GateStatus()
+	if mbr != 33_000 || gates != ie.GateStatusClosed<<2 {
+		t.Errorf("established again with MBR %d and gates %#x: the modification was forgotten", mbr, gates)
+	}
+	if _, err := peer.Modify(ctx, "a", Change{QueryURR: true}); err != nil {
+		t.Fatal(err)
+	}
+	modification := stub.received(message.MsgTypeSessionModificationRequest)[0]
+	if modification.SEID() != 102 {
+		t.Errorf("modification carries SEID %d, the UPF's is 102 now", modification.SEID())
+	}
+}
+
+func TestEarlierRecoveryTimeStampIsNoRestart(t *testing.T) {
+	stub, _, seen := established(t, func(c *Config) { c.Heartbeat = 10 * time.Millisecond })
+	stub.set(func() { stub.recovery = stub.recovery.Add(-time.Minute) })
+	seen.none(t, "restart", 100*time.Millisecond)
+}
+
+func TestLostContextIsRepaired(t *testing.T) {
+	stub, peer, seen := established(t, nil)
+	stub.set(func() {
+		stub.answer[message.MsgTypeSessionModificationRequest] = func(request message.Message) message.Message {
+			return message.NewSessionModificationResponse(0, 0, 0, request.Sequence(), 0,
+				ie.NewCause(ie.CauseSessionContextNotFound))
+		}
+	})
+	if _, err := peer.Modify(ctx, "a", Change{QueryURR: true}); err == nil {
+		t.Fatal("accepted")
+	}
+	seen.await(t, "context_lost")
+	if event := seen.await(t, "recovered"); event.Count != 1 {
+		t.Errorf("recovered %+v", event)
+	}
+}
+
+func TestSilentPeerIsLostAndComesBack(t *testing.T) {
+	stub, _, seen := established(t, func(c *Config) {
+		c.Heartbeat, c.T1, c.N1 = 20*time.Millisecond, 20*time.Millisecond, 1
+	})
+	stub.set(func() {
+		stub.answer[message.MsgTypeHeartbeatRequest] = func(message.Message) message.Message { return nil }
+	})
+	seen.await(t, "peer_lost")
+	stub.set(func() { delete(stub.answer, message.MsgTypeHeartbeatRequest) })
+	seen.await(t, "peer_back")
+}
+
+func TestShutdownDeletesAndDoesNotWaitForTheSilent(t *testing.T) {
+	stub, peer, _ := established(t, nil)
+	if err := peer.Shutdown(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, messageType := range []uint8{message.MsgTypeSessionDeletionRequest, message.MsgTypeAssociationReleaseRequest} {
+		if n := len(stub.received(messageType)); n != 1 {
+			t.Errorf("%d requests of type %d, want 1", n, messageType)
+		}
+	}
+	stub, peer, _ = established(t, nil)
+	stub.set(func() {
+		stub.answer[message.MsgTypeSessionDeletionRequest] = func(message.Message) message.Message { return nil }
+	})
+	start := time.Now()
+	if err := peer.Shutdown(ctx); !errors.Is(err, ErrNoAnswer) || time.Since(start) > 2*time.Second {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+}

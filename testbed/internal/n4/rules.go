@@ -1,0 +1,213 @@
+package n4
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/wmnsk/go-pfcp/ie"
+)
+
+// Identifiers of a session's rules: a PDR and a FAR for each direction, one QER and one URR for both. The UPF needs
+// them to be unique within the session only.
+const (
+	uplinkRule   = 1
+	downlinkRule = 2
+	sessionQER   = 1
+	sessionURR   = 1
+)
+
+// defaultPrecedence is that of the rule for all of a session's traffic: the lowest that a more specific rule can be put
+// before (clause 8.2.11: the lower the value, the higher the precedence).
+const defaultPrecedence = 255
+
+// unlimitedKbps stands for no limit where the other direction has one: a Maximum Bit Rate always names both. It fits
+// into the 32 bits that some UPFs hold it in.
+const unlimitedKbps = 4_000_000_000
+
+// create is the rules as a Session Establishment Request creates them (clause 7.5.2).
+func (r *rules) create() []*ie.IE {
+	parts := []*ie.IE{
+		ie.NewCreatePDR(
+			ie.NewPDRID(uplinkRule),
+			ie.NewPrecedence(defaultPrecedence),
+			r.uplinkPDI(),
+			outerHeaderRemoval(r.N3),
+			ie.NewFARID(uplinkRule),
+			ie.NewURRID(sessionURR),
+			ie.NewQERID(sessionQER),
+		),
+		ie.NewCreatePDR(
+			ie.NewPDRID(downlinkRule),
+			ie.NewPrecedence(defaultPrecedence),
+			ie.NewPDI(
+				ie.NewSourceInterface(ie.SrcInterfaceCore),
+				ie.NewNetworkInstanceFQDN(r.DNN),
+				ueAddress(r.UE, true),
+			),
+			ie.NewFARID(downlinkRule),
+			ie.NewURRID(sessionURR),
+			ie.NewQERID(sessionQER),
+		),
+		ie.NewCreateFAR(ie.NewFARID(uplinkRule), applyAction(r.uplinkAction),
+			ie.NewForwardingParameters(r.uplinkForwarding()...)),
+	}
+	downlink := []*ie.IE{ie.NewFARID(downlinkRule), applyAction(r.downlinkAction)}
+	if r.GNB.IsValid() {
+		downlink = append(downlink, ie.NewForwardingParameters(r.downlinkForwarding()...))
+	}
+	parts = append(parts, ie.NewCreateFAR(downlink...), r.createURR())
+	return append(parts, ie.NewCreateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement()...)...))
+}
+
+// change is the difference to the rules before, as a Session Modification Request makes it (clause 7.5.4).
+func (r *rules) change(before *rules, asked Change) []*ie.IE {
+	var parts []*ie.IE
+	if r.uplinkAction != before.uplinkAction {
+		far := []*ie.IE{ie.NewFARID(uplinkRule), applyAction(r.uplinkAction)}
+		if r.uplinkAction == Forward {
+			far = append(far, ie.NewUpdateForwardingParameters(r.uplinkForwarding()...))
+		}
+		parts = append(parts, ie.NewUpdateFAR(far...))
+	}
+	moved := r.GNB != before.GNB || r.GNBTEID != before.GNBTEID
+	if moved || r.downlinkAction != before.downlinkAction {
+		far := []*ie.IE{ie.NewFARID(downlinkRule), applyAction(r.downlinkAction)}
+		if r.downlinkAction == Forward {
+			parameters := r.downlinkForwarding()
+			if moved && asked.EndMarker && before.GNB.IsValid() {
+				const sendEndMarker = 0x02 // SNDEM
+				parameters = append(parameters, ie.NewUint8IE(ie.PFCPSMReqFlags, sendEndMarker))
+			}
+			far = append(far, ie.NewUpdateForwardingParameters(parameters...))
+		}
+		parts = append(parts, ie.NewUpdateFAR(far...))
+	}
+	rates := asked.MBRUplinkMbps != nil || asked.MBRDownlinkMbps != nil
+	if rates || asked.CloseUplink != nil || asked.CloseDownlink != nil {
+		parts = append(parts, ie.NewUpdateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement()...)...))
+	}
+	if asked.QueryURR {
+		parts = append(parts, ie.NewQueryURR(ie.NewURRID(sessionURR)))
+	}
+	return parts
+}
+
+// uplinkPDI detects what comes from the access side through this session's tunnel and QoS flow.
+func (r *rules) uplinkPDI() *ie.IE {
+	parts := []*ie.IE{
+		ie.NewSourceInterface(ie.SrcInterfaceAccess),
+		r.uplinkTunnel(),
+		ie.NewNetworkInstanceFQDN(r.DNN),
+		ueAddress(r.UE, false),
+	}
+	if r.QFI != 0 {
+		parts = append(parts, ie.NewQFI(r.QFI))
+	}
+	return ie.NewPDI(parts...)
+}
+
+// uplinkTunnel is the local F-TEID: given, or left to the UPF to choose (clause 8.2.3).
+func (r *rules) uplinkTunnel() *ie.IE {
+	const v4, v6, choose = 0x01, 0x02, 0x04
+	flag, ipv4, ipv6 := uint8(v4), net.IP(nil), net.IP(nil)
+	if r.N3.Is6() {
+		flag, ipv6 = v6, r.N3.AsSlice()
+	} else if r.N3.IsValid() {
+		ipv4 = r.N3.AsSlice()
+	}
+	if r.TEID == 0 {
+		return ie.NewFTEID(flag|choose, 0, nil, nil, 0)
+	}
+	return ie.NewFTEID(flag, r.TEID, ipv4, ipv6, 0)
+}
+
+// Network Instance and DNN are sent as labels (TS 23.003 clause 9.1), which clause 8.2.4 allows: Open5GS reads no other
+// form, others do not look inside.
+
+func (r *rules) uplinkForwarding() []*ie.IE {
+	return []*ie.IE{ie.NewDestinationInterface(ie.DstInterfaceCore), ie.NewNetworkInstanceFQDN(r.DNN)}
+}
+
+func (r *rules) downlinkForwarding() []*ie.IE {
+	const gtpuIPv4, gtpuIPv6 = 0x0100, 0x0200 // clause 8.2.56
+	creation := ie.NewOuterHeaderCreation(gtpuIPv4, r.GNBTEID, r.GNB.String(), "", 0, 0, 0)
+	if r.GNB.Is6() {
+		creation = ie.NewOuterHeaderCreation(gtpuIPv6, r.GNBTEID, "", r.GNB.String(), 0, 0, 0)
+	}
+	return []*ie.IE{ie.NewDestinationInterface(ie.DstInterfaceAccess), ie.NewNetworkInstanceFQDN(r.DNN), creation}
+}
+
+// enforcement is the body of a QER: gates, maximum bit rates where there are any, and the QFI to mark downlink with.
+func (r *rules) enforcement() []*ie.IE {
+	parts := []*ie.IE{ie.NewGateStatus(gate(r.closeUplink), gate(r.closeDownlink))}
+	if r.MBRUplinkMbps > 0 || r.MBRDownlinkMbps > 0 {
+		parts = append(parts, ie.NewMBR(maximumKbps(r.MBRUplinkMbps), maximumKbps(r.MBRDownlinkMbps)))
+	}
+	if r.QFI != 0 {
+		parts = append(parts, ie.NewQFI(r.QFI))
+	}
+	return parts
+}
+
+// createURR measures volume. Reporting Triggers has three octets from Release 16 on.
+func (r *rules) createURR() *ie.IE {
+	const volumeThreshold, totalVolume = 0x02, 0x01 // VOLTH (clause 8.2.19), TOVOL (clause 8.2.13)
+	parts := []*ie.IE{ie.NewURRID(sessionURR), ie.NewMeasurementMethod(0, 1, 0)}
+	if r.VolumeThresholdBytes == 0 {
+		return ie.NewCreateURR(append(parts, ie.NewReportingTriggers(0, 0, 0))...)
+	}
+	return ie.NewCreateURR(append(parts,
+		ie.NewReportingTriggers(volumeThreshold, 0, 0),
+		ie.NewVolumeThreshold(totalVolume, r.VolumeThresholdBytes, 0, 0),
+	)...)
+}
+
+// applyAction has two octets from Release 16 on (clause 8.2.26); Open5GS takes no other length.
+func applyAction(action Action) *ie.IE {
+	const drop, forw, buff, nocp = 0x01, 0x02, 0x04, 0x08
+	flags := map[Action]uint8{Drop: drop, Forward: forw, Buffer: buff | nocp}
+	return ie.NewApplyAction(flags[action], 0)
+}
+
+// outerHeaderRemoval strips GTP-U, UDP and IP, and the PDU Session Container with them (clause 8.2.64).
+func outerHeaderRemoval(n3 netip.Addr) *ie.IE {
+	const gtpuIPv4, gtpuIPv6, pduSessionContainer = 0, 1, 0x01
+	if n3.Is6() {
+		return ie.NewOuterHeaderRemoval(gtpuIPv6, pduSessionContainer)
+	}
+	return ie.NewOuterHeaderRemoval(gtpuIPv4, pduSessionContainer)
+}
+
+// ueAddress is a UE IP Address (clause 8.2.62); flag S/D tells whether it is matched as the destination.
+func ueAddress(ue netip.Addr, destination bool) *ie.IE {
+	const v6, v4, sd = 0x01, 0x02, 0x04
+	flags := uint8(0)
+	if destination {
+		flags = sd
+	}
+	if ue.Is6() {
+		return ie.NewUEIPAddress(flags|v6, "", ue.String(), 0, 0)
+	}
+	return ie.NewUEIPAddress(flags|v4, ue.String(), "", 0, 0)
+}
+
+func pdnType(ue netip.Addr) *ie.IE {
+	if ue.Is6() {
+		return ie.NewPDNType(ie.PDNTypeIPv6)
+	}
+	return ie.NewPDNType(ie.PDNTypeIPv4)
+}
+
+func gate(closed bool) uint8 {
+	if closed {
+		return ie.GateStatusClosed
+	}
+	return ie.GateStatusOpen
+}
+
+func maximumKbps(mbps float64) uint64 {
+	if mbps == 0 {
+		return unlimitedKbps
+	}
+	return kbps(mbps)
+}

@@ -1,0 +1,245 @@
+package n4
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/wmnsk/go-pfcp/ie"
+	"github.com/wmnsk/go-pfcp/message"
+)
+
+// Session is an established PFCP session.
+type Session struct {
+	Name   string
+	cpSEID uint64
+	upSEID atomic.Uint64
+	rules  rules // guarded by the peer's procedure mutex
+}
+
+// session finds the session a UPF's message is about.
+func (e *Endpoint) session(cpSEID uint64) (*Peer, *Session) {
+	for _, peer := range e.Peers() {
+		peer.mu.Lock()
+		for _, session := range peer.sessions {
+			if session.cpSEID == cpSEID {
+				peer.mu.Unlock()
+				return peer, session
+			}
+		}
+		peer.mu.Unlock()
+	}
+	return nil, nil
+}
+
+// PeerOf is the UPF that has a session of this name.
+func (e *Endpoint) PeerOf(name string) (*Peer, error) {
+	for _, peer := range e.Peers() {
+		if _, err := peer.sessionNamed(name); err == nil {
+			return peer, nil
+		}
+	}
+	return nil, fmt.Errorf("session %q: no UPF has one of that name", name)
+}
+
+func (p *Peer) sessionsInOrder() []*Session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found := make([]*Session, 0, len(p.sessions))
+	for _, session := range p.sessions {
+		found = append(found, session)
+	}
+	slices.SortFunc(found, func(a, b *Session) int { return strings.Compare(a.Name, b.Name) })
+	return found
+}
+
+func (p *Peer) sessionNamed(name string) (*Session, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	session := p.sessions[name]
+	if session == nil {
+		return nil, fmt.Errorf("session %q: UPF %s has none of that name", name, p.address)
+	}
+	return session, nil
+}
+
+// Sessions are the names of the UPF's sessions, sorted.
+func (p *Peer) Sessions() []string {
+	var names []string
+	for _, session := range p.sessionsInOrder() {
+		names = append(names, session.Name)
+	}
+	return names
+}
+
+// Establish sets up a session (clause 6.3.2).
+func (p *Peer) Establish(ctx context.Context, spec SessionSpec) (Outcome, error) {
+	if err := spec.Validate(); err != nil {
+		return Outcome{}, err
+	}
+	p.procedure.Lock()
+	defer p.procedure.Unlock()
+	p.mu.Lock()
+	associated, allocates, known := p.associated, p.allocates, p.sessions[spec.Name] != nil
+	p.mu.Unlock()
+	switch {
+	case !associated:
+		return Outcome{}, fmt.Errorf("UPF %s: not associated; associate first", p.address)
+	case known:
+		return Outcome{}, fmt.Errorf("session %q: exists already at UPF %s", spec.Name, p.address)
+	case spec.TEID == 0 && !allocates:
+		return Outcome{}, fmt.Errorf("teid: missing, and UPF %s does not choose TEIDs (feature FTUP); accepted: teid and n3",
+			p.address)
+	}
+	session := &Session{Name: spec.Name, cpSEID: p.endpoint.allocateSEID(), rules: newRules(spec)}
+	// Known before it is asked for: a report may overtake the answer.
+	p.mu.Lock()
+	p.sessions[spec.Name] = session
+	p.mu.Unlock()
+	outcome, err := p.establish(ctx, session)
+	if err != nil {
+		p.drop(session)
+		p.noteContextLoss(err)
+	}
+	return outcome, err
+}
+
+func (p *Peer) establish(ctx context.Context, session *Session) (Outcome, error) {
+	e, spec := p.endpoint, &session.rules.SessionSpec
+	parts := []*ie.IE{e.nodeID(p), p.fseid(session.cpSEID)}
+	parts = append(parts, session.rules.create()...)
+	parts = append(parts, pdnType(spec.UE), ie.NewAPNDNN(spec.DNN))
+	if spec.SST != nil {
+		parts = append(parts, ie.NewSNSSAI(*spec.SST, spec.SD))
+	}
+	// The UPF's SEID is not known yet: 0 (clause 7.2.2.4.2).
+	request := message.NewSessionEstablishmentRequest(0, 0, 0, 0, 0, parts...)
+	answer, outcome, err := askFor[*message.SessionEstablishmentResponse](ctx, p, request, e.retries)
+	if err != nil {
+		return outcome, err
+	}
+	outcome.Cause, err = verdict(request.MessageTypeName(), answer.Cause, answer.OffendingIE, answer.FailedRuleID)
+	if err != nil {
+		return outcome, err
+	}
+	outcome.TEID, outcome.N3 = spec.TEID, spec.N3
+	if answer.UPFSEID == nil {
+		return outcome, errors.New("accepted without UP F-SEID, which is mandatory then")
+	}
+	seid, err := answer.UPFSEID.FSEID()
+	if err != nil {
+		return outcome, fmt.Errorf("unreadable UP F-SEID: %w", err)
+	}
+	session.upSEID.Store(seid.SEID)
+	if spec.TEID != 0 {
+		return outcome, nil
+	}
+	outcome.TEID, outcome.N3, err = chosenTunnel(answer.CreatedPDR)
+	return outcome, err
+}
+
+// chosenTunnel reads the F-TEID that the UPF chose for the uplink PDR (clause 7.5.3.2).
+func chosenTunnel(created []*ie.IE) (uint32, netip.Addr, error) {
+	for _, pdr := range created {
+		parts, err := pdr.CreatedPDR()
+		if err != nil {
+			return 0, netip.Addr{}, fmt.Errorf("unreadable Created PDR: %w", err)
+		}
+		id, tunnel := uint16(0), (*ie.FTEIDFields)(nil)
+		for _, part := range parts {
+			switch part.Type {
+			case ie.PDRID:
+				id, _ = part.PDRID()
+			case ie.FTEID:
+				tunnel, _ = part.FTEID()
+			}
+		}
+		if id != uplinkRule || tunnel == nil {
+			continue
+		}
+		address, ok := netip.AddrFromSlice(tunnel.IPv4Address)
+		if !ok {
+			address, _ = netip.AddrFromSlice(tunnel.IPv6Address)
+		}
+		return tunnel.TEID, address, nil
+	}
+	return 0, netip.Addr{}, errors.New("accepted without the F-TEID that the UPF was to choose")
+}
+
+// Modify changes a session's rules (clause 6.3.3) and reads its usage where that is asked for.
+func (p *Peer) Modify(ctx context.Context, name string, change Change) (Outcome, error) {
+	p.procedure.Lock()
+	defer p.procedure.Unlock()
+	session, err := p.sessionNamed(name)
+	if err != nil {
+		return Outcome{}, err
+	}
+	wanted, err := session.rules.with(change)
+	if err != nil {
+		return Outcome{}, err
+	}
+	e := p.endpoint
+	request := message.NewSessionModificationRequest(0, 0, session.upSEID.Load(), 0, 0,
+		wanted.change(&session.rules, change)...)
+	answer, outcome, err := askFor[*message.SessionModificationResponse](ctx, p, request, e.retries)
+	if err != nil {
+		return outcome, err
+	}
+	outcome.Cause, err = verdict(request.MessageTypeName(), answer.Cause, answer.OffendingIE, answer.FailedRuleID)
+	if err != nil {
+		p.noteContextLoss(err)
+		return outcome, err
+	}
+	session.rules = wanted
+	outcome.Usage = readUsage(answer.UsageReport)
+	return outcome, nil
+}
+
+// Delete ends a session (clause 6.3.4); the outcome has its last usage.
+func (p *Peer) Delete(ctx context.Context, name string) (Outcome, error) {
+	p.procedure.Lock()
+	defer p.procedure.Unlock()
+	session, err := p.sessionNamed(name)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return p.delete(ctx, session, p.endpoint.retries)
+}
+
+func (p *Peer) delete(ctx context.Context, session *Session, retries retries) (Outcome, error) {
+	request := message.NewSessionDeletionRequest(0, 0, session.upSEID.Load(), 0, 0)
+	answer, outcome, err := askFor[*message.SessionDeletionResponse](ctx, p, request, retries)
+	if err != nil {
+		return outcome, err
+	}
+	outcome.Cause, err = verdict(request.MessageTypeName(), answer.Cause, answer.OffendingIE, nil)
+	var rejected *RejectedError
+	if err == nil || (errors.As(err, &rejected) && rejected.Cause == ie.CauseSessionContextNotFound) {
+		p.drop(session) // the UPF has none such any more, which is what was wanted
+	}
+	if err != nil {
+		return outcome, err
+	}
+	outcome.Usage = readUsage(answer.UsageReport)
+	return outcome, nil
+}
+
+func (p *Peer) drop(session *Session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sessions[session.Name] == session {
+		delete(p.sessions, session.Name)
+	}
+}
+
+// fseid is this end of the session (clause 8.2.37), with the address that the UPF can reach.
+func (p *Peer) fseid(seid uint64) *ie.IE {
+	if p.local.Is4() {
+		return ie.NewFSEID(seid, p.local.AsSlice(), nil)
+	}
+	return ie.NewFSEID(seid, nil, p.local.AsSlice())
+}

@@ -1,0 +1,261 @@
+package n4
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/wmnsk/go-pfcp/ie"
+	"github.com/wmnsk/go-pfcp/message"
+)
+
+func TestRequestIsRepeatedUnchangedUntilAnswered(t *testing.T) {
+	stub := newStub(t)
+	endpoint, _ := newEndpoint(t, func(c *Config) { c.T1, c.N1 = 30*time.Millisecond, 3 })
+	dropped := 0
+	stub.override(message.MsgTypeAssociationSetupRequest, func(request message.Message) message.Message {
+		if dropped < 2 {
+			dropped++
+			return nil
+		}
+		return stub.accept(request)
+	})
+	outcome, err := newPeer(t, endpoint, stub).Associate(ctx)
+	if err != nil || outcome.Attempts != 3 || outcome.RTT < 60*time.Millisecond {
+		t.Fatalf("%+v, %v: want 3 attempts, and a round trip that counts from the first", outcome, err)
+	}
+	requests := stub.received(message.MsgTypeAssociationSetupRequest)
+	for _, request := range requests {
+		if request.Sequence() != requests[0].Sequence() {
+			t.Errorf("sequence number %d after %d", request.Sequence(), requests[0].Sequence())
+		}
+	}
+	if stats := endpoint.Stats()["association_setup"]; stats.Answered != 1 || stats.Retransmissions != 2 {
+		t.Errorf("statistics %+v", stats)
+	}
+}
+
+func TestUnansweredRequestEnds(t *testing.T) {
+	stub := newStub(t)
+	endpoint, _ := newEndpoint(t, func(c *Config) { c.T1, c.N1 = 10*time.Millisecond, 2 })
+	stub.override(message.MsgTypeAssociationSetupRequest, func(message.Message) message.Message { return nil })
+	_, err := newPeer(t, endpoint, stub).Associate(ctx)
+	if !errors.Is(err, ErrNoAnswer) {
+		t.Fatalf("got %v", err)
+	}
+	if n := len(stub.received(message.MsgTypeAssociationSetupRequest)); n != 3 {
+		t.Errorf("%d transmissions, want 1 and 2 repetitions", n)
+	}
+}
+
+func TestOnlyTheRightAnswerCounts(t *testing.T) {
+	stub, other := newStub(t), newStub(t)
+	endpoint, _ := newEndpoint(t, func(c *Config) { c.T1 = 5 * time.Second })
+	smf := net.UDPAddrFromAddrPort(endpoint.Local())
+	rejection := ie.NewCause(ie.CauseRequestRejected)
+	stub.override(message.MsgTypeAssociationSetupRequest, func(request message.Message) message.Message {
+		sequence := request.Sequence()
+		stub.send(message.NewAssociationSetupResponse(sequence+1, rejection), smf)        // another request's
+		stub.send(message.NewAssociationReleaseResponse(sequence, nil, rejection), smf)   // another type
+		other.send(message.NewAssociationSetupResponse(sequence, rejection), smf)         // another UPF
+		stub.send(message.NewSessionReportResponse(0, 0, 1, sequence, 0, rejection), smf) // another type
+		return stub.accept(request)
+	})
+	if outcome, err := newPeer(t, endpoint, stub).Associate(ctx); err != nil {
+		t.Errorf("%+v, %v", outcome, err)
+	}
+}
+
+func TestOtherVersionEndsTheRequest(t *testing.T) {
+	stub := newStub(t)
+	endpoint, _ := newEndpoint(t, nil)
+	stub.override(message.MsgTypeAssociationSetupRequest, func(request message.Message) message.Message {
+		return message.NewVersionNotSupportedResponse(request.Sequence())
+	})
+	if _, err := newPeer(t, endpoint, stub).Associate(ctx); err == nil || errors.Is(err, ErrNoAnswer) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// ask sends raw octets to an endpoint and returns the answer; nil: none came.
+func ask(t *testing.T, endpoint *Endpoint, request []byte) []byte {
+	t.Helper()
+	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(endpoint.Local()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return askOn(t, conn, request)
+}
+
+func askOn(t *testing.T, conn *net.UDPConn, request []byte) []byte {
+	t.Helper()
+	if _, err := conn.Write(request); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 1500)
+	_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	n, err := conn.Read(answer)
+	if err != nil {
+		return nil
+	}
+	return answer[:n]
+}
+
+func encode(t *testing.T, m message.Message) []byte {
+	t.Helper()
+	b := make([]byte, m.MarshalLen())
+	if err := m.MarshalTo(b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestHeartbeatsAreAnsweredToAnybody(t *testing.T) {
+	endpoint, _ := newEndpoint(t, nil)
+	answer, err := message.Parse(ask(t, endpoint, encode(t, message.NewHeartbeatRequest(77, ie.NewRecoveryTimeStamp(time.Now()), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, ok := answer.(*message.HeartbeatResponse)
+	if !ok || response.Sequence() != 77 {
+		t.Fatalf("answer %v", answer)
+	}
+	if at, err := response.RecoveryTimeStamp.RecoveryTimeStamp(); err != nil || time.Since(at) > time.Minute {
+		t.Errorf("recovery time stamp %v, %v", at, err)
+	}
+}
+
+func TestOtherVersionsAndRubbish(t *testing.T) {
+	endpoint, _ := newEndpoint(t, nil)
+	version2 := encode(t, message.NewHeartbeatRequest(0x010203, ie.NewRecoveryTimeStamp(time.Now()), nil))
+	version2[0] = 2 << 5
+	want := []byte{1 << 5, message.MsgTypeVersionNotSupportedResponse, 0, 4, 1, 2, 3, 0}
+	if answer := ask(t, endpoint, version2); !bytes.Equal(answer, want) {
+		t.Errorf("answer to version 2: %x, want %x", answer, want)
+	}
+	for _, rubbish := range [][]byte{{0x20}, {0x20, 1, 0, 4, 0, 0, 1, 0}, {0x20, 1, 0, 9, 0, 0, 1, 0, 0, 96, 0xff}, bytes.Repeat([]byte{0xff}, 40)} {
+		ask(t, endpoint, rubbish)
+	}
+	if ask(t, endpoint, encode(t, message.NewHeartbeatRequest(1, ie.NewRecoveryTimeStamp(time.Now()), nil))) == nil {
+		t.Error("no answers after rubbish")
+	}
+}
+
+func TestSessionReports(t *testing.T) {
+	_, peer, seen := established(t, nil)
+	_, session := peer.endpoint.session(peer.sessions["a"].cpSEID)
+	report := func(seid uint64, sequence uint32) []byte {
+		usage := ie.NewUsageReportWithinSessionReportRequest(ie.NewURRID(1), ie.NewURSEQN(0),
+			ie.NewUsageReportTrigger(2, 0, 0), ie.NewVolumeMeasurement(1, 4711, 0, 0, 0, 0, 0))
+		return encode(t, message.NewSessionReportRequest(0, 0, seid, sequence, 0, ie.NewReportType(0, 0, 1, 0), usage))
+	}
+	answer, err := message.Parse(ask(t, peer.endpoint, report(session.cpSEID, 5)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response := answer.(*message.SessionReportResponse)
+	cause, _ := response.Cause.Cause()
+	if cause != ie.CauseRequestAccepted || response.SEID() != session.upSEID.Load() || response.Sequence() != 5 {
+		t.Errorf("cause %d, SEID %d, sequence %d", cause, response.SEID(), response.Sequence())
+	}
+	event := seen.await(t, "report")
+	if event.Session != "a" || event.Detail != "usage" || event.Reports[0].TotalBytes != 4711 {
+		t.Errorf("event %+v", event)
+	}
+	answer, err = message.Parse(ask(t, peer.endpoint, report(12345, 6)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cause, _ := answer.(*message.SessionReportResponse).Cause.Cause(); cause != ie.CauseSessionContextNotFound {
+		t.Errorf("an unknown session's report got cause %d", cause)
+	}
+
+}
+
+func TestRepeatedRequestIsAnsweredAgainAndHeededOnce(t *testing.T) {
+	_, peer, seen := established(t, nil)
+	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(peer.endpoint.Local()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	request := encode(t, message.NewSessionReportRequest(0, 0, peer.sessions["a"].cpSEID, 9, 0, ie.NewReportType(0, 0, 0, 1)))
+	first, second := askOn(t, conn, request), askOn(t, conn, request)
+	if first == nil || !bytes.Equal(first, second) {
+		t.Errorf("answers %x and %x", first, second)
+	}
+	seen.await(t, "report")
+	seen.none(t, "report", 50*time.Millisecond)
+}
+
+func TestAssociationAskedForByTheUPF(t *testing.T) {
+	stub, peer, seen := established(t, nil)
+	smf := net.UDPAddrFromAddrPort(peer.endpoint.Local())
+	stub.set(func() { stub.requests = nil })
+	stub.send(message.NewAssociationSetupRequest(3, ie.NewNodeID("127.0.0.1", "", ""),
+		ie.NewRecoveryTimeStamp(stub.recovery.Add(time.Minute))), smf)
+	seen.await(t, "associated")
+	if event := seen.await(t, "recovered"); event.Count != 1 {
+		t.Errorf("recovered %+v", event)
+	}
+	stranger := ask(t, peer.endpoint, encode(t, message.NewAssociationSetupRequest(4, ie.NewNodeID("127.0.0.1", "", ""),
+		ie.NewRecoveryTimeStamp(time.Now()))))
+	answer, err := message.Parse(stranger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cause, _ := answer.(*message.AssociationSetupResponse).Cause.Cause(); cause != ie.CauseRequestRejected {
+		t.Errorf("a UPF nobody named was associated: cause %d", cause)
+	}
+}
+
+func FuzzDatagram(f *testing.F) {
+	for _, seed := range []message.Message{
+		message.NewHeartbeatRequest(1, ie.NewRecoveryTimeStamp(time.Unix(1e9, 0)), nil),
+		message.NewAssociationSetupRequest(2, ie.NewNodeID("127.0.0.1", "", ""), ie.NewRecoveryTimeStamp(time.Unix(1e9, 0))),
+		message.NewAssociationUpdateRequest(3, ie.NewNodeID("127.0.0.1", "", "")),
+		message.NewNodeReportRequest(4, ie.NewNodeID("127.0.0.1", "", ""), ie.NewNodeReportType(1)),
+		message.NewSessionReportRequest(0, 0, 1, 5, 0, ie.NewReportType(0, 0, 1, 1),
+			ie.NewUsageReportWithinSessionReportRequest(ie.NewURRID(1), ie.NewVolumeMeasurement(7, 1, 2, 3, 0, 0, 0))),
+		message.NewSessionEstablishmentResponse(0, 0, 1, 6, 0, ie.NewCause(1), ie.NewFSEID(1, net.IPv4(1, 2, 3, 4), nil)),
+	} {
+		b := make([]byte, seed.MarshalLen())
+		if err := seed.MarshalTo(b); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	endpoint, err := Listen(Config{Local: newLoopback(), T1: time.Millisecond})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer endpoint.Close()
+	peer, err := endpoint.Peer(newDiscard(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	session := &Session{Name: "a", cpSEID: 1}
+	peer.sessions["a"] = session
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		endpoint.handle(b, peer.address, time.Now())
+		// What an answer goes through once a request has taken it.
+		if m, err := parse(b); err == nil {
+			switch answer := m.(type) {
+			case *message.SessionEstablishmentResponse:
+				_, _ = verdict("", answer.Cause, answer.OffendingIE, answer.FailedRuleID)
+				_, _, _ = chosenTunnel(answer.CreatedPDR)
+				if answer.UPFSEID != nil {
+					_, _ = answer.UPFSEID.FSEID()
+				}
+			case *message.SessionModificationResponse:
+				_, _ = verdict("", answer.Cause, answer.OffendingIE, answer.FailedRuleID)
+				_ = readUsage(answer.UsageReport)
+			case *message.SessionDeletionResponse:
+				_ = readUsage(answer.UsageReport)
+			}
+		}
+	})
+}

@@ -1,0 +1,175 @@
+package pfcp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/wmnsk/go-pfcp/ie"
+)
+
+// Interface is a Source or Destination Interface (TS 29.244 clauses 8.2.2 and 8.2.24).
+type Interface uint8
+
+// Interfaces, with the numbers of the specification.
+const (
+	Access Interface = iota
+	Core
+	SGiLAN
+	CPFunction
+)
+
+// PDR is a Packet Detection Rule with its Packet Detection Information.
+type PDR struct {
+	ID         uint16
+	Precedence uint32 // lower values are looked at first
+	PDI        PDI
+	FAR        uint32
+	QERs, URRs []uint32
+}
+
+// PDI says which packets a PDR detects.
+type PDI struct {
+	Source          Interface
+	Tunnel          *LocalTunnel // nil: packets come without GTP-U
+	NetworkInstance string
+	UE4, UE6        netip.Prefix // the terminal's address or IPv6 prefix; invalid: any
+	QFIs            uint64       // bit i set: QFI i is accepted; 0: any, also none
+	Filters         []Filter     // a packet has to match one of them, if there are any
+}
+
+// LocalTunnel is the F-TEID at our end: given by the peer, or to be chosen here (CHOOSE flag, clause 8.2.3).
+type LocalTunnel struct {
+	TEID       uint32
+	IPv4, IPv6 netip.Addr // the addresses that the peer named; invalid where it did not
+
+	Choose               bool
+	ChooseID             int // tunnels of one request with the same ID share one F-TEID; -1 for none
+	WantsIPv4, WantsIPv6 bool
+}
+
+// Filter is an SDF Filter: a flow description, a reference to another filter of the session by its ID, or both.
+type Filter struct {
+	Flow  *Flow
+	ID    uint32
+	HasID bool
+}
+
+// Action is an Apply Action (clause 8.2.26), first octet in the low byte, second one above.
+type Action uint16
+
+// Flags of an Action.
+const (
+	ActionDrop    Action = 0x0001
+	ActionForward Action = 0x0002
+	ActionBuffer  Action = 0x0004
+	ActionNotify  Action = 0x0008 // NOCP: tell the CP function about the first packet buffered
+
+	actionKind = ActionDrop | ActionForward | ActionBuffer
+)
+
+// FAR is a Forwarding Action Rule.
+type FAR struct {
+	ID            uint32
+	Action        Action
+	HasParameters bool // Forwarding Parameters were given
+	Destination   Interface
+	Peer          Tunnel // zero: no outer header is created
+	BAR           uint8
+	// Version is another one after every creation and update, so that a rule that was sent again, or removed and
+	// created again, is told from one left alone.
+	Version uint64
+}
+
+// Tunnel is the far end of a GTP-U tunnel.
+type Tunnel struct {
+	TEID    uint32
+	Address netip.Addr
+}
+
+// QER is a QoS Enforcement Rule. Rates are in bit/s; 0 means no limit.
+type QER struct {
+	ID             uint32
+	UplinkClosed   bool
+	DownlinkClosed bool
+	UplinkMBRBps   uint64
+	DownlinkMBRBps uint64
+	QFI            int // -1 for none
+}
+
+// URR is a Usage Reporting Rule, as far as volume and time are concerned.
+type URR struct {
+	ID        uint32
+	Volume    bool // measurement method
+	Duration  bool
+	Threshold Volume // a report is due when one of them has passed since the last report; 0 for none
+	Quota     Volume // nothing passes beyond it; 0 for none
+	Period    time.Duration
+	// Which of the conditions ask for a report (Reporting Triggers, clause 8.2.19).
+	OnVolume, OnPeriod, OnQuota bool
+}
+
+// Volume counts octets of the terminal's packets.
+type Volume struct{ Total, Uplink, Downlink uint64 }
+
+// FARUpdate is what an Update FAR asks beyond the rule's new content.
+type FARUpdate struct {
+	SendEndMarker bool // SNDEM (clause 8.2.59): the old tunnel is told that it is drained
+}
+
+// children returns the elements inside a grouped one.
+func children(group *ie.IE) []*ie.IE {
+	return group.ChildIEs
+}
+
+// find returns the first element of a type inside a grouped one, nil for none.
+func find(group *ie.IE, kind uint16) *ie.IE {
+	for _, child := range group.ChildIEs {
+		if child.Type == kind {
+			return child
+		}
+	}
+	return nil
+}
+
+// uintOf reads a whole number of exactly size octets; longer elements are read from their beginning, as clause 7.6.5
+// asks of fields that a later release has appended.
+func uintOf(e *ie.IE, size int) (uint64, *Reject) {
+	if len(e.Payload) < size {
+		return 0, &Reject{Cause: ie.CauseInvalidLength, Offending: e.Type, Reason: "too short"}
+	}
+	var wide [8]byte
+	copy(wide[8-size:], e.Payload[:size])
+	return binary.BigEndian.Uint64(wide[:]), nil
+}
+
+// idOf reads the rule's own ID out of a Create, Update or Remove element.
+func idOf(group *ie.IE, kind uint16, size int, name string) (uint32, *Reject) {
+	e := find(group, kind)
+	if e == nil {
+		return 0, Missing(kind, name)
+	}
+	id, reject := uintOf(e, size)
+	return uint32(id), reject
+}
+
+// IDs of the rules that Create, Update, Remove and Query elements speak about.
+func PDRID(group *ie.IE) (uint16, *Reject) {
+	id, reject := idOf(group, ie.PDRID, 2, "PDR ID")
+	return uint16(id), reject
+}
+
+// FARID reads the FAR ID of a grouped element.
+func FARID(group *ie.IE) (uint32, *Reject) { return idOf(group, ie.FARID, 4, "FAR ID") }
+
+// QERID reads the QER ID of a grouped element.
+func QERID(group *ie.IE) (uint32, *Reject) { return idOf(group, ie.QERID, 4, "QER ID") }
+
+// URRID reads the URR ID of a grouped element.
+func URRID(group *ie.IE) (uint32, *Reject) { return idOf(group, ie.URRID, 4, "URR ID") }
+
+// BARID reads the BAR ID of a grouped element.
+func BARID(group *ie.IE) (uint8, *Reject) {
+	id, reject := idOf(group, ie.BARID, 1, "BAR ID")
+	return uint8(id), reject
+}

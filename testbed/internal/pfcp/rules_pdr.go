@@ -1,0 +1,245 @@
+package pfcp
+
+import (
+	"net/netip"
+
+	"github.com/wmnsk/go-pfcp/ie"
+)
+
+// maxFilters bounds the SDF filters of one PDR, so that matching a packet stays bounded.
+const maxFilters = 32
+
+// CreatePDR reads a Create PDR element (TS 29.244 table 7.5.2.2-1).
+func CreatePDR(group *ie.IE) (PDR, *Reject) {
+	id, reject := PDRID(group)
+	if reject != nil {
+		return PDR{}, reject
+	}
+	if find(group, ie.Precedence) == nil {
+		return PDR{}, Missing(ie.Precedence, "Precedence")
+	}
+	if find(group, ie.PDI) == nil {
+		return PDR{}, Missing(ie.PDI, "PDI")
+	}
+	return PDR{ID: id}.Update(group)
+}
+
+// Update returns the rule with what a Create PDR or Update PDR element says (table 7.5.4.2-1): elements that are
+// absent leave their part as it is; lists of rules and the PDI are replaced as a whole.
+func (p PDR) Update(group *ie.IE) (PDR, *Reject) {
+	var qers, urrs []uint32
+	for _, e := range children(group) {
+		var reject *Reject
+		var value uint64
+		switch e.Type {
+		case ie.Precedence:
+			value, reject = uintOf(e, 4)
+			p.Precedence = uint32(value)
+		case ie.PDI:
+			p.PDI, reject = parsePDI(e, p.PDI.Tunnel)
+		case ie.FARID:
+			value, reject = uintOf(e, 4)
+			p.FAR = uint32(value)
+		case ie.QERID:
+			value, reject = uintOf(e, 4)
+			qers = append(qers, uint32(value))
+		case ie.URRID:
+			value, reject = uintOf(e, 4)
+			urrs = append(urrs, uint32(value))
+		case ie.OuterHeaderRemoval:
+			reject = p.checkRemoval(e)
+		case ie.ActivatePredefinedRules:
+			reject = p.fail(e.Type, "no predefined rules here")
+		}
+		if reject != nil {
+			if reject.Rule == nil && reject.Cause == ie.CauseRuleCreationModificationFailure {
+				reject.Rule = &RuleID{ie.RuleIDTypePDR, uint32(p.ID)}
+			}
+			return PDR{}, reject
+		}
+	}
+	if qers != nil {
+		p.QERs = qers
+	}
+	if urrs != nil {
+		p.URRs = urrs
+	}
+	return p, nil
+}
+
+func (p PDR) fail(offending uint16, reason string) *Reject {
+	return RuleFailure(RuleID{ie.RuleIDTypePDR, uint32(p.ID)}, offending, reason)
+}
+
+// checkRemoval accepts the removal of GTP-U/UDP/IP (clause 8.2.64): 0 IPv4, 1 IPv6, 6 either. What arrives in a tunnel
+// leaves without its outer header in any case, so nothing needs to be kept.
+func (p PDR) checkRemoval(e *ie.IE) *Reject {
+	description, reject := uintOf(e, 1)
+	if reject != nil {
+		return reject
+	}
+	if description != 0 && description != 1 && description != 6 {
+		return p.fail(e.Type, "only GTP-U/UDP/IP headers can be removed")
+	}
+	return nil
+}
+
+// parsePDI reads a PDI (table 7.5.2.2-2). A tunnel that was chosen here before stays when the update asks to choose.
+func parsePDI(group *ie.IE, before *LocalTunnel) (PDI, *Reject) {
+	if find(group, ie.SourceInterface) == nil {
+		return PDI{}, Missing(ie.SourceInterface, "Source Interface")
+	}
+	var pdi PDI
+	for _, e := range children(group) {
+		var reject *Reject
+		switch e.Type {
+		case ie.SourceInterface:
+			pdi.Source, reject = parseInterface(e)
+		case ie.FTEID:
+			pdi.Tunnel, reject = parseLocalTunnel(e)
+			if reject == nil && pdi.Tunnel.Choose && before != nil && !before.Choose {
+				pdi.Tunnel = before
+			}
+		case ie.NetworkInstance:
+			pdi.NetworkInstance = string(e.Payload)
+		case ie.UEIPAddress:
+			pdi.UE4, pdi.UE6, reject = parseUEAddress(e)
+		case ie.QFI:
+			var qfi uint64
+			qfi, reject = uintOf(e, 1)
+			pdi.QFIs |= 1 << (qfi & 0x3f)
+		case ie.SDFFilter:
+			var filter Filter
+			filter, reject = parseFilter(e)
+			pdi.Filters = append(pdi.Filters, filter)
+		case ie.ApplicationID, ie.TrafficEndpointID, ie.EthernetPacketFilter, ie.EthernetPDUSessionInformation,
+			ie.FramedRoute, ie.FramedIPv6Route:
+			reject = &Reject{Cause: ie.CauseRuleCreationModificationFailure, Offending: e.Type, Reason: "not supported in a PDI"}
+		}
+		if reject != nil {
+			return PDI{}, reject
+		}
+	}
+	if len(pdi.Filters) > maxFilters {
+		return PDI{}, &Reject{Cause: ie.CauseRuleCreationModificationFailure, Offending: ie.SDFFilter, Reason: "too many SDF filters"}
+	}
+	return pdi, nil
+}
+
+func parseInterface(e *ie.IE) (Interface, *Reject) {
+	value, reject := uintOf(e, 1)
+	if reject != nil {
+		return 0, reject
+	}
+	side := Interface(value & 0x0f)
+	if side > CPFunction {
+		return 0, Incorrect(e.Type, "accepted: access, core, SGi-LAN/N6-LAN, CP function")
+	}
+	return side, nil
+}
+
+// parseLocalTunnel reads an F-TEID (clause 8.2.3).
+func parseLocalTunnel(e *ie.IE) (*LocalTunnel, *Reject) {
+	f, err := e.FTEID()
+	if err != nil {
+		return nil, &Reject{Cause: ie.CauseInvalidLength, Offending: e.Type, Reason: err.Error()}
+	}
+	tunnel := &LocalTunnel{
+		TEID: f.TEID, Choose: f.HasCh(), ChooseID: -1, WantsIPv4: f.HasIPv4(), WantsIPv6: f.HasIPv6(),
+	}
+	if !tunnel.WantsIPv4 && !tunnel.WantsIPv6 {
+		return nil, Incorrect(e.Type, "F-TEID for neither IPv4 nor IPv6")
+	}
+	if tunnel.Choose {
+		if f.HasChID() {
+			tunnel.ChooseID = int(f.ChooseID)
+		}
+		return tunnel, nil
+	}
+	tunnel.IPv4, _ = netip.AddrFromSlice(f.IPv4Address)
+	tunnel.IPv6, _ = netip.AddrFromSlice(f.IPv6Address)
+	return tunnel, nil
+}
+
+// Flags of the UE IP Address (clause 8.2.62).
+const (
+	ueIPv6       = 0x01
+	ueIPv4       = 0x02
+	ueDelegation = 0x08
+	ueChooseIPv4 = 0x10
+	ueChooseIPv6 = 0x20
+	uePrefixLen  = 0x40
+)
+
+// defaultPrefixBits is the length of a terminal's IPv6 prefix where none is given (clause 8.2.62).
+const defaultPrefixBits = 64
+
+// parseUEAddress reads a UE IP Address. It is decoded here and not by the library, which reads the prefix length from
+// the wrong octet when prefix delegation is given as well.
+func parseUEAddress(e *ie.IE) (v4, v6 netip.Prefix, reject *Reject) {
+	short := &Reject{Cause: ie.CauseInvalidLength, Offending: e.Type, Reason: "too short"}
+	b := e.Payload
+	if len(b) < 1 {
+		return v4, v6, short
+	}
+	flags := b[0]
+	b = b[1:]
+	if flags&(ueChooseIPv4|ueChooseIPv6) != 0 {
+		return v4, v6, &Reject{Cause: ie.CauseServiceNotSupported, Offending: e.Type, Reason: "UE addresses are not allocated here"}
+	}
+	if flags&ueIPv4 != 0 {
+		if len(b) < 4 {
+			return v4, v6, short
+		}
+		v4 = netip.PrefixFrom(netip.AddrFrom4([4]byte(b)), 32)
+		b = b[4:]
+	}
+	if flags&ueIPv6 == 0 {
+		return v4, v6, nil
+	}
+	if len(b) < 16 {
+		return v4, v6, short
+	}
+	address, bits := netip.AddrFrom16([16]byte(b)), defaultPrefixBits
+	b = b[16:]
+	if flags&ueDelegation != 0 {
+		return v4, v6, &Reject{Cause: ie.CauseServiceNotSupported, Offending: e.Type, Reason: "no IPv6 prefix delegation here"}
+	}
+	if flags&uePrefixLen != 0 {
+		if len(b) < 1 {
+			return v4, v6, short
+		}
+		bits = int(b[0])
+	}
+	if bits != defaultPrefixBits && bits != 128 {
+		return v4, v6, Incorrect(e.Type, "IPv6 prefix length: accepted: 64, 128")
+	}
+	return v4, netip.PrefixFrom(address, bits).Masked(), nil
+}
+
+// parseFilter reads an SDF Filter (clause 8.2.5).
+func parseFilter(e *ie.IE) (Filter, *Reject) {
+	f, err := e.SDFFilter()
+	if err != nil {
+		return Filter{}, &Reject{Cause: ie.CauseInvalidLength, Offending: e.Type, Reason: err.Error()}
+	}
+	unsupported := func(reason string) *Reject {
+		return &Reject{Cause: ie.CauseRuleCreationModificationFailure, Offending: e.Type, Reason: reason}
+	}
+	if f.HasTTC() || f.HasSPI() || f.HasFL() {
+		return Filter{}, unsupported("SDF filter by traffic class, SPI or flow label")
+	}
+	filter := Filter{ID: f.SDFFilterID, HasID: f.HasBID()}
+	if !f.HasFD() {
+		if !filter.HasID {
+			return Filter{}, unsupported("SDF filter without a flow description")
+		}
+		return filter, nil
+	}
+	flow, err := ParseFlow(f.FlowDescription)
+	if err != nil {
+		return Filter{}, unsupported(err.Error())
+	}
+	filter.Flow = &flow
+	return filter, nil
+}

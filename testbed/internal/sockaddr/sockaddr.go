@@ -1,0 +1,36 @@
+// Package sockaddr converts between netip addresses and those of golang.org/x/sys/unix.
+package sockaddr
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Family is the address family that a socket for an address needs.
+func Family(address netip.Addr) int {
+	if address.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// To converts for a system call.
+func To(address netip.AddrPort) unix.Sockaddr {
+	if address.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: address.Addr().As4(), Port: int(address.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: address.Addr().As16(), Port: int(address.Port())}
+}
+
+// From converts what a system call returned; an IPv4 address in IPv6 form becomes one in its own form. It is invalid
+// for other address families.
+func From(address unix.Sockaddr) netip.AddrPort {
+	switch a := address.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port))
+	}
+	return netip.AddrPort{}
+}

@@ -1,0 +1,122 @@
+package traffic
+
+import (
+	"encoding/binary"
+
+	"slicepilot/userplane/internal/gtpu"
+)
+
+const (
+	ipv4HeaderLen = 20
+	ipv6HeaderLen = 40
+	udpHeaderLen  = 8
+	protocolUDP   = 17
+	hopLimit      = 64
+)
+
+// IPID is how the identification of inner IPv4 packets is set. All carry DF, for which RFC 6864 leaves the field free.
+type IPID int
+
+// Ways to set it; both are met in the field, and a probe must cope with both.
+const (
+	IPIDZero     IPID = iota // as Linux does
+	IPIDCounting             // as other systems do
+)
+
+// template builds a flow's packets: GTP-U, inner IP, inner UDP, marker, zeros. The zeros are what makes a checksum cost
+// a few additions, whatever the packet's length.
+type template struct {
+	prefix   []byte // GTP-U header, inner headers and the marker, with varying fields zero
+	gtpLen   int    // length of the GTP-U header
+	ipv6     bool
+	ipid     IPID
+	ipSum    uint32 // of the constant parts of the IPv4 header
+	udpSum   uint32 // of the constant parts of pseudo-header, UDP header and marker
+	sequence uint64
+	marker   Marker
+}
+
+func newTemplate(p path, flow uint32, run uint16, ipid IPID) *template {
+	t := &template{ipv6: p.ue.Is6(), ipid: ipid, marker: Marker{Run: run, Flow: flow}}
+	if p.qfi >= 0 {
+		t.prefix = gtpu.AppendGPDU(nil, p.teid, gtpu.PDUTypeUplink, uint8(p.qfi), 0)
+	} else {
+		t.prefix = gtpu.AppendPlainGPDU(nil, p.teid, 0)
+	}
+	t.gtpLen = len(t.prefix)
+	ip := make([]byte, p.innerHeaderLen()+MarkerLen)
+	udp := ip[p.innerHeaderLen()-udpHeaderLen:]
+	if t.ipv6 {
+		ip[0], ip[6], ip[7] = 0x60, protocolUDP, hopLimit
+		copy(ip[8:], p.ue.AsSlice())
+		copy(ip[24:], p.dst.AsSlice())
+	} else {
+		const dontFragment = 0x40
+		ip[0], ip[6], ip[8], ip[9] = 0x45, dontFragment, hopLimit, protocolUDP
+		copy(ip[12:], p.ue.AsSlice())
+		copy(ip[16:], p.dst.AsSlice())
+		t.ipSum = sum16(ip[:ipv4HeaderLen])
+	}
+	binary.BigEndian.PutUint16(udp, p.srcPort)
+	binary.BigEndian.PutUint16(udp[2:], p.dstPort)
+	t.marker.Put(udp[udpHeaderLen:])
+	t.udpSum = sum16(p.ue.AsSlice()) + sum16(p.dst.AsSlice()) + protocolUDP + sum16(udp)
+	t.prefix = append(t.prefix, ip...)
+	return t
+}
+
+// innerHeaderLen is the length of the inner IP and UDP headers.
+func (t *template) innerHeaderLen() int { return len(t.prefix) - t.gtpLen - MarkerLen }
+
+// maxPrefixLen is the longest prefix of any template.
+const maxPrefixLen = gtpu.GPDULen + ipv6HeaderLen + udpHeaderLen + MarkerLen
+
+// build writes the next packet, of size octets from the inner IP header on, to b, and returns its length with the
+// tunnel's header. b is one that only templates have written to.
+func (t *template) build(b []byte, size int, sentNs int64) int {
+	clear(b[copy(b, t.prefix):maxPrefixLen])
+	binary.BigEndian.PutUint16(b[2:], binary.BigEndian.Uint16(t.prefix[2:])+uint16(size))
+	ip := b[t.gtpLen:]
+	headers := t.innerHeaderLen()
+	udpLen := size - headers + udpHeaderLen
+	if t.ipv6 {
+		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
+	} else {
+		id := uint16(0)
+		if t.ipid == IPIDCounting {
+			id = uint16(t.sequence)
+		}
+		binary.BigEndian.PutUint16(ip[2:], uint16(size))
+		binary.BigEndian.PutUint16(ip[4:], id)
+		binary.BigEndian.PutUint16(ip[10:], fold(t.ipSum+uint32(size)+uint32(id)))
+	}
+	udp := ip[headers-udpHeaderLen:]
+	binary.BigEndian.PutUint16(udp[4:], uint16(udpLen))
+	t.marker.Sequence, t.marker.SentNs = t.sequence, sentNs
+	t.marker.putVarying(udp[udpHeaderLen:])
+	t.sequence++
+	// The UDP length is summed twice: in the pseudo-header and in the header.
+	sum := fold(t.udpSum + 2*uint32(udpLen) + sum16(udp[udpHeaderLen+8:udpHeaderLen+MarkerLen]))
+	if sum == 0 {
+		sum = 0xffff // 0 means no checksum (RFC 768)
+	}
+	binary.BigEndian.PutUint16(udp[6:], sum)
+	return t.gtpLen + size
+}
+
+// sum16 adds up 16-bit words (RFC 1071); b has an even length.
+func sum16(b []byte) uint32 {
+	sum := uint32(0)
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	return sum
+}
+
+// fold turns a sum of words into a checksum.
+func fold(sum uint32) uint16 {
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}

@@ -1,0 +1,165 @@
+package datapath
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"slicepilot/userplane/internal/gtpu"
+	"slicepilot/userplane/internal/upf/netio"
+	"slicepilot/userplane/internal/upf/session"
+)
+
+const (
+	// maxPathMessages is how many path management messages may wait; more are dropped and counted.
+	maxPathMessages = 64
+	// errorInterval is the shortest time between two answers to tunnels or headers that are not known here, so that
+	// a stray sender does not make this UPF a source of traffic of its own.
+	errorInterval = 10 * time.Millisecond
+)
+
+// path is GTP-U path management (TS 29.281 clause 7): the messages that are not packets. It runs beside the uplink
+// thread, which hands it what it finds.
+type path struct {
+	socket   *netio.Socket
+	events   chan<- session.Event
+	incoming chan pathMessage
+	stop     chan struct{}
+	// nextError belongs to the uplink thread.
+	nextError int64
+
+	echoes, errorsSent, errorsReceived, endMarkers, extensionErrors, ignored atomic.Uint64
+}
+
+// pathMessage is something to answer. Octets are set for a message received.
+type pathMessage struct {
+	from      netio.Sockaddr
+	octets    []byte
+	tunnel    uint32
+	extension *gtpu.Header
+}
+
+// PathStats counts path management.
+type PathStats struct {
+	EchoRequests   uint64 `json:"echo_requests"`
+	ErrorsSent     uint64 `json:"error_indications_sent"`
+	ErrorsReceived uint64 `json:"error_indications_received"`
+	EndMarkers     uint64 `json:"end_markers"`
+	Extensions     uint64 `json:"supported_extension_headers_sent"`
+	Ignored        uint64 `json:"ignored"`
+}
+
+func newPath(socket *netio.Socket, events chan<- session.Event) *path {
+	return &path{
+		socket: socket, events: events, incoming: make(chan pathMessage, maxPathMessages), stop: make(chan struct{}),
+	}
+}
+
+func (p *path) stats() PathStats {
+	return PathStats{
+		EchoRequests: p.echoes.Load(), ErrorsSent: p.errorsSent.Load(), ErrorsReceived: p.errorsReceived.Load(),
+		EndMarkers: p.endMarkers.Load(), Extensions: p.extensionErrors.Load(), Ignored: p.ignored.Load(),
+	}
+}
+
+// message takes a message that is not a G-PDU, from the uplink thread.
+func (p *path) message(b []byte, from *netio.Sockaddr) {
+	if len(p.incoming) == cap(p.incoming) { // a flood is not to be copied first
+		p.ignored.Add(1)
+		return
+	}
+	p.hand(pathMessage{from: *from, octets: append([]byte(nil), b...)})
+}
+
+// unknownTunnel takes the news of a G-PDU for a TEID that is not ours, from the uplink thread.
+func (p *path) unknownTunnel(teid uint32, from *netio.Sockaddr) {
+	if p.mayComplain() {
+		p.hand(pathMessage{from: *from, tunnel: teid})
+	}
+}
+
+// unsupportedExtension takes the news of an extension header that is not understood, from the uplink thread.
+func (p *path) unsupportedExtension(header *gtpu.Header, from *netio.Sockaddr) {
+	if p.mayComplain() {
+		copied := *header
+		p.hand(pathMessage{from: *from, extension: &copied})
+	}
+}
+
+func (p *path) mayComplain() bool {
+	now := monotonicNs()
+	if now < p.nextError {
+		return false
+	}
+	p.nextError = now + int64(errorInterval)
+	return true
+}
+
+func (p *path) hand(m pathMessage) {
+	select {
+	case p.incoming <- m:
+	default:
+		p.ignored.Add(1)
+	}
+}
+
+func (p *path) run() error {
+	for {
+		select {
+		case <-p.stop:
+			return nil
+		case m := <-p.incoming:
+			p.handle(m)
+		}
+	}
+}
+
+func (p *path) handle(m pathMessage) {
+	switch {
+	case m.extension != nil:
+		p.send(gtpu.SupportedExtensionHeaders(m.extension.Seq), signallingPeer(&m.from), &p.extensionErrors)
+	case m.octets == nil:
+		p.send(gtpu.ErrorIndication(m.tunnel, p.socket.Local.Addr()), signallingPeer(&m.from), &p.errorsSent)
+	default:
+		p.received(m)
+	}
+}
+
+func (p *path) received(m pathMessage) {
+	switch m.octets[1] {
+	case gtpu.TypeEchoRequest:
+		if answer, ok := gtpu.EchoAnswer(m.octets); ok {
+			p.send(answer, &m.from, &p.echoes)
+			return
+		}
+	case gtpu.TypeEndMarker:
+		p.endMarkers.Add(1)
+		return
+	case gtpu.TypeErrorIndication:
+		if teid, address, ok := gtpu.ReadErrorIndication(m.octets); ok {
+			p.errorsReceived.Add(1)
+			event := session.Event{Kind: session.EventErrorIndication, Peer: session.Peer{Address: address, TEID: teid}}
+			select {
+			case p.events <- event:
+			default:
+				p.ignored.Add(1)
+			}
+			return
+		}
+	}
+	p.ignored.Add(1)
+}
+
+// signallingPeer is where a message that is not an answer goes: the registered port (clause 4.4.2).
+func signallingPeer(from *netio.Sockaddr) *netio.Sockaddr {
+	to := netio.SockaddrOf(netip.AddrPortFrom(from.AddrPort().Addr(), gtpu.Port))
+	return &to
+}
+
+func (p *path) send(b []byte, to *netio.Sockaddr, count *atomic.Uint64) {
+	if b != nil && p.socket.SendTo(b, to) == nil {
+		count.Add(1)
+		return
+	}
+	p.ignored.Add(1)
+}

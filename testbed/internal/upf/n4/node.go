@@ -1,0 +1,180 @@
+package n4
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/wmnsk/go-pfcp/ie"
+	"github.com/wmnsk/go-pfcp/message"
+
+	"slicepilot/userplane/internal/pfcp"
+)
+
+// association is a PFCP association with a CP function.
+type association struct {
+	nodeID  string
+	peer    netip.AddrPort // where its last node-related request came from
+	started time.Time      // its Recovery Time Stamp
+	timer   *time.Timer    // until the next heartbeat; nil without heartbeats
+	gone    bool
+}
+
+func (a *association) stopTimer() {
+	a.gone = true
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+// UP function features offered (clause 8.2.25), octets 5 and 6.
+const (
+	featureFTUP = 0x10 // F-TEIDs are allocated here
+	featureEMPU = 0x01 // End Markers are sent
+)
+
+func (s *Server) heartbeat(m *message.HeartbeatRequest, from netip.AddrPort) message.Message {
+	if m.RecoveryTimeStamp != nil {
+		if started, err := m.RecoveryTimeStamp.RecoveryTimeStamp(); err == nil {
+			s.checkRestart(from, started)
+		}
+	}
+	return message.NewHeartbeatResponse(m.Sequence(), s.recoveryTimeStamp())
+}
+
+// checkRestart drops what a CP function has forgotten: one whose Recovery Time Stamp is later than the one it had
+// when the association was set up has restarted (TS 23.527 clause 4.2).
+func (s *Server) checkRestart(peer netip.AddrPort, started time.Time) {
+	for _, a := range s.associations {
+		if a.peer == peer && started.After(a.started) {
+			s.dropAssociation(a, "peer has restarted")
+		}
+	}
+}
+
+func (s *Server) associate(m *message.AssociationSetupRequest, from netip.AddrPort) message.Message {
+	answer := func(cause *ie.IE, more ...*ie.IE) message.Message {
+		ies := append([]*ie.IE{s.nodeID(), cause}, more...)
+		return message.NewAssociationSetupResponse(m.Sequence(), ies...)
+	}
+	nodeID, reject := nodeIDOf(m.NodeID)
+	if reject == nil && m.RecoveryTimeStamp == nil {
+		reject = pfcp.Missing(ie.RecoveryTimeStamp, "Recovery Time Stamp")
+	}
+	var started time.Time
+	if reject == nil {
+		var err error
+		if started, err = m.RecoveryTimeStamp.RecoveryTimeStamp(); err != nil {
+			reject = &pfcp.Reject{Cause: ie.CauseInvalidLength, Offending: ie.RecoveryTimeStamp, Reason: err.Error()}
+		}
+	}
+	if reject != nil {
+		s.config.Log.Printf("N4: association from %s refused: %v", from, reject)
+		ies := reject.IEs()
+		return answer(ies[0], append(ies[1:], s.recoveryTimeStamp())...)
+	}
+	// An association that exists is replaced, with its sessions (clause 6.2.6.2.2), and the memory of answers to it.
+	if old := s.associations[nodeID]; old != nil {
+		s.dropAssociation(old, "set up anew")
+	}
+	s.replies.Forget(from.Addr())
+	a := &association{nodeID: nodeID, peer: from, started: started}
+	s.associations[nodeID] = a
+	s.scheduleHeartbeat(a)
+	s.config.Log.Printf("N4: association with %s (%s)", nodeID, from)
+	return answer(ie.NewCause(ie.CauseRequestAccepted), s.recoveryTimeStamp(),
+		ie.NewUPFunctionFeatures(featureFTUP, featureEMPU))
+}
+
+func (s *Server) updateAssociation(m *message.AssociationUpdateRequest, from netip.AddrPort) message.Message {
+	cause := s.causeOfNode(m.NodeID, func(a *association) { a.peer = from })
+	return message.NewAssociationUpdateResponse(m.Sequence(), s.nodeID(), cause)
+}
+
+func (s *Server) release(m *message.AssociationReleaseRequest) message.Message {
+	cause := s.causeOfNode(m.NodeID, func(a *association) { s.dropAssociation(a, "released") })
+	return message.NewAssociationReleaseResponse(m.Sequence(), s.nodeID(), cause)
+}
+
+// causeOfNode does something to the association of a Node ID and returns the cause to answer with.
+func (s *Server) causeOfNode(nodeIE *ie.IE, do func(*association)) *ie.IE {
+	nodeID, reject := nodeIDOf(nodeIE)
+	if reject != nil {
+		return ie.NewCause(reject.Cause)
+	}
+	a := s.associations[nodeID]
+	if a == nil {
+		return ie.NewCause(ie.CauseNoEstablishedPFCPAssociation)
+	}
+	do(a)
+	return ie.NewCause(ie.CauseRequestAccepted)
+}
+
+func nodeIDOf(e *ie.IE) (string, *pfcp.Reject) {
+	if e == nil {
+		return "", pfcp.Missing(ie.NodeID, "Node ID")
+	}
+	nodeID, err := e.NodeID()
+	if err != nil {
+		return "", pfcp.Incorrect(ie.NodeID, err.Error())
+	}
+	return nodeID, nil
+}
+
+// dropAssociation ends an association and the sessions that belong to it.
+func (s *Server) dropAssociation(a *association, why string) {
+	a.stopTimer()
+	delete(s.associations, a.nodeID)
+	sessions := 0
+	for _, r := range s.sessions {
+		if r.owner == a {
+			s.remove(r)
+			sessions++
+		}
+	}
+	s.config.Log.Printf("N4: association with %s ended: %s; %d sessions removed", a.nodeID, why, sessions)
+}
+
+func (s *Server) scheduleHeartbeat(a *association) {
+	if s.config.Heartbeat <= 0 {
+		return
+	}
+	a.timer = time.AfterFunc(s.config.Heartbeat, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !a.gone {
+			s.sendHeartbeat(a)
+		}
+	})
+}
+
+func (s *Server) sendHeartbeat(a *association) {
+	build := func(seq uint32) message.Message {
+		return message.NewHeartbeatRequest(seq, s.recoveryTimeStamp(), nil)
+	}
+	s.request(build, s.requestAddress(a.peer), func(answer message.Message) {
+		if a.gone {
+			return
+		}
+		response, ok := answer.(*message.HeartbeatResponse)
+		if !ok {
+			s.dropAssociation(a, "heartbeats are not answered")
+			return
+		}
+		if response.RecoveryTimeStamp != nil {
+			if started, err := response.RecoveryTimeStamp.RecoveryTimeStamp(); err == nil && started.After(a.started) {
+				s.dropAssociation(a, "peer has restarted")
+				return
+			}
+		}
+		s.scheduleHeartbeat(a)
+	})
+}
+
+// requestAddress is where a request to a CP function goes: requests go to the registered port (clause 4.2.2), whatever
+// port a peer sends its own from, unless configured otherwise.
+func (s *Server) requestAddress(peer netip.AddrPort) netip.AddrPort {
+	if s.config.PeerPort == 0 {
+		return peer
+	}
+	return netip.AddrPortFrom(peer.Addr(), s.config.PeerPort)
+}
