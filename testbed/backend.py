@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..configs import ConfigError
 from ..controller.actuators.node import NodeActuator, SliceTargets
 from ..controller.actuators.quota import QuotaConfig
 from ..controller.live import LiveBackend, NodeFacts
+from ..controller.realtime import no_collections, on_time
 from ..controller.telemetry.points import NetPoint, SlicePoints
 from ..controller.telemetry.source import KernelSource
 from ..env.simulator.scenario import Scenario
 from ..env.telemetry import Telemetry
 from .layout import netns_path
+from .removal import running
 from .spec import TestbedSpec
 from .testbed import Testbed
 from .timeline import Timeline
@@ -92,6 +95,12 @@ class TestbedBackend(LiveBackend):
         self.scenario = scenario
         self._timeline = Timeline(self.testbed, scenario)
 
+    @contextlib.contextmanager
+    def real_time(self) -> Iterator[None]:
+        """Inside, this thread is scheduled as the controller's loop is."""
+        with no_collections(), on_time():
+            yield
+
     @property
     def work_done(self) -> int | None:
         """Blocks that the edge application has finished so far; None without one."""
@@ -128,15 +137,16 @@ class TestbedBackend(LiveBackend):
             steps.callback(self.stop_load)
 
 
-def open_backend(scenario: str, control_period_s: float | None = None, config: str = "default") -> TestbedBackend:
+def open_backend(
+    scenario: str | Scenario, control_period_s: float | None = None, config: str = "default"
+) -> TestbedBackend:
     """A scenario on the testbed that is up, or else on one of its own that goes down with it.
 
     Raises:
         ConfigError: unknown names, or a machine that cannot run a testbed.
     """
-    played = Scenario.from_yaml(scenario)
+    played = Scenario.from_yaml(scenario) if isinstance(scenario, str) else scenario
     spec = TestbedSpec.from_yaml(config).override(slices=played.slices, uplink_mbps=played.hardware_spec().uplink_mbps)
-    from .removal import running
 
     if spec.name in running():
         return TestbedBackend(Testbed.attach(spec.name), played, control_period_s)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from pyroute2 import NetNS, netns
+from pyroute2 import NetlinkError, NetNS, netns
 
 from ..configs import ConfigError
 from ..controller.actuators.egress import EgressConfig, EgressRate
 from .journal import Journal
 from .layout import SINK_ADDRESS, UPLINK_ADDRESS, Layout, SlicePlan, netns_path
+from .processes import ProgramError
 
 T = TypeVar("T")
 # Room for GTP-U, UDP, IP and the extension header around an inner packet of 1500 bytes.
@@ -54,8 +55,15 @@ def build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms:
 
     Raises:
         ConfigError: a namespace of that name exists already.
-        OSError, pyroute2.NetlinkError: the kernel refuses.
+        ProgramError: the kernel refuses.
     """
+    try:
+        _build(layout, journal, uplink_mbps, uplink_queue_ms)
+    except (NetlinkError, OSError) as error:
+        raise ProgramError(f"network of testbed {layout.name!r}: {error}") from error
+
+
+def _build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms: float) -> None:
     for name in layout.namespaces:
         _make_namespace(name, journal)
     sockets = {name: NetNS(name, flags=0) for name in layout.namespaces}

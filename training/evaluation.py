@@ -56,6 +56,7 @@ class EvaluationConfig:
         loss_window_s: per scenario the span (from, to] in which the two headline losses are taken; the whole run for a
             scenario that is not listed.
         reward: name of the reward weights behind the return.
+        backend: ``simulator``, or ``testbed``: real UPFs in real time, agents in turns, one repetition per seed.
         tie_pct: losses that differ by less, in percentage points, count as equal.
         resamples, level: of the bootstrap.
     """
@@ -66,6 +67,7 @@ class EvaluationConfig:
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 30
     seed: Annotated[int, Field(ge=0)] = 0
     loss_window_s: dict[str, Annotated[Window, AfterValidator(_check_window)]] = field(default_factory=dict)
+    backend: Literal["simulator", "testbed"] = "simulator"
     reward: str = "default"
     tie_pct: Annotated[float, Field(ge=0)] = 0.1
     resamples: Annotated[int, Field(ge=100)] = 2000

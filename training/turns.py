@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
@@ -25,6 +26,8 @@ class LiveBackend(Backend, Protocol):
     def play(self, scenario: Scenario) -> None: ...
 
     def deploy(self, request_mcpu: FloatArray | None) -> None: ...
+
+    def real_time(self) -> AbstractContextManager[object]: ...
 
     @property
     def work_done(self) -> int | None: ...
@@ -50,7 +53,8 @@ def play_in_turns(
             backend.play(scenario)
             backend.deploy(agent.request_mcpu)
             before = backend.work_done
-            recording = record(agent, backend, seed + repetition, weights)
+            with backend.real_time():
+                recording = record(agent, backend, seed + repetition, weights)
             after = backend.work_done
             if before is not None and after is not None:
                 done = np.asarray([after - before], np.float64)

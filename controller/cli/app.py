@@ -12,6 +12,9 @@ import typer
 from pydantic import ValidationError
 
 from ...configs import ConfigError
+from ...testbed.processes import ProgramError
+from ..actuators.kernel_file import ActuatorError
+from ..telemetry.errors import ProbeError
 
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
@@ -38,7 +41,10 @@ def main() -> NoReturn:
     except UsageError as error:
         _fail(_explain(error), 2)
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is not installed: pip install 'slicepilot[train]'", 1)
+        extra = "live" if error.name == "pyroute2" else "train"
+        _fail(f"{error.name} is not installed: pip install 'slicepilot[{extra}]'", 1)
+    except (ActuatorError, ProbeError, ProgramError) as error:
+        _fail(str(error), 1)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from . import bench_loop, bench_probe
 from .bench import bench
 from .demo import demo
 from .doctor import doctor
 from .evaluate import evaluate
+from .probe import probe
 from .report import report
 from .run import run
 from .simulate import simulate
@@ -24,5 +26,8 @@ def register(app: typer.Typer) -> None:
     app.command()(evaluate)
     app.command()(report)
     app.command()(run)
+    app.command()(probe)
     app.add_typer(testbed, name="testbed")
+    bench.command("loop")(bench_loop.loop)
+    bench.command("probe")(bench_probe.probe)
     app.add_typer(bench, name="bench")

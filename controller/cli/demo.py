@@ -11,6 +11,8 @@ import typer
 from ...configs import ConfigError
 from .output import console
 
+LIVE_S = 5.0
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for bundle, results and report.")] = Path("runs/demo"),
@@ -35,14 +37,32 @@ def demo(
     def headline(text: str) -> None:
         console.print(f"\n[bold]{text}[/bold]  [dim]{time.monotonic() - started:.0f} s[/dim]")
 
-    headline("1/3  The simulator against the published study (Andrade and Wickboldt, 2025)")
+    headline("1/4  The simulator against the published study (Andrade and Wickboldt, 2025)")
     simulate(study="andrade", experiments="1-8,13", repetitions=5)
-    headline("2/3  Training from scratch on random nodes and loads")
+    headline("2/4  Training from scratch on random nodes and loads")
     train(config=config, seed=seed, minutes=minutes, out=out / "training")
-    headline("3/3  Judging on scenarios it has never seen, against every fixed setting, heuristic and an oracle")
+    headline("3/4  Judging on scenarios it has never seen, against every fixed setting, heuristic and an oracle")
     report = out / "report.html"
     evaluate(bundle=[out / "training" / "bundle"], config=judge, results=out / "results", report=report)
+    headline("4/4  The same policy on real UPFs")
+    _live(out / "training" / "bundle")
     headline(f"Done. Open {report} in a browser; `mlflow ui --backend-store-uri sqlite:///mlflow.db` shows the runs.")
+
+
+def _live(bundle: Path) -> None:
+    """A few seconds on a testbed without control and with the policy; where that is not possible, why."""
+    from ...testbed.testbed import missing
+    from ..telemetry.errors import ProbeError
+    from .run import run
+
+    if lacks := missing():
+        console.print(f"left out: this machine lacks {'; '.join(lacks)}", highlight=False)
+        return
+    try:
+        run(agent="no-control", seconds=LIVE_S)
+        run(bundle=bundle, seconds=LIVE_S)
+    except ProbeError as error:
+        console.print(f"left out: {error}", highlight=False)
 
 
 def _next_free(folder: Path) -> Path:

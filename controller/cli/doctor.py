@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from ...configs import ConfigError
 from .output import console, print_json
 
 MIN_MEMORY_GIB = 4.0
@@ -120,4 +121,20 @@ def _kernel_checks() -> list[Check]:
         ),
         Check("kernel BTF", btf, "yes" if btf else "no", "live", "eBPF telemetry needs CONFIG_DEBUG_INFO_BTF"),
         Check("clang", clang is not None, clang or "missing", "live", "install the package clang"),
+        *_program_checks(),
     ]
+
+
+def _program_checks() -> list[Check]:
+    """The user plane's programs, and what measures them."""
+    from ...testbed.processes import binary
+
+    compiled = sorted((Path(__file__).parents[1] / "telemetry" / "bpf").glob("*.bpf.o"))
+    found = f"{len(compiled)} BPF objects" if compiled else "missing"
+    checks = [Check("probe", bool(compiled), found, "live", "compile the BPF programs: make live")]
+    for name in ("upf", "smf", "load", "sink", "edge"):
+        try:
+            checks.append(Check(name, True, str(binary(name)), "live"))
+        except ConfigError:
+            checks.append(Check(name, False, "missing", "live", "build the user plane: make live"))
+    return checks

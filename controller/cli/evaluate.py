@@ -44,29 +44,17 @@ def evaluate(
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
-    from ...training.evaluation import EvaluationConfig, evaluate_scenario
+    from ...training.evaluation import EvaluationConfig
     from ...training.results import Evaluation, Provenance, hardware_fits, log_evaluation, save, write_atomically
 
     settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds)
     learned = _load(bundle or [])
     scenarios = _scenarios(settings.scenarios)
     casts = [_cast(played, settings, learned) for played in scenarios]
-    judged = []
-    with progress_bar() as progress:
-        # Two more runs per scenario: the references that losses are taken against.
-        total = sum(played.num_steps * (len(cast) + 2) for played, cast in zip(scenarios, casts, strict=True))
-        task = progress.add_task("evaluating", total=total)
-        periods = 0
-
-        def on_period(where: str, who: str) -> None:
-            nonlocal periods
-            periods += 1
-            if periods % REFRESH_PERIODS == 0:
-                progress.update(task, completed=periods, description=f"{where}: {who}")
-
-        for played, cast in zip(scenarios, casts, strict=True):
-            subjects = [a.name for a in learned] or _first_heuristic(cast)
-            judged.append(evaluate_scenario(played, cast, settings, subjects, on_period))
+    if settings.backend == "testbed":
+        judged = [_judge_live(played, cast, settings, learned) for played, cast in zip(scenarios, casts, strict=True)]
+    else:
+        judged = _judge(scenarios, casts, settings, learned)
     command = shlex.join(["slicepilot", *sys.argv[1:]])
     evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged))
     save(evaluation, results)
@@ -85,6 +73,59 @@ def evaluate(
         print_result(result)
     written = [f"results in {results}", *([f"report in {report}"] if report else [])]
     console.print(", ".join(written), soft_wrap=True)
+
+
+def _judge(
+    scenarios: Sequence[Scenario],
+    casts: Sequence[Sequence[Agent]],
+    settings: EvaluationConfig,
+    learned: Sequence[LearnedAgent],
+) -> list[ScenarioResult]:
+    """All scenarios in the simulator, with progress."""
+    from ...training.evaluation import evaluate_scenario
+
+    judged = []
+    with progress_bar() as progress:
+        # Two more runs per scenario: the references that losses are taken against.
+        total = sum(played.num_steps * (len(cast) + 2) for played, cast in zip(scenarios, casts, strict=True))
+        task = progress.add_task("evaluating", total=total)
+        periods = 0
+
+        def on_period(where: str, who: str) -> None:
+            nonlocal periods
+            periods += 1
+            if periods % REFRESH_PERIODS == 0:
+                progress.update(task, completed=periods, description=f"{where}: {who}")
+
+        for played, cast in zip(scenarios, casts, strict=True):
+            subjects = [a.name for a in learned] or _first_heuristic(cast)
+            judged.append(evaluate_scenario(played, cast, settings, subjects, on_period))
+    return judged
+
+
+def _judge_live(
+    played: Scenario, cast: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[LearnedAgent]
+) -> ScenarioResult:
+    """One scenario on the testbed, agents taking turns, with progress."""
+    from ...env.reward import RewardWeights
+    from ...testbed.backend import open_backend
+    from ...training.evaluation import judge, plays_of
+    from ...training.turns import play_in_turns
+
+    plays = plays_of(played, cast)
+    backend = open_backend(played)
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task("evaluating", total=settings.seeds * len(plays))
+
+            def on_run(repetition: int, who: str) -> None:
+                progress.update(task, advance=1, description=f"{played.name}, turn {repetition + 1}: {who}")
+
+            weights = RewardWeights.from_yaml(settings.reward)
+            recordings = play_in_turns(plays, backend, settings.seeds, settings.seed, weights, on_run)
+    finally:
+        backend.close()
+    return judge(played, cast, settings, recordings, [a.name for a in learned] or _first_heuristic(cast))
 
 
 def _settings(

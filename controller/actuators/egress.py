@@ -1,0 +1,192 @@
+"""Egress rate of one slice: an HTB shaper on the device through which its UPF sends towards N6.
+
+HTB and not TBF, because the rate moves all the time: `tbf_change` fills the bucket at every change, so that a rate
+rewritten every few milliseconds leaks a burst each time, while `htb_change_class` keeps what tokens there are (both in
+net/sched). HTB also passes segments larger than its burst, which TBF drops.
+
+"No rate" is a rate that no device reaches, not a removed qdisc: replacing a root qdisc waits for an RCU grace period.
+Messages: linux/pkt_sched.h, tc-htb(8).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from . import rtnetlink
+from .kernel_file import ActuatorError
+from .qdisc import HANDLE_MAJOR, QDISC, RTM_NEWQDISC, TCA_KIND, TCA_OPTIONS, TCMSG, RootQdisc
+from .rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, RouteSocket, attribute, attributes
+
+RTM_NEWTCLASS, RTM_GETTCLASS = 40, 42
+TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64 = 1, 2, 6, 7
+HTB_GLOB = struct.Struct("=IIIII")  # tc_htb_glob: version, rate2quantum, defcls, debug, direct_pkts
+# tc_htb_opt: rate and ceil (tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate), buffer, cbuffer,
+# quantum, level, prio.
+HTB_OPT = struct.Struct("=BBHhHIBBHhHIIIIII")
+FIFO_LIMIT = struct.Struct("=I")
+HTB_VERSION, LINKLAYER_ETHERNET = 3, 1
+CLASS, QUEUE = QDISC | 1, (HANDLE_MAJOR + 1) << 16
+NS_PER_TICK = 64  # include/net/pkt_sched.h, PSCHED_SHIFT
+QUANTUM_BYTES = 60_000  # irrelevant with one class; given, or the kernel warns of high rates
+UNPACED_BYTES_PER_S = 125_000_000_000  # 1 Tbit/s
+MIN_BYTES_PER_S = 125  # 1 kbit/s
+BYTES_PER_S_PER_MBPS = 125_000.0
+
+
+@dataclass(frozen=True)
+class EgressConfig:
+    """How a rate is enforced.
+
+    Attributes:
+        mode: ``htb``, a token bucket with a queue of its own, or ``edt``, departure times set by a BPF program with
+            sch_fq behind it (`slicepilot.controller.actuators.edt`), as Cilium's bandwidth manager does it.
+        burst_ms: HTB: depth of the bucket in time at the configured rate.
+        queue_packets: HTB: what may wait; beyond, packets are dropped. Bounds the delay that shaping adds.
+        dead_band_ratio: relative change below which the rate stays.
+    """
+
+    mode: Literal["htb", "edt"] = "htb"
+    burst_ms: float = 1.0
+    queue_packets: int = 200
+    dead_band_ratio: float = 0.005
+
+
+class Egress(Protocol):
+    """An egress rate in Mbit/s, however it is enforced; inf or 0 paces nothing. All raise ActuatorError."""
+
+    def set(self, egress_mbps: float) -> float:
+        """Set the rate; returns the one that holds."""
+        ...
+
+    def read(self) -> float:
+        """The rate in the kernel; inf where nothing is paced."""
+        ...
+
+    def restore(self) -> None:
+        """The device as found."""
+        ...
+
+    def close(self) -> None:
+        """Release what is kept open."""
+        ...
+
+
+def open_egress(device: str, netns: Path | None = None, config: EgressConfig | None = None) -> Egress:
+    """The shaper of a device, in the configured mode; raises ActuatorError."""
+    config = config or EgressConfig()
+    if config.mode == "htb":
+        return EgressRate(device, netns, config)
+    from .edt import EdtRate
+
+    return EdtRate(device, netns, config)
+
+
+class EgressRate:
+    """HTB. The shaper is put on the device at construction, pacing nothing, and taken off by `restore`.
+
+    The socket kept in the namespace keeps a deleted namespace alive until `close`.
+
+    Args:
+        device: where the slice leaves towards N6.
+        netns: path of its network namespace, or none for this process's own.
+        config: burst, queue, dead band.
+
+    Raises:
+        ActuatorError: no such namespace or device, no HTB in the kernel, not permitted, or a qdisc on the device that
+            somebody has configured: it could not be brought back.
+    """
+
+    def __init__(self, device: str, netns: Path | None = None, config: EgressConfig | None = None) -> None:
+        self.device, self.config = device, config or EgressConfig()
+        self._socket = RouteSocket(netns)
+        try:
+            self._qdisc = RootQdisc(self._socket, device)
+            self._change, self._rate_offsets = self._change_message()
+            self._install()
+        except BaseException:
+            self._socket.close()
+            raise
+        self._bytes_per_s = UNPACED_BYTES_PER_S
+
+    def set(self, egress_mbps: float) -> float:
+        """Set the rate; returns the one that holds (dead band, a floor of 1 kbit/s)."""
+        wanted = bytes_per_s(egress_mbps)
+        held = self._bytes_per_s
+        if wanted == UNPACED_BYTES_PER_S == held:
+            return egress_mbps
+        if abs(wanted - held) <= self.config.dead_band_ratio * held:
+            return mbps(held)
+        for offset in self._rate_offsets:
+            struct.pack_into("=Q", self._change, offset, wanted)
+        self._socket.send(self._change, f"{self.device}: egress rate {egress_mbps:g} Mbit/s")
+        self._bytes_per_s = wanted
+        return egress_mbps if wanted == UNPACED_BYTES_PER_S else mbps(wanted)
+
+    def read(self) -> float:
+        """The rate in the kernel; inf where nothing is paced."""
+        options = self._class_options()
+        parms = options.get(TCA_HTB_PARMS, b"")
+        if len(parms) < HTB_OPT.size:
+            raise ActuatorError(f"{self._socket}: {self.device}: the shaper is gone")
+        rate = int.from_bytes(options[TCA_HTB_RATE64], "little") if TCA_HTB_RATE64 in options else 0
+        return mbps(rate or HTB_OPT.unpack_from(parms)[5])
+
+    def restore(self) -> None:
+        """Take the shaper off: the device has its default qdisc again. A device that is gone is not an error."""
+        self._qdisc.remove()
+
+    def close(self) -> None:
+        """Release the socket."""
+        self._socket.close()
+
+    def _install(self) -> None:
+        """Root qdisc, its one class, and a short queue behind it."""
+        create = NLM_F_CREATE | NLM_F_EXCL
+        self._qdisc.put("htb", attribute(TCA_HTB_INIT, HTB_GLOB.pack(HTB_VERSION, 10, CLASS & 0xFFFF, 0, 0)))
+        try:
+            add = bytearray(self._change)
+            struct.pack_into("=H", add, 6, rtnetlink.NLM_F_REQUEST | rtnetlink.NLM_F_ACK | create)
+            self._socket.send(add, f"{self.device}: add class htb")
+            limit = attribute(TCA_OPTIONS, FIFO_LIMIT.pack(self.config.queue_packets))
+            fifo = attribute(TCA_KIND, b"pfifo\0") + limit
+            self._qdisc.send(RTM_NEWQDISC, create, QUEUE, CLASS, fifo, "add qdisc pfifo")
+        except ActuatorError:
+            self.restore()
+            raise
+
+    def _change_message(self) -> tuple[bytearray, tuple[int, int]]:
+        """The message that changes the class, and where in it the two rates stand."""
+        # With 64-bit rates the 32-bit ones only have to be positive (psched_ratecfg_precompute takes the larger): 1
+        # byte/s, so that no other field has to be patched.
+        spec = (0, LINKLAYER_ETHERNET, 0, 0, 0, 1)
+        burst_ticks = round(self.config.burst_ms * 1e6 / NS_PER_TICK)
+        parms = HTB_OPT.pack(*spec, *spec, burst_ticks, burst_ticks, QUANTUM_BYTES, 0, 0)
+        rate = struct.pack("=Q", UNPACED_BYTES_PER_S)
+        rates = attribute(TCA_HTB_RATE64, rate) + attribute(TCA_HTB_CEIL64, rate)
+        options = attribute(TCA_OPTIONS, attribute(TCA_HTB_PARMS, parms) + rates)
+        message = self._qdisc.message(RTM_NEWTCLASS, 0, CLASS, QDISC, attribute(TCA_KIND, b"htb\0") + options)
+        first = len(message) - len(rates) + rtnetlink.ATTRIBUTE.size
+        return message, (first, first + len(rates) // 2)
+
+    def _class_options(self) -> dict[int, bytes]:
+        message = self._qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
+        for _, payload in self._socket.dump(message, f"{self.device}: list classes"):
+            if TCMSG.unpack_from(payload)[4] == CLASS:
+                return attributes(attributes(payload[TCMSG.size :]).get(TCA_OPTIONS, b""))
+        return {}
+
+
+def bytes_per_s(egress_mbps: float) -> int:
+    """The rate in bytes per second; `UNPACED_BYTES_PER_S` for inf and 0."""
+    if egress_mbps <= 0 or egress_mbps == math.inf:
+        return UNPACED_BYTES_PER_S
+    return min(max(round(egress_mbps * BYTES_PER_S_PER_MBPS), MIN_BYTES_PER_S), UNPACED_BYTES_PER_S)
+
+
+def mbps(rate_bytes_per_s: int) -> float:
+    """The inverse; inf for what paces nothing."""
+    return math.inf if rate_bytes_per_s >= UNPACED_BYTES_PER_S else rate_bytes_per_s / BYTES_PER_S_PER_MBPS

@@ -1,0 +1,160 @@
+"""CPU limit of one slice: the CFS quota of its cgroup (Documentation/scheduler/sched-bwc.rst)."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from .cgroup import CpuGroup
+from .kernel_file import ActuatorError, KernelFile
+
+MIN_QUOTA_US = 1000  # kernel/sched/core.c: min_cfs_quota_period, for quota and period alike
+MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
+UNLIMITED = math.inf
+
+
+@dataclass(frozen=True)
+class QuotaConfig:
+    """How a quota is written.
+
+    Every write refills the group's quota and ends its throttling (`tg_set_cfs_bandwidth`), also a write of the value
+    that holds: a busy group whose 20% of a 10 ms period are rewritten every 5 ms gets 80%. A change is therefore
+    written only outside a dead band, and each group has a small stock of writes that refills slowly: after a burst of
+    ``write_stock`` changes, one in ``periods_per_write`` periods, which bounds the excess to their inverse. What is
+    held back is written as soon as the stock allows, with the value asked for then.
+
+    Attributes:
+        period_us: CFS period to run with; none keeps the group's.
+        dead_band_ratio: relative change below which the quota stays.
+        periods_per_write, write_stock: see above.
+    """
+
+    period_us: int | None = None
+    dead_band_ratio: float = 0.03
+    periods_per_write: float = 10.0
+    write_stock: float = 3.0
+
+
+class CpuQuota:
+    """Sets a limit in thousandths of a CPU; inf is none.
+
+    The original quota and period are remembered at construction and come back with `restore`.
+
+    Raises:
+        ActuatorError: the group has no quota, or the kernel refuses a period or a value (a cgroup v1 group may not be
+            allowed a larger share than its parent).
+    """
+
+    def __init__(self, group: CpuGroup, config: QuotaConfig | None = None) -> None:
+        self.config = config or QuotaConfig()
+        self._files: _V1Files | _V2File = _V1Files(group) if group.version == 1 else _V2File(group)
+        self._original = quota_us, period_us = self._files.read()
+        self.period_us = check_period_us(self.config.period_us or period_us)
+        self._quota_us = quota_us
+        if self.period_us != period_us:
+            self._quota_us = -1 if quota_us < 0 else max(round(quota_us * self.period_us / period_us), MIN_QUOTA_US)
+            self._files.write(self._quota_us, self.period_us)
+        self._limit_mcpu = self._limit(self._quota_us, self.period_us)
+        self._stock, self._stocked_ns = self.config.write_stock, time.monotonic_ns()
+
+    @property
+    def limit_mcpu(self) -> float:
+        """The limit that holds as far as this object has set it."""
+        return self._limit_mcpu
+
+    def set(self, limit_mcpu: float) -> float:
+        """Ask for a limit; returns the one that holds, which differs by dead band, minimum quota or held-back writes.
+
+        A limit that only whole microseconds keep from being exact counts as held.
+        """
+        held_us = self._quota_us
+        exact_us = limit_mcpu * 1e-3 * self.period_us
+        quota_us = -1 if limit_mcpu == UNLIMITED else max(round(exact_us), MIN_QUOTA_US)
+        if quota_us == held_us:
+            return self._limit_mcpu
+        near = abs(quota_us - held_us) <= self.config.dead_band_ratio * held_us
+        if quota_us > 0 and held_us > 0 and (near or not self._take_write()):
+            return self._limit_mcpu
+        self._files.write_quota(quota_us, self.period_us)
+        self._quota_us = quota_us
+        self._limit_mcpu = limit_mcpu if exact_us >= MIN_QUOTA_US else self._limit(quota_us, self.period_us)
+        return self._limit_mcpu
+
+    def read(self) -> float:
+        """The limit that holds in the kernel."""
+        return self._limit(*self._files.read())
+
+    def restore(self) -> None:
+        """Quota and period as found."""
+        if self._files.read() != self._original:
+            self._files.write(*self._original)
+        self._quota_us = self._original[0]
+        self._limit_mcpu = self._limit(*self._original)
+
+    def close(self) -> None:
+        """Release the files."""
+        self._files.close()
+
+    def _take_write(self) -> bool:
+        now_ns = time.monotonic_ns()
+        gained = (now_ns - self._stocked_ns) / (1e3 * self.period_us * self.config.periods_per_write)
+        stock = min(self._stock + gained, self.config.write_stock)
+        self._stocked_ns = now_ns
+        self._stock = stock - 1.0 if stock >= 1.0 else stock
+        return stock >= 1.0
+
+    @staticmethod
+    def _limit(quota_us: int, period_us: int) -> float:
+        return UNLIMITED if quota_us < 0 else 1e3 * quota_us / period_us
+
+
+class _V1Files:
+    """``cpu.cfs_quota_us`` (-1 is none) and ``cpu.cfs_period_us``."""
+
+    def __init__(self, group: CpuGroup) -> None:
+        self._quota = KernelFile(group.path / "cpu.cfs_quota_us")
+        self._period = KernelFile(group.path / "cpu.cfs_period_us")
+
+    def read(self) -> tuple[int, int]:
+        return int(self._quota.read()), int(self._period.read())
+
+    def write_quota(self, quota_us: int, period_us: int) -> None:
+        del period_us  # has a file of its own
+        self._quota.write(b"%d" % quota_us)
+
+    def write(self, quota_us: int, period_us: int) -> None:
+        # Without a quota in between no combination of old and new value can be refused.
+        self._quota.write(b"-1")
+        self._period.write(b"%d" % period_us)
+        self._quota.write(b"%d" % quota_us)
+
+    def close(self) -> None:
+        self._quota.close()
+        self._period.close()
+
+
+class _V2File:
+    """``cpu.max``: quota (or ``max``) and period."""
+
+    def __init__(self, group: CpuGroup) -> None:
+        self._max = KernelFile(group.path / "cpu.max")
+
+    def read(self) -> tuple[int, int]:
+        quota, period = self._max.read().split()
+        return (-1 if quota == b"max" else int(quota)), int(period)
+
+    def write_quota(self, quota_us: int, period_us: int) -> None:
+        self._max.write(b"%d %d" % (quota_us, period_us) if quota_us >= 0 else b"max %d" % period_us)
+
+    write = write_quota
+
+    def close(self) -> None:
+        self._max.close()
+
+
+def check_period_us(period_us: int) -> int:
+    """The period itself; raises ActuatorError outside what the kernel takes."""
+    if not MIN_QUOTA_US <= period_us <= MAX_PERIOD_US:
+        raise ActuatorError(f"CFS period = {period_us} us; accepted: {MIN_QUOTA_US} to {MAX_PERIOD_US}")
+    return period_us

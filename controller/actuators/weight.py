@@ -1,0 +1,95 @@
+"""Nice of group scope: the CPU weight of a slice's cgroup, which ranks whole slices against each other."""
+
+from __future__ import annotations
+
+from .cgroup import CpuGroup
+from .kernel_file import KernelFile
+
+# Weight of nice -20..19 (kernel/sched/core.c, sched_prio_to_weight): about 1.25 a level, 1024 at nice 0.
+PRIO_TO_WEIGHT = (
+    *(88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916),
+    *(9548, 7620, 6100, 4904, 3906, 3121, 2501, 1991, 1586, 1277),
+    *(1024, 820, 655, 526, 423, 335, 272, 215, 172, 137),
+    *(110, 87, 70, 56, 45, 36, 29, 23, 18, 15),
+)
+NICE_0_WEIGHT = 1024
+LOWEST_NICE = -20
+V1_SHARES_RANGE = (2, 262_144)  # kernel/sched/sched.h: MIN_SHARES, MAX_SHARES
+V2_WEIGHT_RANGE = (1, 10_000)  # Documentation/admin-guide/cgroup-v2.rst, cpu.weight
+V2_DEFAULT_WEIGHT = 100
+
+
+class GroupWeight:
+    """Multiplies the weight the group was found with by the kernel's factor for a nice level.
+
+    A pod starts with a weight that follows from its CPU request, so nice 0 is that weight and the promises that come
+    with it, on cgroup v1 (``cpu.shares``) as on v2 (``cpu.weight``). On v2 a group of the default weight goes through
+    ``cpu.weight.nice``, which has the table's full resolution where ``cpu.weight`` rounds nice 19 from 1.46 to 1.
+
+    Raises:
+        ActuatorError: the group has no weight, or the kernel refuses a value.
+    """
+
+    def __init__(self, group: CpuGroup) -> None:
+        self._version = group.version
+        name, self._range = ("cpu.shares", V1_SHARES_RANGE) if group.version == 1 else ("cpu.weight", V2_WEIGHT_RANGE)
+        self._weight = KernelFile(group.path / name)
+        self._original = self._base = int(self._weight.read())
+        nice_file = group.path / "cpu.weight.nice"
+        self._by_nice = KernelFile(nice_file) if group.version == 2 and nice_file.exists() else None
+        self._nice = 0
+
+    @property
+    def nice(self) -> int:
+        """The level that was last written."""
+        return self._nice
+
+    def set(self, nice: int) -> int:
+        """Set a level, -20..19; returns it."""
+        if nice != self._nice:
+            if self._by_nice is not None and self._base == V2_DEFAULT_WEIGHT:
+                self._by_nice.write(b"%d" % nice)
+            else:
+                self._weight.write(b"%d" % self.weight_of(nice))
+            self._nice = nice
+        return nice
+
+    def weight_of(self, nice: int) -> int:
+        """What nice stands for in this group's file."""
+        low, high = self._range
+        scaled = round(self._base * PRIO_TO_WEIGHT[nice - LOWEST_NICE] / NICE_0_WEIGHT)
+        return min(max(scaled, low), high)
+
+    def read(self) -> int:
+        """The level whose weight is nearest to the kernel's."""
+        if self._by_nice is not None and self._base == V2_DEFAULT_WEIGHT:
+            return int(self._by_nice.read())
+        weight = int(self._weight.read())
+        return min(range(LOWEST_NICE, 20), key=lambda nice: (abs(self.weight_of(nice) - weight), abs(nice)))
+
+    def deploy(self, request_mcpu: float | None) -> None:
+        """Take the weight that a Kubernetes CPU request stands for, or none: the one as found, for nice 0."""
+        base = self._original if request_mcpu is None else self._weight_of_request(request_mcpu)
+        self._weight.write(b"%d" % base)
+        self._base, self._nice = base, 0
+
+    def _weight_of_request(self, request_mcpu: float) -> int:
+        """As the kubelet (``MilliCPUToShares``) and, for version 2, the container runtime turn it into a weight."""
+        low, high = V1_SHARES_RANGE
+        shares = min(max(int(request_mcpu * NICE_0_WEIGHT / 1000), low), high)
+        if self._version == 1:
+            return shares
+        # runc, libcontainer/cgroups: ConvertCPUSharesToCgroupV2Value
+        return 1 + (shares - low) * (V2_WEIGHT_RANGE[1] - 1) // (high - low)
+
+    def restore(self) -> None:
+        """The weight as found."""
+        if int(self._weight.read()) != self._original:
+            self._weight.write(b"%d" % self._original)
+        self._base, self._nice = self._original, 0
+
+    def close(self) -> None:
+        """Release the files."""
+        self._weight.close()
+        if self._by_nice is not None:
+            self._by_nice.close()

@@ -1,0 +1,145 @@
+"""One node as a backend: telemetry from the kernel, knobs in the kernel, a period in real time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ..env.backend import Context, Receipt
+from ..env.knobs import Knobs
+from ..env.slices import FloatArray, Promises, SliceSet
+from ..env.telemetry import Telemetry
+from .actuators.node import NodeActuator
+from .throttling import ThrottleMeter
+from .ticks import AbsoluteTicks
+
+
+class TelemetrySource(Protocol):
+    """Where measurements come from."""
+
+    def measure(self) -> Telemetry:
+        """Figures of one lane since the last call; arrays are the source's own and hold until the next one."""
+        ...
+
+    def check(self) -> list[str]:
+        """What cannot be measured any more and why; marks such slices invalid, and takes up what has come back.
+
+        May take milliseconds; called about once a second, between ticks.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What is fixed for a live node.
+
+    Attributes:
+        period_s: control period.
+        uplink_mbps: rate of the shared N6 uplink.
+        logical_cpus: of the node; none takes those this process may use.
+        num_steps: control periods of one run.
+    """
+
+    period_s: float
+    uplink_mbps: float
+    logical_cpus: float | None = None
+    num_steps: int = 1 << 31
+
+    def context(self, slices: SliceSet) -> Context:
+        """The same in the form of the contract."""
+        cpus = len(os.sched_getaffinity(0)) if self.logical_cpus is None else self.logical_cpus
+        period_s, logical_cpus, uplink_mbps = (
+            np.full(1, value, np.float32) for value in (self.period_s, cpus, self.uplink_mbps)
+        )
+        return Context(
+            period_s, logical_cpus, uplink_mbps, Promises.of(slices), slices.column("upf_threads"), self.num_steps
+        )
+
+
+class LiveBackend:
+    """`Backend` of one lane over a running node.
+
+    ``observe`` waits for the next tick and measures; a loop that wants to time the two apart calls `wait` and
+    `measure`. The same knobs and figures as the simulator's: ``throttled_ratio`` comes from the groups' ``cpu.stat``
+    here, all others from the source.
+
+    Args:
+        slices: order of all arrays.
+        source: telemetry; owned, closed with the backend.
+        actuator: knobs; owned, restored and closed with the backend.
+        cgroups: the slices' groups, for ``cpu.stat``.
+        facts: period and size of the node.
+    """
+
+    num_lanes = 1
+
+    def __init__(
+        self,
+        slices: SliceSet,
+        source: TelemetrySource,
+        actuator: NodeActuator,
+        cgroups: Sequence[Path],
+        facts: NodeFacts,
+    ) -> None:
+        self.slices, self.context = slices, facts.context(slices)
+        self.ticks = AbsoluteTicks(facts.period_s)
+        self._source, self._actuator = source, actuator
+        self._throttling = ThrottleMeter(cgroups, facts.period_s)
+        self._applied = Knobs.none(len(slices))
+        self._prepare: Callable[[], None] | None = None
+
+    def reset(self, seed: int | None = None) -> Telemetry:
+        """No control, a fresh window, and the measurement of one period of it; ``seed`` moves nothing here."""
+        del seed
+        self.apply(Knobs.none(len(self.slices)))
+        self.ticks.restart()
+        self.measure()
+        return self.observe()
+
+    def apply(self, knobs: Knobs) -> Receipt:
+        """Set the knobs; see `NodeActuator.apply`."""
+        receipt = self._actuator.apply(knobs)
+        self._applied = receipt.applied
+        return receipt
+
+    def deploy(self, request_mcpu: FloatArray | None) -> None:
+        """The pods' CPU requests (S,) an agent counts on (`Agent.request_mcpu`); None is what was found."""
+        self._actuator.deploy(request_mcpu)
+
+    def observe(self) -> Telemetry:
+        """Wait for the next tick, then measure."""
+        self.wait()
+        return self.measure()
+
+    def wait(self) -> int:
+        """Sleep until the next tick; returns how late it is, in ns."""
+        return self.ticks.wait(self._prepare)
+
+    def before_ticks(self, prepare: Callable[[], None] | None) -> None:
+        """Have something done just before each tick, so that the tick itself finds it in the caches; None ends that."""
+        self._prepare = prepare
+
+    def measure(self) -> Telemetry:
+        """Figures since the last measurement."""
+        telemetry = self._source.measure()
+        self._throttling.fill(telemetry.throttled_ratio, self._applied.cpu_limit_mcpu)
+        return telemetry
+
+    def check(self) -> list[str]:
+        """See `TelemetrySource.check`."""
+        return self._source.check()
+
+    def close(self) -> None:
+        """Restore the knobs, then release everything; more than once does nothing."""
+        try:
+            self._actuator.close()
+        finally:
+            self._throttling.close()
+            self._source.close()

@@ -1,0 +1,103 @@
+"""Keeping the loop's thread on time while others want every CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MCL_CURRENT, MCL_FUTURE = 1, 2  # linux/mman.h
+FIFO_PRIORITY = 10  # above no kernel thread that has a priority of its own
+BEST_NICE = -20
+
+
+@dataclass(frozen=True)
+class SchedulingClass:
+    """How a thread is scheduled.
+
+    Attributes:
+        name: ``SCHED_FIFO``, ``nice -20`` or ``unchanged``.
+        reason: why it is not the one above it; empty for the best.
+    """
+
+    name: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})" if self.reason else self.name
+
+
+@contextlib.contextmanager
+def on_time(lock_memory: bool = False) -> Iterator[SchedulingClass]:
+    """Run the calling thread ahead of all ordinary ones; what it was comes back at the end.
+
+    SCHED_FIFO (sched(7)) is tried first: its thread runs as soon as it wakes. Not permitted without CAP_SYS_NICE, nor,
+    in a kernel with CONFIG_RT_GROUP_SCHED, in a cgroup whose ``cpu.rt_runtime_us`` is 0; then nice -20, and without
+    permission for that, nothing. ``lock_memory`` keeps all pages in memory (mlockall(2)); it raises OSError if that is
+    refused.
+    """
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    chosen = _raise_priority()
+    try:
+        if lock_memory:
+            _call("mlockall", MCL_CURRENT | MCL_FUTURE)
+        yield chosen
+    finally:
+        if lock_memory:
+            _call("munlockall")
+        if chosen.name == "SCHED_FIFO":
+            os.sched_setscheduler(0, policy, parameters)
+        elif chosen.name != "unchanged":
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """No garbage collections meanwhile: what exists is kept out of later ones, too, for as long as this lasts."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+def _raise_priority() -> SchedulingClass:
+    try:
+        # Threads and processes started meanwhile must not inherit it.
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(FIFO_PRIORITY))
+        return SchedulingClass("SCHED_FIFO")
+    except PermissionError:
+        reason = _why_no_fifo()
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, BEST_NICE)
+    except PermissionError:
+        return SchedulingClass("unchanged", f"{reason}; nice {BEST_NICE} needs CAP_SYS_NICE as well")
+    return SchedulingClass(f"nice {BEST_NICE}", reason)
+
+
+def _why_no_fifo() -> str:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if "cpu" in controllers.split(","):
+                budget = Path(f"/sys/fs/cgroup/cpu{group}/cpu.rt_runtime_us")
+                if int(budget.read_text()) == 0:
+                    return f"SCHED_FIFO: cgroup {group} has cpu.rt_runtime_us 0"
+    return "SCHED_FIFO needs CAP_SYS_NICE"
+
+
+def _call(function: str, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, function)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), function)

@@ -1,0 +1,50 @@
+"""Ending in good order: the signals that ask for it only set a flag."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopRequest:
+    """Inside a ``with`` block the first SIGINT, SIGTERM or SIGHUP sets `asked`; a further one raises KeyboardInterrupt.
+
+    Outside the main thread no handler can be installed: only `stop` sets the flag then.
+
+    Attributes:
+        asked: whether to stop.
+        number: the signal that asked, if one did.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.number: int | None = None
+        self._previous: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
+
+    def stop(self) -> None:
+        """Ask from within the program."""
+        self.asked = True
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOPPING:
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous.clear()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked, self.number = True, number

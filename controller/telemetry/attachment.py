@@ -1,0 +1,88 @@
+"""A BPF program on one hook of one interface in another namespace, put there and taken away again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from ..actuators.kernel_file import ActuatorError
+from ..actuators.rtnetlink import RouteSocket
+from . import namespaces, tc
+from .clsact import ClsactFilter
+from .errors import ProbeError
+from .layout import CLASS_BARE_IP
+from .libbpf import RunStats
+from .points import NetPoint
+from .tcx import TcxProgram, Unsupported
+
+
+class Attachment:
+    """One attached program: by TCX where the kernel has it, else as a clsact filter. Detach in the reverse order of
+    attaching.
+
+    Args:
+        point: where.
+        program: descriptor of a loaded ``tc`` program.
+        role: a word for what it does, for people who list filters.
+        classid: what the program reads as ``skb->tc_classid``; whether packets start with IP is added here.
+        tcx: try TCX at all?
+
+    Raises:
+        ProbeError: the namespace or the device is missing, or the kernel refuses.
+    """
+
+    def __init__(self, point: NetPoint, program: int, role: str, classid: int, *, tcx: bool = True) -> None:
+        self.point = point
+        try:
+            self._where = namespaces.identity(point.netns)
+            with closing(RouteSocket(namespaces.path_of(point.netns))) as route:
+                there = tc.links(route)
+                if point.device not in there:
+                    raise ProbeError(f"{point}: no such device; there: {', '.join(sorted(there)) or 'none'}")
+                link = there[point.device]
+                self._index = link.index
+                classid |= CLASS_BARE_IP * link.bare_ip
+                self._attached = self._attach(route, program, role, classid, tcx)
+        except FileNotFoundError as error:
+            raise ProbeError(f"{point}: no such network namespace") from error
+        except PermissionError as error:
+            raise ProbeError(f"{point}: the network namespace cannot be entered: run as root") from error
+        except (ActuatorError, OSError) as error:
+            raise ProbeError(f"{point}: {error}") from error
+
+    def _attach(
+        self, route: RouteSocket, program: int, role: str, classid: int, tcx: bool
+    ) -> TcxProgram | ClsactFilter:
+        if tcx:
+            try:
+                return TcxProgram(self.point, self._index, program, classid)
+            except Unsupported:
+                pass
+        return ClsactFilter(route, self.point, self._index, program, role, classid)
+
+    def entry_cost(self) -> RunStats:
+        """What runs before the program and includes it; nothing where the program is attached itself."""
+        return self._attached.cost() if isinstance(self._attached, TcxProgram) else RunStats()
+
+    def lost(self) -> str | None:
+        """Why this no longer measures (namespace, device or filter gone or replaced); None where it does."""
+        try:
+            if namespaces.identity(self.point.netns) != self._where:
+                return f"{self.point}: the network namespace was replaced"
+            if isinstance(self._attached, TcxProgram):
+                return None if self._attached.attached() else f"{self.point}: the device has gone"
+            with closing(RouteSocket(namespaces.path_of(self.point.netns))) as route:
+                link = tc.links(route).get(self.point.device)
+                if link is None or link.index != self._index:
+                    return f"{self.point}: the device has gone"
+                if not self._attached.attached(route):
+                    return f"{self.point}: somebody removed the filter"
+        except (OSError, ActuatorError):
+            return f"{self.point}: the network namespace has gone"
+        return None
+
+    def detach(self) -> None:
+        """Take the program away, and nothing else; raises ProbeError. What has gone by itself is fine."""
+        try:
+            self._attached.close()
+        except ActuatorError as error:
+            raise ProbeError(f"{self.point}: {error}") from error

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Packets of each slice at N3 ingress, at the TUN device and at N6: how many, how many bytes, how long they took.
+ *
+ * A packet is stamped at N3 under a hash of its inner packet and looked up at the later points. The programs change nothing
+ * and pass every packet on to the next filter.
+ */
+#include "flight.h"
+#include "flows.h"
+#include "gtpu.h"
+#include "histogram.h"
+#include "inner.h"
+#include "layout.h"
+#include "window.h"
+
+DECLARE_LICENSE;
+
+#define EVERY_PACKET 0xffffffff
+#define N3_HEADERS 256 /* linear bytes wanted: link, outer IP, UDP, GTP-U, inner headers, payload words */
+
+/*
+ * Set before loading. Thresholds are compared with the upper half of a packet's hash, so all points choose the same
+ * packets.
+ */
+const volatile struct {
+	__u32 slices;
+	__u32 sample_up_to; /* 2^32 / k - 1 to time one packet in k */
+	__u32 report_up_to; /* likewise for packet events */
+	__u32 report; /* are there packet events? */
+	__u32 last; /* exit point where packets are last seen */
+	__u64 uplink_bits_per_s; /* 0: unknown */
+} config SEC(".rodata.packets");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct slice_stats);
+	__uint(max_entries, MAX_SLICES + 1);
+} slices SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_stats);
+	__uint(max_entries, FLOWS);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} packet_events SEC(".maps");
+
+static __always_inline struct slice_stats *stats_of(__u32 slice)
+{
+	return bpf_map_lookup_elem(&slices, &slice);
+}
+
+static __always_inline struct flow_stats *flow_stats_of(__u32 flow)
+{
+	return bpf_map_lookup_elem(&flows, &flow);
+}
+
+static __always_inline __u32 link_bytes(struct __sk_buff *skb)
+{
+	return skb->tc_classid & CLASS_BARE_IP ? 0 : ETH_HLEN;
+}
+
+static __always_inline bool chosen(__u64 hash, __u32 up_to)
+{
+	return (__u32)(hash >> 32) <= up_to;
+}
+
+static __always_inline void mark(struct n3_counters *n3, __u64 now)
+{
+	__u64 *mark_ns = &n3->mark_ns[now >> MARK_SHIFT & (MARKS - 1)];
+
+	if (READ_ONCE(*mark_ns) >> MARK_SHIFT != now >> MARK_SHIFT)
+		WRITE_ONCE(*mark_ns, now);
+}
+
+SEC("tc")
+int n3_ingress(struct __sk_buff *skb)
+{
+	__u32 slice = skb->tc_classid & CLASS_SLICE, flow;
+	struct tunnel tunnel = {};
+	struct inner inner = {};
+	struct slice_stats *s;
+	struct flow_stats *f;
+	struct udphdr udp;
+	struct cursor c;
+	__u64 now, number;
+	bool whole;
+
+	if (!open_packet(skb, link_bytes(skb), N3_HEADERS, &c) || !open_udp(skb->protocol, &c, &udp, NULL) ||
+	    udp.dest != bpf_htons(GTPU_PORT))
+		return TC_ACT_UNSPEC;
+	s = stats_of(slice);
+	if (!s)
+		return TC_ACT_UNSPEC;
+	whole = bpf_ntohs(udp.len) <= c.left + sizeof(udp); /* not the first fragment of an outer packet */
+	switch (open_gtpu(&c, &tunnel)) {
+	case GTPU_INNER:
+		break;
+	case GTPU_OTHER:
+		ADD(s->n3.other, 1);
+		return TC_ACT_UNSPEC;
+	default:
+		ADD(s->n3.malformed, 1);
+		return TC_ACT_UNSPEC;
+	}
+	if (!read_inner(&c, whole, &inner)) {
+		ADD(s->n3.malformed, 1);
+		return TC_ACT_UNSPEC;
+	}
+
+	number = ADD(s->n3.packets, 1);
+	ADD(s->n3.bytes, inner.bytes);
+	ue_learn(inner.ue, slice);
+	flow = flow_of(flow_key(slice, tunnel.teid, tunnel.qfi));
+	f = flow_stats_of(flow);
+	if (f) {
+		ADD(f->packets, 1);
+		ADD(f->bytes, inner.bytes);
+	}
+	if (config.sample_up_to != EVERY_PACKET) {
+		if (!chosen(inner.hash, config.sample_up_to))
+			return TC_ACT_UNSPEC;
+		number = ADD(s->n3.sampled, 1);
+	}
+	now = bpf_ktime_get_ns();
+	flight_enter(slice, number, inner.hash, flow, now);
+	mark(&s->n3, now);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline bool report(__u32 slice, __u32 bytes, __u64 n3_ns, __u64 now)
+{
+	struct packet_event *event = bpf_ringbuf_reserve(&packet_events, sizeof(*event), 0);
+
+	if (!event)
+		return false;
+	event->n3_ns = n3_ns;
+	event->exit_ns = now;
+	event->slice = slice;
+	event->bytes = bytes;
+	/* A reader looks when it likes. */
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	return true;
+}
+
+/* A packet that left the UPF; `at` is a constant where this is inlined. */
+static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
+{
+	__u32 class = skb->tc_classid;
+	struct inner inner = {};
+	struct slice_stats *s;
+	struct flow_stats *f;
+	struct cursor c;
+	int slice = class & CLASS_SLICE;
+	__u64 now, delay, found;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return;
+	if (!open_packet(skb, link_bytes(skb), IP_HEADERS, &c) || !read_inner(&c, true, &inner))
+		return;
+	if (at == AT_N6) { /* other traffic passes here too */
+		int owner = ue_slice(inner.ue);
+
+		slice = owner < 0 || (slice != CLASS_SHARED && slice != owner) ? (int)config.slices : owner;
+	}
+	s = stats_of(slice);
+	if (!s)
+		return;
+	ADD(s->exit[at].packets, 1);
+	ADD(s->exit[at].bytes, inner.bytes);
+	if (slice == config.slices || !chosen(inner.hash, config.sample_up_to))
+		return;
+	found = flight_find(slice, inner.hash, &s->exit[at].next);
+	if (!found) {
+		ADD(s->exit[at].missed, 1);
+		return;
+	}
+	now = bpf_ktime_get_ns();
+	delay = delay_of(found, now);
+	record(s->delay[at], delay);
+	WRITE_ONCE(s->exit[at].last_left_ns, now - delay + (1 << UNIT_SHIFT)); /* rounded up: not before its mark */
+	f = flow_stats_of(found & FLOW_MASK);
+	if (f)
+		record(f->delay[at], delay);
+	if (at != config.last)
+		return;
+	if (f)
+		ADD(f->carried_bytes, inner.bytes);
+	if (config.report && chosen(inner.hash, config.report_up_to) && !report(slice, inner.bytes, now - delay, now))
+		ADD(s->exit[at].unreported, 1);
+}
+
+SEC("tc")
+int tun_ingress(struct __sk_buff *skb)
+{
+	leave(skb, AT_TUN);
+	return TC_ACT_UNSPEC;
+}
+
+SEC("tc")
+int n6_exit(struct __sk_buff *skb)
+{
+	leave(skb, AT_N6);
+	return TC_ACT_UNSPEC;
+}
+
+__u64 measured_ns, carried_bytes; /* end of the last window, what all slices carried in this one */
+
+/* Not static: the verifier checks it once, and not for each slice. */
+__noinline int measure_one(__u32 slice, __u64 now, __u32 rehearse)
+{
+	struct packet_reading *reading = reading_of(slice);
+	struct slice_stats *s = stats_of(slice);
+	__u32 last = config.last == AT_TUN ? AT_TUN : AT_N6;
+
+	if (!reading || !s)
+		return 1;
+	if (rehearse)
+		rehearse_slice(s, last, reading);
+	else
+		carried_bytes += measure_slice(slice, config.slices, s, last, reading, now, now - measured_ns);
+	return 0;
+}
+
+SEC("syscall")
+int measure_packets(struct measure_request *request)
+{
+	__u64 now = bpf_ktime_get_ns(), bits_per_s;
+	__u32 rehearse = request->rehearse;
+
+	carried_bytes = 0;
+	for (__u32 slice = 0; slice < MAX_SLICES && slice < config.slices; slice++)
+		measure_one(slice, now, rehearse);
+	if (rehearse)
+		return 0;
+	bits_per_s = per_ns(carried_bytes, 8000 * MILLION, now - measured_ns);
+	put(ROWS * config.slices + NODE_UPLINK_USE_RATIO,
+	    config.uplink_bits_per_s ? bits_per_s * MILLION / config.uplink_bits_per_s : 0);
+	measured_ns = now;
+	return 0;
+}

@@ -1,0 +1,158 @@
+"""A BPF program as a clsact filter: the way onto a hook that every kernel has.
+
+The filter's name says whose it is: ``slicepilot/ROLE pid=... start=... pidns=...``. A process that was killed leaves
+its filters behind; the next one to attach there sees by the name that their owner is dead, and removes them. The clsact
+qdisc is removed with our last filter if we made it, which the name says too.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..actuators.kernel_file import ActuatorError
+from ..actuators.rtnetlink import RouteSocket
+from . import namespaces, tc
+from .errors import ProbeError
+from .points import NetPoint
+
+MADE_CLSACT = " made-clsact"
+PRIORITIES = range(1, 9)
+_NAME = re.compile(r"slicepilot/\S+ pid=(\d+) start=(\d+) pidns=(\d+)")
+_GONE = (errno.ENODEV, errno.ENOENT, errno.EINVAL)  # EINVAL: the qdisc, and so the hook, is not there any more
+_serial = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told from later ones with its number by its start time, and from others' by its PID namespace."""
+
+    pid: int
+    start: int
+    pidns: int
+
+    @classmethod
+    def current(cls) -> Owner:
+        """This process."""
+        return cls(os.getpid(), _start_of(os.getpid()), _pid_namespace())
+
+    def dead(self) -> bool:
+        """Has it ended? No for a process of another PID namespace: we cannot know."""
+        return self.pidns == _pid_namespace() and _start_of(self.pid) != self.start
+
+    def __str__(self) -> str:
+        return f"pid={self.pid} start={self.start} pidns={self.pidns}"
+
+
+def _start_of(pid: int) -> int:
+    """Start time in clock ticks (proc_pid_stat(5), field 22); -1 for a process that has ended."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return -1 if state in "ZX" else int(rest[18])
+
+
+def _pid_namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
+class ClsactFilter:
+    """One attached filter. Detach in the reverse order of attaching.
+
+    Args:
+        route: a socket in the device's namespace, for now.
+        point, ifindex: where.
+        program: descriptor of a loaded ``tc`` program.
+        role: a word for the filter's name.
+        classid: what the program reads as ``skb->tc_classid``.
+
+    Raises:
+        ProbeError, ActuatorError: it cannot be attached.
+    """
+
+    def __init__(
+        self, route: RouteSocket, point: NetPoint, ifindex: int, program: int, role: str, classid: int
+    ) -> None:
+        self._where, self._index, self._hook = namespaces.identity(point.netns), ifindex, point.direction
+        self._name = f"slicepilot/{role} {Owner.current()} #{next(_serial)}"
+        made = _add_clsact(route, ifindex) or _remove_stale(route, ifindex)
+        priority, handle = self._free_place(route, point)
+        tc.add_filter(
+            route,
+            ifindex,
+            self._hook,
+            priority=priority,
+            handle=handle,
+            program=program,
+            name=self._name + MADE_CLSACT * made,
+            classid=classid,
+        )
+
+    def attached(self, route: RouteSocket) -> bool:
+        """Is it still there? ``route`` as at the beginning."""
+        return bool(self._mine(route))
+
+    def close(self) -> None:
+        """Take exactly this filter away, and the hooks with it if we made them and nothing else uses them; raises
+        ActuatorError. What has gone already is fine."""
+        where = namespaces.find(self._where)
+        if where is None:
+            return
+        try:
+            with closing(RouteSocket(where)) as route:
+                mine = self._mine(route)
+                for one in mine:
+                    tc.remove_filter(route, self._index, self._hook, one)
+                if any(one.name.endswith(MADE_CLSACT) for one in mine) and not _in_use(route, self._index):
+                    tc.remove_clsact(route, self._index)
+        except ActuatorError as error:
+            if error.errno not in _GONE:
+                raise
+
+    def _free_place(self, route: RouteSocket, point: NetPoint) -> tuple[int, int]:
+        """Priority and handle, as early as possible, since a filter before ours may take packets away."""
+        there = tc.filters(route, self._index, self._hook)
+        for priority in PRIORITIES:
+            same = [one for one in there if one.priority == priority]
+            if all(
+                one.kind == "bpf" and one.protocol == tc.ETH_P_ALL for one in same
+            ):  # each has one kind and protocol
+                return priority, max((one.handle for one in same), default=0) + 1
+        raise ProbeError(f"{point}: other tc filters hold the priorities {PRIORITIES[0]} to {PRIORITIES[-1]}")
+
+    def _mine(self, route: RouteSocket) -> list[tc.Filter]:
+        names = (self._name, self._name + MADE_CLSACT)
+        return [one for one in tc.filters(route, self._index, self._hook) if one.name in names]
+
+
+def _add_clsact(route: RouteSocket, index: int) -> bool:
+    """Make sure of the hooks; true if they were not there."""
+    try:
+        tc.add_clsact(route, index)
+    except ActuatorError as error:
+        if error.errno != errno.EEXIST:
+            raise
+        return False
+    return True
+
+
+def _remove_stale(route: RouteSocket, index: int) -> bool:
+    """Remove what dead processes left on the interface; true if one of them had made the hooks."""
+    made = False
+    for hook in tc.HOOKS:
+        for one in tc.filters(route, index, hook):
+            owner = _NAME.match(one.name)
+            if owner and Owner(*map(int, owner.groups())).dead():
+                tc.remove_filter(route, index, hook, one)
+                made |= one.name.endswith(MADE_CLSACT)
+    return made
+
+
+def _in_use(route: RouteSocket, index: int) -> bool:
+    return any(tc.filters(route, index, hook) for hook in tc.HOOKS)

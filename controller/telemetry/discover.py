@@ -1,0 +1,156 @@
+"""Which points and which cgroup a UPF has, from the namespace, process or container somebody names."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...configs import ConfigError
+from ..actuators.kernel_file import ActuatorError
+from ..actuators.rtnetlink import RouteSocket
+from . import cgroups, namespaces, tc
+from .errors import ProbeError
+from .points import NetPoint, SlicePoints
+
+NAMES = {"n3": "n3", "n6": "n6", "n4": "n4"}  # what interfaces are called where nobody says
+
+
+@dataclass(frozen=True)
+class Upf:
+    """One UPF: a name for it, the file of its network namespace, and its CPU cgroup where it has one of its own."""
+
+    name: str
+    netns: Path
+    cgroup: Path | None
+
+
+def by_netns(name: str) -> Upf:
+    """The UPF of a named network namespace (or of a path to one); raises ConfigError, ProbeError."""
+    path = namespaces.path_of(name)
+    if not path.exists():
+        there = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
+        raise ConfigError(f"--netns = {name}: no such network namespace; accepted: {', '.join(there) or 'none here'}")
+    groups = {cgroups.of_process(pid) for pid in _processes_in(path)}
+    return Upf(Path(name).name, path, groups.pop() if len(groups) == 1 else None)
+
+
+def by_pid(pid: int) -> Upf:
+    """The UPF that is a process; raises ConfigError, ProbeError."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        return Upf(f"{name}-{pid}", Path(f"/proc/{pid}/ns/net"), cgroups.of_process(pid))
+    except FileNotFoundError as error:
+        raise ConfigError(f"--pid = {pid}: no such process; accepted: the id of a running one") from error
+
+
+def by_container(identity: str) -> Upf:
+    """The UPF of a container (Docker, containerd, CRI-O): its id, or the beginning of it, is in the name of its cgroup.
+
+    Raises:
+        ConfigError: no process or more than one container answers to it.
+    """
+    if len(identity) < 6:
+        raise ConfigError(f"--container = {identity}: too short to tell containers apart; accepted: 6 digits or more")
+    found: dict[str, int] = {}
+    for pid in sorted(_pids()):
+        try:
+            paths = Path(f"/proc/{pid}/cgroup").read_text()
+        except OSError:  # it has ended
+            continue
+        for part in paths.replace("\n", "/").split("/"):
+            if identity in part:
+                found.setdefault(part, pid)
+    if not found:
+        raise ConfigError(f"--container = {identity}: no process in such a cgroup; accepted: the id of a running one")
+    upfs = {upf.netns.stat().st_ino: upf for upf in map(by_pid, found.values())}
+    if len(upfs) > 1:
+        raise ConfigError(f"--container = {identity}: fits {', '.join(sorted(found))}; accepted: more of its id")
+    [upf] = upfs.values()
+    return Upf(identity[:12], upf.netns, upf.cgroup)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Names of interfaces that somebody gave; None: look for them."""
+
+    n3: str | None = None
+    tun: str | None = None
+    n6: str | None = None
+    n6_netns: str | None = None
+    n4: str | None = None
+
+
+def points_of(upf: Upf, devices: Devices) -> SlicePoints:
+    """Where to measure a UPF.
+
+    N3 is the interface of that name, or the only one there is beside the loopback. N6 with a namespace of its own is
+    measured as it comes in there (behind a shared uplink), else as it leaves the UPF's.
+
+    Raises:
+        ConfigError: an interface is not there, or there are several to choose from.
+        ProbeError: the namespace cannot be entered.
+    """
+    there = _links(upf.netns)
+    ethernet = [link.name for link in there.values() if not link.bare_ip and link.name != "lo"]
+    n3 = _named("--n3", devices.n3, there) or _usual("n3", there)
+    if n3 is None:
+        if len(ethernet) != 1:
+            raise ConfigError(f"--n3: which interface of {upf.name}? accepted: {', '.join(ethernet) or 'none there'}")
+        n3 = ethernet[0]
+    tun = devices.tun or next((link.name for link in there.values() if link.kind == "tun" and link.bare_ip), None)
+    if devices.n6_netns is not None:
+        far = by_netns(devices.n6_netns).netns
+        name = devices.n6 or NAMES["n6"]
+        _named("--n6", name, _links(far))
+        n6: NetPoint | None = NetPoint(far, name)
+    else:
+        own = _named("--n6", devices.n6, there) or _usual("n6", there)
+        n6 = NetPoint(upf.netns, own, "egress") if own else None
+    n4 = _named("--n4", devices.n4, there) or _usual("n4", there)
+    if tun is None and n6 is None:
+        raise ConfigError(f"--tun or --n6: {upf.name} has no TUN device; accepted: {', '.join(there)}")
+    return SlicePoints(
+        upf.name,
+        NetPoint(upf.netns, n3),
+        NetPoint(upf.netns, tun) if tun else None,
+        n6,
+        NetPoint(upf.netns, n4) if n4 else None,
+        upf.cgroup,
+    )
+
+
+def _named(option: str, name: str | None, there: dict[str, tc.Link]) -> str | None:
+    if name is not None and name not in there:
+        raise ConfigError(f"{option} = {name}: no such interface; accepted: {', '.join(there)}")
+    return name
+
+
+def _usual(role: str, there: dict[str, tc.Link]) -> str | None:
+    return NAMES[role] if NAMES[role] in there else None
+
+
+def _links(netns: Path) -> dict[str, tc.Link]:
+    try:
+        with closing(RouteSocket(netns)) as route:
+            return tc.links(route)
+    except ActuatorError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise ProbeError(f"network namespace {netns} cannot be entered: run as root") from error
+        raise ProbeError(str(error)) from error
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _processes_in(netns: Path) -> Iterator[int]:
+    wanted = namespaces.identity(netns)
+    for pid in _pids():
+        try:
+            if namespaces.identity(Path(f"/proc/{pid}/ns/net")) == wanted:
+                yield pid
+        except OSError:  # it has ended, or is not ours to look at
+            continue

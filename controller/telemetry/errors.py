@@ -1,0 +1,7 @@
+"""What measuring raises."""
+
+from __future__ import annotations
+
+
+class ProbeError(RuntimeError):
+    """The machine does not let us measure: one line that says what is missing or has gone, and what to do about it."""

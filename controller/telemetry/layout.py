@@ -1,0 +1,79 @@
+"""The memory shared with the BPF programs, as NumPy types: ``bpf/layout.h`` field by field.
+
+`objects.mapped` compares sizes with what was compiled, so that the two cannot drift apart unseen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+MAX_SLICES = 256
+BUCKETS = 448
+FLOWS = 1024
+MARKS = 8
+FLOW_VALID = 1 << 63
+QFI_NONE = 64
+AT_TUN, AT_N6 = 0, 1
+
+CLASS_SHARED = 0x0FFF
+CLASS_BARE_IP = 0x8000
+
+RUNNING_SLICE = 0x3FF
+WAITER_SHIFT, WAIT_UNIT_SHIFT = 52, 10
+
+PFCP_KINDS = ("heartbeat", "association", "establishment", "modification", "deletion", "report", "other")
+
+N3 = np.dtype(
+    [
+        ("packets", "u8"),
+        ("bytes", "u8"),
+        ("malformed", "u8"),
+        ("other", "u8"),
+        ("sampled", "u8"),
+        ("", "V24"),
+        ("mark_ns", "u8", MARKS),
+    ]
+)
+EXIT = np.dtype(
+    [
+        ("packets", "u8"),
+        ("bytes", "u8"),
+        ("missed", "u8"),
+        ("unreported", "u8"),
+        ("last_left_ns", "u8"),
+        ("next", "u4"),
+        ("", "V20"),
+    ]
+)
+SLICE = np.dtype([("n3", N3), ("exit", EXIT, 2), ("delay", "u4", (2, BUCKETS))])
+FLOW = np.dtype(
+    [
+        ("packets", "u8"),
+        ("bytes", "u8"),
+        ("", "V48"),
+        ("carried_bytes", "u8"),
+        ("_", "V56"),
+        ("delay", "u4", (2, BUCKETS)),
+    ]
+)
+PFCP = np.dtype(
+    [
+        ("requests", "u8"),
+        ("answers", "u8"),
+        ("retransmissions", "u8"),
+        ("orphans", "u8"),
+        ("", "V32"),
+        ("latency", "u4", BUCKETS),
+    ]
+)
+SCHED = np.dtype(
+    [("cpu_ns", "u8"), ("waits", "u8"), ("wait_ns", "u8"), ("waiting", "u8"), ("", "V32"), ("wait", "u4", BUCKETS)]
+)
+RUNNING = np.dtype([("since_ns_and_slice", "u8"), ("exec_start_ns", "u8"), ("", "V48")])
+
+PACKET_EVENT = np.dtype([("n3_ns", "u8"), ("exit_ns", "u8"), ("slice", "u2"), ("bytes", "u2"), ("", "V4")])
+PFCP_EVENT = np.dtype(
+    [("request_ns", "u8"), ("answer_ns", "u8"), ("slice", "u2"), ("type", "u1"), ("kind", "u1"), ("sequence", "u4")]
+)
+
+ROWS, NODE_ROWS = 7, 2  # of bpf/windows.h: what Telemetry has, without throttled_ratio

@@ -1,0 +1,141 @@
+"""The packet programs on every point of every slice, and the memory they write."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from ...configs import ConfigError
+from . import layout
+from .libbpf import BpfObject, RunStats
+from .objects import FOLDER, mapped
+from .places import Place, Places
+from .points import NetPoint, SlicePoints
+from .ringbuf import RingBuffer
+
+
+class PacketPrograms:
+    """The packet programs and their memory, loaded but not attached.
+
+    Args:
+        points: one per slice, in order.
+        sample_every: time one packet in that many, the same ones at all points; counts stay exact.
+        report_every: one packet in that many also goes into the ring buffer `events`; 0: none.
+        uplink_mbps: rate of the shared uplink; inf: unknown, its use reads 0.
+
+    Attributes:
+        slices: what was counted since the start, `layout.SLICE` by slice, and last what belongs to none.
+        flows, flow_keys: see `flows`.
+        events: `layout.PACKET_EVENT`.
+        windows: what happened between the last two calls of `measure`, see ``bpf/windows.h``; shared with `SchedProbe`.
+        measure, rehearse: `measure` fills its rows of `windows`; `rehearse` only touches what it will touch.
+
+    Raises:
+        ConfigError: no slices, too many, points that do not go together, or a bad rate.
+        ProbeError: something that is needed is missing.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[SlicePoints],
+        *,
+        sample_every: int = 1,
+        report_every: int = 0,
+        uplink_mbps: float = float("inf"),
+    ) -> None:
+        if not 1 <= len(points) <= layout.MAX_SLICES:
+            raise ConfigError(f"slices = {len(points)}; accepted: 1 to {layout.MAX_SLICES}")
+        for name, value, least in (("sample_every", sample_every, 1), ("report_every", report_every, 0)):
+            if not least <= value <= 1 << 20:
+                raise ConfigError(f"{name} = {value}; accepted: {least} to {1 << 20}")
+        if len({one.n6 is None for one in points}) > 1:
+            raise ConfigError("n6 = given for some slices only; accepted: for all of them, or for none")
+        if not uplink_mbps > 0:
+            raise ConfigError(f"uplink_mbps = {uplink_mbps:g}; accepted: a rate above 0, or inf")
+        self.points = tuple(points)
+        self.object = BpfObject(
+            FOLDER / "packets.bpf.o",
+            {".rodata.packets": _constants(points, sample_every, report_every, uplink_mbps)},
+            {
+                "slices": len(points) + 1,
+                "readings": len(points),
+                "flights": len(points),
+                "windows": layout.ROWS * len(points) + layout.NODE_ROWS,
+            },
+        )
+        try:
+            self.slices = mapped(self.object, "slices", layout.SLICE)
+            self.windows = self.object.map("windows")
+            self.measure = self.object.program("measure_packets").runner(0)
+            self.rehearse = self.object.program("measure_packets").runner(1)
+            self.flows = mapped(self.object, "flows", layout.FLOW, writable=True)
+            self.flow_keys = mapped(self.object, ".bss.flow_keys", "u8", writable=True)
+            self.events = RingBuffer(self.object.map("packet_events"), layout.PACKET_EVENT)
+        except BaseException:
+            self.object.close()
+            raise
+
+    def close(self) -> None:
+        """Unload."""
+        self.events.close()
+        self.object.close()
+
+
+class PacketProbe(PacketPrograms):
+    """Counts and times the packets of slices; arguments as for `PacketPrograms`.
+
+    Raises:
+        ConfigError, ProbeError: as there, or a point is not there; nothing stays attached.
+    """
+
+    def __init__(self, points: Sequence[SlicePoints], **options: Any) -> None:
+        super().__init__(points, **options)
+        try:
+            self.places = Places(self._plan())
+        except BaseException:
+            super().close()
+            raise
+
+    def __enter__(self) -> PacketProbe:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def cost(self) -> dict[str, RunStats]:
+        """Runs and run time by point ("n3", "tun", "n6"), while `libbpf.count_run_time` is on."""
+        return self.places.cost()
+
+    def close(self) -> None:
+        """Detach everything that was attached, then unload."""
+        try:
+            self.places.close()
+        finally:
+            super().close()
+
+    def _plan(self) -> Iterator[Place]:
+        n3, tun, n6 = (self.object.program(name).fd for name in ("n3_ingress", "tun_ingress", "n6_exit"))
+        for index, one in enumerate(self.points):
+            yield Place(one.n3, n3, "n3", index)
+            if one.tun:
+                yield Place(one.tun, tun, "tun", index, may_wait=True)
+        users: dict[NetPoint, list[int]] = {}
+        for index, one in enumerate(self.points):
+            if one.n6:
+                users.setdefault(one.n6, []).append(index)
+        for point, indices in users.items():
+            yield Place(point, n6, "n6", indices[0] if len(indices) == 1 else layout.CLASS_SHARED)
+
+
+def _constants(points: Sequence[SlicePoints], sample_every: int, report_every: int, uplink_mbps: float) -> bytes:
+    """``config`` of packets.bpf.c. One in k: what lies below 2^32 / k on 32 bits of the hash."""
+    last = layout.AT_TUN if points[0].n6 is None else layout.AT_N6
+    sample_up_to = (1 << 32) // sample_every - 1
+    report_up_to = (1 << 32) // max(report_every, sample_every) - 1
+    uplink_bits_per_s = 0 if math.isinf(uplink_mbps) else max(round(1e6 * uplink_mbps), 1)
+    return struct.pack("=5I4xQ", len(points), sample_up_to, report_up_to, bool(report_every), last, uplink_bits_per_s)

@@ -1,0 +1,67 @@
+"""The PFCP program on N4 of every slice, and the memory it writes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from types import TracebackType
+
+from . import layout
+from .libbpf import BpfObject
+from .objects import FOLDER, mapped
+from .places import Place, Places
+from .points import SlicePoints
+from .ringbuf import RingBuffer
+
+
+class PfcpProbe:
+    """Times PFCP requests until their answers, for slices with an N4 point.
+
+    Args:
+        points: one per slice, in order.
+        report: put every transaction into `events` too?
+
+    Attributes:
+        transactions: `layout.PFCP` by slice and kind (`layout.PFCP_KINDS`), (S, 7).
+        events: `layout.PFCP_EVENT`.
+
+    Raises:
+        ProbeError: something that is needed is missing; nothing stays attached.
+    """
+
+    def __init__(self, points: Sequence[SlicePoints], *, report: bool = False) -> None:
+        kinds = len(layout.PFCP_KINDS)
+        self._object = BpfObject(
+            FOLDER / "pfcp.bpf.o",
+            {".rodata.pfcp": struct.pack("=I", report)},
+            {"transactions": len(points) * kinds},
+        )
+        try:
+            self.transactions = mapped(self._object, "transactions", layout.PFCP).reshape(len(points), kinds)
+            self.events = RingBuffer(self._object.map("pfcp_events"), layout.PFCP_EVENT)
+            program = self._object.program("n4_message").fd
+            self.places = Places(
+                Place(one.n4.facing(direction), program, "n4", index)
+                for index, one in enumerate(points)
+                if one.n4
+                for direction in ("ingress", "egress")
+            )
+        except BaseException:
+            self._object.close()
+            raise
+
+    def __enter__(self) -> PfcpProbe:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Detach and unload."""
+        try:
+            self.places.close()
+        finally:
+            self.events.close()
+            self._object.close()

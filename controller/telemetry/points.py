@@ -1,0 +1,48 @@
+"""Where a slice is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Direction = Literal["ingress", "egress"]
+
+
+@dataclass(frozen=True, slots=True)
+class NetPoint:
+    """One hook of one interface; ``netns`` is a name (``ip netns``) or a path (``/proc/PID/ns/net``)."""
+
+    netns: str | Path
+    device: str
+    direction: Direction = "ingress"
+
+    def facing(self, direction: Direction) -> NetPoint:
+        """The same interface's hook for packets that come in or go out."""
+        return dataclasses.replace(self, direction=direction)
+
+    def __str__(self) -> str:
+        return f"{self.device} {self.direction} in network namespace {self.netns}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePoints:
+    """Everything one slice is measured at.
+
+    Attributes:
+        name: the slice.
+        n3: where GTP-U from the radio arrives.
+        tun: where the UPF hands inner packets to the kernel; ingress, since what is written to a TUN device arrives
+            there.
+        n6: where they leave. Several slices may name the same point, for instance the far end of a shared uplink.
+        n4: interface with PFCP, both directions of which are watched.
+        cgroup: folder of the slice's CPU cgroup, under version 1 or 2; groups below it count too.
+    """
+
+    name: str
+    n3: NetPoint
+    tun: NetPoint | None = None
+    n6: NetPoint | None = None
+    n4: NetPoint | None = None
+    cgroup: Path | None = None

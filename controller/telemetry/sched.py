@@ -1,0 +1,95 @@
+"""The scheduler's programs, and the memory they write."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from ...configs import ConfigError
+from . import cgroups, layout
+from .errors import ProbeError
+from .libbpf import BpfObject, Map, RunStats, run_stats
+from .objects import FOLDER, mapped
+
+
+class SchedProbe:
+    """CPU time and run-queue delay of slices, and idle time of the CPUs.
+
+    Args:
+        groups: the CPU cgroup of each slice, in order; None where it has none.
+        windows: see `PacketProbe`.
+
+    Attributes:
+        slices: what was counted since the start, `layout.SCHED` by slice, and last the idle time.
+        measure, rehearse: `measure` fills its rows of ``windows``; `rehearse` only touches what it will touch.
+
+    Raises:
+        ConfigError: groups of both versions.
+        ProbeError: a group or something that is needed is missing.
+    """
+
+    def __init__(self, groups: Sequence[Path | None], windows: Map) -> None:
+        self._groups = tuple(groups)
+        versions = {cgroups.unified(group) for group in groups if group}
+        if len(versions) > 1:
+            raise ConfigError("cgroups = both versions; accepted: all of version 1, or all of version 2")
+        start_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        cpus = os.sysconf("SC_NPROCESSORS_CONF")
+        self._object = BpfObject(
+            FOLDER / "sched.bpf.o",
+            {".rodata.sched": struct.pack("=Q3I4x", start_ns, len(groups), versions == {True}, cpus)},
+            {"slices": len(groups) + 1, "readings": len(groups) + 1},
+            {"windows": windows},
+        )
+        try:
+            self.slices = mapped(self._object, "slices", layout.SCHED)
+            self.measure = self._object.program("measure_cpus").runner(0)
+            self.rehearse = self._object.program("measure_cpus").runner(1)
+            running = mapped(self._object, ".bss.running", layout.RUNNING, writable=True)
+            running["since_ns_and_slice"] = len(groups) + 1  # something else, until we see what
+            self._map = self._object.map("groups")
+            self._known: set[int] = set()
+            if missing := self.refresh():
+                raise ProbeError(missing[0])
+            self._object.attach_all()
+        except BaseException:
+            self._object.close()
+            raise
+
+    def __enter__(self) -> SchedProbe:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def refresh(self) -> list[str]:
+        """Tell the programs which groups there are now below the slices'; returns what is missing."""
+        wanted: dict[int, int] = {}
+        missing = []
+        for index, group in enumerate(self._groups):
+            if group is None:
+                continue
+            try:
+                wanted |= dict.fromkeys(cgroups.ids(group), index)
+            except ProbeError as error:
+                missing.append(str(error))
+        for gone in self._known - wanted.keys():
+            self._map.delete(struct.pack("=Q", gone))
+        for new in wanted.keys() - self._known:
+            self._map.update(struct.pack("=Q", new), struct.pack("=I", wanted[new]))
+        self._known = set(wanted)
+        return missing
+
+    def cost(self) -> dict[str, RunStats]:
+        """Runs and run time by program, while `libbpf.count_run_time` is on."""
+        return {program.name: run_stats(program.fd) for program in self._object.programs()}
+
+    def close(self) -> None:
+        """Detach and unload."""
+        self._object.close()

@@ -1,0 +1,129 @@
+"""What the control loop sees of the kernel: `KernelSource.measure`, called every few milliseconds.
+
+Two system calls let the programs work out the figures of the window in memory that is mapped here (``bpf/windows.h``);
+what is left is to turn integers into floats. That is done without NumPy: in a loop that sleeps between its calls, what
+costs is the memory that each library touches anew, not the arithmetic.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from types import TracebackType
+
+import numpy as np
+
+from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from .layout import NODE_ROWS, ROWS
+from .packets import PacketProbe
+from .points import SlicePoints
+from .sched import SchedProbe
+
+_THROTTLED = SLICE_FIELDS.index("throttled_ratio")  # the caller's row: the programs have none for it
+
+
+class KernelSource:
+    """Telemetry of slices on this node, one lane.
+
+    Offered is what arrives at N3 and carried what leaves at the last point (N6, else the TUN device), both in bytes of
+    inner IP packets. Delays are those of packets that left in the window; where a packet waits inside for longer than
+    that, p99 (and p50 if none left) is its age, a lower bound of the delay it will have. CPU use and run-queue delay
+    take in what runs and waits at the moment of reading. ``throttled_ratio`` is left alone: the caller knows the quota
+    and reads it from ``cpu.stat``.
+
+    Args:
+        points: one per slice, in order. Either all slices have an N6 point or none has.
+        sample_every: time one packet in that many; counts stay exact.
+        report_every: put one packet in that many into ``packets.events``; 0: none.
+        uplink_mbps: rate of the shared uplink, for ``uplink_use_ratio``; inf: it reads 0.
+
+    Raises:
+        ConfigError: points that do not go together.
+        ProbeError: something that is needed is missing; nothing stays attached.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[SlicePoints],
+        *,
+        sample_every: int = 1,
+        report_every: int = 0,
+        uplink_mbps: float = float("inf"),
+    ) -> None:
+        self.packets = PacketProbe(
+            points, sample_every=sample_every, report_every=report_every, uplink_mbps=uplink_mbps
+        )
+        try:
+            self.sched = SchedProbe([one.cgroup for one in points], self.packets.windows)
+        except BaseException:
+            self.packets.close()
+            raise
+        self._measure_packets, self._measure_cpus = self.packets.measure, self.sched.measure
+        slices = len(points)
+        self._windows = self.packets.windows.memory()
+        self._unpack = struct.Struct(f"={ROWS * slices + NODE_ROWS}Q").unpack_from
+        # The telemetry is one buffer: rows before throttled_ratio, that row, rows after it, the node's.
+        buffer = np.zeros(len(SLICE_FIELDS) * slices + len(NODE_FIELDS), np.float32)
+        self._telemetry = Telemetry(
+            buffer[: len(SLICE_FIELDS) * slices].reshape(len(SLICE_FIELDS), slices, 1),
+            buffer[len(SLICE_FIELDS) * slices :].reshape(len(NODE_FIELDS), 1),
+            np.zeros(1, np.float32),
+            np.ones((slices, 1), np.bool_),
+        )
+        self._buffer = memoryview(buffer.data).cast("B")
+        self._head = _THROTTLED * slices
+        self._pack_head = struct.Struct(f"={self._head}f").pack_into
+        self._tail_offset = buffer.itemsize * (self._head + slices)
+        self._pack_tail = struct.Struct(f"={ROWS * slices + NODE_ROWS - self._head}f").pack_into
+        self.measure()
+
+    def __enter__(self) -> KernelSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def measure(self) -> Telemetry:
+        """Figures since the last call, in buffers that the next call overwrites; raises OSError."""
+        self._measure_packets()
+        self._measure_cpus()
+        return self._read()
+
+    def rehearse(self) -> None:
+        """Go through the motions of `measure` without ending the window, so that the next call finds its code and
+        memory in the caches: a few tens of microseconds before it."""
+        self.packets.rehearse()
+        self.sched.rehearse()
+        self._read()
+
+    def _read(self) -> Telemetry:
+        values = [1e-6 * millionths for millionths in self._unpack(self._windows)]
+        self._pack_head(self._buffer, 0, *values[: self._head])
+        self._pack_tail(self._buffer, self._tail_offset, *values[self._head :])
+        return self._telemetry
+
+    def check(self) -> list[str]:
+        """What does not measure any more, and why; marks slices without a first or last point invalid.
+
+        Attaches again what has come back: a UPF that restarted, new groups below a slice's. Takes about 0.1 ms a point:
+        call it about once a second, outside the loop's budget.
+        """
+        lost = self.packets.places.heal()
+        away = {place.point for place in lost}
+        for index, one in enumerate(self.packets.points):
+            self._telemetry.valid[index] = not away & {one.n3, one.n6 or one.tun}
+        return [*lost.values(), *self.sched.refresh()]
+
+    @property
+    def measurable(self) -> bool:
+        """Could any slice be measured when `check` last looked?"""
+        return bool(self._telemetry.valid.any())
+
+    def close(self) -> None:
+        """Detach and unload everything."""
+        try:
+            self.packets.close()
+        finally:
+            self.sched.close()

@@ -1,0 +1,89 @@
+"""Everything that was measured since the start, as plain values: what ``slicepilot probe --json`` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from . import flows, layout
+from .histogram import quantiles_us
+from .pfcp import PfcpProbe
+from .source import KernelSource
+
+LEVELS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+POINTS = {"tun": layout.AT_TUN, "n6": layout.AT_N6}
+
+
+def summary(source: KernelSource, pfcp: PfcpProbe | None, seconds: float) -> dict[str, Any]:
+    """Totals, delays and latencies by slice, and by flow and PFCP message type below them.
+
+    ``match_ratio`` is the share of timed packets that were found again among those that came by, None before the first.
+    """
+    slices = [_slice(source, index, seconds) for index in range(len(source.packets.points))]
+    for flow in flows.read(source.packets):
+        slices[flow.slice]["flows"].append(_flow(flow))
+    if pfcp is not None:
+        for one, row in zip(slices, pfcp.transactions, strict=True):
+            one["pfcp"] = {
+                kind: _transactions(row[i]) for i, kind in enumerate(layout.PFCP_KINDS) if row[i]["requests"]
+            }
+    rest = source.packets.slices[-1]["exit"]
+    other = {name: {"packets": int(rest[i]["packets"]), "bytes": int(rest[i]["bytes"])} for name, i in POINTS.items()}
+    return {"seconds": seconds, "slices": slices, "other_traffic": other["n6"]}
+
+
+def _slice(source: KernelSource, index: int, seconds: float) -> dict[str, Any]:
+    points, record = source.packets.points[index], source.packets.slices[index]
+    n3, sched = record["n3"], source.sched.slices[index]
+    found: dict[str, Any] = {
+        "slice": points.name,
+        "n3": {field: int(n3[field]) for field in ("packets", "bytes", "malformed", "other")},
+    }
+    found["n3"]["mbps"] = _mbps(found["n3"]["bytes"], seconds)
+    for name, at in POINTS.items():
+        if getattr(points, name) is not None:
+            found[name] = _exit(record["exit"][at], record["delay"][at], seconds)
+    last = found["n6" if points.n6 else "tun"]
+    found["loss_ratio"] = max(0.0, 1 - last["packets"] / found["n3"]["packets"]) if found["n3"]["packets"] else 0.0
+    if points.cgroup is not None:
+        found["cpu_mcpu"] = 1e3 * float(sched["cpu_ns"]) / (1e9 * seconds)
+        found["runqueue_delay_us"] = _quantiles(sched["wait"])
+    return found | {"flows": []}
+
+
+def _exit(counters: Any, delay: npt.NDArray[Any], seconds: float) -> dict[str, Any]:
+    matched, missed = int(delay.sum()), int(counters["missed"])
+    return {
+        "packets": int(counters["packets"]),
+        "bytes": int(counters["bytes"]),
+        "mbps": _mbps(int(counters["bytes"]), seconds),
+        "matched": matched,
+        "missed": missed,
+        "match_ratio": matched / (matched + missed) if matched + missed else None,
+        "delay_us": _quantiles(delay),
+    }
+
+
+def _flow(flow: flows.Flow) -> dict[str, Any]:
+    return {
+        "teid": flow.teid,
+        "qfi": flow.qfi,
+        "packets": flow.packets,
+        "bytes": flow.bytes,
+        "carried_bytes": flow.carried_bytes,
+        "delay_us": {name: _quantiles(flow.delay[at]) for name, at in POINTS.items() if flow.delay[at].any()},
+    }
+
+
+def _transactions(record: Any) -> dict[str, Any]:
+    counts = {field: int(record[field]) for field in ("requests", "answers", "retransmissions", "orphans")}
+    return counts | {"latency_us": _quantiles(record["latency"])}
+
+
+def _quantiles(counts: npt.NDArray[Any]) -> dict[str, float | None]:
+    return dict(zip(LEVELS, quantiles_us(counts, tuple(LEVELS.values())), strict=True))
+
+
+def _mbps(amount_bytes: int, seconds: float) -> float:
+    return 8e-6 * amount_bytes / seconds

@@ -1,0 +1,81 @@
+"""Ticks at absolute times, so that neither work nor late wake-ups make the clock drift."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+from collections.abc import Callable
+
+_CLOCK_MONOTONIC, _TIMER_ABSTIME = 1, 1  # linux/time.h
+_NS = 1_000_000_000
+# Preparation starts ahead of a tick by this much of what it took, averaged over about 1 / gain ticks.
+LEAD_RATIO, LEAD_GAIN, FIRST_LEAD_NS = 1.25, 0.1, 500_000
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+class AbsoluteTicks:
+    """Deadlines one period apart on CLOCK_MONOTONIC (clock_nanosleep(2) with TIMER_ABSTIME).
+
+    `time.sleep` takes a time span: a thread that is preempted between reading the clock and sleeping wakes too late.
+
+    Attributes:
+        period_ns: between ticks.
+        deadline_ns: of the current tick.
+        missed: ticks that had gone by entirely when they were waited for.
+    """
+
+    def __init__(self, period_s: float) -> None:
+        self.period_ns = round(period_s * _NS)
+        self.missed = 0
+        self._sleep = ctypes.CDLL(None, use_errno=False).clock_nanosleep
+        self._until = _Timespec()
+        self._reference = ctypes.byref(self._until)
+        self._lead_ns = FIRST_LEAD_NS
+        self.restart()
+
+    def restart(self) -> None:
+        """The current tick is now."""
+        self.deadline_ns = time.monotonic_ns()
+
+    def wait(self, prepare: Callable[[], None] | None = None) -> int:
+        """Sleep until the next tick; returns how late it is, in ns. Ticks that have gone by are skipped and counted.
+
+        ``prepare`` is called just before the tick, as early as its own past durations say it has to be, at most a
+        quarter of a period. What is then left until the tick is spun away: a CPU that went to sleep would lose what
+        was prepared.
+
+        A signal handler runs as soon as the signal comes, and if it raises, so does this.
+        """
+        deadline_ns = self.deadline_ns + self.period_ns
+        late_ns = time.monotonic_ns() - deadline_ns
+        if late_ns >= self.period_ns:
+            skipped = late_ns // self.period_ns
+            self.missed += skipped
+            deadline_ns += skipped * self.period_ns
+        self.deadline_ns = deadline_ns
+        if late_ns < 0 and prepare is None:
+            self._sleep_until(deadline_ns)
+        elif late_ns < 0 and prepare is not None:
+            self._sleep_until(deadline_ns - self._lead_ns)
+            start_ns = time.monotonic_ns()
+            prepare()
+            self._adapt(time.monotonic_ns() - start_ns)
+            while time.monotonic_ns() < deadline_ns:
+                pass
+        return time.monotonic_ns() - deadline_ns
+
+    def _adapt(self, took_ns: int) -> None:
+        wanted_ns = min(took_ns * LEAD_RATIO, self.period_ns // 4)
+        self._lead_ns += round((wanted_ns - self._lead_ns) * LEAD_GAIN)
+
+    def _sleep_until(self, when_ns: int) -> None:
+        self._until.tv_sec, self._until.tv_nsec = divmod(when_ns, _NS)
+        while (error := self._sleep(_CLOCK_MONOTONIC, _TIMER_ABSTIME, self._reference, None)) == errno.EINTR:
+            pass
+        if error:
+            raise OSError(error, os.strerror(error), "clock_nanosleep")

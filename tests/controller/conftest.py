@@ -1,0 +1,77 @@
+"""Real cgroups for the tests of knobs and loop, and busy processes in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slicepilot.controller.actuators.cgroup import CpuHierarchy
+from slicepilot.controller.actuators.kernel_file import ActuatorError
+
+BUSY = "import signal; signal.alarm(60)\nwhile True: pass"
+Busy = Callable[..., contextlib.AbstractContextManager["subprocess.Popen[bytes]"]]
+
+
+@pytest.fixture
+def hierarchy() -> CpuHierarchy:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: cgroups")
+    try:
+        return CpuHierarchy.find()
+    except ActuatorError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def groups(hierarchy: CpuHierarchy) -> Iterator[list[Path]]:
+    """Five empty cgroups."""
+    parent = hierarchy.root / f"slicepilot-test-{os.getpid()}-{threading.get_ident():x}"
+    parent.mkdir()
+    if hierarchy.version == 2:
+        (parent / "cgroup.subtree_control").write_text("+cpu")
+    paths = [parent / f"slice{k}" for k in range(5)]
+    for path in paths:
+        path.mkdir()
+    yield paths
+    for path in [*paths, parent]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    for _ in range(100):
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:  # a process that was killed has not left yet
+            time.sleep(0.01)
+        else:
+            return
+
+
+@contextlib.contextmanager
+def _busy_process(group: Path | None = None, code: str = BUSY) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        if group is not None:
+            (group / "cgroup.procs").write_text(str(process.pid))
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.fixture
+def busy_process() -> Busy:
+    """A process that wants a whole CPU, in a cgroup if one is given; ends with the ``with`` block."""
+    return _busy_process

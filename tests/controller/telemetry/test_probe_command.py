@@ -1,0 +1,183 @@
+"""``slicepilot probe`` on a UPF it knows nothing of."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROBE = "from slicepilot.controller.cli import main; main()"
+
+
+def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROBE, "probe", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+class Traffic:
+    """A packet every two milliseconds, and a PFCP modification with each tenth, until stopped."""
+
+    def __init__(self, network: Any, packets: Any) -> None:
+        self._network, self._packets = network, packets
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        smf, upf = (home.socket() for home in (self._network.ran, self._network.upf))
+        with smf, upf:
+            smf.bind(("10.101.0.1", 8805))
+            upf.bind(("10.101.0.2", 8805))
+            number = 0
+            while not self._stop.wait(0.002):
+                number += 1
+                inner = self._packets.ipv4(self._packets.udp(number.to_bytes(8, "big") + bytes(80)))
+                self._network.send(self._packets.gtpu(inner, 7, 5))
+                if number % 10 == 0:
+                    request = b"\x21\x34\0\x0c" + bytes(8) + number.to_bytes(3, "big") + b"\0"
+                    smf.sendto(request, ("10.101.0.2", 8805))
+                    upf.recv(100)
+                    upf.sendto(b"\x21\x35" + request[2:], ("10.101.0.1", 8805))
+                    smf.recv(100)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def traffic(network: Any, forwarder: Any, packets: Any) -> Any:
+    made = Traffic(network, packets)
+    yield made
+    made.stop()
+
+
+def test_totals_as_json_and_events_as_csv(network: Any, traffic: Any, tmp_path: Path) -> None:
+    packet_file, pfcp_file = tmp_path / "packets.csv", tmp_path / "pfcp.csv"
+    done = command(
+        "--netns", network.upf.path, "--n6-netns", network.dn.path, "--duration", 1, "--json",
+        "--csv", packet_file, "--sample", 2, "--pfcp-csv", pfcp_file,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [one] = json.loads(done.stdout)["slices"]
+    assert one["n3"]["packets"] > 50
+    for point in ("tun", "n6"):
+        assert one[point]["packets"] >= one["n3"]["packets"] - 30  # on their way, or through before it was attached
+        assert one[point]["match_ratio"] == 1
+        assert 0 < one[point]["delay_us"]["p50"] <= one[point]["delay_us"]["p99"]
+    [flow] = one["flows"]
+    assert (flow["teid"], flow["qfi"], flow["packets"]) == (7, 5, one["n3"]["packets"])
+    assert one["pfcp"].keys() == {"modification"}
+    assert one["pfcp"]["modification"]["latency_us"]["p50"] > 0
+
+    rows = list(csv.DictReader(packet_file.open()))
+    assert packet_file.read_text().startswith("slice,delay_us,pkt_len,ts_rx_ns,ts_tx_ns,netif_rx\n")
+    assert len(rows) == pytest.approx(one["n6"]["packets"] / 2, rel=0.5)
+    for row in rows:
+        assert (row["pkt_len"], row["netif_rx"]) == ("116", "n3")
+        assert float(row["delay_us"]) == pytest.approx((int(row["ts_tx_ns"]) - int(row["ts_rx_ns"])) / 1e3, abs=0.001)
+    lines = pfcp_file.read_text().splitlines()
+    assert lines[0] == "pfcp_type,latency_us"
+    assert len(lines) - 1 == one["pfcp"]["modification"]["answers"]
+    assert all(re.fullmatch(r"modification,\d+\.\d{3}", line) for line in lines[1:])
+
+
+def test_tables_fit_a_terminal(network: Any, traffic: Any) -> None:
+    done = command("--netns", network.upf.path, "--interval", 0.3, "--duration", 1, env={**os.environ, "COLUMNS": "80"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Mbit/s") >= 3 * 2
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_process_names_its_upf(network: Any, traffic: Any) -> None:
+    done = command("--pid", network.upf.holder.pid, "--duration", 0.5, "--json")
+    assert done.returncode == 0, done.stderr
+    [one] = json.loads(done.stdout)["slices"]
+    assert one["slice"].endswith(f"-{network.upf.holder.pid}")
+    assert one["n6"]["packets"] > 10  # as it leaves the UPF's own namespace
+
+
+def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path]) -> None:
+    identity = "0123456789abcdef" * 4
+    container = groups[0] / f"cri-containerd-{identity}.scope"
+    container.mkdir()
+    try:
+        (container / "cgroup.procs").write_text(str(network.upf.holder.pid))
+        done = command("--container", identity[:12], "--duration", 0.5, "--json")
+    finally:
+        (groups[0].parent.parent / "cgroup.procs").write_text(str(network.upf.holder.pid))
+        container.rmdir()
+    assert done.returncode == 0, done.stderr
+    [one] = json.loads(done.stdout)["slices"]
+    assert one["slice"] == identity[:12]
+    assert one["n3"]["packets"] > 10
+    assert one["cpu_mcpu"] >= 0
+
+
+def test_ctrl_c_ends_with_totals_and_nothing_left(network: Any, traffic: Any) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROBE, "probe", "--netns", str(network.upf.path), "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        time.sleep(4)
+        running.send_signal(2)
+        out, _ = running.communicate(timeout=20)
+    assert running.returncode == 0
+    assert json.loads(out)["slices"][0]["n3"]["packets"] > 0
+    assert "clsact" not in network.upf.sh("tc qdisc show")
+
+
+def test_a_namespace_that_vanishes_ends_it(network: Any) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROBE, "probe", "--netns", str(network.upf.path), "--n6-netns", str(network.dn.path),
+         "--interval", "0.2"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        running.stdout.readline()
+        network.upf.close()
+        _, complaint = running.communicate(timeout=20)
+    assert running.returncode == 1
+    assert complaint.startswith("slicepilot: error: stopped measuring: ")
+    assert "namespace" in complaint
+    assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--netns, --pid or --container: none given; accepted: at least one UPF"),
+        (["--netns", "no-such-netns"], "--netns = no-such-netns: no such network namespace; accepted: "),
+        (["--pid", "4194303"], "--pid = 4194303: no such process; accepted: "),
+        (["--container", "abc"], "--container = abc: too short"),
+        (["--container", "abcdef0123456789"], "--container = abcdef0123456789: no process in such a cgroup"),
+        (["--netns", "{upf}", "--n3", "eth7"], "--n3 = eth7: no such interface; accepted: lo, "),
+        (["--netns", "{upf}", "--n6-netns", "{dn}", "--n6", "eth7"], "--n6 = eth7: no such interface; accepted: lo, "),
+        (["--netns", "{upf}", "--netns", "{upf}"], "the same network namespace as "),
+        (["--netns", "{ran}"], "--tun or --n6: "),
+        (["--netns", "{upf}", "--csv", "/no/such/folder/x.csv"], "--csv = /no/such/folder/x.csv: No such file"),
+        (["--netns", "{dn}", "--n3", "n6", "--pfcp-csv", "x.csv"], "--pfcp-csv: no interface with PFCP"),
+    ],
+)
+def test_bad_input(network: Any, arguments: list[str], complaint: str) -> None:
+    places = {"upf": network.upf.path, "dn": network.dn.path, "ran": network.ran.path}
+    done = command(*(argument.format(**places) for argument in arguments))
+    assert done.returncode == 2, done.stderr
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,140 @@
+"""What is said when the machine cannot measure, and the thin layers over the kernel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slicepilot.controller.telemetry import clsact, libbpf, objects, packets
+from slicepilot.controller.telemetry.errors import ProbeError
+from slicepilot.controller.telemetry.layout import AT_N6, PACKET_EVENT
+from slicepilot.controller.telemetry.libbpf import BpfObject
+
+
+def test_structs_are_those_that_were_compiled(bench: Any) -> None:
+    """A field that moved would show another counter: write through one map, read through the programs' eyes."""
+    assert bench.slices.dtype.itemsize == bench.programs.object.map("slices").value_bytes
+    assert bench.programs.flows.dtype.itemsize == bench.programs.object.map("flows").value_bytes
+    with pytest.raises(ValueError, match="run `make bpf`"):
+        objects.mapped(bench.programs.object, "slices", np.dtype("V3836"))
+
+
+def test_an_object_that_was_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lone: Any) -> None:
+    monkeypatch.setattr(packets, "FOLDER", tmp_path)
+    with pytest.raises(ProbeError, match=r"packets\.bpf\.o has not been compiled: run `make bpf`"):
+        packets.PacketPrograms([_points(lone)])
+
+
+def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libbpf, "LIBRARY", "libbpf.so.99")
+    with pytest.raises(ProbeError, match=r"libbpf\.so\.99 is missing: install libbpf 1\.x"):
+        libbpf._Library()
+
+
+def compiled(source: str, folder: Path) -> Path:
+    clang = shutil.which("clang")
+    if clang is None:
+        pytest.skip("needs clang")
+    (folder / "test.bpf.c").write_text(source)
+    build = Path(objects.__file__).parent / "bpf"
+    options = [
+        "-O2",
+        "-g",
+        "-target",
+        "bpf",
+        "-mcpu=v3",
+        f"-I{build}",
+        "-idirafter",
+        f"/usr/include/{os.uname().machine}-linux-gnu",
+    ]
+    subprocess.run([clang, *options, "-c", folder / "test.bpf.c", "-o", folder / "test.bpf.o"], check=True)
+    return folder / "test.bpf.o"
+
+
+def test_the_verifiers_reason_is_told(tmp_path: Path, lone: Any) -> None:
+    path = compiled(
+        '#include "types.h"\nDECLARE_LICENSE;\n'
+        'SEC("tc") int broken(struct __sk_buff *skb) { return *(int *)(long)skb->data; }\n',
+        tmp_path,
+    )
+    with pytest.raises(ProbeError, match=r"test\.bpf\.o: the kernel's verifier refuses it: .*invalid access to packet"):
+        BpfObject(path)
+
+
+def test_a_file_that_is_no_object(tmp_path: Path, lone: Any) -> None:
+    (tmp_path / "junk.bpf.o").write_bytes(b"\x7fELF" + bytes(100))
+    with pytest.raises(ProbeError, match=r"junk\.bpf\.o: "):
+        BpfObject(tmp_path / "junk.bpf.o")
+
+
+def test_the_build_says_what_it_lacks(tmp_path: Path) -> None:
+    script = Path(objects.__file__).parent / "bpf" / "build.sh"
+    done = subprocess.run(
+        [script],
+        env={"PATH": os.environ["PATH"], "CLANG": "no-such-clang"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "bpf: no no-such-clang on PATH (Debian and Ubuntu: apt install clang libbpf-dev)\n"
+
+
+def test_without_permission(lone: Any) -> None:
+    """Root without capabilities is nobody to the kernel."""
+    code = (
+        "from slicepilot.controller.telemetry.packets import PacketPrograms\n"
+        "from slicepilot.controller.telemetry.points import NetPoint, SlicePoints\n"
+        "PacketPrograms([SlicePoints('a', NetPoint('x', 'n3'))])\n"
+    )
+    command = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "the kernel refuses BPF (EPERM): run as root" in done.stderr.splitlines()[-1]
+
+
+def test_owners_of_filters() -> None:
+    me = clsact.Owner.current()
+    assert not me.dead()
+    assert clsact.Owner(me.pid, me.start - 1, me.pidns).dead()
+    assert not clsact.Owner(me.pid, me.start - 1, me.pidns + 1).dead()
+    with subprocess.Popen(["sleep", "0"]) as ended:
+        ended.wait()
+    assert clsact.Owner(ended.pid, 1, me.pidns).dead()
+
+
+def test_the_ring_buffer_wraps_and_counts_what_did_not_fit(make_bench: Callable[..., Any], packets: Any) -> None:
+    """1 MiB holds 32,768 events of 24 bytes and their headers."""
+    room = (1 << 20) // (8 + PACKET_EVENT.itemsize)
+    with make_bench(report_every=1) as bench:
+
+        def run(size: int, count: int) -> None:
+            inner = packets.ipv4(packets.udp(bytes(size)))
+            bench.enter(packets.n3(packets.gtpu(inner)))
+            bench.programs.object.program("n6_exit").test_run(packets.frame(inner), repeat=count)
+
+        for first, second in ((room - 100, 50), (10, 300)):  # the second time over the end
+            run(40, first)
+            run(80, second)
+            events = bench.programs.events.read()
+            assert events["bytes"].tolist() == [68] * first + [108] * second
+            assert (events["exit_ns"] >= events["n3_ns"]).all()
+        assert bench.slices[0]["exit"][AT_N6]["unreported"] == 0
+        run(40, room + 50)
+        found = len(bench.programs.events.read())
+        assert room - 2 <= found <= room
+        assert bench.slices[0]["exit"][AT_N6]["unreported"] == room + 50 - found
+        assert len(bench.programs.events.read()) == 0
+
+
+def _points(home: Any) -> Any:
+    from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+
+    return SlicePoints("a", NetPoint(home.path, "n3"), None, NetPoint(home.path, "n6"))

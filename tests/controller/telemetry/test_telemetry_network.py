@@ -1,0 +1,309 @@
+"""The probe on real interfaces: counts, delays, flows, what it leaves behind, and what happens when things go away."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from slicepilot.configs import ConfigError
+from slicepilot.controller.telemetry import attachment, flows, places
+from slicepilot.controller.telemetry.errors import ProbeError
+from slicepilot.controller.telemetry.layout import AT_N6, AT_TUN
+from slicepilot.controller.telemetry.libbpf import count_run_time
+from slicepilot.controller.telemetry.packets import PacketProbe
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from slicepilot.controller.telemetry.source import KernelSource
+from slicepilot.controller.telemetry.tcx import Unsupported
+
+
+@pytest.fixture(params=["tcx", "clsact"])
+def hook(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, network: Any) -> str:
+    """Both ways of attaching, where the kernel has both."""
+    if request.param == "clsact":
+        monkeypatch.setattr(places, "Attachment", functools.partial(attachment.Attachment, tcx=False))
+    else:
+        monkeypatch.setattr(attachment, "ClsactFilter", _no_tcx)
+    return str(request.param)
+
+
+def _no_tcx(*_: Any) -> None:
+    pytest.skip("needs TCX: Linux 6.6")
+
+
+def numbered(packets: Any, number: int, **udp: int) -> bytes:
+    return packets.ipv4(packets.udp(struct.pack("!Q", number) + bytes(80), **udp))
+
+
+def through(network: Any, packets: Any, count: int, gap_s: float = 0.0) -> bytes:
+    """Send packets through the UPF until they have arrived; returns one of them."""
+    with contextlib.closing(network.sink()) as sink:
+        for number in range(count):
+            network.send(packets.gtpu(numbered(packets, number)))
+            time.sleep(gap_s)
+            assert sink.recv(2048)
+    return numbered(packets, 0)
+
+
+def test_every_packet_is_counted_and_matched(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
+    with PacketProbe([network.points()]) as probe:
+        inner = through(network, packets, 300)
+        [one, rest] = probe.slices
+        assert one["n3"]["packets"] == 300
+        assert one["n3"]["bytes"] == 300 * len(inner)
+        for at in (AT_TUN, AT_N6):
+            assert one["exit"][at]["packets"] == 300
+            assert one["exit"][at]["bytes"] == 300 * len(inner)
+            assert one["exit"][at]["missed"] == 0
+            assert one["delay"][at].sum() == 300
+        assert rest["exit"][AT_N6]["packets"] == 0
+        [flow] = flows.read(probe)
+        assert (flow.teid, flow.qfi, flow.packets, flow.carried_bytes) == (1, 9, 300, 300 * len(inner))
+        assert flow.delay.sum(axis=1).tolist() == [300, 300]
+
+
+def test_delay_is_time_inside_the_upf(network: Any, forwarder: Any, packets: Any) -> None:
+    with KernelSource([network.points(tun=False)]) as source, contextlib.closing(network.sink()) as sink:
+        forwarder.paused.set()
+        time.sleep(0.05)
+        source.measure()
+        sent = time.monotonic()
+        network.send(packets.gtpu(numbered(packets, 1)))
+        time.sleep(0.03)
+        waiting = source.measure().copy()
+        forwarder.paused.clear()
+        sink.recv(2048)
+        inside_us = 1e6 * (time.monotonic() - sent)
+        done = source.measure()
+    assert waiting.delay_p99_us[0, 0] >= 30_000  # a lower bound while it is inside
+    assert waiting.carried_mbps[0, 0] == 0
+    assert waiting.loss_ratio[0, 0] == 1
+    assert waiting.delay_p99_us[0, 0] <= done.delay_p99_us[0, 0] <= 1.07 * inside_us
+    assert done.loss_ratio[0, 0] == 0
+
+
+def test_ipv6_outside_and_inside(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
+    inner = packets.ipv6(packets.udp(b"x" * 60))
+    with (
+        PacketProbe([network.points()]) as probe,
+        contextlib.closing(network.ran.socket(socket.AF_INET6)) as gnb,
+    ):
+        gnb.sendto(packets.gtpu(inner), ("fd00:100::2", 2152))
+        for _ in range(100):
+            if probe.slices[0]["exit"][AT_N6]["packets"]:
+                break
+            time.sleep(0.01)
+        assert probe.slices[0]["n3"]["packets"] == 1
+        assert probe.slices[0]["delay"].sum(axis=1).tolist() == [1, 1]
+
+
+def test_without_n6_the_tun_device_is_the_last_point(network: Any, forwarder: Any, packets: Any) -> None:
+    with KernelSource([network.points(n6=False)]) as source:
+        source.measure()
+        through(network, packets, 20)
+        telemetry = source.measure()
+        assert telemetry.carried_mbps[0, 0] == telemetry.offered_mbps[0, 0] > 0
+        assert telemetry.delay_p50_us[0, 0] > 0
+
+
+def test_slices_behind_a_shared_point_are_told_apart_by_their_ues(network: Any, forwarder: Any, packets: Any) -> None:
+    """The second slice's N3 is N4's interface here."""
+    points = network.points(tun=False)
+    other = SlicePoints("b", NetPoint(network.upf.path, "n4"), None, points.n6)
+    with (
+        PacketProbe([points, other]) as probe,
+        contextlib.closing(network.ran.socket()) as gnb,
+        contextlib.closing(network.sink()) as sink,
+    ):
+        gnb.bind(("10.101.0.1", 2152))
+        for number in range(10):
+            inner = packets.ipv4(packets.udp(bytes([number]) * 40), source="10.60.0.77")
+            gnb.sendto(packets.gtpu(inner), ("10.101.0.2", 2152))
+            sink.recv(2048)
+            network.send(packets.gtpu(numbered(packets, number)))
+            sink.recv(2048)
+        assert probe.slices["n3"]["packets"].tolist() == [10, 10, 0]
+        assert probe.slices["exit"]["packets"][:, AT_N6].tolist() == [10, 10, 0]
+        assert probe.slices["delay"][:, AT_N6].sum(axis=1).tolist() == [10, 10, 0]
+
+
+def hooks_in_use(network: Any) -> list[str]:
+    """What tc(8) shows of the three devices' clsact hooks."""
+    found = []
+    for home, devices in ((network.upf, ("n3", "n4", "tun")), (network.dn, ("n6",))):
+        for device in devices:
+            shown = home.sh(f"[ -e /proc/sys/net/ipv4/conf/{device} ] && tc qdisc show dev {device} || true")
+            found += [line for line in shown.splitlines() if "clsact" in line]
+            found += home.sh(
+                f"[ -e /proc/sys/net/ipv4/conf/{device} ] && tc filter show dev {device} ingress || true"
+            ).splitlines()
+    return found
+
+
+def test_nothing_is_left_behind(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
+    with PacketProbe([network.points()]) as probe, count_run_time():
+        through(network, packets, 5)
+        assert {point: cost.runs >= 5 for point, cost in probe.cost().items()} == dict.fromkeys(
+            ("n3", "tun", "n6"), True
+        )
+        assert bool(hooks_in_use(network)) == (hook == "clsact")
+        assert probe.places.heal() == {}
+    assert hooks_in_use(network) == []
+    through(network, packets, 5)
+
+
+def test_filters_and_hooks_of_others_stay(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
+    network.upf.sh(
+        "tc qdisc add dev n3 clsact; tc filter add dev n3 ingress prio 1 protocol ip u32 match u32 0 0 flowid 1:1"
+    )
+    before = network.upf.sh("tc filter show dev n3 ingress")
+    with PacketProbe([network.points()]) as probe:
+        through(network, packets, 5)
+        if hook == "tcx":
+            assert probe.slices[0]["n3"]["packets"] == 5
+    assert network.upf.sh("tc filter show dev n3 ingress") == before
+
+
+def test_what_comes_after_sees_every_packet(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
+    """Two probes on the same points: each counts what the other has let through."""
+    with PacketProbe([network.points()]) as first, PacketProbe([network.points()]) as second:
+        through(network, packets, 20)
+        for probe in (first, second):
+            assert probe.slices[0]["n3"]["packets"] == 20
+            assert probe.slices[0]["delay"].sum(axis=1).tolist() == [20, 20]
+    assert hooks_in_use(network) == []
+
+
+def test_malformed_packets_reach_their_receiver(hook: str, network: Any, packets: Any) -> None:
+    contents = [b"", b"\x30", bytes(200), packets.gtpu(b"nonsense"), packets.gtpu(packets.ipv4(b"")[:15])]
+    with contextlib.closing(network.upf.socket()) as upf, PacketProbe([network.points()]) as probe:
+        upf.bind(("10.100.0.2", 2152))
+        upf.settimeout(2.0)
+        for content in contents:
+            network.send(content)
+            assert upf.recv(2048) == content
+        assert probe.slices[0]["n3"]["packets"] == 0
+        assert probe.slices[0]["n3"]["malformed"] == len(contents)
+
+
+ATTACH_AND_WAIT = """
+import functools, sys, time
+from slicepilot.controller.telemetry import attachment, places
+from slicepilot.controller.telemetry.packets import PacketProbe
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+places.Attachment = functools.partial(attachment.Attachment, tcx=sys.argv[1] == "tcx")
+probe = PacketProbe([SlicePoints("a", NetPoint(sys.argv[2], "n3"), None, NetPoint(sys.argv[3], "n6"))])
+print("attached", flush=True)
+time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def somebody_elses_probe(hook: str, network: Any) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", ATTACH_AND_WAIT, hook, network.upf.path, network.dn.path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "attached\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_a_killed_probe_left_is_removed(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
+    with somebody_elses_probe(hook, network) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert bool(hooks_in_use(network)) == (hook == "clsact")
+    with PacketProbe([network.points()]) as probe:
+        through(network, packets, 5)
+        assert probe.slices[0]["n3"]["packets"] == 5
+    assert hooks_in_use(network) == []
+
+
+def test_a_living_probe_is_left_alone(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
+    with somebody_elses_probe(hook, network):
+        before = hooks_in_use(network)
+        with PacketProbe([network.points(tun=False)]):
+            through(network, packets, 5)
+        assert hooks_in_use(network) == before
+
+
+def test_a_upf_that_restarts_is_measured_again(hook: str, network: Any, packets: Any, make_forwarder: Any) -> None:
+    with KernelSource([network.points(n6=False)]) as source:
+        assert "no such device" in source.check()[0]  # it has not come up yet
+        assert not source.measure().valid[0, 0]
+        for teid in (1, 2):
+            upf = make_forwarder()
+            assert source.check() == []
+            source.measure()
+            with contextlib.closing(network.sink()) as sink:
+                network.send(packets.gtpu(numbered(packets, teid), teid))
+                sink.recv(2048)
+            telemetry = source.measure()
+            assert telemetry.valid[0, 0]
+            assert telemetry.carried_mbps[0, 0] > 0
+            upf.close()
+            assert "tun" in source.check()[0]
+            assert not source.measurable
+        assert [flow.teid for flow in flows.read(source.packets)] == [1, 2]
+
+
+def test_a_namespace_that_vanishes_is_noticed(hook: str, network: Any) -> None:
+    with KernelSource([network.points(tun=False)]) as source:
+        network.upf.close()
+        time.sleep(0.2)
+        assert any("namespace" in line for line in source.check())
+        assert not source.measure().valid[0, 0]
+    assert hooks_in_use_of(network.dn) == []
+
+
+def hooks_in_use_of(home: Any) -> list[str]:
+    return [line for line in home.sh("tc qdisc show").splitlines() if "clsact" in line]
+
+
+@pytest.mark.parametrize(
+    ("points", "complaint"),
+    [
+        (lambda n: SlicePoints("a", NetPoint("no-such-namespace", "n3")), "no such network namespace"),
+        (lambda n: SlicePoints("a", NetPoint(n.upf.path, "eth7")), "no such device; there: lo, n3, n4, n6"),
+        (
+            lambda n: SlicePoints("a", NetPoint(n.upf.path, "n3"), None, NetPoint(n.dn.path, "eth7")),
+            "no such device",
+        ),
+    ],
+)
+def test_a_point_that_is_not_there(network: Any, points: Callable[[Any], SlicePoints], complaint: str) -> None:
+    with pytest.raises(ProbeError, match=complaint):
+        PacketProbe([points(network)])
+    assert hooks_in_use(network) == []
+
+
+def test_points_that_do_not_go_together(network: Any) -> None:
+    with pytest.raises(ConfigError, match="n6 = given for some slices only"):
+        PacketProbe([network.points(), network.points(n6=False)])
+    with pytest.raises(ConfigError, match="slices = 0; accepted: 1 to 256"):
+        PacketProbe([])
+    with pytest.raises(ConfigError, match="sample_every = 0; accepted: 1 to"):
+        PacketProbe([network.points()], sample_every=0)
+    with pytest.raises(ConfigError, match="uplink_mbps = 0; accepted: a rate above 0"):
+        PacketProbe([network.points()], uplink_mbps=0)
+
+
+def test_a_kernel_without_tcx_gets_a_filter(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise Unsupported
+
+    monkeypatch.setattr(attachment, "TcxProgram", refuse)
+    with PacketProbe([network.points(tun=False)]):
+        assert any("slicepilot/n3 pid=" in line for line in hooks_in_use(network))
+    assert hooks_in_use(network) == []

@@ -1,0 +1,190 @@
+"""CPU time and run-queue delay of cgroups, against what the kernel's own accounts say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.configs import ConfigError
+from slicepilot.controller.telemetry import cgroups
+from slicepilot.controller.telemetry.errors import ProbeError
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from slicepilot.controller.telemetry.source import KernelSource
+
+CPU_USE, RUNQUEUE = 5, 7
+
+
+@contextlib.contextmanager
+def measuring(home: Any, groups: list[Path | None]) -> Iterator[KernelSource]:
+    points = [
+        SlicePoints(f"s{i}", NetPoint(home.path, "n3"), None, NetPoint(home.path, "n6"), cgroup=group)
+        for i, group in enumerate(groups)
+    ]
+    with KernelSource(points) as source:
+        yield source
+
+
+def used_ns(pid: int) -> int:
+    """CPU time of a process so far, by its own clock."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+def test_cpu_use_is_what_the_kernel_charges(lone: Any, groups: list[Path], busy_process: Any) -> None:
+    with measuring(lone, [groups[0], groups[1]]) as source, busy_process(groups[0]) as busy:
+        time.sleep(0.2)
+        source.measure()
+        begun, used = time.monotonic(), used_ns(busy.pid)
+        time.sleep(1.0)
+        telemetry = source.measure()
+        charged_mcpu = 1e-6 * (used_ns(busy.pid) - used) / (time.monotonic() - begun)
+    assert telemetry.cpu_use_mcpu[0, 0] == pytest.approx(charged_mcpu, rel=0.05)
+    assert charged_mcpu > 300
+    assert telemetry.cpu_use_mcpu[1, 0] == 0
+
+
+def test_a_run_that_goes_on_is_in_every_window(lone: Any, groups: list[Path], busy_process: Any) -> None:
+    """Alone on its CPU a task runs for long without a switch."""
+    with measuring(lone, [groups[0]]) as source, busy_process(groups[0]) as busy:
+        os.sched_setscheduler(busy.pid, os.SCHED_BATCH, os.sched_param(0))
+        time.sleep(0.1)
+        source.measure()
+        uses, used = [], used_ns(busy.pid)
+        begun = time.monotonic()
+        for _ in range(40):
+            time.sleep(0.005)
+            uses.append(source.measure().cpu_use_mcpu[0, 0])
+        charged_mcpu = 1e-6 * (used_ns(busy.pid) - used) / (time.monotonic() - begun)
+    assert sum(uses) / len(uses) == pytest.approx(charged_mcpu, rel=0.2)
+    assert all(0 <= use <= 1e3 * (os.cpu_count() or 1) * 1.5 for use in uses)
+    assert sum(use > 0 for use in uses) > 20
+
+
+def test_groups_below_a_slices_belong_to_it(lone: Any, groups: list[Path], busy_process: Any) -> None:
+    (groups[0] / "old").mkdir()
+    try:
+        with measuring(lone, [groups[0]]) as source:
+            (groups[0] / "new").mkdir()
+            assert source.check() == []
+            for name in ("old", "new"):
+                with busy_process(groups[0] / name):
+                    time.sleep(0.1)
+                    source.measure()
+                    time.sleep(0.3)
+                    assert source.measure().cpu_use_mcpu[0, 0] > 200
+    finally:
+        for name in ("old", "new"):
+            with contextlib.suppress(OSError):
+                time.sleep(0.05)
+                (groups[0] / name).rmdir()
+
+
+def test_tasks_that_share_a_cpu_wait(lone: Any, groups: list[Path], busy_process: Any) -> None:
+    with (
+        measuring(lone, [groups[0], groups[1]]) as source,
+        busy_process(groups[0]) as one,
+        busy_process(groups[1]) as other,
+    ):
+        for process in (one, other):
+            os.sched_setaffinity(process.pid, {0})
+        time.sleep(0.2)
+        source.measure()
+        waited = [int(Path(f"/proc/{p.pid}/schedstat").read_text().split()[1]) for p in (one, other)]
+        time.sleep(1.0)
+        telemetry = source.measure()
+        now = [int(Path(f"/proc/{p.pid}/schedstat").read_text().split()[1]) for p in (one, other)]
+        records = source.sched.slices
+        for index in (0, 1):
+            assert telemetry.runqueue_delay_us[index, 0] > 500
+            # What the kernel says each task waited in that second, as far as waits have ended.
+            ended_ns = int(records[index]["wait_ns"])
+            assert ended_ns >= 0.7 * (now[index] - waited[index])
+            assert records[index]["wait"].sum() == records[index]["waits"]
+
+
+def test_a_task_that_is_kept_waiting_shows_before_it_runs(lone: Any, groups: list[Path], busy_process: Any) -> None:
+    """A CFS quota of 1 ms in 100 ms keeps it off the CPU most of the time."""
+    quota, period = (groups[0] / name for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+    if quota.exists():
+        period.write_text("100000")
+        quota.write_text("1000")
+    else:
+        (groups[0] / "cpu.max").write_text("1000 100000")
+    with measuring(lone, [groups[0]]) as source, busy_process(groups[0]):
+        time.sleep(0.3)
+        source.measure()
+        delays = []
+        for _ in range(40):
+            time.sleep(0.005)
+            delays.append(float(source.measure().runqueue_delay_us[0, 0]))
+    assert max(delays) > 30_000
+    assert sorted(delays)[len(delays) // 2] > 5_000
+
+
+def test_idle_time_adds_up(lone: Any, groups: list[Path], busy_process: Any) -> None:
+    with measuring(lone, [groups[0]]) as source:
+        source.measure()
+        idle_before = _idle_ticks()
+        begun = time.monotonic()
+        time.sleep(1.0)
+        ratio = float(source.measure().cpu_idle_ratio[0])
+        seconds = time.monotonic() - begun
+        idle_s = (_idle_ticks() - idle_before) / os.sysconf("SC_CLK_TCK")
+    assert ratio == pytest.approx(idle_s / (seconds * (os.cpu_count() or 1)), abs=0.1)
+    assert 0 <= ratio <= 1.001
+
+
+def _idle_ticks() -> int:
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[4]) + int(fields[5])
+
+
+def test_a_group_that_is_not_there(lone: Any, groups: list[Path]) -> None:
+    with pytest.raises(ProbeError, match="no such cgroup"), measuring(lone, [groups[0] / "missing"]):
+        pass
+    with measuring(lone, [groups[0]]) as source:
+        groups[0].rmdir()
+        assert "no such cgroup" in source.check()[0]
+        source.measure()
+
+
+def unified_mount() -> Path | None:
+    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    return next((Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
+
+
+def test_groups_of_both_versions_do_not_go_together(lone: Any, groups: list[Path]) -> None:
+    unified = unified_mount()
+    if unified is None or cgroups.unified(groups[0]):
+        pytest.skip("needs both versions of cgroups")
+    with pytest.raises(ConfigError, match="both versions"), measuring(lone, [groups[0], unified]):
+        pass
+
+
+def test_groups_of_version_2_without_the_cpu_controller(lone: Any, busy_process: Any) -> None:
+    unified = unified_mount()
+    if unified is None:
+        pytest.skip("needs cgroup v2")
+    group = unified / f"slicepilot-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        with measuring(lone, [group]) as source, busy_process(group):
+            time.sleep(0.2)
+            source.measure()
+            time.sleep(0.3)
+            assert source.measure().cpu_use_mcpu[0, 0] > 200
+    finally:
+        time.sleep(0.1)
+        group.rmdir()
+
+
+def test_the_group_of_a_process(groups: list[Path], busy_process: Any) -> None:
+    with busy_process(groups[0]) as busy:
+        assert cgroups.of_process(busy.pid) == groups[0]
+    with pytest.raises(FileNotFoundError):
+        cgroups.of_process(busy.pid)

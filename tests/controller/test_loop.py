@@ -1,0 +1,389 @@
+"""The loop on real cgroups, with telemetry from a script where a test needs to know it beforehand."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slicepilot.agents.base import Agent
+from slicepilot.agents.registry import make
+from slicepilot.controller.actuators.cgroup import CpuGroup
+from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
+from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.live import LiveBackend, NodeFacts
+from slicepilot.controller.loop import LoopConfig, run_loop
+from slicepilot.controller.signals import StopRequest
+from slicepilot.controller.throttling import ThrottleMeter
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slice_env import SliceEnv
+from slicepilot.env.slices import FloatArray, SliceSet
+from slicepilot.env.telemetry import Telemetry
+
+SLICES = SliceSet.from_yaml("five-video")
+PERIOD_S = 0.005
+Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
+
+
+class Readings:
+    """Telemetry that is known beforehand."""
+
+    def __init__(self) -> None:
+        self.telemetry = Telemetry.empty(len(SLICES))
+        self.telemetry.slices[:2] = 45.0
+        self.measured = self.checks = 0
+        self.closed = False
+
+    def measure(self) -> Telemetry:
+        self.measured += 1
+        return self.telemetry
+
+    def check(self) -> list[str]:
+        self.checks += 1
+        self.telemetry.valid[2] = False
+        return ["n3 of slice3: the device has gone"]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Asks:
+    """Decides what a function of the number of decisions says."""
+
+    name = "asks"
+    request_mcpu: FloatArray | None = None
+
+    def __init__(self, ask: Callable[[int], Knobs]) -> None:
+        self.ask = ask
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        self.decisions = 0
+        self.saw: list[Knobs] = []
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        self.decisions += 1
+        self.saw.append(knobs)
+        return self.ask(self.decisions)
+
+
+def knobs(limit: float, nice: float = 0.0) -> Knobs:
+    limits, nices, rates = (np.full((5, 1), value, np.float32) for value in (limit, nice, np.inf))
+    return Knobs(limits, nices, rates)
+
+
+@contextlib.contextmanager
+def live(groups: list[Path], readings: Readings | None = None, period_s: float = PERIOD_S) -> Iterator[LiveBackend]:
+    targets = [SliceTargets(name, path) for name, path in zip(SLICES.names, groups, strict=True)]
+    actuator = NodeActuator(targets, QuotaConfig(period_us=10_000))
+    facts = NodeFacts(period_s, uplink_mbps=1000, num_steps=20)
+    backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, facts)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def found(group: Path) -> tuple[float, int, int]:
+    """Limit, CFS period and the number in the weight's file."""
+    at = CpuGroup.at(group)
+    quota = CpuQuota(at)
+    weight = group / ("cpu.shares" if at.version == 1 else "cpu.weight")
+    return quota.read(), quota.period_us, int(weight.read_text())
+
+
+def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None:
+    before, readings = [found(group) for group in groups], Readings()
+    agent: Agent = Asks(lambda k: knobs(500 if k % 2 else 700, -3))
+    seen: list[float] = []
+    with live(groups, readings) as backend:
+        start = time.monotonic()
+        report = run_loop(
+            backend,
+            agent,
+            LoopConfig(max_ticks=50, budget_s=1.0),
+            watch=lambda telemetry, wanted, receipt: seen.append(receipt.applied.cpu_limit_mcpu[0, 0].item()),
+        )
+        assert time.monotonic() - start >= 50 * PERIOD_S
+        assert found(groups[4])[2] == pytest.approx(before[4][2] * 1991 / 1024, abs=1)
+    assert report.ticks == len(seen) == 50
+    assert {histogram.count for histogram in report.stages.values()} == {50}
+    assert (report.late_ticks, report.unusable, report.clamped, report.failed_applies) == (0, 0, 0, 0)
+    assert readings.measured == 52, "one to open the window, one at reset, one a tick"
+    assert readings.closed
+    assert set(seen) == {500, 700}
+    total = report.stages["total"].percentile_ns(50)
+    assert total >= report.stages["observe"].percentile_ns(50)
+    assert [found(group) for group in groups] == before
+
+
+def test_the_agent_sees_the_knobs_that_hold(groups: list[Path]) -> None:
+    agent = Asks(lambda k: knobs(60.0))
+    with live(groups) as backend:
+        run_loop(backend, agent, LoopConfig(max_ticks=3, budget_s=1.0))
+    assert agent.saw[0].cpu_limit_mcpu[0, 0] == math.inf
+    assert agent.saw[-1].cpu_limit_mcpu[0, 0] == 100.0, "1000 us of a period of 10 ms is the least the kernel takes"
+
+
+@pytest.mark.parametrize("bad", ["nan", "raises"])
+def test_a_decision_that_is_no_number_holds_the_knobs(groups: list[Path], bad: str) -> None:
+    def ask(k: int) -> Knobs:
+        if k < 5:
+            return knobs(400.0)
+        if bad == "raises":
+            raise ValueError("action: not a number")
+        return knobs(math.nan)
+
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=10, budget_s=1.0))
+        assert found(groups[0])[0] == 400.0
+    assert report.unusable == 6
+
+
+def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k > 3:
+            time.sleep(0.004)
+        return knobs(300.0 if k <= 3 else 900.0)
+
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_s=0.002))
+        assert found(groups[0])[0] == 300.0
+    assert report.late_ticks >= 5
+
+
+def test_missed_ticks_are_counted(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        time.sleep(0.0125)
+        return Knobs.none(5)
+
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=6))
+    assert report.missed_ticks >= 5
+
+
+def test_knobs_outside_their_bounds_are_moved_to_them(groups: list[Path]) -> None:
+    weight = found(groups[2])[2]
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(lambda k: knobs(4000.0, -20)), LoopConfig(max_ticks=3, budget_s=1.0))
+        assert found(groups[2]) == (1000.0, 10_000, pytest.approx(weight * 9548 / 1024, abs=1))
+    assert report.clamped == 3
+
+
+def test_a_slice_that_vanishes_is_reported_and_the_loop_goes_on(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k == 3:
+            groups[1].rmdir()
+        return knobs(400.0 + 100 * (k % 2))
+
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=10, budget_s=1.0))
+    assert report.failed_applies >= 5
+    assert report.last_error is not None
+    assert report.last_error.startswith("slice2: ")
+    assert report.ticks == 10
+
+
+def test_an_agent_that_fails_ends_the_loop_and_the_knobs_come_back(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k == 4:
+            raise RuntimeError("policy is broken")
+        return knobs(300.0, 4)
+
+    before = found(groups[0])
+    with pytest.raises(RuntimeError, match="policy is broken"), live(groups) as backend:
+        run_loop(backend, Asks(ask), LoopConfig(budget_s=1.0))
+    assert found(groups[0]) == before
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_what_is_not_measured_any_more_is_looked_for_between_ticks(groups: list[Path]) -> None:
+    readings = Readings()
+    with live(groups, readings) as backend:
+        report = run_loop(backend, Asks(lambda k: Knobs.none(5)), LoopConfig(max_ticks=40, budget_s=1.0, check_s=0.05))
+    assert 2 <= readings.checks <= 5
+    assert report.unmeasured == ["n3 of slice3: the device has gone"]
+
+
+class Rehearses(Asks):
+    """Counts rehearsals, and takes its time for them."""
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        super().reset(slices, context, seed)
+        self.rehearsed = 0
+
+    def prime(self, telemetry: Telemetry) -> None:
+        self.rehearsed += 1
+        time.sleep(0.0005)
+
+
+@pytest.mark.parametrize("prime", [True, False])
+def test_an_agent_that_can_rehearse_does_so_before_each_tick(groups: list[Path], prime: bool) -> None:
+    agent = Rehearses(lambda k: Knobs.none(5))
+    with live(groups, period_s=0.01) as backend:
+        report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_s=1.0, prime=prime))
+        backend.observe()
+    assert agent.rehearsed == (pytest.approx(30, abs=5) if prime else 0), "a tick that is late already is not delayed"
+    assert agent.decisions == 30
+    assert report.stages["wakeup"].percentile_ns(50) < 2e6
+
+
+def test_the_loop_ends_when_asked(groups: list[Path]) -> None:
+    stop = StopRequest()
+
+    def ask(k: int) -> Knobs:
+        if k == 7:
+            stop.stop()
+        return Knobs.none(5)
+
+    with live(groups) as backend:
+        assert run_loop(backend, Asks(ask), stop=stop).ticks == 7
+
+
+@pytest.mark.parametrize("name", ["no-control", "captain", "reactive-sla", "static-weights-9"])
+def test_any_agent_can_be_driven(groups: list[Path], name: str) -> None:
+    with live(groups) as backend:
+        agent = make(name, SLICES)
+        weights = [found(group)[2] for group in groups]
+        report = run_loop(backend, agent, LoopConfig(max_ticks=20, budget_s=1.0))
+        deployed = [found(group)[2] for group in groups]
+    assert (report.ticks, report.unusable, report.failed_applies) == (20, 0, 0)
+    if agent.request_mcpu is not None:
+        assert deployed[0] / deployed[1] == pytest.approx(agent.request_mcpu[0] / agent.request_mcpu[1], rel=0.05)
+    assert [found(group)[2] for group in groups] == weights
+
+
+NOW_AND_THEN = """
+import signal, time
+signal.alarm(60)
+print("started", flush=True)
+while True:
+    end = time.monotonic() + 0.0003
+    while time.monotonic() < end:
+        pass
+    time.sleep(0.01)
+"""
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_loop as t
+paths = [Path(p) for p in sys.argv[2:]]
+with t.live(paths) as backend:
+    def ask(k):
+        if k == 10:
+            print("running", flush=True)
+        return t.knobs(300.0, 5)
+    report = t.run_loop(backend, t.Asks(ask))
+print(report.ticks)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_the_loop_in_good_order_and_the_knobs_come_back(groups: list[Path], number: signal.Signals) -> None:
+    before = [found(group) for group in groups]
+    arguments = [str(Path(__file__).parent), *map(str, groups)]
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        assert found(groups[0])[0] == 300.0
+        process.send_signal(number)
+        assert int(process.stdout.readline()) >= 10
+    assert process.returncode == 0
+    assert [found(group) for group in groups] == before
+
+
+# -- the backend -------------------------------------------------------------------------------------------------
+
+
+def test_a_period_is_waited_for_and_reset_takes_all_control_off(groups: list[Path]) -> None:
+    weight = found(groups[0])[2]
+    with live(groups, period_s=0.05) as backend:
+        backend.apply(knobs(300.0, 5))
+        start = time.monotonic()
+        backend.reset()
+        assert time.monotonic() - start >= 0.05
+        assert found(groups[0]) == (math.inf, 10_000, weight)
+        backend.observe()
+        backend.observe()
+        assert time.monotonic() - start >= 0.15
+        assert backend.context.period_s.tolist() == [pytest.approx(0.05)]
+        assert backend.context.logical_cpus.tolist() == [len(os.sched_getaffinity(0))]
+
+
+def test_the_environment_runs_over_a_live_node(groups: list[Path]) -> None:
+    with live(groups) as backend:
+        env = SliceEnv(backend=backend)
+        observation, _ = env.reset(seed=0)
+        assert env.observation_space.contains(observation)
+        ended, steps = False, 0
+        while not ended:
+            observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            assert env.observation_space.contains(observation)
+            assert math.isfinite(reward)
+            ended, steps = terminated or truncated, steps + 1
+        assert steps == 20
+
+
+def test_throttled_ratio_is_the_share_of_periods_without_quota(groups: list[Path], busy_process: Busy) -> None:
+    limits = np.asarray([[100], [100], [np.inf], [1500], [100]], np.float32)
+    ratios: FloatArray = np.ones((5, 1), np.float32)
+    meter = ThrottleMeter(groups, period_s=0.5)
+    with (
+        busy_process(groups[0]),
+        busy_process(groups[1], NOW_AND_THEN) as started,
+        busy_process(groups[2]),
+        busy_process(groups[3]),
+    ):
+        assert started.stdout is not None
+        started.stdout.readline()
+        for group, limit in zip(groups, limits[:, 0].tolist(), strict=True):
+            CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=10_000)).set(limit)
+        time.sleep(0.1)
+        meter.fill(ratios, limits)
+        time.sleep(0.5)
+        meter.fill(ratios, limits)
+    meter.close()
+    assert ratios[0, 0] > 0.8
+    assert ratios[1, 0] < 0.3
+    assert ratios[2:, 0].tolist() == [0, 0, 0], "no quota; a quota that suffices; nothing that runs"
+
+
+def test_throttled_ratio_of_a_group_that_vanishes_is_zero(groups: list[Path]) -> None:
+    meter = ThrottleMeter(groups, period_s=0.5)
+    groups[0].rmdir()
+    ratios: FloatArray = np.ones((5, 1), np.float32)
+    meter.fill(ratios, np.full((5, 1), 500, np.float32))
+    meter.close()
+    assert ratios[0, 0] == 0
+
+
+def test_short_periods_read_the_groups_in_turn(groups: list[Path], busy_process: Busy) -> None:
+    limits = np.full((5, 1), 100, np.float32)
+    ratios: FloatArray = np.zeros((5, 1), np.float32)
+    for group in groups:
+        CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=10_000)).set(100)
+    meter = ThrottleMeter(groups, period_s=0.005)
+    with contextlib.ExitStack() as running:
+        for group in groups:
+            running.enter_context(busy_process(group))
+        time.sleep(0.5)
+        seen = []
+        for _ in range(5):
+            meter.fill(ratios, limits)
+            seen.append(int((ratios > 0.5).sum()))
+    assert seen == [1, 2, 3, 4, 5]
+    limits[3] = np.inf
+    meter.fill(ratios, limits)
+    meter.close()
+    assert ratios[3, 0] == 0, "a limit that is lifted throttles no more"

@@ -1,0 +1,198 @@
+"""Clock, histograms, guard and signals of the loop: what needs neither root nor a node."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicepilot.controller.guard import ROUNDING, Bounds
+from slicepilot.controller.realtime import no_collections, on_time
+from slicepilot.controller.signals import StopRequest
+from slicepilot.controller.ticks import AbsoluteTicks
+from slicepilot.controller.timing import MAX_BITS, SUB_BITS, DurationHistogram
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+
+# -- histogram ---------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, (1 << MAX_BITS) - 1), min_size=1, max_size=200), st.sampled_from([50.0, 99.0, 99.9, 100])
+)
+def test_percentiles_are_right_within_a_bucket(durations: list[int], percent: float) -> None:
+    histogram = DurationHistogram()
+    for duration in durations:
+        histogram.record(duration)
+    exact = sorted(durations)[max(math.ceil(percent / 100 * len(durations)) - 1, 0)]
+    assert histogram.percentile_ns(percent) == pytest.approx(exact, rel=2.0**-SUB_BITS, abs=1)
+    assert histogram.max_ns == max(durations)
+    assert histogram.count == len(durations)
+
+
+def test_what_lies_beyond_the_histogram_still_counts() -> None:
+    histogram = DurationHistogram()
+    for duration in (-5, 1 << (MAX_BITS + 3)):
+        histogram.record(duration)
+    assert histogram.count == 2
+    assert histogram.percentile_ns(50) <= 1
+    assert histogram.percentile_ns(99.9) >= 1 << MAX_BITS
+    histogram.clear()
+    assert math.isnan(histogram.percentile_ns(50))
+
+
+def test_summary_is_in_microseconds() -> None:
+    histogram = DurationHistogram()
+    for _ in range(1000):
+        histogram.record(20_000)
+    assert histogram.summary_us() == {key: pytest.approx(20, rel=0.04) for key in ("p50", "p99", "p999")}
+
+
+# -- clock -------------------------------------------------------------------------------------------------------
+
+
+def test_ticks_do_not_drift_with_the_work_between_them() -> None:
+    ticks = AbsoluteTicks(0.004)
+    origin = ticks.deadline_ns
+    for _ in range(25):
+        assert ticks.wait() >= 0
+        time.sleep(0.001)
+    assert (ticks.deadline_ns - origin) % ticks.period_ns == 0
+    assert ticks.deadline_ns - origin == (25 + ticks.missed) * ticks.period_ns
+    assert time.monotonic_ns() >= ticks.deadline_ns
+
+
+def test_ticks_that_have_gone_by_are_skipped_and_counted() -> None:
+    ticks = AbsoluteTicks(0.01)
+    origin = ticks.deadline_ns
+    time.sleep(0.035)
+    late_ns = ticks.wait()
+    assert ticks.missed >= 2
+    assert ticks.deadline_ns - origin == (ticks.missed + 1) * ticks.period_ns
+    assert late_ns == pytest.approx(time.monotonic_ns() - ticks.deadline_ns, abs=5e6)
+
+
+def test_a_signal_during_the_wait_is_seen_and_the_tick_comes_at_its_time() -> None:
+    ticks = AbsoluteTicks(0.2)
+    start = time.monotonic()
+    with StopRequest() as stop:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        ticks.wait()
+    assert stop.asked
+    assert stop.number == signal.SIGTERM
+    assert time.monotonic() - start >= 0.2
+
+
+# -- signals -----------------------------------------------------------------------------------------------------
+
+
+def test_the_second_signal_interrupts_and_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_the_main_thread_the_flag_is_all_there_is() -> None:
+    seen: list[bool] = []
+
+    def work() -> None:
+        with StopRequest() as stop:
+            stop.stop()
+            seen.append(stop.asked)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [True]
+
+
+# -- scheduling --------------------------------------------------------------------------------------------------
+
+
+def test_scheduling_class_and_collector_come_back() -> None:
+    before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()
+    with no_collections(), on_time() as chosen:
+        inside = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+        assert not gc.isenabled()
+        if chosen.name == "SCHED_FIFO":
+            assert inside == os.SCHED_FIFO
+        elif chosen.name == "nice -20":
+            assert os.getpriority(os.PRIO_PROCESS, 0) == -20
+            assert chosen.reason
+        else:
+            assert (inside, str(chosen)) == (before[0], f"unchanged ({chosen.reason})")
+    assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()) == before
+
+
+# -- guard -------------------------------------------------------------------------------------------------------
+
+SLICES = SliceSet.from_yaml("five-video")
+VALUES = st.one_of(st.floats(width=32), st.sampled_from([0.0, math.inf, -math.inf, math.nan]))
+COLUMN = st.lists(VALUES, min_size=5, max_size=5).map(lambda rows: np.asarray(rows, np.float32)[:, None])
+
+
+@given(COLUMN, COLUMN, COLUMN)
+def test_whatever_is_asked_for_knobs_stay_inside_their_bounds(
+    limit: np.ndarray, nice: np.ndarray, rate: np.ndarray
+) -> None:
+    held = Knobs.none(5)
+    guard = Bounds(SLICES)
+    allowed = guard.check(Knobs(limit, nice, rate), held)
+    for values, name in ((allowed.cpu_limit_mcpu, "cpu_limit_mcpu"), (allowed.egress_mbps, "egress_mbps")):
+        none = np.isposinf(values) | ((values == 0) & (name == "egress_mbps"))
+        low, high = SLICES.bound(name, 0) * (1 - ROUNDING), SLICES.bound(name, 1) * (1 + ROUNDING)
+        assert ((values >= low) & (values <= high) | none).all()
+    assert (allowed.nice == np.rint(allowed.nice)).all()
+    assert ((allowed.nice >= SLICES.bound("nice", 0)) & (allowed.nice <= SLICES.bound("nice", 1))).all()
+    numbers = not any(np.isnan(values).any() for values in (limit, nice, rate)) and np.isfinite(nice).all()
+    assert (allowed is held) == (not numbers)
+    assert guard.held == (not numbers)
+
+
+def uniform(limit: float, nice: float, rate: float) -> Knobs:
+    limits, nices, rates = (np.full((5, 1), value, np.float32) for value in (limit, nice, rate))
+    return Knobs(limits, nices, rates)
+
+
+def test_what_is_inside_passes_unchanged() -> None:
+    guard = Bounds(SLICES)
+    for limit, rate in ((500.0, 100.0), (math.inf, math.inf), (50.0, 0.0)):
+        wanted = uniform(limit, 3, rate)
+        assert guard.check(wanted, Knobs.none(5)) is wanted
+    assert (guard.clamped, guard.held) == (0, 0)
+
+
+def test_what_a_decoder_puts_at_a_bound_is_inside() -> None:
+    guard, decoder = Bounds(SLICES), KnobDecoder(SLICES)
+    for end in (-1.0, 0.9):
+        wanted, _ = decoder.decode(np.full((5, 3), end, np.float32))
+        assert guard.check(wanted, Knobs.none(5)) is wanted
+
+
+def test_what_is_outside_moves_to_the_nearest_bound() -> None:
+    guard = Bounds(SLICES)
+    wanted = uniform(5000, -20, 1)
+    allowed = guard.check(wanted, Knobs.none(5))
+    assert (allowed.cpu_limit_mcpu == 1000).all()
+    assert (allowed.nice == -10).all()
+    assert (allowed.egress_mbps == 5).all()
+    assert guard.clamped == 1
+
+
+def test_a_nice_that_is_not_whole_is_rounded() -> None:
+    none = Knobs.none(5)
+    wanted = Knobs(none.cpu_limit_mcpu, np.full((5, 1), 2.4, np.float32), none.egress_mbps)
+    assert (Bounds(SLICES).check(wanted, none).nice == 2).all()
