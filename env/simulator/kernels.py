@@ -152,21 +152,32 @@ def water_fill(capacity: np.ndarray, demand: np.ndarray, weight: np.ndarray, sha
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def cfs_runtime(
-    start_s: float, period_s: float, cfs_s: float, quota_s: float, budget_s: float, speed: float
-) -> tuple[float, float]:
-    """CPU time a thread gets in a control period shorter than the CFS period, and the budget it leaves.
+def cfs_available(
+    start_s: Scalar, period_s: Scalar, cfs_s: Scalar, quota_s: Scalar, budget_s: Scalar, threads: Scalar
+) -> Scalar:
+    """CPU time a group may use in a control period shorter than the CFS period, before it shares CPUs with others.
 
-    It runs at ``speed`` (CPU-seconds per second) until its budget is used up and waits for the refill at the next
-    multiple of the CFS period. Unused budget does not carry over (kernel, sched-bwc: no burst).
+    It runs until its budget is used up and waits for the refill at the next multiple of the CFS period.
     """
     until_refill = cfs_s - start_s % cfs_s
     if until_refill > period_s:
-        used = min(speed * period_s, budget_s)
-        return used, budget_s - used
-    before = min(speed * until_refill, budget_s)
-    after = min(speed * (period_s - until_refill), quota_s)
-    return before + after, quota_s - after
+        return min(budget_s, threads * period_s)
+    return min(budget_s, threads * until_refill) + min(quota_s, threads * (period_s - until_refill))
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def cfs_budget_left(
+    start_s: Scalar, period_s: Scalar, cfs_s: Scalar, quota_s: Scalar, budget_s: Scalar, runtime_s: Scalar
+) -> Scalar:
+    """Budget after a control period in which a group got ``runtime_s``, spread evenly over it.
+
+    Unused budget does not carry over (kernel, sched-bwc: no burst).
+    """
+    until_refill = cfs_s - start_s % cfs_s
+    if until_refill > period_s:
+        return max(budget_s - runtime_s, ZERO)
+    before = min(budget_s, runtime_s * until_refill / period_s)
+    return max(quota_s - (runtime_s - before), ZERO)
 
 
 # Rows of the step's working table (50, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
@@ -265,19 +276,31 @@ def advance(
             v[KERNEL, i] /= v[SPEED, i]
             v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
             v[WANTED, i] = ZERO
+        any_below_cfs = False
+        for i in range(count):
+            any_below_cfs |= v[DT, i] < v[CFS_S, i]
         for s in range(num_slices):
             for i in range(count):
                 want[s, i] /= v[SPEED, i]
                 run[s, i] = min(want[s, i], run[s, i])
+            if any_below_cfs:
+                # In a control period shorter than the CFS period a group has what is left of its budget, which may be
+                # more or less than its quota.
+                for lane in range(first, stop):
+                    i = lane - first
+                    dt, cfs_s = v[DT, i], v[CFS_S, i]
+                    if dt < cfs_s:
+                        quota_s = min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED) * cfs_s
+                        budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
+                        available = cfs_available(step * dt, dt, cfs_s, quota_s, budget, threads[s, lane])
+                        run[s, i] = min(want[s, i], available / dt)
+            for i in range(count):
                 v[WANTED, i] += run[s, i]
         water_fill(v[CAPACITY, :count], run, weight, share)
         # Part of the work runs where group weights do not order it (softirq, other groups' queues): in proportion.
         for i in range(count):
             v[SQUEEZE, i] = min(ONE, v[CAPACITY, i] / max(v[WANTED, i], TINY))
             v[USED, i] = v[KERNEL, i]
-        any_below_cfs = False
-        for i in range(count):
-            any_below_cfs |= v[DT, i] < v[CFS_S, i]
         for s in range(num_slices):
             for lane in range(first, stop):
                 i = lane - first
@@ -308,12 +331,13 @@ def advance(
                     dt, cfs_s, quota = v[DT, i], v[CFS_S, i], v[QUOTA, i]
                     if dt < cfs_s:
                         quota_s = quota * cfs_s
-                        pace = threads[s, lane] if want[s, i] > quota else v[GOT, i]
                         budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
-                        runtime, budget = cfs_runtime(step * dt, dt, cfs_s, quota_s, budget, min(pace, want[s, i]))
-                        state[CFS_BUDGET_S, s, lane] = budget
-                        v[SERVED, i] = min(work[s, i], runtime * v[PER_CPU, i])
-                        v[GOT, i] = runtime / dt
+                        state[CFS_BUDGET_S, s, lane] = cfs_budget_left(
+                            step * dt, dt, cfs_s, quota_s, budget, v[GOT, i] * dt
+                        )
+                        # What waits is served at the rate of the whole CFS period, not at that of a throttled moment.
+                        mean = min(quota, want[s, i], threads[s, lane]) * v[SQUEEZE, i]
+                        v[RATE, i] = max(v[RATE, i], mean * v[PER_CPU, i])
             for lane in range(first, stop):
                 i = lane - first
                 before, rest = state[N3_MBIT, s, lane], work[s, i] - v[SERVED, i]

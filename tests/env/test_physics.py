@@ -147,6 +147,17 @@ def test_a_throttled_slice_is_served_in_the_first_part_of_the_cfs_period_only(
     np.testing.assert_allclose(settled.mean(axis=1), 0.25 * MBPS_PER_CPU, rtol=0.02)
 
 
+@pytest.mark.parametrize("period_s", [0.002, 0.005, 0.05, 1.0])
+def test_limits_do_not_make_more_cpus_than_there_are(Loads: Any, play: Play, knobs_of: Any, period_s: float) -> None:
+    """Limits that add up to more than the node has: the groups still share what there is, in every control period."""
+    steps = max(round(1.0 / period_s), 8)
+    free = play(Loads([180.0] * 8, period_s=period_s, steps=steps))
+    limited = play(Loads([180.0] * 8, period_s=period_s, steps=steps), knobs_of(8, cpu_limit_mcpu=950.0))
+    assert limited["cpu_use_mcpu"].sum(axis=1).max() <= 4000.0 * 1.001
+    total = limited["carried_mbps"][steps // 2 :].sum(axis=1).mean()
+    assert total <= 1.02 * free["carried_mbps"][steps // 2 :].sum(axis=1).mean()
+
+
 def test_no_quota_no_throttling(Loads: Any, play: Play) -> None:
     run = play(Loads([180.0, 300.0], period_s=0.002, steps=100))
     assert run["throttled_ratio"].max() == 0
