@@ -19,7 +19,7 @@ const help = `Usage: upf --n4 ADDR[:PORT] --n3 ADDR[:PORT] [flags]
 
 A reference 5G User Plane Function (3GPP TS 23.501) for the testbed: GTP-U (TS 29.281) to and from a TUN device,
 controlled over PFCP (TS 29.244) by any SMF. PFCP and GTP-U messages are those of github.com/wmnsk/go-pfcp and
-github.com/wmnsk/go-gtp; packets go through read loops of its own, one thread for each direction, in order, with
+github.com/wmnsk/go-gtp; packets go through read loops of its own, one for each direction, in order, with
 bounded buffers. It needs CAP_NET_ADMIN and /dev/net/tun, and IP forwarding switched on in its network namespace.
 
 What it does: PDRs by F-TEID (given or chosen here), UE IP address, QFI and SDF filter; FARs that drop, forward (to
@@ -38,8 +38,8 @@ Example, a UPF for one slice:
 `
 
 const (
-	// threads that run Go code at the same time: uplink, downlink, N4, and one for everything that is rare.
-	threads = 4
+	// goroutines that may run at the same time: uplink, downlink, N4, and one for everything that is rare.
+	processors = 4
 	// The collector has little to do (packets leave no garbage), and is to do it rarely.
 	collectAtPercent = 800
 )
@@ -53,7 +53,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(threads)
+	runtime.GOMAXPROCS(processors)
 	debug.SetGCPercent(collectAtPercent)
 	options.config.Log = log.New(os.Stderr, "", log.Ldate|log.Ltime|log.Lmicroseconds)
 	warnAboutForwarding(options.config)

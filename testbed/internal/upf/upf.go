@@ -2,8 +2,8 @@
 // between N3 (GTP-U, TS 29.281) and a TUN device, controlled over N4 (PFCP, TS 29.244).
 //
 // It is made to be measured and to be driven by any SMF, not to be the fastest there is: messages are those of
-// github.com/wmnsk/go-pfcp and github.com/wmnsk/go-gtp; packets go through read loops of its own (package datapath),
-// one thread for each direction.
+// github.com/wmnsk/go-pfcp and github.com/wmnsk/go-gtp; packets go through read loops of its own, one for
+// each direction (package datapath).
 package upf
 
 import (
@@ -41,7 +41,7 @@ type UPF struct {
 	server *n4.Server
 }
 
-// Start makes the TUN device, binds the sockets and starts the threads. When it returns, the UPF can carry traffic.
+// Start makes the TUN device, binds the sockets and starts the loops. When it returns, the UPF can carry traffic.
 func Start(config Config) (*UPF, error) {
 	device, err := tun.Open(config.TUN, config.TUNMTU, config.UEPools)
 	if err != nil {
@@ -83,7 +83,7 @@ func assemble(config Config, device *tun.Device) (_ *UPF, err error) {
 	return u, nil
 }
 
-// Failed delivers the error of a thread that could not go on.
+// Failed delivers the error of a loop that could not go on.
 func (u *UPF) Failed() <-chan error { return u.plane.Failed() }
 
 // Stop ends everything and removes the TUN device.

@@ -26,7 +26,7 @@ var reasonNames = [numReasons]string{
 	"extension_header", "write_failed",
 }
 
-// Counters count one direction. They are written by its thread and read by anyone.
+// Counters count one direction. They are written by its loop and read by anyone.
 type Counters struct {
 	packets, bytes atomic.Uint64
 	buffered       atomic.Uint64

@@ -41,7 +41,7 @@ const headroom = gtpu.GPDULen
 // maxHeld bounds held: what all sessions may buffer together, whatever each of them may.
 const maxHeld = 32 << 20
 
-// command is something the control plane asks of the downlink thread, which owns the buffers and the order of what
+// command is something the control plane asks of the downlink loop, which owns the buffers and the order of what
 // is sent. One field is set.
 type command struct {
 	flush, discard *session.Session
@@ -200,7 +200,7 @@ func (d *downlink) send() {
 	}
 }
 
-// post leaves a command for the thread.
+// post leaves a command for the loop.
 func (d *downlink) post(c command) {
 	d.mail.Lock()
 	d.mail.commands = append(d.mail.commands, c)

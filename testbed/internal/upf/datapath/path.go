@@ -25,7 +25,7 @@ type path struct {
 	events   chan<- session.Event
 	incoming chan pathMessage
 	stop     chan struct{}
-	// nextError belongs to the uplink thread.
+	// nextError belongs to the uplink loop.
 	nextError int64
 
 	echoes, errorsSent, errorsReceived, endMarkers, extensionErrors, ignored atomic.Uint64
@@ -62,7 +62,7 @@ func (p *path) stats() PathStats {
 	}
 }
 
-// message takes a message that is not a G-PDU, from the uplink thread.
+// message takes a message that is not a G-PDU, from the uplink loop.
 func (p *path) message(b []byte, from *netio.Sockaddr) {
 	if len(p.incoming) == cap(p.incoming) { // a flood is not to be copied first
 		p.ignored.Add(1)
@@ -71,14 +71,14 @@ func (p *path) message(b []byte, from *netio.Sockaddr) {
 	p.hand(pathMessage{from: *from, octets: append([]byte(nil), b...)})
 }
 
-// unknownTunnel takes the news of a G-PDU for a TEID that is not ours, from the uplink thread.
+// unknownTunnel takes the news of a G-PDU for a TEID that is not ours, from the uplink loop.
 func (p *path) unknownTunnel(teid uint32, from *netio.Sockaddr) {
 	if p.mayComplain() {
 		p.hand(pathMessage{from: *from, tunnel: teid})
 	}
 }
 
-// unsupportedExtension takes the news of an extension header that is not understood, from the uplink thread.
+// unsupportedExtension takes the news of an extension header that is not understood, from the uplink loop.
 func (p *path) unsupportedExtension(header *gtpu.Header, from *netio.Sockaddr) {
 	if p.mayComplain() {
 		copied := *header

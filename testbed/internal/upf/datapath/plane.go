@@ -1,6 +1,6 @@
-// Package datapath moves user packets between N3 (GTP-U) and a TUN device: one thread for each direction, each with
-// its own read loop, so that packets of a direction are never reordered. The loops take no locks and allocate nothing
-// per packet; everything that can grow is bounded.
+// Package datapath moves user packets between N3 (GTP-U) and a TUN device: one loop of system calls for each
+// direction, so that packets of a direction are never reordered. The loops take no locks and allocate nothing per
+// packet; everything that can grow is bounded.
 package datapath
 
 import (
@@ -45,11 +45,11 @@ type Plane struct {
 	downlink *downlink
 	path     *path
 	stopping atomic.Bool
-	threads  sync.WaitGroup
+	loops    sync.WaitGroup
 	failed   chan error
 }
 
-// Start starts the threads.
+// Start starts the loops.
 func Start(config Config) (*Plane, error) {
 	p := &Plane{
 		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(),
@@ -64,30 +64,30 @@ func Start(config Config) (*Plane, error) {
 		p.uplink.waker.Close()
 		return nil, fmt.Errorf("downlink: %w", err)
 	}
-	p.threads.Add(3)
-	go p.thread("uplink", p.uplink.run)
-	go p.thread("downlink", p.downlink.run)
-	go p.thread("path management", p.path.run)
+	p.loops.Add(3)
+	go p.loop("uplink", p.uplink.run)
+	go p.loop("downlink", p.downlink.run)
+	go p.loop("path management", p.path.run)
 	return p, nil
 }
 
-func (p *Plane) thread(name string, run func() error) {
-	defer p.threads.Done()
+func (p *Plane) loop(name string, run func() error) {
+	defer p.loops.Done()
 	if err := run(); err != nil {
 		p.failed <- fmt.Errorf("%s: %w", name, err)
 	}
 }
 
-// Failed delivers the error of a thread that could not go on, such as that of a TUN device that has been removed.
+// Failed delivers the error of a loop that could not go on, such as that of a TUN device that has been removed.
 func (p *Plane) Failed() <-chan error { return p.failed }
 
-// Stop stops the threads and waits for them.
+// Stop stops the loops and waits for them.
 func (p *Plane) Stop() {
 	p.stopping.Store(true)
 	p.uplink.waker.Wake()
 	p.downlink.waker.Wake()
 	close(p.path.stop)
-	p.threads.Wait()
+	p.loops.Wait()
 	p.uplink.waker.Close()
 	p.downlink.waker.Close()
 }

@@ -9,7 +9,7 @@ import (
 
 // consumeEvents turns what the data path has met into session reports.
 func (s *Server) consumeEvents() {
-	defer s.threads.Done()
+	defer s.loops.Done()
 	for {
 		select {
 		case <-s.stop:

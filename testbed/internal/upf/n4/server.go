@@ -1,9 +1,8 @@
 // Package n4 is the UPF's side of N4: PFCP (3GPP TS 29.244) over UDP, turning what a CP function asks for into rules
 // of the data path.
 //
-// One goroutine, on a thread of its own, reads requests and answers them; that is the path a Session Modification
-// takes. Timers and events of the data path come from other goroutines: one lock covers all state of the control
-// plane. No packet ever waits for it.
+// One loop reads requests and answers them; that is the path a Session Modification takes. Timers and events of the
+// data path come from other goroutines: one lock covers all state of the control plane. No packet ever waits for it.
 package n4
 
 import (
@@ -59,7 +58,7 @@ type Server struct {
 	waker    *netio.Waker
 	stop     chan struct{}
 	stopping atomic.Bool
-	threads  sync.WaitGroup
+	loops    sync.WaitGroup
 	counters counters
 
 	mu           sync.Mutex // covers what follows
@@ -80,7 +79,7 @@ func Start(config Config, plane *datapath.Plane) (*Server, error) {
 	}
 	s := newServer(config, plane)
 	s.waker = waker
-	s.threads.Add(2)
+	s.loops.Add(2)
 	go s.serve()
 	go s.consumeEvents()
 	return s, nil
@@ -101,7 +100,7 @@ func (s *Server) Stop() {
 	s.stopping.Store(true)
 	s.waker.Wake()
 	close(s.stop)
-	s.threads.Wait()
+	s.loops.Wait()
 	s.waker.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +117,7 @@ func (s *Server) Stop() {
 
 // serve reads and answers until Stop.
 func (s *Server) serve() {
-	defer s.threads.Done()
+	defer s.loops.Done()
 	var yielder netio.Yielder
 	buffer := make([]byte, maxMessage)
 	var from netio.Sockaddr

@@ -13,7 +13,7 @@ type Session struct {
 	SEID  uint64 // ours
 	rules atomic.Pointer[Rules]
 
-	// Buffer belongs to the downlink thread.
+	// Buffer belongs to the downlink loop.
 	Buffer Buffer
 }
 
