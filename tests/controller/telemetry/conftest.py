@@ -172,7 +172,7 @@ class Bench:
 @contextlib.contextmanager
 def _bench(**options: Any) -> Iterator[Bench]:
     try:
-        programs = PacketPrograms([NOWHERE], **options)
+        programs = PacketPrograms([NOWHERE], by_flow=True, **options)
     except ProbeError as error:
         pytest.skip(str(error))
     try:

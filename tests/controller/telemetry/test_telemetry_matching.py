@@ -242,7 +242,7 @@ def test_order_does_not_matter(bench: Any, packets: Any, order: str) -> None:
 
 
 def test_a_ring_that_is_overrun_forgets_the_oldest(bench: Any, packets: Any) -> None:
-    places = 8192
+    places = 16384
     for number in range(places + 100):
         bench.enter(packets.n3(packets.gtpu(numbered(packets, number))))
     for number in range(places + 100):

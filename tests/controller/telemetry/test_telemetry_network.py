@@ -55,7 +55,7 @@ def through(network: Any, packets: Any, count: int, gap_s: float = 0.0) -> bytes
 
 
 def test_every_packet_is_counted_and_matched(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
-    with PacketProbe([network.points()]) as probe:
+    with PacketProbe([network.points()], by_flow=True) as probe:
         inner = through(network, packets, 300)
         [one, rest] = probe.slices
         assert one["n3"]["packets"] == 300
@@ -239,7 +239,7 @@ def test_a_living_probe_is_left_alone(hook: str, network: Any, forwarder: Any, p
 
 
 def test_a_upf_that_restarts_is_measured_again(hook: str, network: Any, packets: Any, make_forwarder: Any) -> None:
-    with KernelSource([network.points(n6=False)]) as source:
+    with KernelSource([network.points(n6=False)], by_flow=True) as source:
         assert "no such device" in source.check()[0]  # it has not come up yet
         assert not source.measure().valid[0, 0]
         for teid in (1, 2):
