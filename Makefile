@@ -16,11 +16,12 @@ demo: .venv/.train ## train an agent in the simulator, compare it with the basel
 	-@$(MAKE) --no-print-directory live
 	$(BIN)/slicepilot demo
 
-# One thread for each of the two test processes. Go's tests come first.
-test: .venv/.dev ## run the tests (PYTEST_ARGS="-m 'not slow'" for the quick ones)
+# One thread for each of the two test processes. Go's tests come first; what measures real time comes last, by itself.
+test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
 	-@$(MAKE) --no-print-directory live
 	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not live" $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m live $(PYTEST_ARGS)
 
 lint: .venv/.dev ## check style and types
 	$(BIN)/ruff check .

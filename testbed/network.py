@@ -11,7 +11,7 @@ from typing import TypeVar
 from pyroute2 import NetlinkError, NetNS, netns
 
 from ..configs import ConfigError
-from ..controller.actuators.egress import EgressConfig, EgressRate
+from ..controller.actuators.egress import EgressRate
 from .journal import Journal
 from .layout import SINK_ADDRESS, UPLINK_ADDRESS, Layout, SlicePlan, netns_path
 from .processes import ProgramError
@@ -128,7 +128,7 @@ def _veth(socket: NetNS, peer_namespace: str, name: str, peer_name: str, peer: N
 
 
 def _index(socket: NetNS, name: str) -> int:
-    found = socket.link_lookup(ifname=name)
+    found = list(socket.link_lookup(ifname=name))
     if not found:
         raise OSError(f"interface {name!r} has gone")
     return int(found[0])
@@ -142,17 +142,18 @@ class Uplink:
     """The shared uplink's rate, a shaper on the router's side of it, that outlives this object.
 
     Args:
-        queue_ms: how long the queue before it may grow at ``rate_mbps``, the rate it has at first.
+        queue_ms: how long its queue may grow, at any rate.
     """
 
     def __init__(self, layout: Layout, rate_mbps: float, queue_ms: float) -> None:
-        packets = max(2, round(rate_mbps * 1e3 * queue_ms / (8 * UPLINK_MTU)))
-        self._shaper = EgressRate("uplink", netns_path(layout.router), EgressConfig(queue_packets=packets))
-        self._shaper.set(rate_mbps)
+        self._queue_ms = queue_ms
+        self._shaper = EgressRate("uplink", netns_path(layout.router))
+        self.set_rate(rate_mbps)
 
     def set_rate(self, rate_mbps: float) -> None:
         """Set the rate, in a few microseconds; raises ActuatorError."""
         self._shaper.set(rate_mbps)
+        self._shaper.set_queue(max(2, round(rate_mbps * 1e3 * self._queue_ms / (8 * UPLINK_MTU))))
 
     def close(self) -> None:
         """Release the socket; the rate stays."""

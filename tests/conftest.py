@@ -2,11 +2,22 @@
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+TESTS = Path(__file__).parent
+# What measures real time: it runs by itself, after everything else (see the Makefile).
+LIVE = (TESTS / "testbed", TESTS / "controller")
 REQUIRE_LIVE = os.environ.get("SLICEPILOT_REQUIRE_LIVE") == "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that measure real time."""
+    for item in items:
+        if item.path.name != "test_cli.py" and any(item.path.is_relative_to(folder) for folder in LIVE):
+            item.add_marker(pytest.mark.live)
 
 
 @pytest.hookimpl(wrapper=True)

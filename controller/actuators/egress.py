@@ -135,6 +135,12 @@ class EgressRate:
         rate = int.from_bytes(options[TCA_HTB_RATE64], "little") if TCA_HTB_RATE64 in options else 0
         return mbps(rate or HTB_OPT.unpack_from(parms)[5])
 
+    def set_queue(self, packets: int) -> None:
+        """Set how many packets may wait before the shaper; raises ActuatorError."""
+        limit = attribute(TCA_OPTIONS, FIFO_LIMIT.pack(packets))
+        change = attribute(TCA_KIND, b"pfifo\0") + limit
+        self._qdisc.send(RTM_NEWQDISC, 0, QUEUE, CLASS, change, f"queue of {packets} packets")
+
     def restore(self) -> None:
         """Take the shaper off: the device has its default qdisc again. A device that is gone is not an error."""
         self._qdisc.remove()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..telemetry.pfcp import PfcpProbe
     from ..telemetry.source import KernelSource
 
+IDLE_S = 60.0  # a flow without a packet for so long may lose its place to another
 DRAIN_S = 0.05  # between two looks at the events: a ring buffer holds 32,000
 
 
@@ -61,7 +62,7 @@ def probe(
             from ..telemetry.source import KernelSource
 
             points = [points_of(upf, devices) for upf in _distinct(upfs)]
-            source = stack.enter_context(KernelSource(points, report_every=sample if csv else 0))
+            source = stack.enter_context(KernelSource(points, report_every=sample if csv else 0, by_flow=True))
             pfcp = None
             if any(one.n4 for one in points):
                 pfcp = stack.enter_context(PfcpProbe(points, report=pfcp_csv is not None))
@@ -111,9 +112,11 @@ def _watch(
 
     from ..signals import StopRequest
     from ..telemetry.errors import ProbeError
+    from ..telemetry.flows import IdleFlows
     from ..telemetry.summary import summary
 
-    started = time.monotonic()
+    idle, swept = IdleFlows(source.packets), time.monotonic()
+    started = swept
     end = float("inf") if duration is None else started + duration
     shown = started
     gone: list[str] = []
@@ -130,6 +133,9 @@ def _watch(
             if time.monotonic() < min(shown + interval, end):
                 continue
             shown += interval
+            if shown - swept > IDLE_S:
+                swept = shown
+                idle.free()
             gone = _check(source, pfcp)
             if not as_json:
                 table = _table(source, pfcp)
@@ -141,11 +147,11 @@ def _watch(
 
 
 def _check(source: KernelSource, pfcp: PfcpProbe | None) -> list[str]:
-    """What ends the measurement: that no slice is left to measure. What comes back is attached again."""
+    """What ends the measurement: that no UPF is left to measure. What comes back is attached again."""
     missing = source.check()
     if pfcp is not None:
         pfcp.places.heal()
-    return [] if source.measurable else missing
+    return [] if source.reachable else missing
 
 
 def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from . import layout
 from .packets import PacketProbe
 
+SCARCE = 0.75  # of the places: beyond, new flows do not find one near where they look
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -60,11 +62,11 @@ class IdleFlows:
         self._packets: npt.NDArray[np.uint64] | None = None
 
     def free(self) -> int:
-        """Forget flows that had no packet since the last call; returns how many."""
+        """Where places are getting scarce, forget flows that had no packet since the last call; returns how many."""
         probe, before = self._probe, self._packets
         now = probe.flows["packets"].copy()
         freed = np.array([], np.intp)
-        if before is not None:
+        if before is not None and np.count_nonzero(probe.flow_keys) > SCARCE * layout.FLOWS:
             freed = np.flatnonzero((probe.flow_keys != 0) & (now == before))
             probe.flow_keys[freed] = 0
             probe.flows[freed] = np.zeros(1, layout.FLOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -55,7 +56,10 @@ class Places:
             attachment = self._attached.get(place)
             if attachment is not None and attachment.lost() is None:
                 continue
-            self._attached.pop(place, None)
+            if attachment is not None:
+                del self._attached[place]
+                with contextlib.suppress(ProbeError):  # what was replaced may be there still, under no name
+                    attachment.detach()
             try:
                 self._attach(place)
             except ProbeError as error:

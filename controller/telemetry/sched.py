@@ -15,6 +15,8 @@ from .errors import ProbeError
 from .libbpf import BpfObject, Map, RunStats, run_stats
 from .objects import FOLDER, mapped
 
+BTF = Path("/sys/kernel/btf/vmlinux")
+
 
 class SchedProbe:
     """CPU time and run-queue delay of slices, and idle time of the CPUs.
@@ -34,6 +36,8 @@ class SchedProbe:
 
     def __init__(self, groups: Sequence[Path | None], windows: Map) -> None:
         self._groups = tuple(groups)
+        if not BTF.exists():
+            raise ProbeError(f"this kernel does not describe itself ({BTF} is missing): it needs CONFIG_DEBUG_INFO_BTF")
         versions = {cgroups.unified(group) for group in groups if group}
         if len(versions) > 1:
             raise ConfigError("cgroups = both versions; accepted: all of version 1, or all of version 2")

@@ -34,7 +34,7 @@ class KernelSource:
     Args:
         points: one per slice, in order. Either all slices have an N6 point or none has.
         sample_every: time one packet in that many; counts stay exact.
-        report_every: put one packet in that many into ``packets.events``; 0: none.
+        report_every, by_flow: see `PacketPrograms`.
         uplink_mbps: rate of the shared uplink, for ``uplink_use_ratio``; inf: it reads 0.
 
     Raises:
@@ -48,10 +48,11 @@ class KernelSource:
         *,
         sample_every: int = 1,
         report_every: int = 0,
+        by_flow: bool = False,
         uplink_mbps: float = float("inf"),
     ) -> None:
         self.packets = PacketProbe(
-            points, sample_every=sample_every, report_every=report_every, uplink_mbps=uplink_mbps
+            points, sample_every=sample_every, report_every=report_every, by_flow=by_flow, uplink_mbps=uplink_mbps
         )
         try:
             self.sched = SchedProbe([one.cgroup for one in points], self.packets.windows)
@@ -75,6 +76,7 @@ class KernelSource:
         self._pack_head = struct.Struct(f"={self._head}f").pack_into
         self._tail_offset = buffer.itemsize * (self._head + slices)
         self._pack_tail = struct.Struct(f"={ROWS * slices + NODE_ROWS - self._head}f").pack_into
+        self._reachable = True
         self.measure()
 
     def __enter__(self) -> KernelSource:
@@ -112,14 +114,15 @@ class KernelSource:
         """
         lost = self.packets.places.heal()
         away = {place.point for place in lost}
+        self._reachable = any(one.n3 not in away for one in self.packets.points)
         for index, one in enumerate(self.packets.points):
             self._telemetry.valid[index] = not away & {one.n3, one.n6 or one.tun}
         return [*lost.values(), *self.sched.refresh()]
 
     @property
-    def measurable(self) -> bool:
-        """Could any slice be measured when `check` last looked?"""
-        return bool(self._telemetry.valid.any())
+    def reachable(self) -> bool:
+        """Was any slice's N3 there when `check` last looked? A UPF's own devices come and go when it restarts."""
+        return self._reachable
 
     def close(self) -> None:
         """Detach and unload everything."""

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Packets between N3 and the last point, one ring a slice: N3 writes records one after the other, a later point reads on from
- * where it was. Packets leave in about the order in which they came, so the next record is the right one, and as eight
- * lie in a cache line, only every eighth has to be fetched from the CPU that wrote it: a fetch takes longer than all the rest
- * (220 ns of 360 were measured with a hash table in its place).
+ * Packets between N3 and the last point, one ring a slice: N3 writes records one after the other, a later point reads
+ * on from where it was. Packets leave in about the order in which they came, so the next record is the right one, and
+ * as eight lie in a cache line, only every eighth has to be fetched from the CPU that wrote it: a fetch takes longer
+ * than all the rest (220 ns of 360 were measured with a hash table in its place).
  *
- * A packet whose record is not among the next few, because others were dropped or overtaken, is found by hash: records with
- * equal low bits of the hash are chained, the youngest first. A record is overwritten after PLACES younger ones; its packet
- * is missed if it is inside for longer. No locks: two CPUs that chain at the same moment may lose one from the chain, not
- * from the ring.
+ * A packet whose record is not among the next few, because others were dropped or overtaken, is found by hash: records
+ * with equal low bits of the hash are chained, the youngest first. A record is overwritten after PLACES younger ones;
+ * its packet is missed if it is inside for longer. No locks: two CPUs that chain at the same moment may lose one from
+ * the chain, not from the ring.
  */
 #pragma once
 
 #include "layout.h"
 
-#define PLACES 8192 /* a power of two up to 2^16: packets a UPF may hold */
+#define PLACES 16384 /* a power of two up to 2^16: 164 ms at 100,000 packets a second */
 #define AHEAD 8 /* records looked at before the chain */
 #define STEPS 8 /* links followed: more than PLACES hashes share but rarely */
 
@@ -60,7 +60,8 @@ static __always_inline void flight_enter(__u32 slice, __u32 number, __u64 hash, 
 }
 
 /*
- * The record of a packet; 0 when there is none. `next`: the place behind the last one that this point found, its own to keep.
+ * The record of a packet; 0 when there is none. `next`: the place behind the last one that this point found, its own to
+ * keep.
  */
 static __always_inline __u64 flight_find(__u32 slice, __u64 hash, __u32 *next)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Which flow a packet belongs to, and which slice a UE address belongs to: learned at N3, in open-addressed tables of words
- * without locks. A reader may clear a word of `flow_keys` to free an idle flow (and finds a flow twice when that made a hole
- * before it).
+ * Which flow a packet belongs to, and which slice a UE address belongs to: learned at N3, in open-addressed tables of
+ * words without locks. A reader may clear a word of `flow_keys` to free an idle flow (and finds a flow twice when that
+ * made a hole before it).
  */
 #pragma once
 
@@ -35,8 +35,9 @@ static __always_inline __u32 flow_of(__u64 key)
 }
 
 /*
- * UE address -> slice, so that a packet is counted to its slice behind a shared uplink whether or not it was sampled. Word:
- * 48 bits of the address's hash, then slice + 1. When a neighbourhood is full the newest address takes its first place.
+ * UE address -> slice, so that a packet is counted to its slice behind a shared uplink whether or not it was sampled.
+ * Word: 48 bits of the address's hash, then slice + 1. When a neighbourhood is full the newest address takes its first
+ * place.
  */
 #define UES 16384
 

@@ -2,8 +2,8 @@
 /*
  * From a frame to its IP packet, and from an outer IP packet to the payload of UDP.
  *
- * Outer packets of more than one fragment: the first one is read, it holds all that is needed; the others are passed over.
- * IPv6 extension headers before an outer UDP header are not walked (GTP-U and PFCP peers send none).
+ * Outer packets of more than one fragment: the first one is read, it holds all that is needed; the others are passed
+ * over. IPv6 extension headers before an outer UDP header are not walked (GTP-U and PFCP peers send none).
  */
 #pragma once
 

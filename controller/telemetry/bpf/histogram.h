@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Log-linear histogram of nanoseconds: 16 buckets per octave, so a bucket is at most 1/16 = 6.25% as wide as its lower
- * edge from 1.024 us on; below that buckets are 64 ns wide. The last bucket ends at 2^37 ns (137 s) and takes all above.
+ * edge from 1.024 us on; below that buckets are 64 ns wide. The last bucket ends at 2^37 ns (137 s) and takes all
+ * above.
  */
 #pragma once
 

@@ -2,10 +2,10 @@
 /*
  * A hash that tells an IP packet from others wherever it is seen on its way.
  *
- * Hashed: addresses, protocol, total length, fragment identification and offset, ports or the rest of the transport header,
- * and the first 32 bytes of the payload (36 where less than 8 follow). Left out is what a forwarder may change: TTL, hop
- * limit, DSCP and ECN, flow label, checksums. With DF set and an IP id of 0 the payload tells packets apart: sequence numbers
- * and time stamps of RTP, QUIC, TCP and the like lie in its first bytes.
+ * Hashed: addresses, protocol, total length, fragment identification and offset, ports or the rest of the transport
+ * header, and the first 32 bytes of the payload (36 where less than 8 follow). Left out is what a forwarder may change:
+ * TTL, hop limit, DSCP and ECN, flow label, checksums. With DF set and an IP id of 0 the payload tells packets apart:
+ * sequence numbers and time stamps of RTP, QUIC, TCP and the like lie in its first bytes.
  */
 #pragma once
 

@@ -27,8 +27,8 @@ enum exit_point { AT_TUN, AT_N6, EXIT_POINTS };
 #define CLASS_BARE_IP 0x8000 /* packets start with the IP header (TUN) */
 
 /*
- * `mark_ns`: when the first sampled packet of each of the last MARKS milliseconds with any arrived, in a ring by time. With
- * `last_left_ns` it tells since when packets wait inside the UPF, also while none comes out: see window.h.
+ * `mark_ns`: when the first sampled packet of each of the last MARKS milliseconds with any arrived, in a ring by time.
+ * With `last_left_ns` it tells since when packets wait inside the UPF, also while none comes out: see window.h.
  */
 #define MARKS 8
 #define MARK_SHIFT 20 /* 2^20 ns: about a millisecond */
@@ -36,7 +36,7 @@ enum exit_point { AT_TUN, AT_N6, EXIT_POINTS };
 struct n3_counters {
 	__u64 packets;
 	__u64 bytes; /* of inner IP packets, as everywhere */
-	__u64 malformed; /* G-PDUs whose inner packet makes no sense */
+	__u64 malformed; /* no GTP-U on its port, or an inner packet that makes no sense */
 	__u64 other; /* GTP-U messages that carry no IP packet */
 	__u64 sampled; /* packets that are timed, where not all are */
 	__u64 mark_ns[MARKS] CACHE_LINE;
@@ -119,8 +119,8 @@ struct sched_stats {
 };
 
 /*
- * Tasks that wait, in one word so that a reader never sees one half changed: their number above bit 52, below it the sum of
- * when each began to wait, in 1024 ns since the programs were loaded.
+ * Tasks that wait, in one word so that a reader never sees one half changed: their number above bit 52, below it the
+ * sum of when each began to wait, in 1024 ns since the programs were loaded.
  */
 #define WAITER_SHIFT 52
 #define WAIT_UNIT_SHIFT 10

@@ -2,8 +2,9 @@
 /*
  * Packets of each slice at N3 ingress, at the TUN device and at N6: how many, how many bytes, how long they took.
  *
- * A packet is stamped at N3 under a hash of its inner packet and looked up at the later points. The programs change nothing
- * and pass every packet on to the next filter.
+ * A packet is stamped at N3 under a hash of its inner packet and looked up at the later points. The programs change
+ * nothing and pass every packet on to the next filter. Where a device merges packets before the hook (GRO), the single
+ * ones cannot be seen there.
  */
 #include "flight.h"
 #include "flows.h"
@@ -28,6 +29,7 @@ const volatile struct {
 	__u32 report_up_to; /* likewise for packet events */
 	__u32 report; /* are there packet events? */
 	__u32 last; /* exit point where packets are last seen */
+	__u32 flows; /* are there figures by flow? */
 	__u64 uplink_bits_per_s; /* 0: unknown */
 } config SEC(".rodata.packets");
 
@@ -80,6 +82,30 @@ static __always_inline void mark(struct n3_counters *n3, __u64 now)
 		WRITE_ONCE(*mark_ns, now);
 }
 
+/* Returns the flow's index. */
+static __always_inline __u32 enter_flow(__u64 key, __u32 bytes)
+{
+	__u32 flow = flow_of(key);
+	struct flow_stats *f = flow_stats_of(flow);
+
+	if (f) {
+		ADD(f->packets, 1);
+		ADD(f->bytes, bytes);
+	}
+	return flow;
+}
+
+static __always_inline void leave_flow(__u32 flow, enum exit_point at, __u32 bytes, __u64 delay)
+{
+	struct flow_stats *f = flow_stats_of(flow);
+
+	if (!f)
+		return;
+	record(f->delay[at], delay);
+	if (at == config.last)
+		ADD(f->carried_bytes, bytes);
+}
+
 SEC("tc")
 int n3_ingress(struct __sk_buff *skb)
 {
@@ -87,7 +113,6 @@ int n3_ingress(struct __sk_buff *skb)
 	struct tunnel tunnel = {};
 	struct inner inner = {};
 	struct slice_stats *s;
-	struct flow_stats *f;
 	struct udphdr udp;
 	struct cursor c;
 	__u64 now, number;
@@ -118,12 +143,7 @@ int n3_ingress(struct __sk_buff *skb)
 	number = ADD(s->n3.packets, 1);
 	ADD(s->n3.bytes, inner.bytes);
 	ue_learn(inner.ue, slice);
-	flow = flow_of(flow_key(slice, tunnel.teid, tunnel.qfi));
-	f = flow_stats_of(flow);
-	if (f) {
-		ADD(f->packets, 1);
-		ADD(f->bytes, inner.bytes);
-	}
+	flow = config.flows ? enter_flow(flow_key(slice, tunnel.teid, tunnel.qfi), inner.bytes) : FLOWS;
 	if (config.sample_up_to != EVERY_PACKET) {
 		if (!chosen(inner.hash, config.sample_up_to))
 			return TC_ACT_UNSPEC;
@@ -156,7 +176,6 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 	__u32 class = skb->tc_classid;
 	struct inner inner = {};
 	struct slice_stats *s;
-	struct flow_stats *f;
 	struct cursor c;
 	int slice = class & CLASS_SLICE;
 	__u64 now, delay, found;
@@ -186,13 +205,10 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 	delay = delay_of(found, now);
 	record(s->delay[at], delay);
 	WRITE_ONCE(s->exit[at].last_left_ns, now - delay + (1 << UNIT_SHIFT)); /* rounded up: not before its mark */
-	f = flow_stats_of(found & FLOW_MASK);
-	if (f)
-		record(f->delay[at], delay);
+	if (config.flows)
+		leave_flow(found & FLOW_MASK, at, inner.bytes, delay);
 	if (at != config.last)
 		return;
-	if (f)
-		ADD(f->carried_bytes, inner.bytes);
 	if (config.report && chosen(inner.hash, config.report_up_to) && !report(slice, inner.bytes, now - delay, now))
 		ADD(s->exit[at].unreported, 1);
 }

@@ -2,8 +2,9 @@
 /*
  * PFCP (3GPP TS 29.244) on N4: how long requests take to be answered, by type of request.
  *
- * Seen at the interface, in both directions. An answer belongs to the request of the same peers with the same sequence number
- * (7.2.2.2) whose type it answers (table 7.3-1). Of several messages in one datagram (bundling, 5.5A) the first is read.
+ * Seen at the interface, in both directions. An answer belongs to the request of the same peers with the same sequence
+ * number (7.2.2.2) whose type it answers (table 7.3-1). Of several messages in one datagram (bundling, 5.5A) the first
+ * is read.
  */
 #include "headers.h"
 #include "histogram.h"

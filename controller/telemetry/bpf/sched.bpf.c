@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What the CPUs do for each slice: CPU time its tasks used, and how long they waited on a run queue, after a wake-up or after
- * they were preempted or throttled. Idle time of the CPUs too.
+ * What the CPUs do for each slice: CPU time its tasks used, and how long they waited on a run queue, after a wake-up or
+ * after they were preempted or throttled. Idle time of the CPUs too.
  */
 #include "kernel.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Tells a program where it runs, for hooks that cannot (TCX): sets the class as a clsact filter's TCA_BPF_CLASSID would, and
- * jumps. One of these is loaded for each hook; what it jumps to is shared.
+ * Tells a program where it runs, for hooks that cannot (TCX): sets the class as a clsact filter's TCA_BPF_CLASSID
+ * would, and jumps. One of these is loaded for each hook; what it jumps to is shared.
  */
 #include "types.h"
 

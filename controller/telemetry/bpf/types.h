@@ -17,7 +17,7 @@
 
 /*
  * The sources may be used under either licence of the line at their top. The kernel lets a program use GPL-only helpers
- * (reading kernel structures, ring buffers) when the licence it declares is one that it counts as compatible with the GPL
- * (include/linux/license.h): "GPL" is what GPL-2.0-only is called there.
+ * (reading kernel structures, ring buffers) when the licence it declares is one that it counts as compatible with the
+ * GPL (include/linux/license.h): "GPL" is what GPL-2.0-only is called there.
  */
 #define DECLARE_LICENSE char LICENSE[] SEC("license") = "GPL"

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * What a slice's packets did since the last reading: rates, delay quantiles, loss, backlog.
- *
- * Computed here and not by the reader because a control loop asks every few milliseconds: one system call and 1 us a slice,
- * where NumPy takes fifty small calls.
- */
+/* What a slice's packets did since the last reading: rates, delay quantiles, loss, backlog. */
 #pragma once
 
 #include "histogram.h"
@@ -40,32 +35,30 @@ static __always_inline struct packet_reading *reading_of(__u32 slice)
 	return bpf_map_lookup_elem(&readings, &slice);
 }
 
-/* Reads a histogram; returns how many values are new. Most pairs of buckets have got none, and are passed over. */
+/* Reads a histogram; returns how many values are new. */
 static __always_inline __u32 read_histogram(const __u32 *histogram, struct packet_reading *r)
 {
 	__u32 total = 0;
 
 	for (__u32 octave = 0; octave < OCTAVES; octave++) {
-		__u32 added = 0;
+		__u32 in_octave = 0;
 
-		for (__u32 i = octave << SUB_SHIFT; i < (octave + 1) << SUB_SHIFT; i += 2) {
-			__u64 now = READ_ONCE(*(__u64 *)&histogram[i]);
-			__u64 before = *(__u64 *)&r->delay[i];
+		for (__u32 i = octave << SUB_SHIFT; i < (octave + 1) << SUB_SHIFT; i++) {
+			__u32 now = READ_ONCE(histogram[i]);
 
-			r->added[i] = (__u32)now - (__u32)before;
-			r->added[i + 1] = (now >> 32) - (before >> 32);
-			added += r->added[i] + r->added[i + 1];
-			*(__u64 *)&r->delay[i] = now;
+			r->added[i] = now - r->delay[i];
+			r->delay[i] = now;
+			in_octave += r->added[i];
 		}
-		r->octave[octave] = added;
-		total += added;
+		r->octave[octave] = in_octave;
+		total += in_octave;
 	}
 	return total;
 }
 
 /*
- * The value that `percent` of the last window's `total` (not 0) do not exceed, interpolated inside its bucket. Not static, so
- * that the verifier checks it once and not where it is called.
+ * The value that `percent` of the last window's `total` (not 0) do not exceed, interpolated inside its bucket. Not
+ * static, so that the verifier checks it once and not where it is called.
  */
 __noinline __u64 quantile_ns(__u32 slice, __u32 percent, __u32 total)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What happened between the last two calls of the programs that measure, as a reader wants it: rows of slices, then what
- * concerns the node, all in millionths of the unit in the row's name.
+ * What happened between the last two calls of the programs that measure, as a reader wants it: rows of slices, then
+ * what concerns the node, all in millionths of the unit in the row's name.
  *
- * Worked out here and not by the reader, because a control loop asks every few milliseconds, when its caches are cold: a
- * system call touches less memory than the dozens of array operations that it replaces.
+ * Worked out here and not by the reader, because a control loop asks every few milliseconds, when its caches are cold:
+ * a system call touches less memory than the dozens of array operations that it replaces.
  */
 #pragma once
 

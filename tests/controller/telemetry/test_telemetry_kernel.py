@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slicepilot.controller.telemetry import clsact, libbpf, objects, packets
+from slicepilot.controller.telemetry import clsact, libbpf, objects, packets, sched
 from slicepilot.controller.telemetry.errors import ProbeError
 from slicepilot.controller.telemetry.layout import AT_N6, PACKET_EVENT
 from slicepilot.controller.telemetry.libbpf import BpfObject
@@ -37,6 +37,12 @@ def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libbpf, "LIBRARY", "libbpf.so.99")
     with pytest.raises(ProbeError, match=r"libbpf\.so\.99 is missing: install libbpf 1\.x"):
         libbpf._Library()
+
+
+def test_a_kernel_that_does_not_describe_itself(monkeypatch: pytest.MonkeyPatch, bench: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(sched, "BTF", tmp_path / "vmlinux")
+    with pytest.raises(ProbeError, match="needs CONFIG_DEBUG_INFO_BTF"):
+        sched.SchedProbe([None], bench.programs.windows)
 
 
 def compiled(source: str, folder: Path) -> Path:

@@ -279,16 +279,21 @@ def test_flows_beyond_the_table_are_counted_to_the_slice(bench: Any, packets: An
     assert all(flow.packets == 1 for flow in known)
 
 
-def test_idle_flows_make_room(bench: Any, packets: Any) -> None:
+def test_idle_flows_make_room_when_places_are_scarce(bench: Any, packets: Any) -> None:
     inner = packets.ipv4(packets.udp(bytes(20)))
     idle = flows.IdleFlows(bench.programs)
+    idle.free()
     bench.enter(packets.n3(packets.gtpu(inner, 1)))
-    assert idle.free() == 0
-    bench.enter(packets.n3(packets.gtpu(inner, 2)))
-    assert idle.free() == 1
-    assert [flow.teid for flow in flows.read(bench.programs)] == [2]
+    idle.free()
+    assert idle.free() == 0  # there is room
+    for teid in range(2, 1000):
+        bench.enter(packets.n3(packets.gtpu(inner, teid)))
+    assert idle.free() == 1  # the first had none since
     bench.enter(packets.n3(packets.gtpu(inner, 1)))
-    assert [(flow.teid, flow.packets) for flow in flows.read(bench.programs)] == [(1, 1), (2, 1)]
+    assert idle.free() > 700
+    bench.enter(packets.n3(packets.gtpu(inner, 1)))
+    bench.enter(packets.n3(packets.gtpu(inner, 5)))
+    assert [(flow.teid, flow.packets) for flow in flows.read(bench.programs)] == [(1, 2), (5, 1)]
 
 
 def test_many_ue_addresses(bench: Any, packets: Any) -> None:
