@@ -129,11 +129,12 @@ func TestNoAllocationPerPacket(t *testing.T) {
 	}
 }
 
-// The work ends when less is left than reading the clock takes. The median counts: a host that takes the CPU away from a virtual machine makes single figures long.
+// The work ends when less is left than reading the clock takes, which was measured once and may have been dear just then.
+// The median counts: a host that takes the CPU away from a virtual machine makes single figures long.
 func TestBurnIsCPUTime(t *testing.T) {
 	for _, want := range []time.Duration{10 * time.Microsecond, 100 * time.Microsecond, time.Millisecond} {
 		least, median := burnTimes(want, 101)
-		if least < want-time.Microsecond || median > want*5/4+3*time.Microsecond {
+		if least < want*9/10-time.Microsecond || median > want*5/4+3*time.Microsecond {
 			t.Errorf("%s of work took at least %s, in the median %s of CPU time", want, least, median)
 		}
 	}
