@@ -12,6 +12,7 @@ from pyroute2 import NetlinkError, NetNS, netns
 
 from ..configs import ConfigError
 from ..controller.actuators.egress import EgressRate
+from .interrupts import uninterrupted
 from .journal import Journal
 from .layout import SINK_ADDRESS, UPLINK_ADDRESS, Layout, SlicePlan, netns_path
 from .processes import ProgramError
@@ -90,7 +91,8 @@ def _make_namespace(name: str, journal: Journal) -> None:
             f"network namespace {name!r} exists and is not this testbed's; accepted: another name for the testbed"
         )
     journal.record("netns", name=name)
-    netns.create(name)
+    with uninterrupted():  # it works in a child process, which would go on
+        netns.create(name)
 
 
 def _set_sysctls() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from . import cgroups, network
+from .interrupts import uninterrupted
 from .journal import Journal
 from .layout import STATE_FOLDER
 from .processes import ProcessId
@@ -40,7 +37,7 @@ def take_down(name: str) -> bool:
 def remove_all(journal: Journal) -> None:
     """Newest first: programs, namespaces, cgroups. Goes on over single failures and raises the first in the end."""
     failures: list[OSError] = []
-    with _uninterrupted():
+    with uninterrupted():
         for entry in reversed(journal.entries()):
             try:
                 _remove(entry)
@@ -49,22 +46,6 @@ def remove_all(journal: Journal) -> None:
         if failures:
             raise failures[0]
         journal.forget()
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """A Ctrl-C meanwhile is raised at the end: half a removal would leave the other half behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread only
-        return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 def _remove(entry: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from ..controller.actuators.cgroup import CpuHierarchy
 from ..controller.actuators.kernel_file import ActuatorError
 from ..env.slices import FloatArray
 from . import cgroups, network
+from .interrupts import uninterrupted
 from .journal import Journal
 from .layout import GTPU_PORT, PFCP_PORT, STATE_FOLDER, Layout, SlicePlan
 from .processes import ProcessId, Program, binary, spawn
@@ -142,8 +143,9 @@ class Testbed:
 
     def start(self, name: str, namespace: str, arguments: Sequence[str | Path], **options: Any) -> Program:
         """Start a program as `spawn` does, on record."""
-        program = spawn(name, namespace, arguments, self.log_folder, **options)
-        self.journal.record("process", program=name, **dataclasses.asdict(program.process))
+        with uninterrupted():  # what runs is on record
+            program = spawn(name, namespace, arguments, self.log_folder, **options)
+            self.journal.record("process", program=name, **dataclasses.asdict(program.process))
         return program
 
     def _spawn_upf(self, plan: SlicePlan) -> Program:

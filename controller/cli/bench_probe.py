@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +19,10 @@ if TYPE_CHECKING:
 
 SATURATING_PPS = 600_000  # more than a UPF forwards on one CPU
 COSTS_S = 2.0
-# How the saturated UPF is measured: not at all; as by the control loop, at N3 and N6; at the TUN device and by flow
-# too.
+WARM_UP_S = 0.9  # until the load is there and the probe has seen how much it is
+READ_EVERY_S = 0.05
+# How the saturated UPF is measured: not at all; as by the control loop, at N3 and N6; every packet, at the TUN device
+# too, and by flow.
 MODES = ("without", "loop", "all")
 
 
@@ -116,17 +122,43 @@ def _saturated(upf: BenchUpf, mode: str, seconds: float) -> tuple[float, float]:
 
     A saturated UPF's throughput is what its CPU allows, whoever else takes turns on it.
     """
-    from ..telemetry.packets import PacketProbe
-
-    everything = mode == "all"
-    probe = PacketProbe([upf.points(tun=everything)], by_flow=everything) if mode != "without" else None
-    with probe or contextlib.nullcontext():
+    with _measured(upf, mode), ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(upf.send, SATURATING_PPS, WARM_UP_S + seconds)
+        time.sleep(WARM_UP_S)
         before, used_s = upf.received(), upf.cpu_s()
-        sent = upf.send(SATURATING_PPS, seconds)
+        time.sleep(0.9 * seconds)
         through, used_s = upf.received() - before, upf.cpu_s() - used_s
+        sent = sending.result() * 0.9 * seconds / (WARM_UP_S + seconds)
     if not through:
         raise RuntimeError("bench probe: the UPF let nothing through")
     return 1e9 * used_s / through, through / sent
+
+
+@contextlib.contextmanager
+def _measured(upf: BenchUpf, mode: str) -> Iterator[None]:
+    """Measure meanwhile, and read now and then: the probe thins out what it times only where somebody reads."""
+    from ..telemetry.packets import PacketProbe
+    from ..telemetry.source import TIMED_PER_S
+
+    if mode == "without":
+        yield
+        return
+    everything = mode == "all"
+    timed_per_s = 0 if everything else TIMED_PER_S
+    with PacketProbe([upf.points(tun=everything)], timed_per_s=timed_per_s, by_flow=everything) as probe:
+        stop = threading.Event()
+
+        def read() -> None:
+            while not stop.wait(READ_EVERY_S):
+                probe.measure()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            reader.join()
 
 
 def _losses(costs_ns: dict[str, list[float]]) -> dict[str, Any]:

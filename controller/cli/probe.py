@@ -62,7 +62,9 @@ def probe(
             from ..telemetry.source import KernelSource
 
             points = [points_of(upf, devices) for upf in _distinct(upfs)]
-            source = stack.enter_context(KernelSource(points, report_every=sample if csv else 0, by_flow=True))
+            source = stack.enter_context(
+                KernelSource(points, report_every=sample if csv else 0, timed_per_s=0, by_flow=True)
+            )
             pfcp = None
             if any(one.n4 for one in points):
                 pfcp = stack.enter_context(PfcpProbe(points, report=pfcp_csv is not None))

@@ -29,7 +29,7 @@ N3 = np.dtype(
         ("bytes", "u8"),
         ("malformed", "u8"),
         ("other", "u8"),
-        ("sampled", "u8"),
+        ("timed", "u8"),
         ("", "V24"),
         ("mark_ns", "u8", MARKS),
     ]
@@ -45,7 +45,8 @@ EXIT = np.dtype(
         ("", "V20"),
     ]
 )
-SLICE = np.dtype([("n3", N3), ("exit", EXIT, 2), ("delay", "u4", (2, BUCKETS))])
+TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("", "V56")])
+SLICE = np.dtype([("n3", N3), ("timing", TIMING), ("exit", EXIT, 2), ("delay", "u4", (2, BUCKETS))])
 FLOW = np.dtype(
     [
         ("packets", "u8"),

@@ -16,6 +16,8 @@ from .places import Place, Places
 from .points import NetPoint, SlicePoints
 from .ringbuf import RingBuffer
 
+MOST = 1 << 20  # of one packet in so many, and of packets per second
+
 
 class PacketPrograms:
     """The packet programs and their memory, loaded but not attached.
@@ -24,6 +26,8 @@ class PacketPrograms:
         points: one per slice, in order.
         sample_every: time one packet in that many, the same ones at all points; counts stay exact.
         report_every: one packet in that many also goes into the ring buffer `events`; 0: none.
+        timed_per_s: time about so many packets of a slice per second at most, by timing every second, fourth and so on
+            of more; decided when `measure` is called. 0: as many as there are.
         by_flow: keep figures by flow too; costs each packet some 20 ns at each point.
         uplink_mbps: rate of the shared uplink; inf: unknown, its use reads 0.
 
@@ -45,14 +49,13 @@ class PacketPrograms:
         *,
         sample_every: int = 1,
         report_every: int = 0,
+        timed_per_s: int = 0,
         by_flow: bool = False,
         uplink_mbps: float = float("inf"),
     ) -> None:
         if not 1 <= len(points) <= layout.MAX_SLICES:
             raise ConfigError(f"slices = {len(points)}; accepted: 1 to {layout.MAX_SLICES}")
-        for name, value, least in (("sample_every", sample_every, 1), ("report_every", report_every, 0)):
-            if not least <= value <= 1 << 20:
-                raise ConfigError(f"{name} = {value}; accepted: {least} to {1 << 20}")
+        _check_rates(sample_every, report_every, timed_per_s)
         if len({one.n6 is None for one in points}) > 1:
             raise ConfigError("n6 = given for some slices only; accepted: for all of them, or for none")
         if not uplink_mbps > 0:
@@ -60,7 +63,7 @@ class PacketPrograms:
         self.points = tuple(points)
         self.object = BpfObject(
             FOLDER / "packets.bpf.o",
-            {".rodata.packets": _constants(points, sample_every, report_every, by_flow, uplink_mbps)},
+            {".rodata.packets": _constants(points, sample_every, report_every, timed_per_s, by_flow, uplink_mbps)},
             {
                 "slices": len(points) + 1,
                 "readings": len(points),
@@ -69,7 +72,8 @@ class PacketPrograms:
             },
         )
         try:
-            self.slices = mapped(self.object, "slices", layout.SLICE)
+            self.slices = mapped(self.object, "slices", layout.SLICE, writable=True)
+            self.slices["timing"]["enter_up_to"] = self.slices["timing"]["leave_up_to"] = _up_to(sample_every)
             self.windows = self.object.map("windows")
             self.measure = self.object.program("measure_packets").runner(0)
             self.rehearse = self.object.program("measure_packets").runner(1)
@@ -134,21 +138,40 @@ class PacketProbe(PacketPrograms):
             yield Place(point, n6, "n6", indices[0] if len(indices) == 1 else layout.CLASS_SHARED)
 
 
+def _check_rates(sample_every: int, report_every: int, timed_per_s: int) -> None:
+    for name, value, least in (
+        ("sample_every", sample_every, 1),
+        ("report_every", report_every, 0),
+        ("timed_per_s", timed_per_s, 0),
+    ):
+        if not least <= value <= MOST:
+            raise ConfigError(f"{name} = {value}; accepted: {least} to {MOST}")
+
+
+def _up_to(one_in: int) -> int:
+    """What one in so many 32-bit numbers do not exceed."""
+    return (1 << 32) // one_in - 1
+
+
 def _constants(
-    points: Sequence[SlicePoints], sample_every: int, report_every: int, by_flow: bool, uplink_mbps: float
+    points: Sequence[SlicePoints],
+    sample_every: int,
+    report_every: int,
+    timed_per_s: int,
+    by_flow: bool,
+    uplink_mbps: float,
 ) -> bytes:
-    """``config`` of packets.bpf.c. One in k: what lies below 2^32 / k on 32 bits of the hash."""
+    """``config`` of packets.bpf.c."""
     last = layout.AT_TUN if points[0].n6 is None else layout.AT_N6
-    sample_up_to = (1 << 32) // sample_every - 1
-    report_up_to = (1 << 32) // max(report_every, sample_every) - 1
     uplink_bits_per_s = 0 if math.isinf(uplink_mbps) else max(round(1e6 * uplink_mbps), 1)
     return struct.pack(
-        "=6IQ",
+        "=7I4xQ",
         len(points),
-        sample_up_to,
-        report_up_to,
+        _up_to(sample_every),
+        _up_to(max(report_every, sample_every)),
         bool(report_every),
         last,
         by_flow,
+        timed_per_s,
         uplink_bits_per_s,
     )

@@ -38,22 +38,32 @@ struct n3_counters {
 	__u64 bytes; /* of inner IP packets, as everywhere */
 	__u64 malformed; /* no GTP-U on its port, or an inner packet that makes no sense */
 	__u64 other; /* GTP-U messages that carry no IP packet */
-	__u64 sampled; /* packets that are timed, where not all are */
+	__u64 timed; /* packets that were given a record */
 	__u64 mark_ns[MARKS] CACHE_LINE;
 } CACHE_LINE;
 
 struct exit_counters {
 	__u64 packets;
 	__u64 bytes;
-	__u64 missed; /* sampled packets of the slice without a record from N3 */
+	__u64 missed; /* timed packets of the slice without a record from N3 */
 	__u64 unreported; /* packet events that found the ring buffer full */
 	__u64 last_left_ns; /* arrival at N3 of the last packet that was matched here */
 	__u32 next; /* see flight_find */
 } CACHE_LINE;
 
+/*
+ * Which packets are timed: those whose hash's upper half is at most this, one in 2^32 / (up_to + 1). What enters may be
+ * more than what is looked for where it leaves: see adapt in window.h.
+ */
+struct timing {
+	__u32 enter_up_to;
+	__u32 leave_up_to;
+} CACHE_LINE;
+
 /* One per slice, and one behind them for packets that belong to none. */
 struct slice_stats {
 	struct n3_counters n3;
+	struct timing timing;
 	struct exit_counters exit[EXIT_POINTS];
 	__u32 delay[EXIT_POINTS][BUCKETS] CACHE_LINE; /* counts, modulo 2^32 */
 };

@@ -16,7 +16,6 @@
 
 DECLARE_LICENSE;
 
-#define EVERY_PACKET 0xffffffff
 #define N3_HEADERS 256 /* linear bytes wanted: link, outer IP, UDP, GTP-U, inner headers, payload words */
 
 /*
@@ -30,6 +29,7 @@ const volatile struct {
 	__u32 report; /* are there packet events? */
 	__u32 last; /* exit point where packets are last seen */
 	__u32 flows; /* are there figures by flow? */
+	__u32 timed_per_s; /* time about so many packets of a slice at most; 0: as many as there are */
 	__u64 uplink_bits_per_s; /* 0: unknown */
 } config SEC(".rodata.packets");
 
@@ -115,8 +115,8 @@ int n3_ingress(struct __sk_buff *skb)
 	struct slice_stats *s;
 	struct udphdr udp;
 	struct cursor c;
-	__u64 now, number;
 	bool whole;
+	__u64 now;
 
 	if (!open_packet(skb, link_bytes(skb), N3_HEADERS, &c) || !open_udp(skb->protocol, &c, &udp, NULL) ||
 	    udp.dest != bpf_htons(GTPU_PORT))
@@ -140,17 +140,14 @@ int n3_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 
-	number = ADD(s->n3.packets, 1);
+	ADD(s->n3.packets, 1);
 	ADD(s->n3.bytes, inner.bytes);
 	ue_learn(inner.ue, slice);
 	flow = config.flows ? enter_flow(flow_key(slice, tunnel.teid, tunnel.qfi), inner.bytes) : FLOWS;
-	if (config.sample_up_to != EVERY_PACKET) {
-		if (!chosen(inner.hash, config.sample_up_to))
-			return TC_ACT_UNSPEC;
-		number = ADD(s->n3.sampled, 1);
-	}
+	if (!chosen(inner.hash, READ_ONCE(s->timing.enter_up_to)))
+		return TC_ACT_UNSPEC;
 	now = bpf_ktime_get_ns();
-	flight_enter(slice, number, inner.hash, flow, now);
+	flight_enter(slice, ADD(s->n3.timed, 1), inner.hash, flow, now);
 	mark(&s->n3, now);
 	return TC_ACT_UNSPEC;
 }
@@ -194,7 +191,7 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 		return;
 	ADD(s->exit[at].packets, 1);
 	ADD(s->exit[at].bytes, inner.bytes);
-	if (slice == config.slices || !chosen(inner.hash, config.sample_up_to))
+	if (slice == config.slices || !chosen(inner.hash, READ_ONCE(s->timing.leave_up_to)))
 		return;
 	found = flight_find(slice, inner.hash, &s->exit[at].next);
 	if (!found) {
@@ -242,6 +239,8 @@ __noinline int measure_one(__u32 slice, __u64 now, __u32 rehearse)
 		rehearse_slice(s, last, reading);
 	else
 		carried_bytes += measure_slice(slice, config.slices, s, last, reading, now, now - measured_ns);
+	if (!rehearse && config.timed_per_s)
+		adapt(s, reading, config.sample_up_to, config.timed_per_s, now);
 	return 0;
 }
 

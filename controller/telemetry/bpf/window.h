@@ -17,6 +17,8 @@ struct packet_reading {
 	__u64 carried_bytes;
 	__u64 oldest_ns; /* arrival of the oldest packet inside, as far as known; NEVER: nothing inside */
 	__u64 settled_ns; /* what arrived until then has left, or is given up */
+	__u64 adapted_ns; /* when `adapt` last looked, and the packets until then */
+	__u64 adapted_packets;
 	__u32 delay[BUCKETS];
 	/* What the last window added: to each bucket, to each octave of buckets. */
 	__u32 added[BUCKETS];
@@ -129,6 +131,46 @@ static __always_inline __u64 backlog_ns(const struct n3_counters *n3, __u64 last
 	r->settled_ns = settled;
 	r->oldest_ns = oldest;
 	return oldest < now ? now - oldest : 0;
+}
+
+#define ADAPT_NS 250000000ULL
+
+/* The threshold at which of so many packets per second about `limit` are timed, in halves of `up_to`. */
+static __always_inline __u32 thinned(__u32 up_to, __u64 rate, __u64 limit)
+{
+	for (int i = 0; i < 16 && rate > limit; i++) {
+		rate >>= 1;
+		up_to >>= 1;
+	}
+	return up_to;
+}
+
+/*
+ * Times fewer packets of a slice that has many: half, a quarter and so on of them still give every window its
+ * quantiles, and the UPF keeps its CPU. More packets are given records first, and looked for a while later, when all
+ * that came without one have left; so none is taken for missed.
+ */
+static __always_inline void adapt(struct slice_stats *s, struct packet_reading *r, __u32 most, __u64 limit, __u64 now)
+{
+	__u64 packets = READ_ONCE(s->n3.packets), rate;
+	__u32 enter = s->timing.enter_up_to, fewer, more;
+
+	if (now - r->adapted_ns < ADAPT_NS)
+		return;
+	rate = per_ns(packets - r->adapted_packets, 1000 * MILLION, now - r->adapted_ns);
+	rate = rate * ((__u64)most + 1) >> 32;
+	r->adapted_ns = now;
+	r->adapted_packets = packets;
+	fewer = thinned(most, rate, limit);
+	more = thinned(most, rate + (rate >> 2), limit); /* not back and forth at a limit */
+	if (fewer < enter) {
+		WRITE_ONCE(s->timing.leave_up_to, fewer);
+		WRITE_ONCE(s->timing.enter_up_to, fewer);
+	} else {
+		WRITE_ONCE(s->timing.leave_up_to, enter);
+		if (more > enter)
+			WRITE_ONCE(s->timing.enter_up_to, more);
+	}
 }
 
 static __always_inline void put_rates(__u32 slice, __u32 slices, __u64 offered_bytes, __u64 carried_bytes, __u64 window_ns)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import pytest
 from slicepilot.controller.telemetry import layout
 from slicepilot.controller.telemetry.errors import ProbeError
 from slicepilot.controller.telemetry.namespaces import inside
-from slicepilot.controller.telemetry.objects import mapped
 from slicepilot.controller.telemetry.packets import PacketPrograms
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 
@@ -143,10 +142,10 @@ class Bench:
     """The packet programs of one slice, run on made-up frames by the kernel's own test facility."""
 
     programs: PacketPrograms
-    slices: Any = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.slices = mapped(self.programs.object, "slices", layout.SLICE, writable=True)
+    @property
+    def slices(self) -> Any:
+        return self.programs.slices
 
     def run(self, program: str, frame: bytes) -> int:
         """What the program returned, as a signed number."""

@@ -35,8 +35,18 @@ def used_ns(pid: int) -> int:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
+def switched_in(pid: int) -> None:
+    """Make sure that a task is switched in within its group: it may have joined it while it ran, and go on running."""
+    cpus = os.sched_getaffinity(pid)
+    for cpu in cpus:
+        os.sched_setaffinity(pid, {cpu})
+        time.sleep(0.02)
+    os.sched_setaffinity(pid, cpus)
+
+
 def test_cpu_use_is_what_the_kernel_charges(lone: Any, groups: list[Path], busy_process: Any) -> None:
     with measuring(lone, [groups[0], groups[1]]) as source, busy_process(groups[0]) as busy:
+        switched_in(busy.pid)
         time.sleep(0.2)
         source.measure()
         begun, used = time.monotonic(), used_ns(busy.pid)
@@ -52,6 +62,7 @@ def test_a_run_that_goes_on_is_in_every_window(lone: Any, groups: list[Path], bu
     """Alone on its CPU a task runs for long without a switch."""
     with measuring(lone, [groups[0]]) as source, busy_process(groups[0]) as busy:
         os.sched_setscheduler(busy.pid, os.SCHED_BATCH, os.sched_param(0))
+        switched_in(busy.pid)
         time.sleep(0.1)
         source.measure()
         uses, used = [], used_ns(busy.pid)

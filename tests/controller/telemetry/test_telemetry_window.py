@@ -170,6 +170,54 @@ class TestBacklog:
         assert age_since(bench, arrived)
 
 
+class TestThinning:
+    """Of more packets than `timed_per_s`, every second, fourth and so on is timed; looked at every quarter second."""
+
+    ALL, HALF, QUARTER = 0xFFFFFFFF, 0x7FFFFFFF, 0x3FFFFFFF
+
+    def pass_time(self, bench: Any, packets_per_s: int) -> tuple[int, int]:
+        """What is entered and what is looked for after a quarter of a second at a rate."""
+        begun = time.monotonic()
+        time.sleep(0.26)
+        bench.slices[0]["n3"]["packets"] += round(packets_per_s * (time.monotonic() - begun))
+        window(bench)
+        timing = bench.slices[0]["timing"]
+        return int(timing["enter_up_to"]), int(timing["leave_up_to"])
+
+    def test_it_follows_the_rate(self, make_bench: Any) -> None:
+        with make_bench(timed_per_s=50_000) as bench:
+            window(bench)
+            assert self.pass_time(bench, 40_000) == (self.ALL, self.ALL)
+            assert self.pass_time(bench, 150_000) == (self.QUARTER, self.QUARTER)
+            assert self.pass_time(bench, 70_000) == (self.HALF, self.QUARTER)  # first entered, then looked for
+            assert self.pass_time(bench, 45_000) == (self.HALF, self.HALF)  # near a limit it stays
+            assert self.pass_time(bench, 10_000) == (self.ALL, self.HALF)
+            assert self.pass_time(bench, 10_000) == (self.ALL, self.ALL)
+
+    def test_unless_told_not_to(self, bench: Any) -> None:
+        window(bench)
+        assert self.pass_time(bench, 1_000_000) == (self.ALL, self.ALL)
+
+    def test_no_packet_is_taken_for_missed_meanwhile(self, make_bench: Any, packets: Any) -> None:
+        numbers = iter(range(1 << 30))
+        with make_bench(timed_per_s=1000) as bench:
+            window(bench)
+            self.pass_time(bench, 3000)
+            inside: list[bytes] = []
+            for rate in (3000, 10, 10, 8000, 10, 10, 10):
+                came = [packets.ipv4(packets.udp(struct.pack("!Q", next(numbers)) + bytes(40))) for _ in range(300)]
+                for inner in came:
+                    bench.enter(packets.n3(packets.gtpu(inner)))
+                self.pass_time(bench, rate)
+                for inner in inside:
+                    bench.leave(inner)
+                inside = came
+            entered, found, missed = bench.counts()
+            assert entered > 2000
+            assert found > 100
+            assert missed == 0
+
+
 def test_rehearsing_changes_nothing(bench: Any) -> None:
     window(bench)
     bench.slices[0]["n3"]["bytes"] += 1000
