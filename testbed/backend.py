@@ -17,7 +17,7 @@ from ..controller.telemetry.source import KernelSource
 from ..env.simulator.scenario import Scenario
 from ..env.telemetry import Telemetry
 from .layout import netns_path
-from .removal import running
+from .removal import reclaim, running
 from .spec import TestbedSpec
 from .testbed import Testbed
 from .timeline import Timeline
@@ -148,9 +148,10 @@ def open_backend(
     played = Scenario.from_yaml(scenario) if isinstance(scenario, str) else scenario
     spec = TestbedSpec.from_yaml(config).override(slices=played.slices, uplink_mbps=played.hardware_spec().uplink_mbps)
 
+    reclaim(spec.name)
     if spec.name in running():
         return TestbedBackend(Testbed.attach(spec.name), played, control_period_s)
-    testbed = Testbed.up(spec)
+    testbed = Testbed.up(spec, owned=True)
     try:
         return TestbedBackend(testbed, played, control_period_s, owned=True)
     except BaseException:

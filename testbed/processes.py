@@ -24,7 +24,7 @@ class ProgramError(RuntimeError):
 
 
 def binary(name: str) -> Path:
-    """Where ``make testbed`` puts a program: build/bin of the checkout, or a folder named by SLICEPILOT_BIN.
+    """Where ``make live`` puts a program: build/bin of the checkout, or a folder named by SLICEPILOT_BIN.
 
     Raises:
         ConfigError: it is not there.
@@ -32,7 +32,7 @@ def binary(name: str) -> Path:
     folder = os.environ.get("SLICEPILOT_BIN")
     path = (Path(folder) if folder else Path(__file__).resolve().parents[1] / "build" / "bin") / name
     if not os.access(path, os.X_OK):
-        raise ConfigError(f"program {str(path)!r} is missing; accepted: run `make testbed` first (it needs Go)")
+        raise ConfigError(f"program {str(path)!r} is missing; accepted: run `make live` first (it brings Go)")
     return path
 
 

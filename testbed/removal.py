@@ -19,6 +19,18 @@ def running() -> list[str]:
     return sorted(folder.name for folder in STATE_FOLDER.iterdir() if Journal(folder).exists)
 
 
+def reclaim(name: str) -> None:
+    """Take a testbed down whose owner (see `Testbed.up`) has gone without doing so; any other is left as it is.
+
+    Raises:
+        ConfigError, OSError: as `take_down`.
+    """
+    entries = Journal(STATE_FOLDER / name).entries("testbed")
+    owner = entries[0].get("owner") if entries else None
+    if owner is not None and not ProcessId(**owner).alive:
+        take_down(name)
+
+
 def take_down(name: str) -> bool:
     """Remove what a testbed of this name has made; False if there is nothing. Good after a crash, and twice.
 

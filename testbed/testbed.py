@@ -21,7 +21,7 @@ from .interrupts import uninterrupted
 from .journal import Journal
 from .layout import GTPU_PORT, PFCP_PORT, STATE_FOLDER, Layout, SlicePlan
 from .processes import ProcessId, Program, binary, spawn
-from .removal import remove_all, running, take_down
+from .removal import reclaim, remove_all, running, take_down
 from .sessions import SmfClient
 from .spec import TestbedSpec
 
@@ -53,7 +53,7 @@ def missing() -> list[str]:
         try:
             binary(name)
         except ConfigError:
-            lacks.append(f"the program {name} (make testbed)")
+            lacks.append(f"the program {name} (make live)")
     try:
         CpuHierarchy.find()
     except (ActuatorError, OSError) as error:
@@ -78,8 +78,13 @@ class Testbed:
     # -- life --------------------------------------------------------------------------------------------------
 
     @classmethod
-    def up(cls, spec: TestbedSpec) -> Testbed:
+    def up(cls, spec: TestbedSpec, *, owned: bool = False) -> Testbed:
         """Bring one up; on any failure, Ctrl-C included, what was made is removed again.
+
+        Args:
+            spec: what to bring up.
+            owned: it is to go down with this process. Should the process be killed before it can see to that, the next
+                one that wants the name removes what was left.
 
         Raises:
             ConfigError: something is missing on this machine, or a testbed of this name is there.
@@ -88,6 +93,7 @@ class Testbed:
         if lacks := missing():
             raise ConfigError(f"testbed: this machine lacks {'; '.join(lacks)}")
         testbed = cls(spec)
+        reclaim(spec.name)
         with testbed.journal.locked():
             if testbed.journal.exists:
                 raise ConfigError(
@@ -95,7 +101,7 @@ class Testbed:
                     f"`slicepilot testbed down --name {spec.name}` first"
                 )
             try:
-                testbed._build()
+                testbed._build(ProcessId.of(os.getpid()) if owned else None)
             except BaseException:
                 remove_all(testbed.journal)
                 raise
@@ -113,9 +119,9 @@ class Testbed:
         """Remove all it made; see `take_down`."""
         take_down(self.spec.name)
 
-    def _build(self) -> None:
+    def _build(self, owner: ProcessId | None) -> None:
         spec, layout = self.spec, self.layout
-        self.journal.record("testbed", name=spec.name)
+        self.journal.record("testbed", name=spec.name, owner=owner and dataclasses.asdict(owner))
         children = (*self.slices.names, *((cgroups.EDGE,) if spec.edge_workers else ()))
         cgroups.make(spec.name, children, self.controller, self.journal)
         self.deploy(None)

@@ -75,7 +75,7 @@ def compile_trace(folder: Path) -> Path:
 
 def measure_trace(upf: BenchUpf, options: argparse.Namespace, program: Path) -> dict[str, float]:
     """Print, read into a file, match afterwards."""
-    points = upf.points(tun=False)
+    points, *_ = upf.points(tun=False)
     assert points.n6 is not None
     with tempfile.TemporaryDirectory() as folder, BpfObject(program) as loaded:
         trace = Path(folder) / "trace"
@@ -106,7 +106,7 @@ def measure_probe(upf: BenchUpf, options: argparse.Namespace, program: Path) -> 
     """Match in the kernel, read the figures now and then. The scheduler's programs are not counted: the reference has
     none."""
     del program
-    with KernelSource([upf.points(tun=False)]) as source:
+    with KernelSource(upf.points(tun=False), timed_per_s=0) as source:
         stop, reading_s = threading.Event(), [0.0]
 
         def read() -> None:

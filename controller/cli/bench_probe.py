@@ -88,7 +88,7 @@ def _costs(upf: BenchUpf, pps: int, seconds: float) -> dict[str, Any]:
     from ..telemetry.libbpf import count_run_time
     from ..telemetry.packets import PacketProbe
 
-    with PacketProbe([upf.points(tun=True)], by_flow=True) as probe:
+    with PacketProbe(upf.points(tun=True), by_flow=True) as probe:
         with count_run_time():
             sent = upf.send(pps, seconds)
             costs = probe.cost()
@@ -145,7 +145,7 @@ def _measured(upf: BenchUpf, mode: str) -> Iterator[None]:
         return
     everything = mode == "all"
     timed_per_s = 0 if everything else TIMED_PER_S
-    with PacketProbe([upf.points(tun=everything)], timed_per_s=timed_per_s, by_flow=everything) as probe:
+    with PacketProbe(upf.points(tun=everything), timed_per_s=timed_per_s, by_flow=everything) as probe:
         stop = threading.Event()
 
         def read() -> None:

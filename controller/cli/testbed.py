@@ -201,7 +201,7 @@ def identify(
         method.draw_schedule(spec.slices, start, count, seed + i) for i, count in enumerate((segments, unseen))
     )
     slices = spec.slice_set()
-    backend = TestbedBackend(Testbed.up(spec), fitted_on[0].scenario, owned=True)
+    backend = TestbedBackend(Testbed.up(spec, owned=True), fitted_on[0].scenario, owned=True)
     try:
         with progress_bar() as progress:
             task = progress.add_task("playing on the testbed", total=segments + unseen)

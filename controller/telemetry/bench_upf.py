@@ -33,7 +33,7 @@ class BenchUpf:
     def __init__(self) -> None:
         spec = TestbedSpec(uplink_mbps=UPLINK_MBPS, burn_us=0.0, ues=2, name=NAME)
         with ExitStack() as stack:
-            self._testbed = Testbed.up(spec)
+            self._testbed = Testbed.up(spec, owned=True)
             stack.callback(self._testbed.down)
             self._plan = self._testbed.layout.slices[0]
             self._sink_netns = netns_path(self._testbed.layout.data_network)
@@ -49,16 +49,15 @@ class BenchUpf:
     ) -> None:
         self.close()
 
-    def points(self, *, tun: bool) -> SlicePoints:
-        """N3, the TUN device if wanted, and N6 behind the shared uplink."""
-        here = netns_path(self._plan.netns)
-        return SlicePoints(
-            self._plan.name,
-            NetPoint(here, "n3"),
-            NetPoint(here, "tun") if tun else None,
-            NetPoint(self._sink_netns, "n6"),
-            cgroup=self._testbed.cgroup(self._plan.name),
-        )
+    def points(self, *, tun: bool) -> list[SlicePoints]:
+        """N3, the TUN device if wanted, and N6 behind the uplink that the slices share; of all slices, as a control
+        loop has them, though the first one alone has load."""
+        n6 = NetPoint(self._sink_netns, "n6")
+        found = []
+        for plan in self._testbed.layout.slices:
+            here = netns_path(plan.netns)
+            found.append(SlicePoints(plan.name, NetPoint(here, "n3"), NetPoint(here, "tun") if tun else None, n6))
+        return found
 
     def send(self, packets_per_s: int, seconds: float) -> int:
         """Offer packets at a constant rate, and wait until they are through; returns how many were sent.

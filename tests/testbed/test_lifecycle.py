@@ -118,6 +118,21 @@ def test_down_cleans_up_after_a_crash(spec: TestbedSpec) -> None:
     assert take_down(NAME)
 
 
+def test_what_a_killed_owner_left_is_in_nobodys_way(spec: TestbedSpec) -> None:
+    program = (
+        "import os\n"
+        "from slicepilot.testbed.testbed import Testbed\n"
+        "from slicepilot.testbed.spec import TestbedSpec\n"
+        f"Testbed.up(TestbedSpec(name={NAME!r}, burn_us=0), owned=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert leftovers(NAME) != []
+    testbed = Testbed.up(spec)
+    assert all(status.alive for status in testbed.status())
+
+
 @pytest.mark.parametrize("delay_s", [0.05, 0.3, 0.6, 0.9])
 def test_ctrl_c_at_any_moment_leaves_nothing(spec: TestbedSpec, delay_s: float) -> None:
     program = (

@@ -98,7 +98,7 @@ def test_ipv6_outside_and_inside(hook: str, network: Any, forwarder: Any, packet
         contextlib.closing(network.ran.socket(socket.AF_INET6)) as gnb,
     ):
         gnb.sendto(packets.gtpu(inner), ("fd00:100::2", 2152))
-        for _ in range(100):
+        for _ in range(500):  # neighbours find each other first
             if probe.slices[0]["exit"][AT_N6]["packets"]:
                 break
             time.sleep(0.01)
