@@ -6,6 +6,9 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from ..configs import ConfigError
 from ..controller.actuators.node import NodeActuator, SliceTargets
@@ -34,6 +37,7 @@ class TestbedBackend(LiveBackend):
         scenario: loads and events; its hardware describes a simulated node and is not used here.
         control_period_s: else the scenario's.
         owned: take the testbed down when closed.
+        record_packets: keep every packet's times for `packet_events`, which then has to be called often.
 
     Raises:
         ConfigError: other slices than the testbed's; an event that a testbed cannot make.
@@ -42,17 +46,14 @@ class TestbedBackend(LiveBackend):
     __test__ = False
 
     def __init__(
-        self, testbed: Testbed, scenario: Scenario, control_period_s: float | None = None, owned: bool = False
+        self,
+        testbed: Testbed,
+        scenario: Scenario,
+        control_period_s: float | None = None,
+        owned: bool = False,
+        record_packets: bool = False,
     ) -> None:
-        if scenario.slice_set() != testbed.slices:
-            raise ConfigError(
-                f"scenario {scenario.name}: slices {scenario.slices!r}; accepted: those of testbed "
-                f"{testbed.spec.name!r}, {testbed.spec.slices!r}"
-            )
-        if scenario.cpu_profile:
-            raise ConfigError(
-                f"scenario {scenario.name}: cpu_profile: a testbed's CPUs keep their speed; accepted: none"
-            )
+        _check(scenario, testbed)
         period_s = control_period_s or scenario.control_period_s
         self.testbed, self.scenario = testbed, scenario
         self._owned = owned
@@ -60,7 +61,10 @@ class TestbedBackend(LiveBackend):
         with contextlib.ExitStack() as undo:
             if owned:
                 undo.callback(testbed.down)
-            source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps)
+            source = KernelSource(
+                points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, report_every=int(record_packets)
+            )
+            self._events = source.packets.events
             undo.callback(source.close)
             actuator = actuator_of(testbed)
             undo.callback(actuator.close)
@@ -119,6 +123,10 @@ class TestbedBackend(LiveBackend):
         self._timeline.mark_absent(telemetry)
         return telemetry
 
+    def packet_events(self) -> npt.NDArray[Any]:
+        """The packets that left since the last call, `slicepilot.controller.telemetry.layout.PACKET_EVENT`."""
+        return self._events.read()
+
     def stop_load(self) -> None:
         """End the loads, if any run."""
         self._timeline.stop()
@@ -138,7 +146,10 @@ class TestbedBackend(LiveBackend):
 
 
 def open_backend(
-    scenario: str | Scenario, control_period_s: float | None = None, config: str = "default"
+    scenario: str | Scenario,
+    control_period_s: float | None = None,
+    config: str = "default",
+    record_packets: bool = False,
 ) -> TestbedBackend:
     """A scenario on the testbed that is up, or else on one of its own that goes down with it.
 
@@ -146,14 +157,22 @@ def open_backend(
         ConfigError: unknown names, or a machine that cannot run a testbed.
     """
     played = Scenario.from_yaml(scenario) if isinstance(scenario, str) else scenario
-    spec = TestbedSpec.from_yaml(config).override(slices=played.slices, uplink_mbps=played.hardware_spec().uplink_mbps)
+    node = played.hardware_spec()
+    spec = TestbedSpec.from_yaml(config).override(
+        slices=played.slices,
+        uplink_mbps=node.uplink_mbps,
+        edge_workers=round(node.edge_threads),
+        edge_request_mcpu=node.edge_request_mcpu,
+    )
 
     reclaim(spec.name)
     if spec.name in running():
-        return TestbedBackend(Testbed.attach(spec.name), played, control_period_s)
+        return TestbedBackend(
+            Testbed.attach(spec.name), played, control_period_s, owned=False, record_packets=record_packets
+        )
     testbed = Testbed.up(spec, owned=True)
     try:
-        return TestbedBackend(testbed, played, control_period_s, owned=True)
+        return TestbedBackend(testbed, played, control_period_s, owned=True, record_packets=record_packets)
     except BaseException:
         testbed.down()
         raise
@@ -166,7 +185,13 @@ def _check(scenario: Scenario, testbed: Testbed) -> None:
             f"{testbed.spec.name!r}, {testbed.spec.slices!r}"
         )
     if scenario.cpu_profile:
-        raise ConfigError(f"scenario {scenario.name}: cpu_profile: not possible on a testbed; accepted: none")
+        raise ConfigError(f"scenario {scenario.name}: cpu_profile: a testbed's CPUs keep their speed; accepted: none")
+    wanted = scenario.edge.threads if scenario.edge else 0
+    if wanted != testbed.spec.edge_workers:
+        raise ConfigError(
+            f"scenario {scenario.name}: edge.threads = {wanted}; accepted: as many as testbed {testbed.spec.name!r} "
+            f"has, {testbed.spec.edge_workers}"
+        )
 
 
 def actuator_of(testbed: Testbed) -> NodeActuator:

@@ -13,7 +13,6 @@ from .journal import Journal
 
 PREFIX = "slicepilot-"
 EDGE = "edge"
-EDGE_REQUEST_MCPU = 100.0
 BEST_EFFORT_SHARES = 2
 REMOVE_TIMEOUT_S = 2.0
 

@@ -30,6 +30,7 @@ class TestbedSpec:
         ues: PDU sessions per slice.
         quota_period_ms: CFS bandwidth period the CPU limits are set with.
         edge_workers: threads of the edge application, which turns spare CPU into work; 0 = none.
+        edge_request_mcpu: its Kubernetes CPU request, from which its group's weight follows.
         name: prefix of everything it makes.
     """
 
@@ -43,6 +44,7 @@ class TestbedSpec:
     ues: Annotated[int, Field(ge=1, le=200)] = 2
     quota_period_ms: Annotated[float, Field(ge=1, le=1000)] = 10.0
     edge_workers: Annotated[int, Field(ge=0, le=256)] = 0
+    edge_request_mcpu: Annotated[float, Field(ge=0, le=256_000)] = 0.0
     name: Name = "sp"
 
     @classmethod

@@ -213,7 +213,7 @@ class Testbed:
         for name, request in zip(self.slices.names, own if request_mcpu is None else request_mcpu, strict=True):
             cgroups.request(self.cgroup(name), float(request), self.controller.version)
         if self.spec.edge_workers:
-            cgroups.request(self.cgroup(cgroups.EDGE), cgroups.EDGE_REQUEST_MCPU, self.controller.version)
+            cgroups.request(self.cgroup(cgroups.EDGE), self.spec.edge_request_mcpu, self.controller.version)
 
     @property
     def edge_counter(self) -> Path:

@@ -35,6 +35,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "tx_cost_us": (0.2, 25.0),
     "weight_leak": (0.0, 0.9),
     "sched_slice_ms": (0.2, 10.0),
+    "wake_wait_ms": (0.0, 8.0),
     "n3_buffer_packets": (20.0, 400.0),
     "cpu_cv": (0.01, 0.4),
     "tbf_latency_ms": (1.0, 200.0),

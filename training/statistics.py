@@ -41,6 +41,11 @@ def mean(values: Array) -> Array:
     return np.asarray(np.mean(values, axis=-1), np.float64)
 
 
+def median(values: Array) -> Array:
+    """Middle value over the last axis."""
+    return np.asarray(np.median(values, axis=-1), np.float64)
+
+
 def interquartile_mean(values: npt.ArrayLike) -> Array:
     """Mean of the middle half over the last axis: floor(N / 4) values are cut at either end (a 25% trimmed mean)."""
     ordered = np.sort(np.asarray(values, np.float64), axis=-1)

@@ -30,6 +30,10 @@ class Hardware:
         weight_leak: share of the UPF's per-packet work that runs where cgroup weight does not order it.
         cfs_period_ms: CFS bandwidth period (kernel: Documentation/scheduler/sched-bwc.rst, default 100 ms).
         sched_slice_ms: how long a competing task runs before the scheduler switches.
+        wake_wait_ms: mean wait of a thread that wakes while all CPUs are busy with others, however little it needs
+            (up to a tick, where the scheduler lets the running task go on).
+        edge_threads, edge_request_mcpu: other work on the node, threads that never sleep in a group of their own, and
+            its Kubernetes CPU request.
     Buffers and egress
         n3_buffer_packets: what a UPF's N3 socket holds.
         egress_mode: ``edt`` (Cilium's bandwidth manager: earliest departure time with a drop horizon, and fq's
@@ -55,6 +59,9 @@ class Hardware:
     weight_leak: Ratio = 0.0
     cfs_period_ms: Positive = 100.0
     sched_slice_ms: Positive = 3.0
+    wake_wait_ms: NonNegative = 0.0
+    edge_threads: NonNegative = 0.0
+    edge_request_mcpu: NonNegative = 0.0
     n3_buffer_packets: Positive = 2000.0
     egress_mode: Literal["edt", "tbf"] = "edt"
     edt_horizon_s: Positive = 2.0
@@ -97,6 +104,8 @@ class HardwareArrays:
     cfs_period_ms: FloatArray
     cpu_cv: FloatArray
     cpu_tau_s: FloatArray
+    edge_request_mcpu: FloatArray
+    edge_threads: FloatArray
     logical_cpus: FloatArray
     n3_buffer_packets: FloatArray
     physical_cores: FloatArray
@@ -106,6 +115,7 @@ class HardwareArrays:
     smt_yield: FloatArray
     tx_cost_us: FloatArray
     upf_cost_us: FloatArray
+    wake_wait_ms: FloatArray
     uplink_buffer_ms: FloatArray
     uplink_mbps: FloatArray
     weight_leak: FloatArray
@@ -122,7 +132,7 @@ class HardwareArrays:
         self.is_edt = np.full(lanes, hardware.egress_mode == "edt")
 
     def kernel_rows(self) -> FloatArray:
-        """The rows that the kernel reads, (12, L), in the order of `kernels.HARDWARE_ROWS`.
+        """The rows that the kernel reads, (15, L), in the order of `kernels.HARDWARE_ROWS`.
 
         Both egress modes are one virtual schedule there: EDT has no burst, a horizon of seconds and fq's per-flow
         packet limit behind it; a token bucket has a burst and a queue bounded to tens of milliseconds.
@@ -131,6 +141,7 @@ class HardwareArrays:
         derived = {
             "cfs_period_s": 1e-3 * self.cfs_period_ms,
             "sched_slice_us": 1e3 * self.sched_slice_ms,
+            "wake_wait_us": 1e3 * self.wake_wait_ms,
             "pacer_horizon_s": np.where(edt, self.edt_horizon_s, 1e-3 * self.tbf_latency_ms),
             "pacer_burst_s": np.where(edt, 0.0, 1e-3 * self.tbf_burst_ms),
             "pacer_packets_per_flow": np.where(edt, self.fq_flow_limit_packets, UNLIMITED),

@@ -42,6 +42,9 @@ HARDWARE_ROWS = (
     "weight_leak",
     "cfs_period_s",
     "sched_slice_us",
+    "wake_wait_us",
+    "edge_threads",
+    "edge_request_mcpu",
     "n3_buffer_packets",
     "pacer_horizon_s",
     "pacer_burst_s",
@@ -180,18 +183,18 @@ def cfs_budget_left(
     return max(quota_s - (runtime_s - before), ZERO)
 
 
-# Rows of the step's working table (50, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
-LOGICAL, CORES, SMT_YIELD, TX_COST_US, LEAK, CFS_S, SLICE_US, BUFFER_PACKETS = range(8)
-HORIZON_S, BURST_S, PACKETS_PER_FLOW, UPLINK_BUFFER_S = range(8, 12)
+# Rows of the step's working table (54, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
+LOGICAL, CORES, SMT_YIELD, TX_COST_US, LEAK, CFS_S, SLICE_US, WAKE_US, EDGE, EDGE_REQUEST = range(10)
+BUFFER_PACKETS, HORIZON_S, BURST_S, PACKETS_PER_FLOW, UPLINK_BUFFER_S = range(10, 15)
 # Of the node in this period; the first six are sums over slices.
-KERNEL, WANTED, USED, SENT, WAITING, ELASTIC = range(12, 18)
-DT, PER_S, UPLINK, FACTOR, SPEED, CAPACITY, SQUEEZE = range(18, 25)
-THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(25, 29)
+KERNEL, WANTED, USED, SENT, WAITING, ELASTIC = range(15, 21)
+DT, PER_S, UPLINK, FACTOR, SPEED, CAPACITY, SQUEEZE, CROWD = range(21, 29)
+THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(29, 33)
 # Of one slice.
-ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(29, 39)
-N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(39, 45)
-STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(45, 50)
-NUM_WORKING = 50
+ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(33, 43)
+N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(43, 49)
+STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(49, 54)
+NUM_WORKING = 54
 
 
 @njit(cache=True, error_model="numpy")
@@ -216,7 +219,7 @@ def advance(
 ) -> None:
     """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
 
-    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (12, L), period (L,) in s; threads, requests and knobs
+    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (15, L), period (L,) in s; threads, requests and knobs
     (S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid (S, L).
 
     Inner loops run over the lanes of a chunk and become SIMD code, except for those of the nice table, of short control
@@ -233,7 +236,10 @@ def advance(
         exo = slice_block[k]
         v = np.empty((NUM_WORKING, LANE_CHUNK), np.float32)
         work = np.empty((num_slices, LANE_CHUNK), np.float32)
-        want, run, weight, share = np.empty_like(work), np.empty_like(work), np.empty_like(work), np.empty_like(work)
+        want = np.empty_like(work)
+        # One group more than there are slices: the edge application's.
+        run = np.empty((num_slices + 1, LANE_CHUNK), np.float32)
+        weight, share = np.empty_like(run), np.empty_like(run)
         for h in range(UPLINK_BUFFER_S + 1):
             for lane in range(first, stop):
                 v[h, lane - first] = hardware[h, lane]
@@ -241,7 +247,9 @@ def advance(
             i = lane - first
             v[DT, i], v[PER_S, i] = period[lane], ONE / period[lane]
             v[UPLINK, i], v[FACTOR, i] = node_block[k, UPLINK_MBPS, lane], node_block[k, CPU_FACTOR, lane]
-            v[KERNEL, i] = v[WANTED, i] = v[USED, i] = v[SENT, i] = v[WAITING, i] = v[ELASTIC, i] = ZERO
+            v[KERNEL, i] = v[USED, i] = v[SENT, i] = v[WAITING, i] = v[ELASTIC, i] = ZERO
+            v[WANTED, i] = run[num_slices, i] = v[EDGE, i]
+            weight[num_slices, i] = max(v[EDGE_REQUEST, i] * SHARES_PER_MCPU, BEST_EFFORT_SHARES)
 
         # Arrivals, and softirq work: it precedes all threads. What is transmitted lags by one period.
         for s in range(num_slices):
@@ -275,7 +283,7 @@ def advance(
             v[SPEED, i] = thread_speed(busy, v[CORES, i], v[LOGICAL, i], v[SMT_YIELD, i]) * factor
             v[KERNEL, i] /= v[SPEED, i]
             v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
-            v[WANTED, i] = ZERO
+            v[WANTED, i] = v[EDGE, i]
         any_below_cfs = False
         for i in range(count):
             any_below_cfs |= v[DT, i] < v[CFS_S, i]
@@ -300,7 +308,9 @@ def advance(
         # Part of the work runs where group weights do not order it (softirq, other groups' queues): in proportion.
         for i in range(count):
             v[SQUEEZE, i] = min(ONE, v[CAPACITY, i] / max(v[WANTED, i], TINY))
-            v[USED, i] = v[KERNEL, i]
+            fair = share[num_slices, i]
+            v[USED, i] = v[KERNEL, i] + fair + v[LEAK, i] * (v[EDGE, i] * v[SQUEEZE, i] - fair)
+            v[CROWD, i] = v[KERNEL, i] + v[WANTED, i] - (v[LOGICAL, i] - ONE)
         for s in range(num_slices):
             for lane in range(first, stop):
                 i = lane - first
@@ -309,7 +319,9 @@ def advance(
                 quota = max(min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED), TINY)
                 throttled = min(max(THROTTLE_SLOPE * (want[s, i] / quota - ONE) + HALF, ZERO), ONE)
                 waits = min(max(run[s, i] / max(got, TINY) - ONE, ZERO), MAX_WAIT_SLICES)
-                wait_us = v[SLICE_US, i] * waits if run[s, i] > ZERO else ZERO
+                # Whoever wakes while all CPUs are busy with others waits, however little it needs.
+                crowd = min(max(v[CROWD, i] - run[s, i], ZERO), ONE)
+                wait_us = v[SLICE_US, i] * waits + v[WAKE_US, i] * crowd if run[s, i] > ZERO else ZERO
                 off = max(ONE - quota / threads[s, lane], ZERO)
                 off_us = MILLION * v[CFS_S, i] * off * throttled
                 burst = exo[BURST_US, s, lane] * min(run[s, i], ONE)

@@ -64,6 +64,8 @@ class Mixture:
         smt_yield, weight_leak: drawn instead of the node's.
         tbf_share: lanes with a token-bucket shaper instead of EDT.
         cycle_steps: length of on/off cycles in control periods.
+        edge_share: lanes whose node also runs an edge application with as many threads as CPUs; edge_request_mcpu: its
+            CPU request.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -88,6 +90,8 @@ class Mixture:
     weight_leak: Span = (0.0, 0.7)
     tbf_share: Ratio = 0.5
     cycle_steps: PositiveRange = (8.0, 120.0)
+    edge_share: Ratio = 0.0
+    edge_request_mcpu: Span = (0.0, 200.0)
 
 
 class MixtureEpisodes:
@@ -174,6 +178,10 @@ class MixtureEpisodes:
         vary("access_mbps", np.where(rng.random(lanes) < 0.5, arrays.access_mbps, 1e5))
         vary("access_cv", arrays.access_cv * rng.uniform(0.0, 1.0, lanes))
         vary("cpu_cv", arrays.cpu_cv * rng.uniform(0.2, 1.0, lanes))
+        if mix.edge_share:
+            edge = rng.random(lanes) < mix.edge_share
+            arrays.edge_threads = np.where(edge, arrays.logical_cpus, 0.0).astype(np.float32)
+            arrays.edge_request_mcpu = rng.uniform(*mix.edge_request_mcpu, lanes).astype(np.float32)
         arrays.is_edt = np.where(nominal, arrays.is_edt, rng.random(lanes) >= mix.tbf_share)
         return arrays
 

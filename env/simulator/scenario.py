@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -88,12 +88,21 @@ class Load:
 
 
 @dataclass(frozen=True)
+class EdgeApplication:
+    """Other work on the node: threads that take all CPU time they get, in a cgroup of their own."""
+
+    __pydantic_config__ = _STRICT
+    threads: Annotated[int, Field(ge=1, le=256)]
+    cpu_request_mcpu: NonNegative = 0.0
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A named run: which slices, on what node, with which loads, for how long.
 
     ``loads`` maps slice names to their sources; a slice without one stays silent. ``absent`` maps a slice to the
     (from_s, to_s) spans in which it does not exist at all. ``uplink_profile`` and ``cpu_profile`` multiply the node's
-    uplink rate and CPU capacity along piecewise-linear knots.
+    uplink rate and CPU capacity along piecewise-linear knots. ``edge`` is what else runs on the node.
     """
 
     __pydantic_config__ = _STRICT
@@ -107,6 +116,7 @@ class Scenario:
     absent: dict[str, tuple[NonNegative, NonNegative]] = field(default_factory=dict)
     uplink_profile: Profile = ()
     cpu_profile: Profile = ()
+    edge: EdgeApplication | None = None
 
     @classmethod
     def from_yaml(cls, name_or_path: str) -> Scenario:
@@ -131,8 +141,9 @@ class Scenario:
         return SliceSet.from_yaml(self.slices)
 
     def hardware_spec(self) -> Hardware:
-        """The node it runs on."""
-        return Hardware.from_yaml(self.hardware)
+        """The node it runs on, and what else runs there."""
+        node, edge = Hardware.from_yaml(self.hardware), self.edge
+        return replace(node, edge_threads=edge.threads, edge_request_mcpu=edge.cpu_request_mcpu) if edge else node
 
     @property
     def num_steps(self) -> int:

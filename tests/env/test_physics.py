@@ -102,6 +102,35 @@ def test_a_request_gives_weight(Loads: Any, play: Play) -> None:
     assert kernels.group_weight(0.0, 0.0, True) == 2
 
 
+def test_who_needs_little_waits_only_while_others_keep_all_cpus_busy(Loads: Any, play: Play, quiet: Hardware) -> None:
+    def waits_us(others_mbps: float, **node: float) -> float:
+        loads = Loads([10.0, *[others_mbps] * 4], replace(quiet, **node))
+        return float(play(loads).end("runqueue_delay_us")[0])
+
+    assert waits_us(250.0) == 0
+    assert waits_us(250.0, wake_wait_ms=2.0) == pytest.approx(2000, rel=0.01)
+    assert waits_us(10.0, wake_wait_ms=2.0) == 0
+    # Alone it has nobody to wait for, be the node as small as one CPU.
+    assert waits_us(0.0, wake_wait_ms=2.0, logical_cpus=1.0, physical_cores=1.0) < 20  # for its own softirqs
+
+
+def test_other_work_takes_what_its_weight_allows_and_what_is_left(Loads: Any, play: Play, quiet: Hardware) -> None:
+    requests = [500.0] * 5
+
+    def carried(mbps: list[float], **edge: float) -> tuple[float, float]:
+        played = play(Loads(mbps, replace(quiet, **edge), request_mcpu=requests))
+        return float(played.end("carried_mbps").sum()), float(played.node[-1, 0, 0])
+
+    alone, idle = carried([20.0] * 5)
+    beside, none = carried([20.0] * 5, edge_threads=4.0)
+    assert beside == pytest.approx(alone)
+    assert idle > 0.3
+    assert none == pytest.approx(0, abs=1e-3)
+    full = carried(CONTENDED)[0]
+    assert carried(CONTENDED, edge_threads=4.0)[0] == pytest.approx(full, rel=0.01)  # BestEffort
+    assert carried(CONTENDED, edge_threads=4.0, edge_request_mcpu=2500.0)[0] == pytest.approx(full / 2, rel=0.05)
+
+
 @settings(max_examples=40, deadline=None)
 @given(limit=st.floats(50, 700), period_s=st.sampled_from([0.002, 0.01, 0.025, 0.03, 0.05, 0.1, 0.25, 1.0, 30.0]))
 def test_a_quota_caps_the_rate_at_any_control_period(

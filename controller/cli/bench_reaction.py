@@ -1,0 +1,182 @@
+"""``slicepilot bench reaction``: how long a burst of its neighbours keeps the priority slice outside its bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...configs import ConfigError
+from .output import console, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from ...agents.base import Agent
+    from ...env.knobs import Knobs
+    from ...env.telemetry import Telemetry
+    from ...testbed.backend import TestbedBackend
+    from ..reaction import Reaction
+
+AGENTS = ("no-control", "captain", "reactive-sla")
+STAGES = ("window", "decision", "drain", "rest")
+LEVEL = 0.95
+
+
+def reaction(
+    bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
+    agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated.")] = None,
+    scenario: Annotated[str, typer.Option(help="Loads in which all neighbours burst together.")] = "testbed-bursts",
+    period_ms: Annotated[float, typer.Option(min=2, max=1000, help="Control period.")] = 5.0,
+    bound_ms: Annotated[float | None, typer.Option(min=0.1, help="In place of the priority slice's delay bound.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Turns of every agent.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time from the first packet of a burst until the priority slice's p99 delay, in windows of 10 ms, is back inside.
+
+    Needs root. Agents take turns on real UPFs; every packet is timed in the kernel. The parts of the time: the wait for
+    the first measurement that can show the burst, the decision, the drain of what the slice had waiting when the knobs
+    changed, and the rest (quota periods, the neighbours' queues).
+
+    Example: [bold]slicepilot bench reaction --bundle runs/testbed/bundle --period-ms 3[/bold]
+    """
+    import dataclasses
+
+    from ...env.simulator.scenario import Scenario
+    from ...testbed.backend import open_backend
+
+    played = dataclasses.replace(Scenario.from_yaml(scenario), control_period_s=1e-3 * period_ms)
+    cast = _cast(bundle or [], agents, played)
+    found: dict[str, list[Reaction]] = {agent.name: [] for agent in cast}
+    slices = played.slice_set()
+    bound_us = 1e3 * (bound_ms or float(slices.column("sla.delay_bound_ms")[slices.priority_index, 0]))
+    live = open_backend(played, record_packets=True)
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task("measuring", total=repetitions * len(cast))
+            for turn in range(repetitions):
+                for agent in cast:
+                    progress.update(task, description=f"turn {turn + 1}: {agent.name}")
+                    found[agent.name] += _run(agent, live, played, bound_us, turn)
+                    progress.advance(task)
+    finally:
+        live.close()
+    rows = [_row(name, reactions) for name, reactions in found.items()]
+    if as_json:
+        print_json({"scenario": scenario, "period_ms": period_ms, "bound_ms": 1e-3 * bound_us, "agents": rows})
+    else:
+        _print(rows, scenario, period_ms, 1e-3 * bound_us)
+
+
+def _cast(bundles: list[Path], names: list[str] | None, played: Any) -> list[Agent]:
+    from ...agents.bundle import PolicyBundle
+    from ...agents.learned import LearnedAgent
+    from ...agents.registry import make
+
+    wanted = [name.strip() for part in names or AGENTS for name in part.split(",") if name.strip()]
+    slices, node = played.slice_set(), played.hardware_spec()
+    cast: list[Agent] = [LearnedAgent(PolicyBundle.load(path), transfer=True) for path in bundles]
+    cast += [make(name, slices, node) for name in dict.fromkeys(wanted)]
+    if len({agent.name for agent in cast}) < len(cast):
+        raise ConfigError("bundle: two policies of one algorithm; accepted: one")
+    return cast
+
+
+def _run(agent: Agent, live: TestbedBackend, played: Any, bound_us: float, seed: int) -> list[Reaction]:
+    """One run; its bursts."""
+    import time
+
+    import numpy as np
+
+    from ..loop import LoopConfig, run_loop
+    from ..reaction import Tick, burst_starts, reaction
+    from ..signals import StopRequest
+
+    events, ticks = [], []
+    held: list[Any] = []
+
+    def watch(telemetry: Telemetry, wanted: Knobs, receipt: Any) -> None:
+        del telemetry, wanted
+        applied_ns = time.monotonic_ns()
+        events.append(live.packet_events())
+        knobs = [receipt.applied.cpu_limit_mcpu.copy(), receipt.applied.nice.copy(), receipt.applied.egress_mbps.copy()]
+        changed = any(not np.array_equal(new, old) for new, old in zip(knobs, held, strict=False)) or not held
+        held[:] = knobs
+        # The tick's own measurement is complete about when the tick begins.
+        ticks.append(Tick(live.ticks.deadline_ns, applied_ns, changed))
+
+    live.packet_events()
+    stop = StopRequest()
+    run_loop(live, agent, LoopConfig(max_ticks=live.context.num_steps, seed=seed), stop, watch)
+    if stop.asked:
+        raise KeyboardInterrupt
+    time.sleep(0.1)
+    events.append(live.packet_events())
+    live.stop_load()
+    packets = np.concatenate(events)
+    priority = live.slices.priority_index
+    length_ns = _burst_length_ns(played, priority)
+    starts = burst_starts(packets, priority)
+    return [reaction(packets, ticks, priority, bound_us, int(start), length_ns) for start in starts]
+
+
+def _burst_length_ns(played: Any, priority: int) -> int:
+    """The shortest time for which a neighbour's load stays up."""
+    names = played.slice_set().names
+    profiles = [load.profile for name in names if name != names[priority] for load in played.loads.get(name, ())]
+    spans = [
+        later[0] - earlier[0]
+        for profile in profiles
+        for earlier, later in zip(profile, profile[1:], strict=False)
+        if earlier[1] > 0 and later[1] > 0
+    ]
+    if not spans:
+        raise ConfigError(f"scenario {played.name}: no neighbour's load goes up and down by a profile")
+    return round(1e9 * min(spans))
+
+
+def _row(name: str, reactions: list[Reaction]) -> dict[str, Any]:
+    import numpy as np
+
+    from ...training.statistics import interval, median
+
+    total_ms = 1e-6 * np.asarray([one.total_ns for one in reactions], np.float64)
+    spread = interval(total_ms, median, 2000, LEVEL, 0)
+    row: dict[str, Any] = {
+        "agent": name,
+        "bursts": len(reactions),
+        "left": sum(one.left for one in reactions),
+        "not_back": sum(not one.back for one in reactions),
+        "reaction_ms": {"median": spread.value, "ci95": [spread.low, spread.high]},
+    }
+    late = [one for one in reactions if one.left and one.back]
+    for stage in STAGES:
+        values = [value for one in late if (value := getattr(one, f"{stage}_ns")) is not None]
+        row[f"{stage}_ms"] = 1e-6 * float(np.median(values)) if values else None
+    return row
+
+
+def _print(rows: list[dict[str, Any]], scenario: str, period_ms: float, bound_ms: float) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(
+        title=f"{scenario}, period {period_ms:g} ms: until p99 is back within {bound_ms:g} ms (medians, ms)",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        title_justify="left",
+    )
+    table.add_column("agent", no_wrap=True)
+    for heading in ("bursts", "left", "not\nback", "reaction", "95%", *STAGES):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        low, high = row["reaction_ms"]["ci95"]
+        stages = (row[f"{stage}_ms"] for stage in STAGES)
+        table.add_row(
+            row["agent"],
+            *(str(row[name]) for name in ("bursts", "left", "not_back")),
+            f"{row['reaction_ms']['median']:.0f}",
+            f"{low:.0f}-{high:.0f}",
+            *("-" if value is None else f"{value:.1f}" for value in stages),
+        )
+    console.print(table)
