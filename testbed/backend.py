@@ -120,6 +120,7 @@ class TestbedBackend(LiveBackend):
     def measure(self) -> Telemetry:
         """Figures since the last measurement; a slice that is absent now is not valid."""
         telemetry = super().measure()
+        self._timeline.mark_uplink(telemetry)
         self._timeline.mark_absent(telemetry)
         return telemetry
 

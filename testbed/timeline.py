@@ -7,11 +7,12 @@ import time
 import numpy as np
 
 from ..env.simulator.scenario import Scenario
-from ..env.telemetry import Telemetry
+from ..env.telemetry import NODE_FIELDS, Telemetry
 from .network import Uplink
 from .testbed import Testbed
 
 LEAST_FACTOR = 1e-3
+UPLINK_USE = NODE_FIELDS.index("uplink_use_ratio")
 
 
 class Timeline:
@@ -46,6 +47,12 @@ class Timeline:
     def now_s(self) -> float:
         """Time since the loads started."""
         return 1e-9 * (time.monotonic_ns() - self._started_ns)
+
+    def mark_uplink(self, telemetry: Telemetry) -> None:
+        """The link's use is that of what it can carry now, as in the simulator; the probe knows its full rate only."""
+        if self._factor < 1.0:
+            use = telemetry.node[UPLINK_USE]
+            np.minimum(use / self._factor, 1.0, out=use)
 
     def mark_absent(self, telemetry: Telemetry) -> None:
         """Show nothing of slices that are absent now."""

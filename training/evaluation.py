@@ -20,7 +20,7 @@ from ..env.reward import RewardWeights
 from ..env.simulator.scenario import Scenario
 from ..env.slices import FloatArray, SliceSet
 from .rollouts import Recording, only_active, play
-from .scores import Scores, Window, delay_ecdf_us, delay_p99_us, score, violation_s
+from .scores import EDGE_WORK, Scores, Window, delay_ecdf_us, delay_p99_us, score, violation_s
 from .statistics import (
     Array,
     Interval,
@@ -31,6 +31,7 @@ from .statistics import (
     paired_ratio,
 )
 
+BackendName = Literal["simulator", "testbed"]
 Role = Literal["learned", "fixed", "adaptive", "oracle", "reference"]
 Outcome = Literal["better", "tie", "worse"]
 ALL_SLICES = max(setting.active_slices for setting in published_settings())
@@ -67,7 +68,7 @@ class EvaluationConfig:
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 30
     seed: Annotated[int, Field(ge=0)] = 0
     loss_window_s: dict[str, Annotated[Window, AfterValidator(_check_window)]] = field(default_factory=dict)
-    backend: Literal["simulator", "testbed"] = "simulator"
+    backend: BackendName = "simulator"
     reward: str = "default"
     tie_pct: Annotated[float, Field(ge=0)] = 0.1
     resamples: Annotated[int, Field(ge=100)] = 2000
@@ -152,6 +153,7 @@ class Verdict:
         comparisons: against every rival, references left out.
         best_fixed: the fixed setting with the fewest weighted SLA-violation seconds in hindsight; None without any.
         violation_ratio, cpu_ratio: the subject's over that setting's, paired by seed.
+        edge_ratio: the same of what an edge application got done; None where there is none.
         oracle_gap_pct: how far the subject's return (interquartile mean) lies below the oracle's, in % of the oracle's.
     """
 
@@ -161,6 +163,7 @@ class Verdict:
     best_fixed: str | None
     violation_ratio: Interval | None
     cpu_ratio: Interval | None
+    edge_ratio: Interval | None
     oracle_gap_pct: float | None
 
     @property
@@ -199,12 +202,18 @@ class ScenarioResult:
     tie_pct: float
     resamples: int
     level: float
+    backend: BackendName
     agents: tuple[AgentResult, ...]
     subjects: tuple[str, ...]
 
     def agent(self, name: str) -> AgentResult:
         """By name; raises KeyError."""
         return {a.name: a for a in self.agents}[name]
+
+    @property
+    def has_edge(self) -> bool:
+        """Whether an edge application ran on the node, and what it got done was counted."""
+        return all(EDGE_WORK in a.scores for a in self.agents)
 
     @cached_property
     def rivals(self) -> tuple[AgentResult, ...]:
@@ -246,6 +255,7 @@ class ScenarioResult:
             best_fixed=best.name if best else None,
             violation_ratio=self._ratio(me, best, "sla_violation_s"),
             cpu_ratio=self._ratio(me, best, "cpu_held_core_s"),
+            edge_ratio=self._ratio(me, best, EDGE_WORK),
             oracle_gap_pct=oracle_gap_pct(me.scores["return"], oracle.scores["return"]) if oracle else None,
         )
 
@@ -264,7 +274,7 @@ class ScenarioResult:
         )
 
     def _ratio(self, me: AgentResult, best: AgentResult | None, key: str) -> Interval | None:
-        if best is None:
+        if best is None or key not in me.scores:
             return None
         return paired_ratio(me.scores[key], best.scores[key], self.resamples, self.level, self.seed)
 
@@ -280,7 +290,11 @@ class ScenarioResult:
         }
 
     def _agent_json(self, agent: AgentResult) -> dict[str, Any]:
-        keys = ("slice1_loss_pct", "others_loss_pct", "slice1_delay_p99_us", "sla_violation_s", "cpu_held_core_s")
+        keys: tuple[str, ...] = (
+            *("slice1_loss_pct", "others_loss_pct"),
+            *("slice1_delay_p99_us", "sla_violation_s", "cpu_held_core_s"),
+        )
+        keys += (EDGE_WORK,) if EDGE_WORK in agent.scores else ()
         returns = self.summary(agent.name, "return")
         figures: dict[str, Any] = {key: finite(float(agent.scores[key].mean())) for key in keys}
         return {"name": agent.name, **figures, "return_iqm": returns.value, "ci95": [returns.low, returns.high]}
@@ -404,6 +418,7 @@ def judge(
         tie_pct=config.tie_pct,
         resamples=config.resamples,
         level=config.level,
+        backend=config.backend,
         agents=tuple(results),
         subjects=tuple(subjects),
     )

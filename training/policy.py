@@ -57,6 +57,7 @@ CLIPPED_GAIN = (1.0, 1.0, 1.25)
 SQUASHED_GAIN = (1.0, 1.0, 1.0)
 INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
 MAX_INITIAL_TANH = 0.98
+RELATIVE = (0.0, 1.0, 0.0)  # knobs of which only the differences between slices matter: nice
 # Share of the budget after which exploration has shrunk to its final deviation.
 SHRUNK_AT = 0.6
 
@@ -211,10 +212,13 @@ def _initial_bias(gains: tuple[float, ...]) -> tuple[float, ...]:
 class ActionHead(nn.Module):
     """Mean actions (B, S, 3): a `SliceHead` and a linear path from the row, then gain * tanh.
 
-    The linear path is what "a limit a little above the present use" needs; the head bends it.
+    The linear path is what "a limit a little above the present use" needs; the head bends it. Of nice only what tells
+    the slices apart counts, so before the tanh its mean over the present slices is taken out: nothing would hold that
+    mean in training, and where it has drifted to an end of the axis no slice can be told from another.
     """
 
     gain: Tensor
+    relative: Tensor
 
     def __init__(self, width: int, gains: tuple[float, ...]) -> None:
         super().__init__()
@@ -222,10 +226,13 @@ class ActionHead(nn.Module):
         self.direct = nn.Linear(NUM_FEATURES, NUM_KNOBS, bias=False)
         nn.init.zeros_(self.direct.weight)
         self.register_buffer("gain", torch.tensor(gains))
+        self.register_buffer("relative", torch.tensor(RELATIVE), persistent=False)
 
     def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """What tanh is taken of."""
-        return self.head(hidden, context) + self.direct(rows)
+        wanted, mask = self.head(hidden, context) + self.direct(rows), present(rows)
+        mean = (wanted * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
+        return wanted - self.relative * mean
 
     def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """From the rows (B, S, D), their features (B, S, W) and context (B, C)."""

@@ -13,6 +13,7 @@ from . import report_plots as plots
 from .evaluation import AgentResult, ScenarioResult, Verdict
 from .report_text import count, figures_shown, headline, lost, ratio, sentences, short_list, some_of
 from .results import Evaluation
+from .scores import EDGE_WORK
 from .statistics import Interval
 
 MAX_ROWS = 12
@@ -25,6 +26,7 @@ METRICS = (
     ("churn_pct", "Knobs moved per period, %"),
     ("return", "Return"),
 )
+EDGE_METRIC = (EDGE_WORK, "Edge application's work, blocks")
 ROLES = {
     "learned": "learned",
     "oracle": "sees the future",
@@ -221,6 +223,13 @@ def _scenario(result: ScenarioResult) -> str:
             "What the limits keep from other work on the node; a slice without a limit holds all that its UPF can use.",
         )
     )
+    if result.has_edge:
+        parts.append(
+            _figure(
+                plots.bars(result, EDGE_WORK, "The edge application's work", "blocks per run (more is better)"),
+                "What other work on the node got done with the CPU time that the slices left.",
+            )
+        )
     parts.append("</div><h3>Over time</h3>")
     parts.append('<div class="panels">')
     parts += [
@@ -236,8 +245,9 @@ def _facts(result: ScenarioResult) -> str:
     window = "the whole run"
     if result.loss_window_s:
         window = f"seconds {result.loss_window_s[0]:g} to {result.loss_window_s[1]:g}, whole-run losses in small print"
+    where = "real UPFs on a testbed" if result.backend == "testbed" else f"hardware {result.hardware}"
     return (
-        f"{len(result.slice_names)} slices on hardware {result.hardware}, {result.duration_s:g} s, "
+        f"{len(result.slice_names)} slices on {where}, {result.duration_s:g} s, "
         f"a decision every {result.period_s:g} s, {result.seeds} seeds. Priority slice: {result.slice_names[priority]} "
         f"(promised {result.committed_mbps[priority]:g} Mbit/s within {result.delay_bound_ms[priority]:g} ms). "
         f"Losses are taken over {window}."
@@ -246,17 +256,18 @@ def _facts(result: ScenarioResult) -> str:
 
 def _agents_table(result: ScenarioResult, agents: Iterable[AgentResult]) -> str:
     ordered = sorted(agents, key=lambda a: (a.name not in result.subjects, a.scores["sla_violation_s"].mean()))
+    metrics = (*METRICS, EDGE_METRIC) if result.has_edge else METRICS
     rows = []
     for agent in ordered:
         alike = sum(figures_shown(a) == figures_shown(agent) for a in result.rivals if a not in ordered)
         tags = [ROLES[agent.role] if ROLES[agent.role] != agent.name else "", f"and {alike} like it" if alike else ""]
         tag = ", ".join(filter(None, tags))
-        cells = "".join(_metric_cell(result, agent, key) for key, _ in METRICS)
+        cells = "".join(_metric_cell(result, agent, key) for key, _ in metrics)
         rows.append(
             f'<tr class="{"own" if agent.name in result.subjects else ""}"><th scope="row">{escape(agent.name)}'
             f"{f'<span class=tag>{tag}</span>' if tag else ''}</th>{cells}</tr>"
         )
-    return _table(("Agent", *(title for _, title in METRICS)), rows)
+    return _table(("Agent", *(title for _, title in metrics)), rows)
 
 
 def _metric_cell(result: ScenarioResult, agent: AgentResult, key: str) -> str:
@@ -265,6 +276,7 @@ def _metric_cell(result: ScenarioResult, agent: AgentResult, key: str) -> str:
         "slice1_delay_p99_us": (1e-3, 1),
         "return": (1.0, 3),
         "cpu_held_core_s": (1.0, 0),
+        EDGE_WORK: (1.0, 0),
     }.get(key, (1.0, 1))
     value, low, high = (
         f"{scale * x:,.{digits}f}".replace("-", "−") for x in (summary.value, summary.low, summary.high)
@@ -294,6 +306,11 @@ def _where_it_loses(results: Iterable[ScenarioResult]) -> str:
 
 
 def _fit(evaluation: Evaluation) -> str:
+    if all(result.backend == "testbed" for result in evaluation.scenarios):
+        return (
+            "<p>Nothing is simulated here: UPFs, packets, knobs and delays are real. Policies were trained in the "
+            "simulator.</p>"
+        )
     source = (
         "The node is simulated. Where a fit is listed, its parameters are fitted to the published measurements of "
         "Andrade and Wickboldt (JNSM 33(4):90, 2025); what is left over is the error to keep in mind for every figure."

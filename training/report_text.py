@@ -72,6 +72,11 @@ def sentences(result: ScenarioResult, subject: str) -> list[str]:
             f"{ratio(v.violation_ratio.low)} to {ratio(v.violation_ratio.high)}), "
             f"holding {ratio(v.cpu_ratio.value)} times its CPU."
         )
+    if v.edge_ratio:
+        said.append(
+            f"The edge application gets {ratio(v.edge_ratio.value)} times as much done as under {v.best_fixed} "
+            f"({ratio(v.edge_ratio.low)} to {ratio(v.edge_ratio.high)})."
+        )
     if v.oracle_gap_pct is not None:
         side = "below" if v.oracle_gap_pct >= 0 else "above"
         said.append(f"Its return lies {abs(v.oracle_gap_pct):.1f}% {side} that of the oracle, which sees the future.")
@@ -110,6 +115,10 @@ def lost(result: ScenarioResult, subject: str) -> list[str]:
     said = [f"dominated by {some_of(v.beaten_by, 8)}."] if v.beaten_by else []
     if v.violation_ratio and v.violation_ratio.low > 1:
         said.append(f"breaks promises {ratio(v.violation_ratio.value)} times as long as {v.best_fixed}.")
+    if v.edge_ratio and v.edge_ratio.high < 1:
+        said.append(
+            f"the edge application gets {ratio(v.edge_ratio.value)} times as much done as under {v.best_fixed}."
+        )
     return [*said, *_slices_worse_off(result, subject, v), *_worst(v)]
 
 

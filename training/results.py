@@ -23,7 +23,7 @@ from ..env.simulator.hardware import HardwareFile
 from .evaluation import AgentResult, ScenarioResult, finite
 from .statistics import Interval, interquartile_mean, stratified_interval
 
-FORMAT = 1
+FORMAT = 2
 RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"
 _PER_AGENT = ("slice_violation_s", "slice_delay_p99_us", "ecdf_us")
 _TUPLES = ("slice_names", "weight", "committed_mbps", "delay_bound_ms", "subjects")
@@ -146,6 +146,7 @@ def _verdict_document(result: ScenarioResult, subject: str) -> dict[str, Any]:
         "best_fixed": verdict.best_fixed,
         "violation_ratio": _interval_document(verdict.violation_ratio),
         "cpu_ratio": _interval_document(verdict.cpu_ratio),
+        "edge_ratio": _interval_document(verdict.edge_ratio),
         "oracle_gap_pct": verdict.oracle_gap_pct,
     }
 

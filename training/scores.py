@@ -8,6 +8,7 @@ import numpy.typing as npt
 from .rollouts import BoolArray, Recording
 from .statistics import Array, weighted_quantile
 
+EDGE_WORK = "edge_work"
 ECDF_LEVELS = np.linspace(0.0, 1.0, 201)
 Scores = dict[str, Array]
 Window = tuple[float, float]
@@ -92,7 +93,7 @@ def score(recording: Recording, alone: Recording, uncontrolled: Recording, windo
     windowed = [group_volumes(r, window_s) for r in (recording, alone, uncontrolled)]
     weight = recording.slices.column("weight").astype(np.float64)
     priority = recording.slices.priority_index
-    edge = {} if recording.work_done is None else {"edge_work": recording.work_done}
+    edge = {} if recording.work_done is None else {EDGE_WORK: recording.work_done}
     return {
         "slice1_loss_pct": loss_pct(windowed[0][0], windowed[1][0]),
         "others_loss_pct": loss_pct(windowed[0][1], windowed[2][1]),

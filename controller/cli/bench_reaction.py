@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +28,9 @@ def reaction(
     agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated.")] = None,
     scenario: Annotated[str, typer.Option(help="Loads in which all neighbours burst together.")] = "testbed-bursts",
     period_ms: Annotated[float, typer.Option(min=2, max=1000, help="Control period.")] = 5.0,
-    bound_ms: Annotated[float | None, typer.Option(min=0.1, help="In place of the priority slice's delay bound.")] = None,
+    bound_ms: Annotated[
+        float | None, typer.Option(min=0.1, help="In place of the priority slice's delay bound.")
+    ] = None,
     repetitions: Annotated[int, typer.Option(min=1, max=100, help="Turns of every agent.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -126,7 +129,7 @@ def _burst_length_ns(played: Any, priority: int) -> int:
     spans = [
         later[0] - earlier[0]
         for profile in profiles
-        for earlier, later in zip(profile, profile[1:], strict=False)
+        for earlier, later in pairwise(profile)
         if earlier[1] > 0 and later[1] > 0
     ]
     if not spans:

@@ -202,6 +202,7 @@ def print_result(result: ScenarioResult) -> None:
     from rich.table import Table
 
     from ...training.report_text import sentences, short_list
+    from ...training.scores import EDGE_WORK
 
     shown = short_list(result)
     table = Table(
@@ -212,7 +213,8 @@ def print_result(result: ScenarioResult) -> None:
         title_justify="left",
     )
     table.add_column("agent", no_wrap=True)
-    for heading in ("priority\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return"):
+    headings = ("priority\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")
+    for heading in (*headings, *(("edge\nwork",) if result.has_edge else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for agent in shown:
         mean = {key: float(values.mean()) for key, values in agent.scores.items()}
@@ -224,6 +226,7 @@ def print_result(result: ScenarioResult) -> None:
             f"{mean['sla_violation_s']:.1f}",
             f"{mean['cpu_held_core_s']:.0f}",
             f"{result.summary(agent.name, 'return').value:.3f}",
+            *((f"{mean[EDGE_WORK]:,.0f}",) if result.has_edge else ()),
         )
     console.print(table)
     for subject in result.subjects:

@@ -30,8 +30,8 @@ class Hardware:
         weight_leak: share of the UPF's per-packet work that runs where cgroup weight does not order it.
         cfs_period_ms: CFS bandwidth period (kernel: Documentation/scheduler/sched-bwc.rst, default 100 ms).
         sched_slice_ms: how long a competing task runs before the scheduler switches.
-        wake_wait_ms: mean wait of a thread that wakes while all CPUs are busy with others, however little it needs
-            (up to a tick, where the scheduler lets the running task go on).
+        wake_wait_ms: mean wait of a thread that wakes while all CPUs are busy with others that weigh far more than its
+            group, however little it needs (up to a tick, where the scheduler lets the running task go on).
         edge_threads, edge_request_mcpu: other work on the node, threads that never sleep in a group of their own, and
             its Kubernetes CPU request.
     Buffers and egress

@@ -183,18 +183,18 @@ def cfs_budget_left(
     return max(quota_s - (runtime_s - before), ZERO)
 
 
-# Rows of the step's working table (54, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
+# Rows of the step's working table (55, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
 LOGICAL, CORES, SMT_YIELD, TX_COST_US, LEAK, CFS_S, SLICE_US, WAKE_US, EDGE, EDGE_REQUEST = range(10)
 BUFFER_PACKETS, HORIZON_S, BURST_S, PACKETS_PER_FLOW, UPLINK_BUFFER_S = range(10, 15)
 # Of the node in this period; the first six are sums over slices.
 KERNEL, WANTED, USED, SENT, WAITING, ELASTIC = range(15, 21)
-DT, PER_S, UPLINK, FACTOR, SPEED, CAPACITY, SQUEEZE, CROWD = range(21, 29)
-THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(29, 33)
+DT, PER_S, UPLINK, FACTOR, SPEED, CAPACITY, SQUEEZE, CROWD, HEAVY = range(21, 30)
+THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(30, 34)
 # Of one slice.
-ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(33, 43)
-N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(43, 49)
-STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(49, 54)
-NUM_WORKING = 54
+ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(34, 44)
+N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(44, 50)
+STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(50, 55)
+NUM_WORKING = 55
 
 
 @njit(cache=True, error_model="numpy")
@@ -283,7 +283,7 @@ def advance(
             v[SPEED, i] = thread_speed(busy, v[CORES, i], v[LOGICAL, i], v[SMT_YIELD, i]) * factor
             v[KERNEL, i] /= v[SPEED, i]
             v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
-            v[WANTED, i] = v[EDGE, i]
+            v[WANTED, i], v[HEAVY, i] = v[EDGE, i], v[EDGE, i] * weight[num_slices, i]
         any_below_cfs = False
         for i in range(count):
             any_below_cfs |= v[DT, i] < v[CFS_S, i]
@@ -304,6 +304,7 @@ def advance(
                         run[s, i] = min(want[s, i], available / dt)
             for i in range(count):
                 v[WANTED, i] += run[s, i]
+                v[HEAVY, i] += run[s, i] * weight[s, i]
         water_fill(v[CAPACITY, :count], run, weight, share)
         # Part of the work runs where group weights do not order it (softirq, other groups' queues): in proportion.
         for i in range(count):
@@ -319,9 +320,12 @@ def advance(
                 quota = max(min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED), TINY)
                 throttled = min(max(THROTTLE_SLOPE * (want[s, i] / quota - ONE) + HALF, ZERO), ONE)
                 waits = min(max(run[s, i] / max(got, TINY) - ONE, ZERO), MAX_WAIT_SLICES)
-                # Whoever wakes while all CPUs are busy with others waits, however little it needs.
+                # Whoever wakes while all CPUs are busy with others waits, however little it needs, the less the more
+                # it weighs against them: its virtual deadline comes the sooner, and it may preempt (kernel, EEVDF).
                 crowd = min(max(v[CROWD, i] - run[s, i], ZERO), ONE)
-                wait_us = v[SLICE_US, i] * waits + v[WAKE_US, i] * crowd if run[s, i] > ZERO else ZERO
+                rivals = (v[HEAVY, i] - run[s, i] * weight[s, i]) / max(v[WANTED, i] - run[s, i], TINY)
+                wake_us = v[WAKE_US, i] * crowd * rivals / (rivals + weight[s, i])
+                wait_us = v[SLICE_US, i] * waits + wake_us if run[s, i] > ZERO else ZERO
                 off = max(ONE - quota / threads[s, lane], ZERO)
                 off_us = MILLION * v[CFS_S, i] * off * throttled
                 burst = exo[BURST_US, s, lane] * min(run[s, i], ONE)

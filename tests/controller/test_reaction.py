@@ -51,7 +51,7 @@ def test_who_never_leaves_the_bound_takes_no_time() -> None:
 
 
 def test_the_time_is_divided_into_its_parts() -> None:
-    # Packets wait from 512 ms on, the knobs change at 520.1, what waited has left at 550, the queue builds up once more.
+    # Packets wait from 512 ms on, the knobs change at 520.1, what waited has left at 550.
     found = judged(packets_of((512, 550)), {520})
     assert found.left
     assert found.back

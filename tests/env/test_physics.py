@@ -102,13 +102,17 @@ def test_a_request_gives_weight(Loads: Any, play: Play) -> None:
     assert kernels.group_weight(0.0, 0.0, True) == 2
 
 
-def test_who_needs_little_waits_only_while_others_keep_all_cpus_busy(Loads: Any, play: Play, quiet: Hardware) -> None:
-    def waits_us(others_mbps: float, **node: float) -> float:
+def test_who_needs_little_waits_only_while_others_keep_all_cpus_busy(
+    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware
+) -> None:
+    def waits_us(others_mbps: float, nice: float = 0.0, **node: float) -> float:
         loads = Loads([10.0, *[others_mbps] * 4], replace(quiet, **node))
-        return float(play(loads).end("runqueue_delay_us")[0])
+        return float(play(loads, knobs_of(5, nice=[nice, 0, 0, 0, 0])).end("runqueue_delay_us")[0])
 
     assert waits_us(250.0) == 0
-    assert waits_us(250.0, wake_wait_ms=2.0) == pytest.approx(2000, rel=0.01)
+    assert waits_us(250.0, wake_wait_ms=2.0) == pytest.approx(1000, rel=0.01)  # all weigh the same
+    assert waits_us(250.0, nice=-20, wake_wait_ms=2.0) < 30
+    assert waits_us(250.0, nice=19, wake_wait_ms=2.0) > 1900
     assert waits_us(10.0, wake_wait_ms=2.0) == 0
     # Alone it has nobody to wait for, be the node as small as one CPU.
     assert waits_us(0.0, wake_wait_ms=2.0, logical_cpus=1.0, physical_cores=1.0) < 20  # for its own softirqs
