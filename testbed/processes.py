@@ -69,6 +69,12 @@ class ProcessId:
         """Whether that very process still runs."""
         return start_ticks(self.pid) == self.start_ticks
 
+    @property
+    def cpu_s(self) -> float:
+        """CPU time that its threads have got so far (proc_pid_schedstat(5)); raises OSError when it has gone."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return 1e-9 * sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
     def stop(self) -> None:
         """SIGTERM, and SIGKILL after two seconds; returns when it is gone."""
         for number in (signal.SIGTERM, signal.SIGKILL):

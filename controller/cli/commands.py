@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench_loop, bench_probe, bench_reaction
+from . import bench_loop, bench_probe, bench_reaction, bench_upf
 from .bench import bench
 from .demo import demo
 from .doctor import doctor
@@ -30,5 +30,6 @@ def register(app: typer.Typer) -> None:
     app.add_typer(testbed, name="testbed")
     bench.command("loop")(bench_loop.loop)
     bench.command("probe")(bench_probe.probe)
+    bench.command("upf")(bench_upf.upf)
     bench.command("reaction")(bench_reaction.reaction)
     app.add_typer(bench, name="bench")

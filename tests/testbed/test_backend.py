@@ -15,7 +15,7 @@ from slicepilot.controller.loop import LoopConfig, run_loop
 from slicepilot.env import LIVE_ENV_ID
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.scenario import Load, Scenario
+from slicepilot.env.simulator.scenario import EdgeApplication, Load, Scenario
 from slicepilot.testbed.backend import TestbedBackend, open_backend
 from slicepilot.testbed.removal import running, take_down
 from slicepilot.testbed.spec import TestbedSpec
@@ -113,9 +113,29 @@ def test_agents_take_turns(backend: TestbedBackend) -> None:
 def test_refuses_what_it_cannot_play(backend: TestbedBackend) -> None:
     with pytest.raises(ConfigError, match="cpu_profile"):
         backend.play(scenario_of(LIGHT, cpu_profile=((0.0, 0.5),)))
+    with pytest.raises(ConfigError, match=r"edge.threads = 2; accepted: .* 0"):
+        backend.play(scenario_of(LIGHT, edge=EdgeApplication(2)))
     backend.play(scenario_of({"slice1": (Load("tcp", rate_mbps=5.0),)}))
     with pytest.raises(ConfigError, match="tcp"):
         backend.reset(seed=0)
+
+
+def test_an_edge_application_works_with_what_is_left() -> None:
+    scenario = scenario_of(LIGHT, edge=EdgeApplication(1), uplink_profile=((0.0, 0.5), (1.0, 0.5)))
+    live = open_backend(scenario, record_packets=True)
+    try:
+        agents = [(no_control(), scenario)]
+        [recording] = play_in_turns(agents, live, 1, 0, RewardWeights.from_yaml())
+        assert recording.work_done is not None
+        assert recording.work_done[0] > 100
+        packets = live.packet_events()
+        assert set(packets["slice"]) == {0, 1, 2, 3, 4}
+        assert (packets["exit_ns"] > packets["n3_ns"]).all()
+        # The link's use is that of the half that is left of it.
+        telemetry = live.observe()
+        assert telemetry.node[1, 0] == pytest.approx(telemetry.carried_mbps.sum() / 500.0, rel=0.1, abs=1e-3)
+    finally:
+        live.close()
 
 
 def test_opens_a_testbed_of_its_own_and_takes_it_down() -> None:

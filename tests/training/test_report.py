@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from slicepilot.agents.fixed import no_control, published, static_weights
@@ -11,6 +12,7 @@ from slicepilot.training.evaluation import EvaluationConfig, ScenarioResult, eva
 from slicepilot.training.report import render
 from slicepilot.training.report_text import headline, sentences, short_list
 from slicepilot.training.results import Evaluation, Provenance
+from slicepilot.training.scores import EDGE_WORK
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -142,3 +144,20 @@ def test_page_without_a_judged_agent_says_so() -> None:
     result = judge("bursty-neighbours", 25, subjects=())
     page = render(Evaluation((result,), Provenance.here("x"), {"andrade": {}}))
     assert "No agent was put to judgement" in page
+
+
+def test_page_shows_what_an_edge_application_got_done(evaluation: Evaluation) -> None:
+    first = evaluation.scenarios[0]
+    agents = tuple(
+        replace(agent, scores=agent.scores | {EDGE_WORK: np.asarray([4000.0, 4100.0, 4200.0]) + 1000 * i})
+        for i, agent in enumerate(first.agents)
+    )
+    result = replace(first, agents=agents, backend="testbed")
+    page = render(Evaluation((result,), Provenance.here("x"), {"andrade": {}}))
+    for said in ("Edge application&#x27;s work, blocks", "real UPFs on a testbed", "Nothing is simulated here"):
+        assert said in page
+    ratio = result.verdict("reactive-sla").edge_ratio
+    assert ratio is not None
+    assert ratio.value < 1  # the first agent has least
+    assert f"gets {ratio.value:.2f} times as much done" in " ".join(sentences(result, "reactive-sla"))
+    assert "Edge application" not in render(evaluation)
