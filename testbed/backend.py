@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ..configs import ConfigError
@@ -15,6 +16,7 @@ from ..controller.actuators.node import NodeActuator, SliceTargets
 from ..controller.actuators.quota import QuotaConfig
 from ..controller.live import LiveBackend, NodeFacts
 from ..controller.realtime import no_collections, on_time
+from ..controller.telemetry.layout import AT_N6
 from ..controller.telemetry.points import NetPoint, SlicePoints
 from ..controller.telemetry.source import KernelSource
 from ..env.simulator.scenario import Scenario
@@ -64,7 +66,7 @@ class TestbedBackend(LiveBackend):
             source = KernelSource(
                 points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, report_every=int(record_packets)
             )
-            self._events = source.packets.events
+            self._packets = source.packets
             undo.callback(source.close)
             actuator = actuator_of(testbed)
             undo.callback(actuator.close)
@@ -121,12 +123,18 @@ class TestbedBackend(LiveBackend):
         """Figures since the last measurement; a slice that is absent now is not valid."""
         telemetry = super().measure()
         self._timeline.mark_uplink(telemetry)
-        self._timeline.mark_absent(telemetry)
-        return telemetry
+        return self._timeline.without_absent(telemetry)
 
     def packet_events(self) -> npt.NDArray[Any]:
         """The packets that left since the last call, `slicepilot.controller.telemetry.layout.PACKET_EVENT`."""
-        return self._events.read()
+        return self._packets.events.read()
+
+    def delay_counts(self) -> npt.NDArray[np.uint32]:
+        """Delays of all timed packets so far, a histogram per slice (S, BUCKETS).
+
+        `slicepilot.controller.telemetry.histogram` has the buckets and their quantiles.
+        """
+        return self._packets.slices["delay"][: len(self.slices), AT_N6].copy()
 
     def stop_load(self) -> None:
         """End the loads, if any run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -54,16 +55,19 @@ class Timeline:
             use = telemetry.node[UPLINK_USE]
             np.minimum(use / self._factor, 1.0, out=use)
 
-    def mark_absent(self, telemetry: Telemetry) -> None:
-        """Show nothing of slices that are absent now."""
-        if not self._absences:
-            return
+    def without_absent(self, telemetry: Telemetry) -> Telemetry:
+        """The telemetry with nothing of slices that are absent now.
+
+        ``valid`` is a copy then: the source's own says what can be measured, and goes on holding in the next run.
+        """
         now_s = self.now_s
-        for index, begin_s, end_s in self._absences:
-            there = not begin_s <= now_s < end_s
-            telemetry.valid[index] = there
-            if not there:
-                telemetry.slices[:, index] = 0.0
+        gone = [index for index, begin_s, end_s in self._absences if begin_s <= now_s < end_s]
+        if not gone:
+            return telemetry
+        valid = telemetry.valid.copy()
+        valid[gone] = False
+        telemetry.slices[:, gone] = 0.0
+        return replace(telemetry, valid=valid)
 
     def stop(self) -> None:
         """End the run; the uplink gets its own rate back."""

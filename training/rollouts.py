@@ -40,6 +40,7 @@ class Recording:
         time_s: float64 (T,), start of each period; the first measurement, taken under no control, is left out.
         period_s: length of a control period.
         wall_s: seconds it took to play.
+        packets_p99_us: (S, L), 99th percentile of the delay of all packets of the run; None where they are not timed.
         work_done: (L,), what an edge application on the same node got done meanwhile; None where there is none.
     """
 
@@ -54,6 +55,7 @@ class Recording:
     time_s: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
     period_s: float
     wall_s: float
+    packets_p99_us: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None = None
     work_done: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None = None
 
     def row(self, name: str) -> FloatArray:

@@ -43,10 +43,13 @@ def loss_pct(volume: Array, reference: Array) -> Array:
 
 
 def delay_p99_us(recording: Recording) -> Array:
-    """99th percentile over time of each slice's per-period p99 delay, periods weighted by the volume carried, (S, L).
+    """99th percentile of each slice's delay, (S, L): of all packets, where they were timed one by one.
 
-    A slice that carries nothing in a whole run is weighted by what it offered; one that offers nothing gives 0.
+    Else over time of the per-period p99 delay, periods weighted by the volume carried. A slice that carries nothing in
+    a whole run is weighted by what it offered; one that offers nothing gives 0.
     """
+    if recording.packets_p99_us is not None:
+        return recording.packets_p99_us
     carried, offered = recording.row("carried_mbps"), recording.row("offered_mbps")
     weight = np.where(carried.sum(axis=0) > 0, carried, offered)
     return weighted_quantile(recording.row("delay_p99_us"), weight, 0.99)

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ..agents.base import Agent
+from ..controller.telemetry.histogram import quantiles_us
 from ..env.backend import Backend
 from ..env.reward import RewardWeights
 from ..env.simulator.scenario import Scenario
@@ -32,6 +34,8 @@ class LiveBackend(Backend, Protocol):
     @property
     def work_done(self) -> int | None: ...
 
+    def delay_counts(self) -> npt.NDArray[np.uint32]: ...
+
 
 def play_in_turns(
     plays: Sequence[tuple[Agent, Scenario]],
@@ -52,14 +56,15 @@ def play_in_turns(
                 on_run(repetition, agent.name)
             backend.play(scenario)
             backend.deploy(agent.request_mcpu)
-            before = backend.work_done
+            before, counts = backend.work_done, backend.delay_counts()
             with backend.real_time():
                 recording = record(agent, backend, seed + repetition, weights)
-            after = backend.work_done
+            after, counts = backend.work_done, backend.delay_counts() - counts
             if before is not None and after is not None:
                 done = np.asarray([after - before], np.float64)
                 recording = replace(recording, work_done=done)
-            mine.append(recording)
+            p99_us = [quantiles_us(own, [0.99])[0] or 0.0 for own in counts]
+            mine.append(replace(recording, packets_p99_us=np.asarray(p99_us, np.float64)[:, None]))
     return [side_by_side(own) for own in runs]
 
 
@@ -67,6 +72,7 @@ def side_by_side(runs: Sequence[Recording]) -> Recording:
     """Recordings of one lane each as one recording of several lanes."""
     first = runs[0]
     done = [run.work_done for run in runs if run.work_done is not None]
+    p99_us = [run.packets_p99_us for run in runs if run.packets_p99_us is not None]
     return replace(
         first,
         series=np.concatenate([run.series for run in runs], axis=-1),
@@ -75,6 +81,7 @@ def side_by_side(runs: Sequence[Recording]) -> Recording:
         reward=np.concatenate([run.reward for run in runs], axis=-1),
         cpu_held=np.concatenate([run.cpu_held for run in runs], axis=-1),
         churn=np.concatenate([run.churn for run in runs], axis=-1),
+        packets_p99_us=np.concatenate(p99_us, axis=-1) if len(p99_us) == len(runs) else None,
         work_done=np.concatenate(done) if len(done) == len(runs) else None,
         wall_s=sum(run.wall_s for run in runs),
     )

@@ -95,6 +95,8 @@ def test_an_absent_slice_is_not_valid_and_the_uplink_follows_its_profile(backend
     backend.reset(seed=1)
     seen = [backend.observe().copy() for _ in range(15)][5:]
     assert not any(t.valid[2, 0] for t in seen)
+    backend.play(scenario_of(LIGHT))
+    assert backend.reset(seed=1).valid.all()  # what was absent then is there now
     assert np.mean([t.carried_mbps.sum() for t in seen]) == pytest.approx(20.0, rel=0.3)
 
 
@@ -108,6 +110,12 @@ def test_agents_take_turns(backend: TestbedBackend) -> None:
     assert [repetition for repetition, _ in order] == [0, 0, 1, 1]
     assert [recording.series.shape for recording in recordings] == [(8, 20, 5, 2)] * 2
     np.testing.assert_allclose(recordings[0].row("offered_mbps").mean((0, 2)), 4.0, rtol=0.25)
+    exact = recordings[0].packets_p99_us
+    assert exact is not None
+    assert exact.shape == (5, 2)
+    # A few late packets make a period late, but not one in a hundred of all packets.
+    periods = np.quantile(recordings[0].row("delay_p99_us"), 0.99, axis=0)
+    assert ((exact > 0) & (exact < 1.2 * periods)).all()
 
 
 def test_refuses_what_it_cannot_play(backend: TestbedBackend) -> None:

@@ -224,7 +224,7 @@ int n6_exit(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-__u64 measured_ns, carried_bytes; /* end of the last window, what all slices carried in this one */
+__u64 measured_ns, uplink_bytes; /* end of the last window, what all slices put on the link in this one */
 
 /* Not static: the verifier checks it once, and not for each slice. */
 __noinline int measure_one(__u32 slice, __u64 now, __u32 rehearse)
@@ -238,7 +238,7 @@ __noinline int measure_one(__u32 slice, __u64 now, __u32 rehearse)
 	if (rehearse)
 		rehearse_slice(s, last, reading);
 	else
-		carried_bytes += measure_slice(slice, config.slices, s, last, reading, now, now - measured_ns);
+		uplink_bytes += measure_slice(slice, config.slices, s, last, reading, now, now - measured_ns);
 	if (!rehearse && config.timed_per_s)
 		adapt(s, reading, config.sample_up_to, config.timed_per_s, now);
 	return 0;
@@ -250,12 +250,12 @@ int measure_packets(struct measure_request *request)
 	__u64 now = bpf_ktime_get_ns(), bits_per_s;
 	__u32 rehearse = request->rehearse;
 
-	carried_bytes = 0;
+	uplink_bytes = 0;
 	for (__u32 slice = 0; slice < MAX_SLICES && slice < config.slices; slice++)
 		measure_one(slice, now, rehearse);
 	if (rehearse)
 		return 0;
-	bits_per_s = per_ns(carried_bytes, 8000 * MILLION, now - measured_ns);
+	bits_per_s = per_ns(uplink_bytes, 8000 * MILLION, now - measured_ns);
 	put(ROWS * config.slices + NODE_UPLINK_USE_RATIO,
 	    config.uplink_bits_per_s ? bits_per_s * MILLION / config.uplink_bits_per_s : 0);
 	measured_ns = now;

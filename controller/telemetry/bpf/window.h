@@ -15,6 +15,7 @@
 struct packet_reading {
 	__u64 offered_bytes;
 	__u64 carried_bytes;
+	__u64 carried_packets;
 	__u64 oldest_ns; /* arrival of the oldest packet inside, as far as known; NEVER: nothing inside */
 	__u64 settled_ns; /* what arrived until then has left, or is given up */
 	__u64 adapted_ns; /* when `adapt` last looked, and the packets until then */
@@ -182,12 +183,13 @@ static __always_inline void put_rates(__u32 slice, __u32 slices, __u64 offered_b
 	put(ROW_LOSS_RATIO * slices + slice, offered_bytes ? lost * MILLION / offered_bytes : 0);
 }
 
-/* Returns the bytes that were carried. */
+/* Returns the bytes that the link carried, with the Ethernet headers that its rate counts (net/sched: qdisc_pkt_len). */
 static __always_inline __u64 measure_slice(__u32 slice, __u32 slices, const struct slice_stats *s, enum exit_point last,
 					   struct packet_reading *r, __u64 now, __u64 window_ns)
 {
 	__u64 offered = READ_ONCE(s->n3.bytes), carried = READ_ONCE(s->exit[last].bytes);
-	__u64 carried_bytes = carried - r->carried_bytes;
+	__u64 carried_bytes = carried - r->carried_bytes, packets = READ_ONCE(s->exit[last].packets);
+	__u64 link_bytes = carried_bytes + ETH_HLEN * (packets - r->carried_packets);
 	__u32 left = read_histogram(s->delay[last], r);
 	__u64 p50_ns = left ? quantile_ns(slice, 50, left) : 0, p99_ns = left ? quantile_ns(slice, 99, left) : 0;
 	__u64 age_ns = backlog_ns(&s->n3, READ_ONCE(s->exit[last].last_left_ns), r, now);
@@ -195,11 +197,12 @@ static __always_inline __u64 measure_slice(__u32 slice, __u32 slices, const stru
 	put_rates(slice, slices, offered - r->offered_bytes, carried_bytes, window_ns);
 	r->offered_bytes = offered;
 	r->carried_bytes = carried;
+	r->carried_packets = packets;
 	if (!left)
 		p50_ns = age_ns;
 	put(ROW_DELAY_P50_US * slices + slice, 1000 * p50_ns);
 	put(ROW_DELAY_P99_US * slices + slice, 1000 * (p99_ns > age_ns ? p99_ns : age_ns));
-	return carried_bytes;
+	return link_bytes;
 }
 
 /* Reads what measure_slice reads. */
