@@ -12,6 +12,9 @@ from .telemetry import Telemetry
 RATE_TOLERANCE = np.float32(0.99)
 TINY = np.float32(1e-6)
 CPUS_PER_MCPU = np.float32(1e-3)
+# A rate is promised over a time: 3GPP's averaging window of a guaranteed bit rate is 2 s by default (TS 23.501, clause
+# 5.7.3.6). In a few milliseconds a slice has a handful of packets, of which some are always on their way.
+AVERAGING_WINDOW_S = 0.1
 
 
 def promise_scores(telemetry: Telemetry, context: Context) -> tuple[FloatArray, FloatArray]:
@@ -38,9 +41,28 @@ def promise_score(telemetry: Telemetry, context: Context) -> FloatArray:
     return np.minimum(rate, delay, out=rate)
 
 
-def violated(telemetry: Telemetry, context: Context) -> FloatArray:
-    """1 where a present slice's promise is broken in this period, else 0; float32 (S, L)."""
-    return np.asarray(promise_score(telemetry, context) < 1.0, np.float32)
+class PromiseMeter:
+    """Which promises are broken, one control period after the other.
+
+    A delay bound holds for each period; a rate for the mean of the periods in `AVERAGING_WINDOW_S`, or for a period that
+    is longer.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        periods = max(1, round(AVERAGING_WINDOW_S / float(context.period_s.min())))
+        self._rates = np.zeros((periods, 2, *context.promises.weight.shape), np.float32)
+        self._seen = 0
+
+    def broken(self, telemetry: Telemetry) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Where a present slice's promise is broken, (S, L); to be called once a period."""
+        periods = len(self._rates)
+        self._rates[self._seen % periods] = telemetry.offered_mbps, telemetry.carried_mbps
+        self._seen += 1
+        offered, carried = self._rates[: self._seen].sum(axis=0) / np.float32(min(self._seen, periods))
+        promises = self._context.promises
+        owed = RATE_TOLERANCE * np.minimum(offered, promises.committed_mbps)
+        return np.asarray((carried < owed) | (telemetry.delay_p99_us > promises.delay_bound_us))
 
 
 def cpu_held(knobs: Knobs, context: Context, valid: np.ndarray) -> FloatArray:

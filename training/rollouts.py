@@ -13,7 +13,7 @@ from ..agents.oracle import Oracle
 from ..env.backend import Backend, Context
 from ..env.encoding import KnobDecoder
 from ..env.knobs import Knobs
-from ..env.promises import cpu_held, violated
+from ..env.promises import PromiseMeter, cpu_held
 from ..env.reward import RewardModel, RewardWeights
 from ..env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from ..env.simulator.scenario import NEVER_S, Scenario
@@ -35,7 +35,7 @@ class Recording:
         series: float32 (8, T, S, L), rows in the order of `SERIES`; read them through ``row``. Knobs are the ones that
             held during the period: inf = none.
         valid: bool (T, S, L), False where the slice is absent.
-        violated: bool (T, S, L), where `slicepilot.env.promises.violated` says the promise is broken.
+        violated: bool (T, S, L), where `slicepilot.env.promises.PromiseMeter` says the promise is broken.
         reward, cpu_held, churn: float32 (T, L); CPUs held by limits; mean share of the knobs' full range moved.
         time_s: float64 (T,), start of each period; the first measurement, taken under no control, is left out.
         period_s: length of a control period.
@@ -110,7 +110,7 @@ def record(
     context = backend.context
     steps, num_slices, lanes = context.num_steps, len(backend.slices), backend.num_lanes
     reward_model = RewardModel(weights, context)
-    decoder = KnobDecoder(backend.slices)
+    decoder, meter = KnobDecoder(backend.slices), PromiseMeter(context)
     if isinstance(agent, Oracle) and isinstance(backend, SimulatorBackend):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
@@ -131,7 +131,7 @@ def record(
         series[: len(_ROWS), t] = telemetry.slices[_ROWS]
         series[-3, t], series[-2, t], series[-1, t] = knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps
         valid[t] = telemetry.valid
-        broken[t] = violated(telemetry, context) > 0
+        broken[t] = meter.broken(telemetry)
         per_lane[0, t] = reward
         per_lane[1, t] = cpu_held(knobs, context, telemetry.valid)
         per_lane[2, t] = -terms["churn"]

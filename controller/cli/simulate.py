@@ -98,7 +98,7 @@ def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None
     from ...agents.oracle import Oracle
     from ...agents.registry import make
     from ...env.knobs import Knobs
-    from ...env.promises import violated
+    from ...env.promises import PromiseMeter
     from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
     from ...env.simulator.scenario import Scenario
 
@@ -110,14 +110,14 @@ def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None
     if isinstance(agent, Oracle):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
-    knobs = Knobs.none(len(backend.slices))
+    knobs, meter = Knobs.none(len(backend.slices)), PromiseMeter(context)
     rows, broken = [], []
     with progress_bar() as progress:
         for _ in progress.track(range(context.num_steps), description=f"{scenario.name} under {agent.name}"):
             knobs = backend.apply(agent.decide(telemetry, knobs)).applied
             telemetry = backend.observe()
             rows.append(telemetry.slices[:, :, 0].copy())
-            broken.append(violated(telemetry, context)[:, 0])
+            broken.append(meter.broken(telemetry)[:, 0])
     table = np.stack(rows)
     period_s = float(context.period_s[0])
     figures: list[dict[str, Any]] = [

@@ -64,6 +64,7 @@ class Mixture:
         smt_yield, weight_leak: drawn instead of the node's.
         tbf_share: lanes with a token-bucket shaper instead of EDT.
         cycle_steps: length of on/off cycles in control periods.
+        event_factor: what is left of the uplink or the CPU in an event.
         edge_share: lanes whose node also runs an edge application with as many threads as CPUs; edge_request_mcpu: its
             CPU request.
     """
@@ -90,6 +91,7 @@ class Mixture:
     weight_leak: Span = (0.0, 0.7)
     tbf_share: Ratio = 0.5
     cycle_steps: PositiveRange = (8.0, 120.0)
+    event_factor: PositiveRange = (0.2, 0.9)
     edge_share: Ratio = 0.0
     edge_request_mcpu: Span = (0.0, 200.0)
 
@@ -257,7 +259,7 @@ class MixtureEpisodes:
             start = rng.uniform(0.1, 0.8, lanes) * run_s
             times[:] = np.stack([start, start + 2 * period_s], axis=1)
             hit = (rng.random(lanes) < EVENT_SHARE) & ~nominal
-            factors[:, 1] = np.where(hit, rng.uniform(0.2, 0.9, lanes), 1.0)
+            factors[:, 1] = np.where(hit, rng.uniform(*self.mixture.event_factor, lanes), 1.0)
 
 
 def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float], size: int | tuple[int, ...]) -> FloatArray:

@@ -12,7 +12,7 @@ from slicepilot.agents.oracle import Oracle
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.promises import violated
+from slicepilot.env.promises import PromiseMeter
 from slicepilot.env.reward import RewardModel, RewardWeights
 from slicepilot.env.simulator.backend import Episode, SimulatorBackend
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
@@ -90,7 +90,7 @@ def play(agent: Agent, loads: Loads, lanes: int = 2, seed: int = 0) -> Played:
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
     decoder, reward = KnobDecoder(backend.slices), RewardModel(RewardWeights.from_yaml(), context)
-    knobs = Knobs.none(len(backend.slices), lanes)
+    knobs, meter = Knobs.none(len(backend.slices), lanes), PromiseMeter(context)
     rows = decoder.encode(knobs)
     played = Played(context, [], [], np.zeros(lanes, np.float32), np.zeros((len(backend.slices), lanes), np.float32))
     for _ in range(context.num_steps):
@@ -98,7 +98,7 @@ def play(agent: Agent, loads: Loads, lanes: int = 2, seed: int = 0) -> Played:
         previous, rows = rows, decoder.encode(knobs)
         telemetry = backend.observe()
         played.returns += reward(telemetry, knobs, rows, previous)[0]
-        played.violated += violated(telemetry, context)
+        played.violated += meter.broken(telemetry)
         played.knobs.append(knobs.copy())
         played.telemetry.append(telemetry.copy())
     return played

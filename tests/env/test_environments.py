@@ -16,7 +16,7 @@ from slicepilot.env import ENV_ID
 from slicepilot.env.backend import Context, Receipt
 from slicepilot.env.encoding import FEATURES, KnobDecoder, scaled
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.promises import cpu_held, promise_score, promise_scores, violated
+from slicepilot.env.promises import PromiseMeter, cpu_held, promise_score, promise_scores
 from slicepilot.env.reward import TERMS, RewardModel, RewardWeights
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
@@ -272,7 +272,27 @@ def test_promises_are_judged_against_what_is_owed() -> None:
     np.testing.assert_allclose(rate, [1, 0.5 / 0.99, 1, 1, 1], rtol=1e-4)
     np.testing.assert_allclose(delay, [1, 1, 1, 0.25, 1], rtol=1e-4)
     np.testing.assert_allclose(promise_score(telemetry, context)[:, 0], np.minimum(rate, delay))
-    np.testing.assert_array_equal(violated(telemetry, context)[:, 0], [0, 1, 0, 1, 0])
+    np.testing.assert_array_equal(PromiseMeter(context).broken(telemetry)[:, 0], [0, 1, 0, 1, 0])
+
+
+def test_a_rate_is_promised_over_an_averaging_window() -> None:
+    telemetry = all_well()
+    _, context = judged(telemetry, Knobs.none(5))
+    meter = PromiseMeter(replace(context, period_s=np.full(1, 0.01, np.float32)))
+    carried = telemetry.carried_mbps.copy()
+    assert not meter.broken(telemetry).any()
+    # What is late by a period comes in the next one; what is lost does not.
+    telemetry.carried_mbps[:2] *= 0.8
+    assert meter.broken(telemetry)[:2].all()
+    telemetry.carried_mbps[0] = 1.2 * carried[0]
+    telemetry.carried_mbps[1] = carried[1]
+    np.testing.assert_array_equal(meter.broken(telemetry)[:, 0], [0, 1, 0, 0, 0])
+    telemetry.carried_mbps[:] = carried
+    after = [bool(meter.broken(telemetry)[1, 0]) for _ in range(10)]
+    assert after == [True] * 8 + [False] * 2
+    # A delay is bounded in every period.
+    telemetry.delay_p99_us[4] = 1.1 * context.promises.delay_bound_us[4]
+    np.testing.assert_array_equal(meter.broken(telemetry)[:, 0], [0, 0, 0, 0, 1])
 
 
 def test_an_absent_slice_holds_no_cpu() -> None:
