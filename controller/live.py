@@ -26,6 +26,10 @@ class TelemetrySource(Protocol):
         """Figures of one lane since the last call; arrays are the source's own and hold until the next one."""
         ...
 
+    def rehearse(self) -> None:
+        """Go through the motions of `measure` without ending the window: brings code and data into the caches."""
+        ...
+
     def check(self) -> list[str]:
         """What cannot be measured any more and why; marks such slices invalid, and takes up what has come back.
 
@@ -125,6 +129,10 @@ class LiveBackend:
     def before_ticks(self, prepare: Callable[[], None] | None) -> None:
         """Have something done just before each tick, so that the tick itself finds it in the caches; None ends that."""
         self._prepare = prepare
+
+    def rehearse(self) -> None:
+        """See `TelemetrySource.rehearse`."""
+        self._source.rehearse()
 
     def measure(self) -> Telemetry:
         """Figures since the last measurement."""

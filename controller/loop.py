@@ -30,7 +30,7 @@ class LoopConfig:
             a state that is gone.
         max_ticks: end after so many ticks; none runs until it is stopped.
         lock_memory: keep all pages in memory.
-        prime: let an agent that can (`Primed`) rehearse its decision just before each tick.
+        prime: rehearse measurement and decision (of an agent that can, `Primed`) just before each tick.
         check_s: how often to look for what is not measured any more, between two ticks.
         seed: for the agent's own randomness.
     """
@@ -118,8 +118,8 @@ def run_loop(
     held = backend.apply(Knobs.none(len(backend.slices))).applied
     agent.decide(telemetry, held)  # first calls allocate and compile; they belong before the first tick
     agent.reset(backend.slices, backend.context, config.seed)
-    if config.prime and isinstance(agent, Primed):
-        backend.before_ticks(partial(agent.prime, telemetry.copy()))
+    if config.prime:
+        backend.before_ticks(partial(_rehearse, backend, agent, telemetry.copy()))
     try:
         with stop, no_collections(), on_time(config.lock_memory) as scheduling:
             report = LoopReport(scheduling)
@@ -129,6 +129,13 @@ def run_loop(
     report.clamped, report.unusable = guard.clamped, report.unusable + guard.held
     report.missed_ticks = backend.ticks.missed
     return report
+
+
+def _rehearse(backend: LiveBackend, agent: Agent, telemetry: Telemetry) -> None:
+    """Go through what the tick will do, as far as it can be done without effect."""
+    backend.rehearse()
+    if isinstance(agent, Primed):
+        agent.prime(telemetry)
 
 
 def _ticks(

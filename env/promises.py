@@ -44,8 +44,8 @@ def promise_score(telemetry: Telemetry, context: Context) -> FloatArray:
 class PromiseMeter:
     """Which promises are broken, one control period after the other.
 
-    A delay bound holds for each period; a rate for the mean of the periods in `AVERAGING_WINDOW_S`, or for a period that
-    is longer.
+    A delay bound holds for each period; a rate for the mean of the periods in `AVERAGING_WINDOW_S`, or for one period
+    where that is longer.
     """
 
     def __init__(self, context: Context) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 
+from ..controller.actuators.rtnetlink import RouteSocket
+from ..controller.telemetry import tc
 from ..env.simulator.scenario import Load, Scenario
+from .layout import netns_path
 from .sessions import SmfClient, session_name
 from .spec import TestbedSpec
 from .testbed import Testbed
@@ -24,7 +28,7 @@ class Run:
 
     Attributes:
         offered_mbps, carried_mbps: of inner packets.
-        sent, lost, reordered: packets.
+        sent, lost, reordered: packets; lost are those that did not come out of N6, whoever reads them there.
         upf_cpus: CPU time of the UPF's threads over the run's length.
     """
 
@@ -82,22 +86,22 @@ class UpfBench:
         )
         played = LoadRun(self._testbed, scenario, seed=0)
         try:
-            before_s, started = self._cpu_s(), time.monotonic()
+            before, before_s, started = self._received(), self._cpu_s(), time.monotonic()
             played.start()
             time.sleep(seconds)
             used_s, passed_s = self._cpu_s() - before_s, time.monotonic() - started
             time.sleep(DRAIN_S)
+            got = self._received() - before
         finally:
             reports = played.stop()
         sent = reports["load"]["flows"][0]
-        got = next(iter(reports["sink"].get("flows", [])), {"packets": 0, "reordered": 0})
-        carried_mbps = 8e-6 * PACKET_BYTES * got["packets"] / seconds
+        read = next(iter(reports["sink"].get("flows", [])), {"reordered": 0})
         return Run(
             offered_mbps=sent["offered_mbps"],
-            carried_mbps=carried_mbps,
+            carried_mbps=8e-6 * PACKET_BYTES * got / seconds,
             sent=sent["packets"],
-            lost=max(0, sent["packets"] - got["packets"]),
-            reordered=got["reordered"],
+            lost=max(0, sent["packets"] - got),
+            reordered=read["reordered"],
             upf_cpus=used_s / passed_s,
         )
 
@@ -113,7 +117,12 @@ class UpfBench:
             answer = smf.ask("repeat", n=MODIFICATIONS // 2, interval_us=2 * INTERVAL_US, command=commands)
         finally:
             smf.close()
-        return {name: answer["rtt"]["modify"][name] for name in ("p50_us", "p99_us", "max_us")}
+        return {name: answer["repeat"]["rtt"]["modify"][name] for name in ("p50_us", "p99_us", "max_us")}
+
+    def _received(self) -> int:
+        """Packets that have come to the data network."""
+        with closing(RouteSocket(netns_path(self._testbed.layout.data_network))) as route:
+            return tc.links(route)["n6"].received
 
     def _cpu_s(self) -> float:
         """CPU time that the UPF's threads have got so far (proc_pid_schedstat(5))."""
