@@ -16,6 +16,7 @@ from ..controller.actuators.node import NodeActuator, SliceTargets
 from ..controller.actuators.quota import QuotaConfig
 from ..controller.live import LiveBackend, NodeFacts
 from ..controller.realtime import no_collections, on_time
+from ..controller.telemetry.histogram import quantiles_us
 from ..controller.telemetry.layout import AT_N6
 from ..controller.telemetry.points import NetPoint, SlicePoints
 from ..controller.telemetry.source import KernelSource
@@ -135,6 +136,10 @@ class TestbedBackend(LiveBackend):
         `slicepilot.controller.telemetry.histogram` has the buckets and their quantiles.
         """
         return self._packets.slices["delay"][: len(self.slices), AT_N6].copy()
+
+    def delay_p99_us(self, since: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+        """99th percentile of the delay of all packets (S,) since `delay_counts` said this; 0 of a slice without any."""
+        return np.asarray([quantiles_us(own, [0.99])[0] or 0.0 for own in self.delay_counts() - since], np.float64)
 
     def stop_load(self) -> None:
         """End the loads, if any run."""

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..agents.base import Agent
-from ..controller.telemetry.histogram import quantiles_us
 from ..env.backend import Backend
 from ..env.reward import RewardWeights
 from ..env.simulator.scenario import Scenario
@@ -36,6 +35,8 @@ class LiveBackend(Backend, Protocol):
 
     def delay_counts(self) -> npt.NDArray[np.uint32]: ...
 
+    def delay_p99_us(self, since: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]: ...
+
 
 def play_in_turns(
     plays: Sequence[tuple[Agent, Scenario]],
@@ -59,12 +60,11 @@ def play_in_turns(
             before, counts = backend.work_done, backend.delay_counts()
             with backend.real_time():
                 recording = record(agent, backend, seed + repetition, weights)
-            after, counts = backend.work_done, backend.delay_counts() - counts
+            after, p99_us = backend.work_done, backend.delay_p99_us(counts)
             if before is not None and after is not None:
                 done = np.asarray([after - before], np.float64)
                 recording = replace(recording, work_done=done)
-            p99_us = [quantiles_us(own, [0.99])[0] or 0.0 for own in counts]
-            mine.append(replace(recording, packets_p99_us=np.asarray(p99_us, np.float64)[:, None]))
+            mine.append(replace(recording, packets_p99_us=p99_us[:, None]))
     return [side_by_side(own) for own in runs]
 
 

@@ -269,7 +269,7 @@ def test_damaged_results_are_refused_in_one_line(evaluation: Evaluation, tmp_pat
     with pytest.raises(ConfigError, match="does not belong"):
         read(tmp_path)
     (tmp_path / "results.json").write_text('{"format": 99}')
-    with pytest.raises(ConfigError, match="format 1"):
+    with pytest.raises(ConfigError, match="format 2"):
         read(tmp_path)
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(ConfigError, match="not valid JSON") as caught:
