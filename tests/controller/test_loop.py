@@ -42,8 +42,11 @@ class Readings:
     def __init__(self) -> None:
         self.telemetry = Telemetry.empty(len(SLICES))
         self.telemetry.slices[:2] = 45.0
-        self.measured = self.checks = 0
+        self.measured = self.checks = self.rehearsals = 0
         self.closed = False
+
+    def rehearse(self) -> None:
+        self.rehearsals += 1
 
     def measure(self) -> Telemetry:
         self.measured += 1
