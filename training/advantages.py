@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor
 
 from ..env.encoding import FEATURES, NUM_FEATURES, PERIOD_RANGE_S
@@ -56,11 +59,35 @@ class AdvantageBuffer(RolloutBuffer):
         discount: per control period. The value after a run's last period still counts with SB3's own scalar gamma: at
             the end of each run, lanes of short periods learn from a target that lies too near the mean.
         groups, copies: of lanes; with one copy there is no baseline.
+        inputs: what the policy makes of observations (T * L, S * D) before it applies weights; done once per rollout
+            instead of in each epoch.
     """
 
-    def __init__(self, *args: Any, discount: Discount, groups: int, copies: int, **kwargs: Any) -> None:
-        self.discount, self.groups, self.copies = discount, groups, copies
+    def __init__(
+        self,
+        *args: Any,
+        discount: Discount,
+        groups: int,
+        copies: int,
+        inputs: Callable[[Tensor], Tensor] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.discount, self.groups, self.copies, self.inputs = discount, groups, copies, inputs
+        self._prepared: Tensor | None = None
         super().__init__(*args, **kwargs)
+
+    def reset(self) -> None:
+        """Forget the rollout."""
+        self._prepared = None
+        super().reset()
+
+    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> RolloutBufferSamples:
+        samples = super()._get_samples(batch_inds, env)
+        if self.inputs is None:
+            return samples
+        if self._prepared is None:
+            self._prepared = self.inputs(torch.from_numpy(self.observations))
+        return samples._replace(observations=self._prepared[torch.from_numpy(batch_inds)])
 
     def compute_returns_and_advantage(self, last_values: Tensor, dones: np.ndarray) -> None:
         """Fill ``returns`` and ``advantages``, (T, L) each."""

@@ -33,7 +33,7 @@ from .averaging import PolicyAverage
 from .checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from .config import TrainingConfig
 from .export import check_agreement, to_onnx
-from .policy import PpoPolicy, SacPolicy
+from .policy import NodeShares, PpoPolicy, SacPolicy, as_table
 from .sb3_vec_env import ReturnScaler, SliceVecEnv
 from .tracking import Tracker, git_revision, versions
 
@@ -134,7 +134,7 @@ def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Op
         "device": "cpu",
     }
     if config.algorithm == "ppo":
-        ppo = config.ppo
+        ppo, shares = config.ppo, NodeShares()
         learner = PPO(
             PpoPolicy,
             env,
@@ -152,6 +152,7 @@ def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Op
                 "discount": Discount(config.gamma),
                 "groups": config.phase_groups,
                 "copies": config.copies,
+                "inputs": lambda observations: shares(as_table(observations)),
             },
             **common,
         )

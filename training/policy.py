@@ -35,7 +35,7 @@ from ..env.encoding import (
     UPLINK_RANGE_MBPS,
 )
 
-ACTIVE = FEATURES.index("active")
+ACTIVE, WEIGHT = FEATURES.index("active"), FEATURES.index("relative_weight")
 HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) + NUM_KNOBS)
 UPLINK_USE, UPLINK_CAPACITY = FEATURES.index("uplink_use_ratio"), FEATURES.index("uplink_capacity")
 CPU_IDLE, LOGICAL_CPUS = FEATURES.index("cpu_idle_ratio"), FEATURES.index("logical_cpus")
@@ -46,10 +46,12 @@ ASKED = {
     "carried_mbps": "carried_mbps",
     "cpu_use_mcpu": "cpu_use_mcpu",
 }
-NUM_SHARES = len(ASKED)
+NUM_SHARES = len(ASKED) + 4
+NUM_INPUTS = NUM_FEATURES + NUM_SHARES
+RANK_SQUARINGS = 3  # how sharply ranks are told apart: two that differ by a tenth count 0.32 and 0.68
 MAX_SHARE = 2.0
 # Below this utilisation, or use in Mbit/s or CPUs, a capacity is taken from what the node is said to have.
-IDLE, NOTHING = 0.05, 1e-3
+IDLE, NOTHING, TINY = 0.05, 1e-3, 1e-6
 HALF = 0.5
 # The mean action is gain * tanh(z) per knob, clipped to [-1, 1]. An egress rate rests well inside the "none" end of its
 # axis despite exploration noise; a CPU limit must not, or nothing would ever pull it back to what the slice needs.
@@ -94,7 +96,14 @@ def present(table: Tensor) -> Tensor:
 
 
 class NodeShares(nn.Module):
-    """What each slice asks for as shares of what the node has now: (B, S, 4) in the order of `ASKED`, 0 where absent.
+    """Puts behind each slice's row of the observation what it asks for and needs as shares of what the node has now.
+
+    (B, S, D) to (B, S, D + 8), the shares 0 where a slice is absent.
+
+    First what it asks for, in the order of `ASKED`. Then what its promise needs, of the uplink and of the CPUs: the
+    lesser of offered and committed rate, and that rate at the CPU time it takes for what it carries. Then how much of
+    either is needed by the slices that outrank it, which have more weight for what they need: the order in which the
+    greedy solution of the knapsack problem (Dantzig 1957) would keep promises. Slices of the same rank count half.
 
     Observations are logarithmic, which suits a slice's own figures; whether all of them fit is a matter of sums. What
     the node has now is what the slices use over its utilisation, so that a link that has lost capacity shows, and of
@@ -113,9 +122,9 @@ class NodeShares(nn.Module):
         rows = [[reference for reference, _ in pairs], [math.log1p(full / reference) for reference, full in pairs]]
         self.register_buffer("scale", torch.tensor(rows, dtype=torch.float64), persistent=False)
 
-    def forward(self, table: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, table: Tensor) -> Tensor:
         """Inverts the scales of `slicepilot.env.encoding`."""
-        there = mask.double()
+        there = present(table).double()
         asked = self.scale[0] * torch.expm1(table[..., self.columns].double() * self.scale[1]) * there
         # The node's figures are the same in every row.
         node = (table[..., self.node_columns].double() * there).sum(1) / there.sum(1).clamp(min=1.0)
@@ -123,7 +132,17 @@ class NodeShares(nn.Module):
         uplink_mbps = _available(asked[..., 2], uplink_use, uplink_capacity, UPLINK_RANGE_MBPS)
         cpus = _available(1e-3 * asked[..., 3], 1.0 - cpu_idle, logical_cpus, CPUS_RANGE)
         capacity = torch.stack([uplink_mbps, uplink_mbps, uplink_mbps, 1e3 * cpus], -1).unsqueeze(1)
-        return (asked / capacity).clamp(0.0, MAX_SHARE).to(table.dtype)
+        asked_share = (asked / capacity).clamp(0.0, MAX_SHARE)
+        offered, committed, carried, cpu_use = asked_share.unbind(-1)
+        rate = torch.minimum(offered, committed)
+        needed = torch.stack([rate, (cpu_use * rate / carried.clamp(min=TINY)).clamp(max=MAX_SHARE)], -1)
+        rank = (table[..., WEIGHT].double() / needed.sum(-1).clamp(min=NOTHING)).clamp(min=TINY)
+        for _ in range(RANK_SQUARINGS):
+            rank = rank * rank
+        before = rank.unsqueeze(1) / (rank.unsqueeze(1) + rank.unsqueeze(2))  # (B, S, others)
+        outranking = ((before.unsqueeze(-1) * needed.unsqueeze(1)).sum(2) - HALF * needed) * there
+        shares = torch.cat([asked_share, needed, outranking.clamp(max=MAX_SHARE)], -1)
+        return torch.cat([table, shares.to(table.dtype)], -1)
 
 
 def _available(used: Tensor, utilisation: Tensor, declared: Tensor, bounds: tuple[float, float]) -> Tensor:
@@ -167,27 +186,25 @@ def _context_size(width: int) -> int:
 
 
 class SliceEncoder(nn.Module):
-    """Rows (B, S, inputs) to features per slice (B, S, W), zero where absent, and their context (B, C).
+    """Rows (B, S, D + 8) to features per slice (B, S, W), zero where absent, and their context (B, C).
 
-    The first columns of a row are the observation's.
+    Rows are those of `NodeShares`, with ``more`` columns behind them.
     """
 
-    def __init__(self, inputs: int, config: NetworkConfig) -> None:
+    def __init__(self, config: NetworkConfig, more: int = 0) -> None:
         super().__init__()
         width = config.width
-        self.shares = NodeShares()
-        inputs += NUM_SHARES
-        self.rows = nn.Sequential(_linear(inputs, width), nn.ReLU(), _linear(width, width), nn.ReLU())
+        self.rows = nn.Sequential(_linear(NUM_INPUTS + more, width), nn.ReLU(), _linear(width, width), nn.ReLU())
         self.attention = Attention(width, config.attention_heads) if config.attention_heads else None
 
     def forward(self, rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """``mask`` (B, S, 1). Features are not negative, so that zeros of absent slices do not move the maximum."""
-        shares = self.shares(rows, mask)
-        hidden = self.rows(torch.cat([rows, shares], -1)) * mask
+        hidden = self.rows(rows) * mask
         if self.attention is not None:
             hidden = self.attention(hidden, mask)
         mean = hidden.sum(1) / mask.sum(1).clamp(min=1.0)
-        return hidden, torch.cat([mean, hidden.amax(1), shares.sum(1).clamp(max=MAX_SHARE)], -1)
+        sums = rows[..., NUM_FEATURES:NUM_INPUTS].sum(1).clamp(max=MAX_SHARE)
+        return hidden, torch.cat([mean, hidden.amax(1), sums], -1)
 
 
 class SliceHead(nn.Module):
@@ -230,12 +247,12 @@ class ActionHead(nn.Module):
 
     def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """What tanh is taken of."""
-        wanted, mask = self.head(hidden, context) + self.direct(rows), present(rows)
+        wanted, mask = self.head(hidden, context) + self.direct(rows[..., :NUM_FEATURES]), present(rows)
         mean = (wanted * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
         return wanted - self.relative * mean
 
     def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """From the rows (B, S, D), their features (B, S, W) and context (B, C)."""
+        """From the rows (B, S, D + 8), their features (B, S, W) and context (B, C)."""
         return self.gain * torch.tanh(self.unsquashed(rows, hidden, context))
 
 
@@ -247,12 +264,12 @@ class DeterministicPolicy(nn.Module):
 
     def __init__(self, encoder: SliceEncoder, actor: ActionHead) -> None:
         super().__init__()
-        self.encoder, self.actor = encoder, actor
+        self.shares, self.encoder, self.actor = NodeShares(), encoder, actor
 
     def forward(self, observation: Tensor) -> Tensor:
         """Mean action, held where a slice is absent."""
-        mask = present(observation)
-        mean = self.actor(observation, *self.encoder(observation, mask))
+        rows, mask = self.shares(observation), present(observation)
+        mean = self.actor(rows, *self.encoder(rows, mask))
         return torch.where(mask > HALF, mean, observation[..., HELD]).clamp(-1.0, 1.0)
 
 
@@ -277,7 +294,7 @@ class PpoPolicy(ActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         width = self.network.width
-        self.encoder = SliceEncoder(NUM_FEATURES, self.network)
+        self.shares, self.encoder = NodeShares(), SliceEncoder(self.network)
         self.actor_head = ActionHead(width, CLIPPED_GAIN)
         self.value_head = nn.Sequential(_linear(_context_size(width), width), nn.ReLU(), _linear(width, 1, 1.0))
         self.register_buffer("log_std", torch.tensor(self.network.initial_std).log())
@@ -289,13 +306,18 @@ class PpoPolicy(ActorCriticPolicy):
         end = torch.tensor(self.network.final_std).log()
         self.log_std.copy_(torch.lerp(start, end, min(fraction / SHRUNK_AT, 1.0)))
 
-    def _moments(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mean actions (B, S, 3), values (B, 1), presence mask (B, S, 1), table (B, S, D)."""
+    def rows(self, observation: Tensor) -> Tensor:
+        """Rows (B, S, D + 8) of observations; what are rows already stays as it is."""
         table = as_table(observation)
-        mask = present(table)
-        hidden, context = self.encoder(table, mask)
-        mean = self.actor_head(table, hidden, context)
-        return torch.where(mask > HALF, mean, table[..., HELD]), self.value_head(context), mask, table
+        return table if table.shape[-1] == NUM_INPUTS else self.shares(table)
+
+    def _moments(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean actions (B, S, 3), values (B, 1), presence mask (B, S, 1)."""
+        rows = self.rows(observation)
+        mask = present(rows)
+        hidden, context = self.encoder(rows, mask)
+        mean = self.actor_head(rows, hidden, context)
+        return torch.where(mask > HALF, mean, rows[..., HELD]), self.value_head(context), mask
 
     def _log_prob(self, noise: Tensor, mask: Tensor) -> Tensor:
         """Log-likelihood (B,) of standard-normal ``noise`` (B, S, 3), over present slices."""
@@ -304,21 +326,24 @@ class PpoPolicy(ActorCriticPolicy):
 
     def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Actions (B, S, 3), values (B, 1), log-likelihoods (B,)."""
-        mean, value, mask, _ = self._moments(obs)
+        mean, value, mask = self._moments(obs)
         noise = torch.zeros_like(mean) if deterministic else torch.randn_like(mean)
         return mean + noise * mask * self.log_std.exp(), value, self._log_prob(noise, mask)
 
     def evaluate_actions(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Values (B, 1), log-likelihoods (B,) and entropies (B,) for actions (B, S * 3) taken earlier."""
-        mean, value, mask, _ = self._moments(obs)
+        """Values (B, 1), log-likelihoods (B,) and entropies (B,) for actions (B, S * 3) taken earlier.
+
+        ``obs`` are observations, or the rows made of them.
+        """
+        mean, value, mask = self._moments(obs)
         noise = (actions.reshape(mean.shape) - mean) / self.log_std.exp()
         entropy = (self.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum() * mask.sum((1, 2))
         return value, self._log_prob(noise, mask), entropy
 
     def predict_values(self, obs: Tensor) -> Tensor:  # type: ignore[override]
         """Values (B, 1)."""
-        table = as_table(obs)
-        return self.value_head(self.encoder(table, present(table))[1])
+        rows = self.rows(obs)
+        return self.value_head(self.encoder(rows, present(rows))[1])
 
     def _predict(self, observation: Tensor, deterministic: bool = False) -> Tensor:  # type: ignore[override]
         return self(observation, deterministic)[0]
@@ -342,16 +367,16 @@ class _SacActor(Actor):
         )
         self.use_sde = False
         width = network.width
-        self.encoder = SliceEncoder(NUM_FEATURES, network)
+        self.shares, self.encoder = NodeShares(), SliceEncoder(network)
         self.mean_head = ActionHead(width, SQUASHED_GAIN)
         self.std_head = SliceHead(width, NUM_KNOBS, 0.01, tuple(math.log(std) for std in network.initial_std))
         self.action_dist = SquashedDiagGaussianDistribution(math.prod(self.action_space.shape))  # type: ignore[assignment]
 
     def get_action_dist_params(self, obs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # type: ignore[override]
         """Mean and log standard deviation before the squashing, (B, S * 3) each."""
-        table = as_table(obs)
-        hidden, context = self.encoder(table, present(table))
-        mean, log_std = self.mean_head.unsquashed(table, hidden, context), self.std_head(hidden, context)
+        rows = self.shares(as_table(obs))
+        hidden, context = self.encoder(rows, present(rows))
+        mean, log_std = self.mean_head.unsquashed(rows, hidden, context), self.std_head(hidden, context)
         return mean.flatten(1), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).flatten(1), {}
 
 
@@ -369,7 +394,8 @@ class _SacCritic(ContinuousCritic):
         self.share_features_extractor = False
         self.n_critics = n_critics
         width = network.width
-        self.encoders = nn.ModuleList(SliceEncoder(NUM_FEATURES + NUM_KNOBS, network) for _ in range(n_critics))
+        self.shares = NodeShares()
+        self.encoders = nn.ModuleList(SliceEncoder(network, NUM_KNOBS) for _ in range(n_critics))
         self.heads = nn.ModuleList(
             nn.Sequential(_linear(_context_size(width), width), nn.ReLU(), _linear(width, 1, 1.0))
             for _ in range(n_critics)
@@ -379,7 +405,7 @@ class _SacCritic(ContinuousCritic):
         """Values (B, 1) of every critic."""
         table = as_table(obs)
         mask = present(table)
-        rows = torch.cat([table, actions.reshape(*table.shape[:2], NUM_KNOBS)], -1)
+        rows = torch.cat([self.shares(table), actions.reshape(*table.shape[:2], NUM_KNOBS)], -1)
         return tuple(head(enc(rows, mask)[1]) for enc, head in zip(self.encoders, self.heads, strict=True))
 
     def q1_forward(self, obs: Tensor, actions: Tensor) -> Tensor:

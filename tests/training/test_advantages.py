@@ -73,3 +73,24 @@ def test_what_all_copies_of_an_input_share_does_not_count() -> None:
     assert np.abs(other - plain).max() > 0.1
     grouped = plain.reshape(STEPS, 2, 2, 2)
     np.testing.assert_allclose(grouped.mean(axis=2), 0, atol=1e-6)
+
+
+def test_what_the_policy_makes_of_observations_is_made_once_for_each_rollout() -> None:
+    """And goes with the right transitions: the lanes' periods tell them apart, and the values of one lane its steps."""
+    made = []
+
+    def inputs(observations: torch.Tensor) -> torch.Tensor:
+        made.append(len(observations))
+        return 2 * observations
+
+    buffer = AdvantageBuffer(
+        STEPS, OBSERVATIONS, ACTIONS, "cpu", 0.8, 0.7, LANES, discount=Discount(0.7), groups=1, copies=1, inputs=inputs
+    )
+    for rollout in range(2):
+        buffer.reset()
+        filled(buffer, np.geomspace(0.002, 30.0, LANES) / (1 + rollout))
+        for _ in range(3):
+            for samples in buffer.get(batch_size=4):
+                rows = [int(np.flatnonzero(buffer.values.ravel() == value)[0]) for value in samples.old_values.numpy()]
+                np.testing.assert_array_equal(samples.observations.numpy(), 2 * buffer.observations[rows])
+    assert made == [STEPS * LANES, STEPS * LANES]

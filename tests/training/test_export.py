@@ -5,7 +5,6 @@ import onnx
 import pytest
 import torch
 
-from slicepilot.env.encoding import NUM_FEATURES
 from slicepilot.training.export import (
     OPSET,
     SLICE_COUNTS,
@@ -21,7 +20,7 @@ from slicepilot.training.policy import ActionHead, DeterministicPolicy, NetworkC
 def policy(heads: int = 0, seed: int = 0) -> DeterministicPolicy:
     torch.manual_seed(seed)
     network = NetworkConfig(width=32, attention_heads=heads)
-    made = DeterministicPolicy(SliceEncoder(NUM_FEATURES, network), ActionHead(32, (1.0, 1.0, 1.25)))
+    made = DeterministicPolicy(SliceEncoder(network), ActionHead(32, (1.0, 1.0, 1.25)))
     with torch.no_grad():  # away from the nearly constant start
         for parameter in made.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

@@ -66,7 +66,7 @@ def test_shares_are_of_what_the_node_has_now() -> None:
     table = torch.from_numpy(loop.reset(0))
     for _ in range(20):
         table = torch.from_numpy(loop.step(np.broadcast_to(NO_CONTROL, (3, 5, NUM_KNOBS)))[0])
-    shares = NodeShares()(table, torch.ones(3, 5, 1)).numpy()
+    shares = NodeShares()(table)[..., NUM_FEATURES:].numpy()
     telemetry, uplink_mbps = loop.telemetry, 0.2 * 940.0
     assert np.all(telemetry.node[1] == 1), "the check means little for an idle link"
     committed = loop.backend.context.promises.committed_mbps
@@ -74,6 +74,14 @@ def test_shares_are_of_what_the_node_has_now() -> None:
         np.testing.assert_allclose(shares[:, :, column], rate_mbps.T / uplink_mbps, rtol=1e-3)
     used = telemetry.cpu_use_mcpu / telemetry.cpu_use_mcpu.sum(0) * (1 - telemetry.node[0])
     np.testing.assert_allclose(shares[:, :, 3], used.T, rtol=1e-3)
+    owed = np.minimum(telemetry.offered_mbps, committed)
+    np.testing.assert_allclose(shares[:, :, 4], owed.T / uplink_mbps, rtol=1e-3)
+    np.testing.assert_allclose(shares[:, :, 5], (used * owed / telemetry.carried_mbps).T, rtol=1e-2)
+    # Weights for the need here: 10/90, 4/60, 2/50, 1/30 and 1/40, so that control-room comes first and guests last.
+    needed = shares[0, :, 4]
+    np.testing.assert_allclose(shares[0, 0, 6], 0.0, atol=0.05 * needed.sum())
+    np.testing.assert_allclose(shares[0, 3, 6], needed.sum() - needed[3], atol=0.1 * needed.sum())
+    np.testing.assert_allclose(shares[0, 1, 6], needed[0], atol=0.05 * needed.sum())
 
 
 @pytest.mark.parametrize("kind", KINDS)
