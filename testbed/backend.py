@@ -178,17 +178,14 @@ def open_backend(
         edge_workers=round(node.edge_threads),
         edge_request_mcpu=node.edge_request_mcpu,
     )
-
     reclaim(spec.name)
-    if spec.name in running():
-        return TestbedBackend(
-            Testbed.attach(spec.name), played, control_period_s, owned=False, record_packets=record_packets
-        )
-    testbed = Testbed.up(spec, owned=True)
+    owned = spec.name not in running()
+    testbed = Testbed.up(spec, owned=True) if owned else Testbed.attach(spec.name)
     try:
-        return TestbedBackend(testbed, played, control_period_s, owned=True, record_packets=record_packets)
+        return TestbedBackend(testbed, played, control_period_s, owned=owned, record_packets=record_packets)
     except BaseException:
-        testbed.down()
+        if owned:
+            testbed.down()
         raise
 
 

@@ -15,7 +15,7 @@ import typer
 from .output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from ..telemetry.bench_upf import BenchUpf
+    from ...testbed.bench_upf import BenchUpf
 
 SATURATING_PPS = 600_000  # more than a UPF forwards on one CPU
 COSTS_S = 2.0
@@ -37,7 +37,7 @@ def probe(
     """Time per packet and point, share of packets matched, and throughput that a saturated UPF loses.
 
     Needs root. Brings up a testbed of its own and takes it down again. The saturated UPF runs without the probe, with
-    N3 and N6, and with all points in turns; the load has a CPU of its own where there are two.
+    N3 and N6, and with all points in turns; the load has the first CPU and the UPF the others.
 
     Example: [bold]slicepilot bench probe --repetitions 50[/bold]
     """
@@ -65,9 +65,9 @@ def probe(
 
 
 def _measure(pps: int, seconds: float, repetitions: int) -> dict[str, Any]:
-    from ..telemetry.bench_upf import BenchUpf
+    from ...testbed.bench_upf import BenchUpf
 
-    with BenchUpf() as upf, progress_bar() as progress:
+    with BenchUpf() as upf, upf.unread(), progress_bar() as progress:
         task = progress.add_task("cost per packet", total=1 + repetitions)
         result = _costs(upf, pps, max(seconds, COSTS_S))
         progress.update(task, advance=1, description="saturated UPF")
@@ -90,7 +90,7 @@ def _costs(upf: BenchUpf, pps: int, seconds: float) -> dict[str, Any]:
 
     with PacketProbe(upf.points(tun=True), by_flow=True) as probe:
         with count_run_time():
-            sent = upf.send(pps, seconds)
+            sent = upf.send(pps, seconds)["packets"]
             costs = probe.cost()
         matched = int(probe.slices[0]["delay"][AT_N6].sum())
         missed = int(probe.slices[0]["exit"][AT_N6]["missed"])
@@ -128,7 +128,7 @@ def _saturated(upf: BenchUpf, mode: str, seconds: float) -> tuple[float, float]:
         before, used_s = upf.received(), upf.cpu_s()
         time.sleep(0.9 * seconds)
         through, used_s = upf.received() - before, upf.cpu_s() - used_s
-        sent = sending.result() * 0.9 * seconds / (WARM_UP_S + seconds)
+        sent = sending.result()["packets"] * 0.9 * seconds / (WARM_UP_S + seconds)
     if not through:
         raise RuntimeError("bench probe: the UPF let nothing through")
     return 1e9 * used_s / through, through / sent

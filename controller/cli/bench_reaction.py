@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
-from .output import console, print_json, progress_bar
+from .cast import load_learned, names_of
+from .output import console, figures_table, print_json, progress_bar
 
 if TYPE_CHECKING:
     from ...agents.base import Agent
     from ...env.knobs import Knobs
+    from ...env.simulator.scenario import Scenario
     from ...env.telemetry import Telemetry
     from ...testbed.backend import TestbedBackend
     from ..reaction import Reaction
@@ -48,7 +51,7 @@ def reaction(
     from ...testbed.backend import open_backend
 
     played = dataclasses.replace(Scenario.from_yaml(scenario), control_period_s=1e-3 * period_ms)
-    cast = _cast(bundle or [], agents, played)
+    cast = _cast(bundle or [], agents or AGENTS, played)
     found: dict[str, list[Reaction]] = {agent.name: [] for agent in cast}
     slices = played.slice_set()
     bound_us = 1e3 * (bound_ms or float(slices.column("sla.delay_bound_ms")[slices.priority_index, 0]))
@@ -70,21 +73,14 @@ def reaction(
         _print(rows, scenario, period_ms, 1e-3 * bound_us)
 
 
-def _cast(bundles: list[Path], names: list[str] | None, played: Any) -> list[Agent]:
-    from ...agents.bundle import PolicyBundle
-    from ...agents.learned import LearnedAgent
+def _cast(bundles: list[Path], names: Sequence[str], played: Scenario) -> list[Agent]:
     from ...agents.registry import make
 
-    wanted = [name.strip() for part in names or AGENTS for name in part.split(",") if name.strip()]
     slices, node = played.slice_set(), played.hardware_spec()
-    cast: list[Agent] = [LearnedAgent(PolicyBundle.load(path), transfer=True) for path in bundles]
-    cast += [make(name, slices, node) for name in dict.fromkeys(wanted)]
-    if len({agent.name for agent in cast}) < len(cast):
-        raise ConfigError("bundle: two policies of one algorithm; accepted: one")
-    return cast
+    return [*load_learned(bundles), *(make(name, slices, node) for name in names_of(names))]
 
 
-def _run(agent: Agent, live: TestbedBackend, played: Any, bound_us: float, seed: int) -> list[Reaction]:
+def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, seed: int) -> list[Reaction]:
     """One run; its bursts."""
     import time
 
@@ -122,7 +118,7 @@ def _run(agent: Agent, live: TestbedBackend, played: Any, bound_us: float, seed:
     return [reaction(packets, ticks, priority, bound_us, int(start), length_ns) for start in starts]
 
 
-def _burst_length_ns(played: Any, priority: int) -> int:
+def _burst_length_ns(played: Scenario, priority: int) -> int:
     """The shortest time for which a neighbour's load stays up."""
     names = played.slice_set().names
     profiles = [load.profile for name in names if name != names[priority] for load in played.loads.get(name, ())]
@@ -159,19 +155,10 @@ def _row(name: str, reactions: list[Reaction]) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]], scenario: str, period_ms: float, bound_ms: float) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(
-        title=f"{scenario}, period {period_ms:g} ms: until p99 is back within {bound_ms:g} ms (medians, ms)",
-        box=SIMPLE_HEAD,
-        padding=(0, 1),
-        pad_edge=False,
-        title_justify="left",
+    table = figures_table(
+        f"{scenario}, period {period_ms:g} ms: until p99 is back within {bound_ms:g} ms (medians, ms)",
+        ("agent", "bursts", "left", "not\nback", "reaction", "95%", *STAGES),
     )
-    table.add_column("agent", no_wrap=True)
-    for heading in ("bursts", "left", "not\nback", "reaction", "95%", *STAGES):
-        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         low, high = row["reaction_ms"]["ci95"]
         stages = (row[f"{stage}_ms"] for stage in STAGES)

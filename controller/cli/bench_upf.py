@@ -10,7 +10,7 @@ import typer
 from .output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from ...testbed.capacity import Run
+    from ...testbed.bench_upf import ConstantRun
 
 GIGABIT_MBPS = 1000.0
 # Offered one after the other; what comes through of the best is the capacity.
@@ -28,26 +28,27 @@ def upf(
 ) -> None:
     """Capacity, CPU use, loss and reordering of one UPF without per-packet work, and its PFCP round trips.
 
-    Needs root. Brings up a testbed of its own and takes it down again.
+    Needs root. Brings up a testbed of its own and takes it down again. The generator and the sink have
+    the first CPU, the UPF the others.
 
     Example: [bold]slicepilot bench upf --repetitions 10[/bold]
     """
-    from ...testbed.capacity import UpfBench
+    from ...testbed.bench_upf import BenchUpf
 
-    with UpfBench(1024 * buffer_kb) as bench, progress_bar() as progress:
+    with BenchUpf(1024 * buffer_kb) as bench, progress_bar() as progress:
         task = progress.add_task("PFCP", total=1 + len(LADDER_MBPS) + 2 * repetitions)
         pfcp = bench.modifications()
         progress.advance(task)
         ladder = []
         for mbps in LADDER_MBPS:
             progress.update(task, advance=1, description=f"{mbps:.0f} Mbit/s")
-            ladder.append(bench.run(mbps, seconds))
+            ladder.append(bench.constant(mbps, seconds))
         capacity_mbps = max(run.carried_mbps for run in ladder)
-        runs: dict[str, list[Run]] = {"gigabit": [], "below_capacity": []}
+        runs: dict[str, list[ConstantRun]] = {"gigabit": [], "below_capacity": []}
         for _ in range(repetitions):
             for name, mbps in (("gigabit", GIGABIT_MBPS), ("below_capacity", BELOW * capacity_mbps)):
                 progress.update(task, advance=1, description=f"{mbps:.0f} Mbit/s")
-                runs[name].append(bench.run(mbps, seconds))
+                runs[name].append(bench.constant(mbps, seconds))
     result: dict[str, Any] = {"capacity_mbps": capacity_mbps, "pfcp_modification": pfcp, "buffer_kb": buffer_kb}
     result |= {name: _row(mine) for name, mine in runs.items()}
     if as_json:
@@ -63,7 +64,7 @@ def upf(
     console.print(f"PFCP Session Modification: p50 {pfcp['p50_us']:.0f} us, p99 {pfcp['p99_us']:.0f} us")
 
 
-def _row(runs: list[Run]) -> dict[str, Any]:
+def _row(runs: list[ConstantRun]) -> dict[str, Any]:
     """Medians over repetitions; the worst loss; all reordered packets."""
     return {
         **{

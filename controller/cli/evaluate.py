@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...configs import ConfigError
-from .output import console, print_json, progress_bar
+from .cast import load_learned, names_of
+from .output import console, figures_table, print_json, progress_bar
 
 if TYPE_CHECKING:
     from ...agents.base import Agent
@@ -48,7 +49,7 @@ def evaluate(
     from ...training.results import Evaluation, Provenance, hardware_fits, log_evaluation, save, write_atomically
 
     settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds)
-    learned = _load(bundle or [])
+    learned = load_learned(bundle or [])
     scenarios = _scenarios(settings.scenarios)
     casts = [_cast(played, settings, learned) for played in scenarios]
     if settings.backend == "testbed":
@@ -134,28 +135,12 @@ def _settings(
     """The configuration with what the command line overrides; raises `ConfigError` for a bad number of seeds."""
     if seeds is not None and not 1 <= seeds <= 10_000:
         raise ConfigError(f"seeds = {seeds}: accepted: 1 to 10000")
-    names = [name.strip() for part in agents or [] for name in part.split(",") if name.strip()]
     return replace(
         config,
         scenarios=tuple(dict.fromkeys(scenarios or config.scenarios)),
-        agents=tuple(dict.fromkeys(names)) or config.agents,
+        agents=names_of(agents or []) or config.agents,
         seeds=seeds or config.seeds,
     )
-
-
-def _load(bundles: Sequence[Path]) -> list[LearnedAgent]:
-    """Learned agents of bundles, named by algorithm; by folder too where that is not enough to tell them apart."""
-    from ...agents.bundle import PolicyBundle
-    from ...agents.learned import LearnedAgent
-
-    agents = [LearnedAgent(PolicyBundle.load(path), transfer=True) for path in bundles]
-    names = [agent.name for agent in agents]
-    for path, agent in zip(bundles, agents, strict=True):
-        if names.count(agent.name) > 1:
-            agent.name = f"{agent.name} {path}"
-    if len({agent.name for agent in agents}) < len(agents):
-        raise ConfigError(f"bundle: {', '.join(map(str, bundles))}: named twice; accepted: each bundle once")
-    return agents
 
 
 def _scenarios(names: Sequence[str]) -> list[Scenario]:
@@ -198,24 +183,15 @@ def _first_heuristic(cast: Sequence[Agent]) -> list[str]:
 
 def print_result(result: ScenarioResult) -> None:
     """A table of 80 columns and what can be said about the judged agents."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from ...training.report_text import sentences, short_list
     from ...training.scores import EDGE_WORK
 
     shown = short_list(result)
-    table = Table(
-        title=f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
-        box=SIMPLE_HEAD,
-        padding=(0, 1),
-        pad_edge=False,
-        title_justify="left",
-    )
-    table.add_column("agent", no_wrap=True)
     headings = ("priority\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")
-    for heading in (*headings, *(("edge\nwork",) if result.has_edge else ())):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = figures_table(
+        f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
+        ("agent", *headings, *(("edge\nwork",) if result.has_edge else ())),
+    )
     for agent in shown:
         mean = {key: float(values.mean()) for key, values in agent.scores.items()}
         table.add_row(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 console = Console()
 stderr = Console(stderr=True)
@@ -29,3 +32,11 @@ def progress_bar() -> Progress:
         transient=True,
         disable=not stderr.is_terminal,
     )
+
+
+def figures_table(title: str, headings: Sequence[str]) -> Table:
+    """A table for 80 columns: names on the left, figures right-aligned."""
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    return table

@@ -231,12 +231,13 @@ class Rehearses(Asks):
 
 
 @pytest.mark.parametrize("prime", [True, False])
-def test_an_agent_that_can_rehearse_does_so_before_each_tick(groups: list[Path], prime: bool) -> None:
-    agent = Rehearses(lambda k: Knobs.none(5))
-    with live(groups, period_s=0.01) as backend:
+def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path], prime: bool) -> None:
+    agent, readings = Rehearses(lambda k: Knobs.none(5)), Readings()
+    with live(groups, readings, period_s=0.01) as backend:
         report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_s=1.0, prime=prime))
         backend.observe()
     assert agent.rehearsed == (pytest.approx(30, abs=5) if prime else 0), "a tick that is late already is not delayed"
+    assert readings.rehearsals == agent.rehearsed
     assert agent.decisions == 30
     assert report.stages["wakeup"].percentile_ns(50) < 2e6
 

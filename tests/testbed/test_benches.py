@@ -1,4 +1,4 @@
-"""``slicepilot bench upf`` and ``bench reaction``: figures are for people; checked is only what must hold anywhere."""
+"""Benches on real UPFs: their figures are for people; checked is only what must hold anywhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slicepilot.testbed.removal import running
 from slicepilot.testbed.testbed import missing
 
 pytestmark = [
@@ -29,6 +30,19 @@ def bench(*arguments: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def test_every_packet_of_a_real_upf_is_matched() -> None:
+    found = bench("probe", "--pps", "20000", "--seconds", "0.3", "--repetitions", "2")
+    assert found["match_ratio"] >= 0.999
+    assert found["ns_per_packet"].keys() == {"n3", "tun", "n6"}
+    assert all(cost_ns > found["ns_statistics"] > 0 for cost_ns in found["ns_per_packet"].values())
+    assert found["saturated_packets_per_cpu_s"].keys() == {"without", "loop", "all"}
+    for name in ("throughput_loss_pct", "throughput_loss_all_pct"):
+        low, high = found[f"{name}_range"]
+        assert low <= high < 100
+        assert found[name] < 100
+    assert "bupf" not in running()
 
 
 def test_one_upf_at_its_capacity_and_below() -> None:
