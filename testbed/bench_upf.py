@@ -68,8 +68,8 @@ class BenchUpf:
     """
 
     def __init__(self, n3_buffer_bytes: int | None = None) -> None:
-        buffer = {} if n3_buffer_bytes is None else {"n3_buffer_bytes": n3_buffer_bytes}
-        spec = TestbedSpec(uplink_mbps=UPLINK_MBPS, burn_us=0.0, ues=2, name="bupf", **buffer)
+        spec = TestbedSpec(uplink_mbps=UPLINK_MBPS, burn_us=0.0, ues=2, name="bupf")
+        spec = spec.override(n3_buffer_bytes=n3_buffer_bytes)
         with ExitStack() as stack:
             self._testbed = Testbed.up(spec, owned=True)
             stack.callback(self._testbed.down)
