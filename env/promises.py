@@ -13,8 +13,8 @@ RATE_TOLERANCE = np.float32(0.99)
 TINY = np.float32(1e-6)
 CPUS_PER_MCPU = np.float32(1e-3)
 # A rate is promised over a time: 3GPP's averaging window of a guaranteed bit rate is 2 s by default (TS 23.501, clause
-# 5.7.3.6). In a few milliseconds a slice has a handful of packets, of which some are always on their way.
-AVERAGING_WINDOW_S = 0.1
+# 5.7.3.6 and table 5.7.4-1). In a few milliseconds a slice has a handful of packets, of which some are on their way.
+AVERAGING_WINDOW_S = 2.0
 
 
 def promise_scores(telemetry: Telemetry, context: Context) -> tuple[FloatArray, FloatArray]:

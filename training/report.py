@@ -335,9 +335,9 @@ def _terms(results: Iterable[ScenarioResult]) -> str:
             run with no other slice active (experiment 1), for the others no control (experiment 5). Negative: more.""",
         "Delay p99": """99th percentile over time of the per-period p99 delay from N3 ingress to N6, periods weighted by
             the volume carried; on a testbed of all packets of a run. Mean over seeds.""",
-        "Promises broken": """Seconds in which a slice carries under 99% of what it was promised, as a mean over 0.1 s
-            or a longer control period, or its p99 delay exceeds its bound, times its share of all weights, summed over
-            slices.""",
+        "Promises broken": """Seconds in which a slice carries under 99% of what it was promised, as a mean over 2 s
+            (the default averaging window of 3GPP TS 23.501) or a longer control period, or its p99 delay exceeds its
+            bound, times its share of all weights, summed over slices.""",
         "CPU held": """Core-seconds that limits reserve; a slice without a limit counts with all its UPF can use, the
             node with no more than it has.""",
         "Return": "Mean reward per control period; interquartile mean over seeds.",
