@@ -156,8 +156,8 @@ def _row(name: str, reactions: list[Reaction]) -> dict[str, Any]:
 
 def _print(rows: list[dict[str, Any]], scenario: str, period_ms: float, bound_ms: float) -> None:
     table = figures_table(
-        f"{scenario}, period {period_ms:g} ms: until p99 is back within {bound_ms:g} ms (medians, ms)",
-        ("agent", "bursts", "left", "not\nback", "reaction", "95%", *STAGES),
+        f"{scenario}, period {period_ms:g} ms: ms until p99 is back within {bound_ms:g} ms",
+        ("agent", "bursts", "left", "not\nback", "median", "95%", "window", "deci-\nsion", "drain", "rest"),
     )
     for row in rows:
         low, high = row["reaction_ms"]["ci95"]

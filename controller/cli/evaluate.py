@@ -190,7 +190,7 @@ def print_result(result: ScenarioResult) -> None:
     headings = ("priority\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")
     table = figures_table(
         f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
-        ("agent", *headings, *(("edge\nwork",) if result.has_edge else ())),
+        ("agent", *headings, *(("edge work\n1000s",) if result.has_edge else ())),
     )
     for agent in shown:
         mean = {key: float(values.mean()) for key, values in agent.scores.items()}
@@ -202,7 +202,7 @@ def print_result(result: ScenarioResult) -> None:
             f"{mean['sla_violation_s']:.1f}",
             f"{mean['cpu_held_core_s']:.0f}",
             f"{result.summary(agent.name, 'return').value:.3f}",
-            *((f"{mean[EDGE_WORK]:,.0f}",) if result.has_edge else ()),
+            *((f"{1e-3 * mean[EDGE_WORK]:,.0f}",) if result.has_edge else ()),
         )
     console.print(table)
     for subject in result.subjects:

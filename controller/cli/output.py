@@ -36,7 +36,7 @@ def progress_bar() -> Progress:
 
 def figures_table(title: str, headings: Sequence[str]) -> Table:
     """A table for 80 columns: names on the left, figures right-aligned."""
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left")
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     return table
