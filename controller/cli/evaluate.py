@@ -187,10 +187,10 @@ def print_result(result: ScenarioResult) -> None:
     from ...training.scores import EDGE_WORK
 
     shown = short_list(result)
-    headings = ("priority\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")
+    headings = ("prio\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")
     table = figures_table(
         f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
-        ("agent", *headings, *(("edge work\n1000s",) if result.has_edge else ())),
+        ("agent", *headings, *(("edge\n1000s",) if result.has_edge else ())),
     )
     for agent in shown:
         mean = {key: float(values.mean()) for key, values in agent.scores.items()}
