@@ -48,9 +48,7 @@ class SlidingRates:
 
 
 @njit(cache=True, error_model="numpy")
-def _smooth(
-    slices: np.ndarray, node: np.ndarray, past: np.ndarray, past_node: np.ndarray, at: int, count: int
-) -> None:
+def _smooth(slices: np.ndarray, node: np.ndarray, past: np.ndarray, past_node: np.ndarray, at: int, count: int) -> None:
     """One call instead of some twenty of NumPy's, which would take longer than reading the kernel's maps."""
     share = np.float32(1.0 / count)
     for s in range(slices.shape[1]):
