@@ -218,6 +218,14 @@ def test_what_is_not_measured_any_more_is_looked_for_between_ticks(groups: list[
     assert report.unmeasured == ["n3 of slice3: the device has gone"]
 
 
+def test_what_an_agent_sees_of_rates_is_a_mean(groups: list[Path]) -> None:
+    readings = Readings()
+    with live(groups, readings, period_s=0.01) as backend:
+        backend.reset()
+        readings.telemetry.slices[:2] = 0.0
+        np.testing.assert_allclose(backend.observe().offered_mbps, 22.5)
+
+
 class Rehearses(Asks):
     """Counts rehearsals, and takes its time for them."""
 

@@ -92,7 +92,7 @@ func (r *rules) change(before *rules, asked Change) []*ie.IE {
 	return parts
 }
 
-// uplinkPDI detects what comes from the access side through this session's tunnel and QoS flow.
+// uplinkPDI detects what comes from the access side through the tunnel and QoS flow of one PFCP session.
 func (r *rules) uplinkPDI() *ie.IE {
 	parts := []*ie.IE{
 		ie.NewSourceInterface(ie.SrcInterfaceAccess),
