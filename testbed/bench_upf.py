@@ -11,10 +11,9 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ..controller.actuators.rtnetlink import RouteSocket
@@ -57,8 +56,9 @@ class ConstantRun:
         return 100.0 * self.lost / max(self.sent, 1)
 
 
-class BenchUpf:
-    """The first slice of a testbed of its own, without per-packet work.
+@contextlib.contextmanager
+def bench_upf(n3_buffer_bytes: int | None = None) -> Iterator[BenchUpf]:
+    """The first slice of a testbed of its own, without per-packet work; the testbed goes down at the end.
 
     Args:
         n3_buffer_bytes: receive buffer of the UPF's N3 socket; a testbed's without.
@@ -66,29 +66,21 @@ class BenchUpf:
     Raises:
         ConfigError, ProgramError, OSError: it cannot be brought up, for instance because another one is.
     """
+    spec = TestbedSpec(uplink_mbps=UPLINK_MBPS, burn_us=0.0, ues=2, name="bupf")
+    testbed = Testbed.up(spec.override(n3_buffer_bytes=n3_buffer_bytes), owned=True)
+    try:
+        yield BenchUpf(testbed)
+    finally:
+        testbed.down()
 
-    def __init__(self, n3_buffer_bytes: int | None = None) -> None:
-        spec = TestbedSpec(uplink_mbps=UPLINK_MBPS, burn_us=0.0, ues=2, name="bupf")
-        spec = spec.override(n3_buffer_bytes=n3_buffer_bytes)
-        with ExitStack() as stack:
-            self._testbed = Testbed.up(spec, owned=True)
-            stack.callback(self._testbed.down)
-            self._plan = self._testbed.layout.slices[0]
-            self._sink_netns = netns_path(self._testbed.layout.data_network)
-            _pin(self._testbed.upf(self._plan.name).pid, os.sched_getaffinity(0) - {GENERATOR_CPU})
-            self._stack = stack.pop_all()
 
-    def __enter__(self) -> BenchUpf:
-        return self
+class BenchUpf:
+    """One UPF of a testbed, off the generator's CPU; see `bench_upf`."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Take the testbed down; more than once does nothing."""
-        self._stack.close()
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed, self._plan = testbed, testbed.layout.slices[0]
+        self._sink_netns = netns_path(testbed.layout.data_network)
+        _pin(testbed.upf(self._plan.name).pid, os.sched_getaffinity(0) - {GENERATOR_CPU})
 
     def points(self, *, tun: bool) -> list[SlicePoints]:
         """N3, the TUN device if wanted, and N6 behind the uplink that the slices share; of all slices, as a control

@@ -65,9 +65,9 @@ def probe(
 
 
 def _measure(pps: int, seconds: float, repetitions: int) -> dict[str, Any]:
-    from ...testbed.bench_upf import BenchUpf
+    from ...testbed.bench_upf import bench_upf
 
-    with BenchUpf() as upf, upf.unread(), progress_bar() as progress:
+    with bench_upf() as upf, upf.unread(), progress_bar() as progress:
         task = progress.add_task("cost per packet", total=1 + repetitions)
         result = _costs(upf, pps, max(seconds, COSTS_S))
         progress.update(task, advance=1, description="saturated UPF")

@@ -33,9 +33,9 @@ def upf(
 
     Example: [bold]slicepilot bench upf --repetitions 10[/bold]
     """
-    from ...testbed.bench_upf import BenchUpf
+    from ...testbed.bench_upf import bench_upf
 
-    with BenchUpf(1024 * buffer_kb) as bench, progress_bar() as progress:
+    with bench_upf(1024 * buffer_kb) as bench, progress_bar() as progress:
         task = progress.add_task("PFCP", total=1 + len(LADDER_MBPS) + 2 * repetitions)
         pfcp = bench.modifications()
         progress.advance(task)
