@@ -26,8 +26,8 @@ Positions = npt.NDArray[np.int32]
 FLOAT32_CODE, FLOAT64_CODE = 1, 11
 
 UNARY = {
-    "Relu": kernel.RELU, "Tanh": kernel.TANH, "Exp": kernel.EXP, "Sqrt": kernel.SQRT, "Neg": kernel.NEGATE,
-    "Not": kernel.NOT, "Sigmoid": kernel.SIGMOID,
+    "Relu": kernel.RELU, "Tanh": kernel.TANH, "Exp": kernel.EXP, "Log": kernel.LOG, "Sqrt": kernel.SQRT,
+    "Neg": kernel.NEGATE, "Not": kernel.NOT, "Sigmoid": kernel.SIGMOID,
 }  # fmt: skip
 BINARY = {
     "Add": kernel.ADD, "Sub": kernel.SUBTRACT, "Mul": kernel.MULTIPLY, "Div": kernel.DIVIDE, "Max": kernel.MAXIMUM,
@@ -355,8 +355,9 @@ def _shape(compiler: _Compiler, node: Node) -> Results:
 
 
 NUMPY: dict[str, Callable[..., Array]] = {
-    "Relu": lambda x: np.maximum(x, 0), "Tanh": np.tanh, "Exp": np.exp, "Sqrt": np.sqrt, "Neg": np.negative,
-    "Not": np.logical_not, "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Add": np.add, "Sub": np.subtract,
+    "Relu": lambda x: np.maximum(x, 0), "Tanh": np.tanh, "Exp": np.exp, "Log": np.log, "Sqrt": np.sqrt,
+    "Neg": np.negative, "Not": np.logical_not, "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Add": np.add, "Sub": np.subtract,
     "Mul": np.multiply, "Div": np.divide, "Max": np.maximum, "Min": np.minimum, "Greater": np.greater, "Less": np.less,
     "GreaterOrEqual": np.greater_equal, "LessOrEqual": np.less_equal, "Equal": np.equal, "And": np.logical_and,
     "Or": np.logical_or,

@@ -12,10 +12,10 @@ from numba import njit
 # where the matrix starts in ``weights``, for a reduction C is how many entries make one result.
 OP, COUNT, OUT, A, B, C, COLUMNS = range(7)
 (
-    ROUND, RELU, TANH, EXP, SQRT, NEGATE, NOT, SIGMOID,
+    ROUND, RELU, TANH, EXP, LOG, SQRT, NEGATE, NOT, SIGMOID,
     ADD, SUBTRACT, MULTIPLY, DIVIDE, MAXIMUM, MINIMUM, GREATER, LESS, GREATER_EQUAL, LESS_EQUAL, EQUAL, AND, OR,
     WHERE, SUM, MAX, MIN, PRODUCT,
-) = range(26)  # fmt: skip
+) = range(27)  # fmt: skip
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract"})
@@ -74,6 +74,8 @@ def _unary(op: int, x: Any) -> float:
         return math.tanh(x)
     if op == EXP:
         return math.exp(x)
+    if op == LOG:
+        return math.log(x)
     if op == SQRT:
         return math.sqrt(x)
     if op == NEGATE:

@@ -15,7 +15,6 @@ from ..env.knobs import Knobs
 from ..env.slices import FloatArray, Promises, SliceSet
 from ..env.telemetry import Telemetry
 from .actuators.node import NodeActuator
-from .sliding import SlidingRates
 from .throttling import ThrottleMeter
 from .ticks import AbsoluteTicks
 
@@ -97,7 +96,6 @@ class LiveBackend:
         self.ticks = AbsoluteTicks(facts.period_s)
         self._source, self._actuator = source, actuator
         self._throttling = ThrottleMeter(cgroups, facts.period_s)
-        self._rates = SlidingRates(len(slices), facts.period_s)
         self._applied = Knobs.none(len(slices))
         self._prepare: Callable[[], None] | None = None
 
@@ -107,7 +105,6 @@ class LiveBackend:
         self.apply(Knobs.none(len(self.slices)))
         self.ticks.restart()
         self.measure()
-        self._rates.restart()
         return self.observe()
 
     def apply(self, knobs: Knobs) -> Receipt:
@@ -140,7 +137,6 @@ class LiveBackend:
     def measure(self) -> Telemetry:
         """Figures since the last measurement."""
         telemetry = self._source.measure()
-        self._rates.smooth(telemetry)
         self._throttling.fill(telemetry.throttled_ratio, self._applied.cpu_limit_mcpu)
         return telemetry
 

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 from ..agents.base import Agent
 from ..env.backend import Receipt
 from ..env.knobs import Knobs
+from ..env.sliding import SlidingRates
 from ..env.telemetry import Telemetry
 from .guard import Bounds
 from .live import LiveBackend
@@ -116,14 +117,15 @@ def run_loop(
     telemetry = backend.reset(config.seed)
     agent.reset(backend.slices, backend.context, config.seed)
     held = backend.apply(Knobs.none(len(backend.slices))).applied
+    rates = SlidingRates(backend.context)
     agent.decide(telemetry, held)  # first calls allocate and compile; they belong before the first tick
     agent.reset(backend.slices, backend.context, config.seed)
     if config.prime:
-        backend.before_ticks(partial(_rehearse, backend, agent, telemetry.copy()))
+        backend.before_ticks(partial(_rehearse, backend, rates, agent, telemetry.copy()))
     try:
         with stop, no_collections(), on_time(config.lock_memory) as scheduling:
             report = LoopReport(scheduling)
-            _ticks(backend, agent, guard, config, stop, watch, report)
+            _ticks(backend, rates, agent, guard, config, stop, watch, report)
     finally:
         backend.before_ticks(None)
     report.clamped, report.unusable = guard.clamped, report.unusable + guard.held
@@ -131,15 +133,17 @@ def run_loop(
     return report
 
 
-def _rehearse(backend: LiveBackend, agent: Agent, telemetry: Telemetry) -> None:
+def _rehearse(backend: LiveBackend, rates: SlidingRates, agent: Agent, telemetry: Telemetry) -> None:
     """Go through what the tick will do, as far as it can be done without effect."""
     backend.rehearse()
+    rates.rehearse(telemetry)
     if isinstance(agent, Primed):
         agent.prime(telemetry)
 
 
 def _ticks(
     backend: LiveBackend,
+    rates: SlidingRates,
     agent: Agent,
     guard: Bounds,
     config: LoopConfig,
@@ -159,9 +163,10 @@ def _ticks(
         late_ns = backend.wait()
         start = now()
         telemetry = backend.measure()
+        seen = rates.see(telemetry)
         observed = now()
         try:
-            wanted = agent.decide(telemetry, receipt.applied)
+            wanted = agent.decide(seen, receipt.applied)
         except ValueError:  # a decision that is not a number
             report.unusable += 1
             wanted = receipt.applied

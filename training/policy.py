@@ -26,6 +26,7 @@ from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACP
 from torch import Tensor, nn
 
 from ..env.encoding import (
+    CPU_AXIS_PER_THREAD_MCPU,
     CPUS_RANGE,
     FEATURES,
     KNOB_FEATURES,
@@ -47,9 +48,12 @@ ASKED = {
     "cpu_use_mcpu": "cpu_use_mcpu",
 }
 NUM_SHARES = len(ASKED) + 4
-NUM_INPUTS = NUM_FEATURES + NUM_SHARES
+NUM_LIMITS = 2
+NUM_INPUTS = NUM_FEATURES + NUM_SHARES + NUM_LIMITS
 RANK_SQUARINGS = 3  # how sharply ranks are told apart: two that differ by a tenth count 0.32 and 0.68
 MAX_SHARE = 2.0
+LIMIT_AXIS_MCPU = CPU_AXIS_PER_THREAD_MCPU
+LIMIT_AXIS = math.log(LIMIT_AXIS_MCPU[1] / LIMIT_AXIS_MCPU[0])
 # Below this utilisation, or use in Mbit/s or CPUs, a capacity is taken from what the node is said to have.
 IDLE, NOTHING, TINY = 0.05, 1e-3, 1e-6
 HALF = 0.5
@@ -98,12 +102,14 @@ def present(table: Tensor) -> Tensor:
 class NodeShares(nn.Module):
     """Puts behind each slice's row of the observation what it asks for and needs as shares of what the node has now.
 
-    (B, S, D) to (B, S, D + 8), the shares 0 where a slice is absent.
+    (B, S, D) to (B, S, D + 10), zeros where a slice is absent.
 
-    First what it asks for, in the order of `ASKED`. Then what its promise needs, of the uplink and of the CPUs: the
-    lesser of offered and committed rate, and that rate at the CPU time it takes for what it carries. Then how much of
-    either is needed by the slices that outrank it, which have more weight for what they need: the order in which the
-    greedy solution of the knapsack problem (Dantzig 1957) would keep promises. Slices of the same rank count half.
+    First what it asks for, in the order of `ASKED`. Then what its promise needs now, of the uplink and of the CPUs: the
+    lesser of offered and committed rate, and that rate at the CPU time it takes for what it carries (a slice that
+    carries nothing: at what the slices take together). Then how much of either is needed by the slices that outrank it,
+    which have more weight for what their whole promise takes: the order in which the greedy solution of the knapsack
+    problem (Dantzig 1957) would keep promises. By what a slice needs now, the silent would outrank all. Slices of the
+    same rank count half. Last, the CPU that it needs now and that its whole promise takes, as CPU limits on their axis.
 
     Observations are logarithmic, which suits a slice's own figures; whether all of them fit is a matter of sums. What
     the node has now is what the slices use over its utilisation, so that a link that has lost capacity shows, and of
@@ -135,13 +141,19 @@ class NodeShares(nn.Module):
         asked_share = (asked / capacity).clamp(0.0, MAX_SHARE)
         offered, committed, carried, cpu_use = asked_share.unbind(-1)
         rate = torch.minimum(offered, committed)
-        needed = torch.stack([rate, (cpu_use * rate / carried.clamp(min=TINY)).clamp(max=MAX_SHARE)], -1)
-        rank = (table[..., WEIGHT].double() / needed.sum(-1).clamp(min=NOTHING)).clamp(min=TINY)
+        # CPU over uplink: what carrying takes, from those that carry something.
+        together = cpu_use.sum(1, keepdim=True) / carried.sum(1, keepdim=True).clamp(min=TINY)
+        cost = torch.where(carried > TINY, cpu_use / carried.clamp(min=TINY), together)
+        needed = torch.stack([rate, (cost * rate).clamp(max=MAX_SHARE)], -1)
+        promised_cpu = (cost * committed).clamp(max=MAX_SHARE)
+        rank = (table[..., WEIGHT].double() / (committed + promised_cpu).clamp(min=NOTHING)).clamp(min=TINY)
         for _ in range(RANK_SQUARINGS):
             rank = rank * rank
         before = rank.unsqueeze(1) / (rank.unsqueeze(1) + rank.unsqueeze(2))  # (B, S, others)
         outranking = ((before.unsqueeze(-1) * needed.unsqueeze(1)).sum(2) - HALF * needed) * there
-        shares = torch.cat([asked_share, needed, outranking.clamp(max=MAX_SHARE)], -1)
+        limits = torch.stack([needed[..., 1], promised_cpu], -1) * capacity[..., 3:]
+        axis = (limits.clamp(min=LIMIT_AXIS_MCPU[0]) / LIMIT_AXIS_MCPU[0]).log() / LIMIT_AXIS
+        shares = torch.cat([asked_share, needed, outranking.clamp(max=MAX_SHARE), axis.clamp(max=1.0) * there], -1)
         return torch.cat([table, shares.to(table.dtype)], -1)
 
 
@@ -186,7 +198,7 @@ def _context_size(width: int) -> int:
 
 
 class SliceEncoder(nn.Module):
-    """Rows (B, S, D + 8) to features per slice (B, S, W), zero where absent, and their context (B, C).
+    """Rows (B, S, D + 10) to features per slice (B, S, W), zero where absent, and their context (B, C).
 
     Rows are those of `NodeShares`, with ``more`` columns behind them.
     """
@@ -203,7 +215,7 @@ class SliceEncoder(nn.Module):
         if self.attention is not None:
             hidden = self.attention(hidden, mask)
         mean = hidden.sum(1) / mask.sum(1).clamp(min=1.0)
-        sums = rows[..., NUM_FEATURES:NUM_INPUTS].sum(1).clamp(max=MAX_SHARE)
+        sums = rows[..., NUM_FEATURES : NUM_FEATURES + NUM_SHARES].sum(1).clamp(max=MAX_SHARE)
         return hidden, torch.cat([mean, hidden.amax(1), sums], -1)
 
 
@@ -229,7 +241,7 @@ def _initial_bias(gains: tuple[float, ...]) -> tuple[float, ...]:
 class ActionHead(nn.Module):
     """Mean actions (B, S, 3): a `SliceHead` and a linear path from the row, then gain * tanh.
 
-    The linear path is what "a limit a little above the present use" needs; the head bends it. Of nice only what tells
+    The linear path is what "a limit a little above the present need" needs; the head bends it. Of nice only what tells
     the slices apart counts, so before the tanh its mean over the present slices is taken out: nothing would hold that
     mean in training, and where it has drifted to an end of the axis no slice can be told from another.
     """
@@ -240,19 +252,19 @@ class ActionHead(nn.Module):
     def __init__(self, width: int, gains: tuple[float, ...]) -> None:
         super().__init__()
         self.head = SliceHead(width, NUM_KNOBS, 0.01, _initial_bias(gains))
-        self.direct = nn.Linear(NUM_FEATURES, NUM_KNOBS, bias=False)
+        self.direct = nn.Linear(NUM_INPUTS, NUM_KNOBS, bias=False)
         nn.init.zeros_(self.direct.weight)
         self.register_buffer("gain", torch.tensor(gains))
         self.register_buffer("relative", torch.tensor(RELATIVE), persistent=False)
 
     def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """What tanh is taken of."""
-        wanted, mask = self.head(hidden, context) + self.direct(rows[..., :NUM_FEATURES]), present(rows)
+        wanted, mask = self.head(hidden, context) + self.direct(rows[..., :NUM_INPUTS]), present(rows)
         mean = (wanted * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
         return wanted - self.relative * mean
 
     def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """From the rows (B, S, D + 8), their features (B, S, W) and context (B, C)."""
+        """From the rows (B, S, D + 10), their features (B, S, W) and context (B, C)."""
         return self.gain * torch.tanh(self.unsquashed(rows, hidden, context))
 
 
@@ -307,7 +319,7 @@ class PpoPolicy(ActorCriticPolicy):
         self.log_std.copy_(torch.lerp(start, end, min(fraction / SHRUNK_AT, 1.0)))
 
     def rows(self, observation: Tensor) -> Tensor:
-        """Rows (B, S, D + 8) of observations; what are rows already stays as it is."""
+        """Rows (B, S, D + 10) of observations; what are rows already stays as it is."""
         table = as_table(observation)
         return table if table.shape[-1] == NUM_INPUTS else self.shares(table)
 

@@ -6,34 +6,29 @@ import math
 import time
 from dataclasses import dataclass
 
+from ...env.knobs import MIN_QUOTA_US, QUOTA_DEAD_BAND_RATIO, QUOTA_PERIODS_PER_WRITE, QUOTA_WRITE_STOCK
 from .cgroup import CpuGroup
 from .kernel_file import ActuatorError, KernelFile
 
-MIN_QUOTA_US = 1000  # kernel/sched/core.c: min_cfs_quota_period, for quota and period alike
 MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
 UNLIMITED = math.inf
 
 
 @dataclass(frozen=True)
 class QuotaConfig:
-    """How a quota is written.
-
-    Every write refills the group's quota and ends its throttling (`tg_set_cfs_bandwidth`), also a write of the value
-    that holds: a busy group whose 20% of a 10 ms period are rewritten every 5 ms gets 80%. A change is therefore
-    written only outside a dead band, and each group has a small stock of writes that refills slowly: after a burst of
-    ``write_stock`` changes, one in ``periods_per_write`` periods, which bounds the excess to their inverse. What is
-    held back is written as soon as the stock allows, with the value asked for then.
+    """How a quota is written; `slicepilot.env.knobs` says why writes are rationed, and the simulator does as much.
 
     Attributes:
         period_us: CFS period to run with; none keeps the group's.
-        dead_band_ratio: relative change below which the quota stays.
-        periods_per_write, write_stock: see above.
+        dead_band_ratio: relative change up to which a change waits for a full stock of writes.
+        periods_per_write: CFS periods in which the stock grows by one.
+        write_stock: most writes at once.
     """
 
     period_us: int | None = None
-    dead_band_ratio: float = 0.03
-    periods_per_write: float = 10.0
-    write_stock: float = 3.0
+    dead_band_ratio: float = QUOTA_DEAD_BAND_RATIO
+    periods_per_write: float = QUOTA_PERIODS_PER_WRITE
+    write_stock: float = QUOTA_WRITE_STOCK
 
 
 class CpuQuota:
@@ -64,7 +59,7 @@ class CpuQuota:
         return self._limit_mcpu
 
     def set(self, limit_mcpu: float) -> float:
-        """Ask for a limit; returns the one that holds, which differs by dead band, minimum quota or held-back writes.
+        """Ask for a limit; returns the one that holds, which differs by minimum quota or held-back writes.
 
         A limit that only whole microseconds keep from being exact counts as held.
         """
@@ -74,7 +69,7 @@ class CpuQuota:
         if quota_us == held_us:
             return self._limit_mcpu
         near = abs(quota_us - held_us) <= self.config.dead_band_ratio * held_us
-        if quota_us > 0 and held_us > 0 and (near or not self._take_write()):
+        if quota_us > 0 and held_us > 0 and not self._take_write(self.config.write_stock if near else 1.0):
             return self._limit_mcpu
         self._files.write_quota(quota_us, self.period_us)
         self._quota_us = quota_us
@@ -96,13 +91,14 @@ class CpuQuota:
         """Release the files."""
         self._files.close()
 
-    def _take_write(self) -> bool:
+    def _take_write(self, least_stock: float) -> bool:
         now_ns = time.monotonic_ns()
         gained = (now_ns - self._stocked_ns) / (1e3 * self.period_us * self.config.periods_per_write)
         stock = min(self._stock + gained, self.config.write_stock)
         self._stocked_ns = now_ns
-        self._stock = stock - 1.0 if stock >= 1.0 else stock
-        return stock >= 1.0
+        allowed = stock >= least_stock
+        self._stock = stock - 1.0 if allowed else stock
+        return allowed
 
     @staticmethod
     def _limit(quota_us: int, period_us: int) -> float:

@@ -15,6 +15,7 @@ from .engine import Engine
 from .exogenous import Exogenous, NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays
 from .lanes import TiledSource, tile_context, tile_hardware, tile_lanes
+from .quota_writes import QuotaWrites
 from .scenario import Scenario
 
 
@@ -133,9 +134,11 @@ class SimulatorBackend:
             num_steps=episode.num_steps,
         )
         self._context = context = tile_context(context, copies)
+        hardware = tile_hardware(episode.hardware, copies)
+        self._quota_writes = QuotaWrites(context.period_s, 1e-3 * hardware.cfs_period_ms, len(self.slices))
         self.engine.load(
             TiledSource(exogenous, copies) if copies > 1 else exogenous,
-            tile_hardware(episode.hardware, copies),
+            hardware,
             context.period_s,
             context.threads,
             tile_lanes(episode.request_mcpu, copies),
@@ -143,7 +146,7 @@ class SimulatorBackend:
         return self.engine.advance()
 
     def apply(self, knobs: Knobs) -> Receipt:
-        """Set the knobs; the simulator takes any values.
+        """Set the knobs; the simulator takes any values, but at short periods not every change at once (`QuotaWrites`).
 
         Raises:
             ValueError: arrays that are not (S, L); the compiled step would read beyond their ends.
@@ -152,8 +155,9 @@ class SimulatorBackend:
         for array in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps):
             if array.shape != shape:
                 raise ValueError(f"knobs: shape {array.shape}; accepted: {shape}")
-        self.engine.apply(knobs)
-        return Receipt(knobs)
+        applied = self._quota_writes.hold(knobs, self.engine.state)
+        self.engine.apply(applied)
+        return Receipt(applied)
 
     def observe(self) -> Telemetry:
         """Play the next control period."""

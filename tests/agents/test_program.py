@@ -55,6 +55,7 @@ CASES: dict[str, tuple[list[Any], dict[str, Any]]] = {
         op: ([helper.make_node(op, ["x"], ["y"])], {})
         for op in ("Relu", "Tanh", "Exp", "Neg", "Sigmoid", "Identity", "Transpose")
     },
+    "Log": ([helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Log", ["s"], ["y"])], {}),
     **{
         f"{op}, broadcast": (
             [helper.make_node(op, ["x", "c"], ["y"])],

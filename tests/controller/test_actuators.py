@@ -24,6 +24,8 @@ from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
 from slicepilot.controller.actuators.weight import GroupWeight
 from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator import kernels
+from slicepilot.env.simulator.quota_writes import QuotaWrites
 
 Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
 BUSY = "import signal; signal.alarm(60)\nwhile True: pass"
@@ -87,12 +89,37 @@ def test_quota_limits_a_busy_group_also_while_it_is_asked_to_change_all_the_time
     assert 0.12 < share < 0.30
 
 
-def test_quota_dead_band(groups: list[Path]) -> None:
-    quota = CpuQuota(CpuGroup.at(groups[0]), QuotaConfig(period_us=100_000, dead_band_ratio=0.05))
+def test_small_changes_of_a_quota_wait_for_a_full_stock_of_writes(groups: list[Path]) -> None:
+    config = QuotaConfig(period_us=100_000, dead_band_ratio=0.05, periods_per_write=0.5)
+    quota = CpuQuota(CpuGroup.at(groups[0]), config)
     assert quota.set(500.0) == 500.0
-    assert quota.set(520.0) == 500.0
-    assert quota.read() == 500.0
-    assert quota.set(530.0) == 530.0
+    assert quota.set(550.0) == 550.0
+    assert quota.set(570.0) == 550.0
+    assert quota.read() == 550.0
+    assert quota.set(580.0) == 580.0
+    time.sleep(0.2)
+    assert quota.set(570.0) == 570.0
+
+
+def test_the_simulator_rations_writes_as_the_node_does(groups: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = CpuQuota(CpuGroup.at(groups[0]), QuotaConfig(period_us=10_000))
+    now = [quota._stocked_ns]
+    monkeypatch.setattr("slicepilot.controller.actuators.quota.time.monotonic_ns", lambda: now[0])
+    period_s, cfs_s = np.full(1, 0.00731, np.float32), np.full(1, 0.01, np.float32)
+    writes, state = QuotaWrites(period_s, cfs_s, 1), np.zeros((kernels.NUM_STATE, 1, 1), np.float32)
+    rng, held_back = np.random.default_rng(0), 0
+    asked = 500.0
+    for _ in range(400):
+        now[0] += 7_310_000
+        move = rng.choice(["keep", "none", "small", "large"], p=[0.5, 0.05, 0.2, 0.25])
+        if move == "none":
+            asked = math.inf
+        elif move != "keep":
+            asked = min(asked, 1000.0) * rng.uniform(0.99, 1.01) if move == "small" else rng.uniform(50.0, 1000.0)
+        held = writes.hold(knobs([asked], [0.0]), state).cpu_limit_mcpu[0, 0]
+        assert quota.set(asked) == pytest.approx(held, rel=2e-3)
+        held_back += held != np.float32(asked)
+    assert 100 < held_back < 300
 
 
 def test_what_the_kernel_refuses_names_file_value_and_reason(groups: list[Path], hierarchy: CpuHierarchy) -> None:
@@ -265,6 +292,8 @@ from pathlib import Path
 import numpy as np
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator import kernels
+from slicepilot.env.simulator.quota_writes import QuotaWrites
 node = NodeActuator([SliceTargets("a", Path(sys.argv[1]))])
 none = np.full((1, 1), np.inf, np.float32)
 node.apply(Knobs(np.full((1, 1), 300, np.float32), np.full((1, 1), 4, np.float32), none))

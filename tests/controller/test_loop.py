@@ -219,11 +219,22 @@ def test_what_is_not_measured_any_more_is_looked_for_between_ticks(groups: list[
 
 
 def test_what_an_agent_sees_of_rates_is_a_mean(groups: list[Path]) -> None:
-    readings = Readings()
+    readings, saw = Readings(), list[float]()
+
+    class Looks(Asks):
+        def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+            saw.append(telemetry.offered_mbps[0, 0].item())
+            readings.telemetry.slices[:2] = 0.0
+            return super().decide(telemetry, knobs)
+
+        def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+            super().reset(slices, context, seed)
+            readings.telemetry.slices[:2] = 45.0
+            saw.clear()
+
     with live(groups, readings, period_s=0.01) as backend:
-        backend.reset()
-        readings.telemetry.slices[:2] = 0.0
-        np.testing.assert_allclose(backend.observe().offered_mbps, 22.5)
+        run_loop(backend, Looks(lambda k: Knobs.none(5)), LoopConfig(max_ticks=7, budget_s=1.0))
+    np.testing.assert_allclose(saw, [45, 22.5, 15, 11.25, 9, 0, 0], rtol=1e-6)
 
 
 class Rehearses(Asks):

@@ -17,13 +17,11 @@ from hypothesis import strategies as st
 from slicepilot.controller.guard import ROUNDING, Bounds
 from slicepilot.controller.realtime import no_collections, on_time
 from slicepilot.controller.signals import StopRequest
-from slicepilot.controller.sliding import SlidingRates
 from slicepilot.controller.ticks import AbsoluteTicks
 from slicepilot.controller.timing import MAX_BITS, SUB_BITS, DurationHistogram
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
-from slicepilot.env.telemetry import Telemetry
 
 # -- histogram ---------------------------------------------------------------------------------------------------
 
@@ -198,36 +196,3 @@ def test_a_nice_that_is_not_whole_is_rounded() -> None:
     none = Knobs.none(5)
     wanted = Knobs(none.cpu_limit_mcpu, np.full((5, 1), 2.4, np.float32), none.egress_mbps)
     assert (Bounds(SLICES).check(wanted, none).nice == 2).all()
-
-
-def test_frames_that_fall_into_some_periods_are_a_steady_rate() -> None:
-    """60 frames/s of 30 Mbit/s in periods of 10 ms: 50 Mbit/s in three of five."""
-    sliding = SlidingRates(2, 0.01)
-    frames = [0.0, 50.0, 50.0, 0.0, 50.0]
-    for start in range(2):
-        sliding.restart()
-        for n in range(12):
-            telemetry = Telemetry.empty(2)
-            telemetry.offered_mbps[0] = frames[n % 5]
-            telemetry.carried_mbps[0] = 0.8 * frames[n % 5]
-            telemetry.cpu_use_mcpu[0] = 10 * frames[n % 5]
-            telemetry.delay_p99_us[:] = n
-            telemetry.node[:, 0] = 1 - frames[n % 5] / 50, 1.0
-            sliding.smooth(telemetry)
-            if n == 1:
-                assert telemetry.offered_mbps[0] == 25, f"only what was since the restart counts ({start})"
-            if n >= 4:
-                np.testing.assert_allclose(telemetry.slices[:2, :, 0], [[30, 0], [24, 0]], rtol=1e-6)
-                np.testing.assert_allclose(telemetry.cpu_use_mcpu[:, 0], [300, 0], rtol=1e-6)
-                np.testing.assert_allclose(telemetry.node[:, 0], [0.4, 1], rtol=1e-6)
-                np.testing.assert_allclose(telemetry.loss_ratio[:, 0], [0.2, 0], rtol=1e-5)
-            np.testing.assert_array_equal(telemetry.delay_p99_us, n)
-
-
-def test_long_periods_are_left_alone() -> None:
-    sliding = SlidingRates(1, 0.05)
-    for rate in (0.0, 50.0):
-        telemetry = Telemetry.empty(1)
-        telemetry.offered_mbps[:] = rate
-        sliding.smooth(telemetry)
-        assert telemetry.offered_mbps[0, 0] == rate

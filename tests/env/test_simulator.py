@@ -177,7 +177,7 @@ def test_a_lanes_figures_do_not_depend_on_its_place() -> None:
     look = Lookahead(backend, copies)
     look.start(30)
     for step in range(30):
-        backend.apply(one(step))
+        backend.engine.apply(one(step))
         knobs = many(step)
         limit, nice, egress = (tile_lanes(v, copies) for v in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps))
         look.engine.apply(Knobs(limit, nice, egress, knobs.nice_scope))

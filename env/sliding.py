@@ -1,0 +1,112 @@
+"""What agents see of rates: means over a time in which loads have one. Few milliseconds hold a video frame or none."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .backend import Context
+from .slices import FloatArray
+from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+
+WINDOW_S = 0.05  # three frames of 60 Hz video
+_OFFERED, _CARRIED, _LOSS, _CPU_USE = (
+    SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio", "cpu_use_mcpu")
+)
+_MEANS = (_OFFERED, _CARRIED, _CPU_USE)
+_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-6)
+
+
+class SlidingRates:
+    """Means over the last `WINDOW_S`, in whole periods, of what adds up: rates, CPU time, the node's figures.
+
+    A policy that sees a video offer 50 Mbit/s in one period and nothing in the next takes its CPU limit away. Agents
+    are shown means in the simulator too, so that they learn how late a mean says what has changed; rewards and promises
+    are judged by the period's own figures. Delays, throttling and waits stay those of the last period. With periods
+    longer than two thirds of the window nothing changes.
+
+    Args:
+        context: of the run; lanes may differ in their periods.
+    """
+
+    def __init__(self, context: Context) -> None:
+        shape = context.threads.shape
+        num_slices, lanes = shape
+        self._windows = np.maximum(np.rint(WINDOW_S / context.period_s), 1).astype(np.int64)
+        longest = int(self._windows.max())
+        self.passes = longest == 1
+        self._past = np.zeros((longest, len(_MEANS), num_slices, lanes), np.float32)
+        self._past_node = np.zeros((longest, len(NODE_FIELDS), lanes), np.float32)
+        # In double precision sums of float32 neither drift nor leave a rest behind.
+        self._sums = np.zeros((len(_MEANS), num_slices, lanes))
+        self._node_sums = np.zeros((len(NODE_FIELDS), lanes))
+        self._slices = np.zeros((len(SLICE_FIELDS), num_slices, lanes), np.float32)
+        self._node = np.zeros((len(NODE_FIELDS), lanes), np.float32)
+        self._seen = 0
+        # Compiled, or taken from the cache, before the first period.
+        self.rehearse(Telemetry.empty(num_slices, lanes))
+
+    def see(self, telemetry: Telemetry) -> Telemetry:
+        """The measurement of one more period as agents see it; its arrays hold until the next call."""
+        if self.passes:
+            return telemetry
+        self._mean(telemetry, keep=True)
+        self._seen += 1
+        return Telemetry(self._slices, self._node, telemetry.age_s, telemetry.valid)
+
+    def rehearse(self, telemetry: Telemetry) -> None:
+        """Go through the motions of `see` without effect on what it will say."""
+        if not self.passes:
+            self._mean(telemetry, keep=False)
+
+    def _mean(self, telemetry: Telemetry, keep: bool) -> None:
+        _mean(
+            telemetry.slices,
+            telemetry.node,
+            self._windows,
+            self._seen,
+            keep,
+            self._past,
+            self._past_node,
+            self._sums,
+            self._node_sums,
+            self._slices,
+            self._node,
+        )
+
+
+@njit(cache=True, error_model="numpy")
+def _mean(
+    slices: FloatArray,
+    node: FloatArray,
+    windows: np.ndarray,
+    seen: int,
+    keep: bool,
+    past: FloatArray,
+    past_node: FloatArray,
+    sums: np.ndarray,
+    node_sums: np.ndarray,
+    mean_slices: FloatArray,
+    mean_node: FloatArray,
+) -> None:
+    """One call instead of some twenty of NumPy's, which would take longer than reading the kernel's maps."""
+    mean_slices[:] = slices
+    for lane in range(len(windows)):
+        window = windows[lane]
+        at, share = seen % window, 1.0 / min(seen + 1, window)
+        for row, field in enumerate(_MEANS):
+            for s in range(slices.shape[1]):
+                total = sums[row, s, lane] + slices[field, s, lane] - past[at, row, s, lane]
+                mean_slices[field, s, lane] = total * share
+                if keep:
+                    sums[row, s, lane], past[at, row, s, lane] = total, slices[field, s, lane]
+        if window > 1:
+            for s in range(slices.shape[1]):
+                offered = mean_slices[_OFFERED, s, lane]
+                lost = max(offered - mean_slices[_CARRIED, s, lane], _ZERO)
+                mean_slices[_LOSS, s, lane] = min(lost / (offered + _TINY), _ONE)
+        for row in range(len(node)):
+            total = node_sums[row, lane] + node[row, lane] - past_node[at, row, lane]
+            mean_node[row, lane] = total * share
+            if keep:
+                node_sums[row, lane], past_node[at, row, lane] = total, node[row, lane]
