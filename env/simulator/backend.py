@@ -11,6 +11,7 @@ from ..backend import Context, Receipt
 from ..knobs import Knobs
 from ..slices import FloatArray, Promises, SliceSet
 from ..telemetry import Telemetry
+from .disturbances import Disturbances
 from .engine import Engine
 from .exogenous import Exogenous, NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays
@@ -21,7 +22,7 @@ from .scenario import Scenario
 
 @dataclass
 class Episode:
-    """One run of L lanes before it starts: all that is drawn at a reset."""
+    """One run of L lanes before it starts: all that is drawn at a reset. Without ``disturbances`` there are none."""
 
     traffic: Traffic
     events: NodeEvents
@@ -31,6 +32,7 @@ class Episode:
     threads: FloatArray
     request_mcpu: FloatArray
     num_steps: int
+    disturbances: Disturbances | None = None
 
 
 class Episodes(Protocol):
@@ -134,6 +136,7 @@ class SimulatorBackend:
             num_steps=episode.num_steps,
         )
         self._context = context = tile_context(context, copies)
+        self._disturbances = None if episode.disturbances is None else episode.disturbances.tiled(copies)
         hardware = tile_hardware(episode.hardware, copies)
         self._quota_writes = QuotaWrites(context.period_s, 1e-3 * hardware.cfs_period_ms, len(self.slices))
         self.engine.load(
@@ -155,7 +158,8 @@ class SimulatorBackend:
         for array in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps):
             if array.shape != shape:
                 raise ValueError(f"knobs: shape {array.shape}; accepted: {shape}")
-        applied = self._quota_writes.hold(knobs, self.engine.state)
+        wanted = knobs if self._disturbances is None else self._disturbances.override(knobs, self.engine.elapsed)
+        applied = self._quota_writes.hold(wanted, self.engine.state)
         self.engine.apply(applied)
         return Receipt(applied)
 

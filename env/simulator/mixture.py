@@ -17,6 +17,7 @@ from ...configs import load
 from ..encoding import PERIOD_RANGE_S
 from ..slices import FloatArray, PositiveRange, Promises, SliceSet
 from .backend import Episode
+from .disturbances import Disturbances
 from .exogenous import NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays, Ratio
 from .scenario import NEVER_S, VIDEO_FRAME_HZ
@@ -67,6 +68,8 @@ class Mixture:
         event_factor: what is left of the uplink or the CPU in an event.
         edge_share: lanes whose node also runs an edge application with as many threads as CPUs; edge_request_mcpu: its
             CPU request.
+        disturbances: how often in a run other knobs than the agent's hold, at random times, each time for
+            ``disturbed_steps`` control periods (log-uniform): see `Disturbances`.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -94,6 +97,8 @@ class Mixture:
     event_factor: PositiveRange = (0.2, 0.9)
     edge_share: Ratio = 0.0
     edge_request_mcpu: Span = (0.0, 200.0)
+    disturbances: Annotated[int, Field(ge=0)] = 0
+    disturbed_steps: PositiveRange = (2.0, 16.0)
 
 
 class MixtureEpisodes:
@@ -152,7 +157,22 @@ class MixtureEpisodes:
             threads=slices.column("upf_threads") * np.ones((1, lanes), np.float32),
             request_mcpu=slices.column("cpu_request_mcpu") * np.ones((1, lanes), np.float32),
             num_steps=mix.steps,
+            disturbances=self._disturbances(lanes, rng) if mix.disturbances else None,
         )
+
+    def _disturbances(self, lanes: int, rng: np.random.Generator) -> Disturbances:
+        """Knobs anywhere within their bounds, every second CPU limit none; egress rates stay none."""
+        mix, slices = self.mixture, self.slices
+        shape = (mix.disturbances, len(slices), lanes)
+        start = rng.integers(0, mix.steps, (mix.disturbances, lanes))
+        steps = np.rint(_log_uniform(rng, mix.disturbed_steps, start.shape)).astype(np.int64)
+        low, high = (np.log(slices.bound("cpu_limit_mcpu", side)) for side in (0, 1))
+        limit = np.where(rng.random(shape) < 0.5, np.inf, np.exp(low + (high - low) * rng.random(shape)))
+        nice = np.rint(
+            slices.bound("nice", 0) + rng.random(shape) * (slices.bound("nice", 1) - slices.bound("nice", 0))
+        )
+        none = np.full(shape, np.inf, np.float32)
+        return Disturbances(start, start + steps, limit.astype(np.float32), nice.astype(np.float32), none)
 
     def _hardware(self, nominal: np.ndarray, lanes: int, rng: np.random.Generator) -> HardwareArrays:
         """Per-lane nodes; costs, buffers and sizes move by their factors."""

@@ -1,0 +1,50 @@
+"""Times in which somebody other than the agent sets the knobs: so it meets states that it would not bring about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..knobs import Knobs
+from ..slices import FloatArray
+from .lanes import tile_lanes
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Disturbances:
+    """N spans per lane in which other knobs hold.
+
+    On its own runs a policy sees only those slices starve that it lets starve, and takes starving itself for a sign
+    that a slice does not count: thrown off its path it goes on starving the slice that counts most.
+
+    Attributes:
+        start, stop: first period, and the first one after the last, (N, L).
+        cpu_limit_mcpu, nice, egress_mbps: what holds meanwhile, (N, S, L).
+    """
+
+    start: IntArray
+    stop: IntArray
+    cpu_limit_mcpu: FloatArray
+    nice: FloatArray
+    egress_mbps: FloatArray
+
+    def tiled(self, copies: int) -> Disturbances:
+        """The same for ``copies`` times the lanes."""
+        return replace(self, **{name: tile_lanes(array, copies) for name, array in vars(self).items()})
+
+    def override(self, knobs: Knobs, period: int) -> Knobs:
+        """The knobs of a period: the same object where nothing is disturbed."""
+        disturbed = (self.start <= period) & (period < self.stop)
+        spans = np.flatnonzero(disturbed.any(axis=1))
+        if not len(spans):
+            return knobs
+        limit, nice, egress = knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps
+        for n in spans:
+            lanes = disturbed[n]
+            limit = np.where(lanes, self.cpu_limit_mcpu[n], limit)
+            nice = np.where(lanes, self.nice[n], nice)
+            egress = np.where(lanes, self.egress_mbps[n], egress)
+        return Knobs(limit, nice, egress, knobs.nice_scope)
