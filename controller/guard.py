@@ -38,14 +38,16 @@ class Bounds:
 
         All arrays (S, 1).
         """
+        return wanted if self.allows(wanted) else self._clamp(wanted, held)
+
+    def allows(self, knobs: Knobs) -> bool:
+        """Whether knobs are inside."""
         limits, nices, rates = self._ranges
-        if (
-            _inside(wanted.cpu_limit_mcpu, limits, (math.inf,))
-            and _inside(wanted.egress_mbps, rates, (math.inf, 0.0))
-            and _whole_inside(wanted.nice, nices)
-        ):
-            return wanted
-        return self._clamp(wanted, held)
+        return (
+            _inside(knobs.cpu_limit_mcpu, limits, (math.inf,))
+            and _inside(knobs.egress_mbps, rates, (math.inf, 0.0))
+            and _whole_inside(knobs.nice, nices)
+        )
 
     def _clamp(self, wanted: Knobs, held: Knobs) -> Knobs:
         values = (wanted.cpu_limit_mcpu, wanted.nice, wanted.egress_mbps)

@@ -131,8 +131,9 @@ class LiveBackend:
         self._prepare = prepare
 
     def rehearse(self) -> None:
-        """See `TelemetrySource.rehearse`."""
+        """See `TelemetrySource.rehearse`; and what holds is asked for again, which writes nothing."""
         self._source.rehearse()
+        self._actuator.apply(self._applied)
 
     def measure(self) -> Telemetry:
         """Figures since the last measurement."""

@@ -121,7 +121,7 @@ def run_loop(
     agent.decide(telemetry, held)  # first calls allocate and compile; they belong before the first tick
     agent.reset(backend.slices, backend.context, config.seed)
     if config.prime:
-        backend.before_ticks(partial(_rehearse, backend, rates, agent, telemetry.copy()))
+        backend.before_ticks(partial(_rehearse, backend, rates, agent, guard, telemetry.copy(), held))
     try:
         with stop, no_collections(), on_time(config.lock_memory) as scheduling:
             report = LoopReport(scheduling)
@@ -133,10 +133,13 @@ def run_loop(
     return report
 
 
-def _rehearse(backend: LiveBackend, rates: SlidingRates, agent: Agent, telemetry: Telemetry) -> None:
+def _rehearse(
+    backend: LiveBackend, rates: SlidingRates, agent: Agent, guard: Bounds, telemetry: Telemetry, knobs: Knobs
+) -> None:
     """Go through what the tick will do, as far as it can be done without effect."""
     backend.rehearse()
     rates.rehearse(telemetry)
+    guard.allows(knobs)
     if isinstance(agent, Primed):
         agent.prime(telemetry)
 

@@ -48,8 +48,8 @@ ASKED = {
     "cpu_use_mcpu": "cpu_use_mcpu",
 }
 NUM_SHARES = len(ASKED) + 4
-NUM_LIMITS = 2
-NUM_INPUTS = NUM_FEATURES + NUM_SHARES + NUM_LIMITS
+NUM_GRANTED = 6
+NUM_INPUTS = NUM_FEATURES + NUM_SHARES + NUM_GRANTED
 RANK_SQUARINGS = 3  # how sharply ranks are told apart: two that differ by a tenth count 0.32 and 0.68
 MAX_SHARE = 2.0
 LIMIT_AXIS_MCPU = CPU_AXIS_PER_THREAD_MCPU
@@ -102,18 +102,22 @@ def present(table: Tensor) -> Tensor:
 class NodeShares(nn.Module):
     """Puts behind each slice's row of the observation what it asks for and needs as shares of what the node has now.
 
-    (B, S, D) to (B, S, D + 10), zeros where a slice is absent.
+    (B, S, D) to (B, S, D + 14), zeros where a slice is absent.
 
     First what it asks for, in the order of `ASKED`. Then what its promise needs now, of the uplink and of the CPUs: the
     lesser of offered and committed rate, and that rate at the CPU time it takes for what it carries (a slice that
     carries nothing: at what the slices take together). Then how much of either is needed by the slices that outrank it,
     which have more weight for what their whole promise takes: the order in which the greedy solution of the knapsack
     problem (Dantzig 1957) would keep promises. By what a slice needs now, the silent would outrank all. Slices of the
-    same rank count half. Last, the CPU that it needs now and that its whole promise takes, as CPU limits on their axis.
+    same rank count half. Last, the part of its need that this order leaves room for, of what the node has now and of
+    all its CPUs; and, as CPU limits on their axis, the CPU for either part, for all that it needs now and for its whole
+    promise.
 
     Observations are logarithmic, which suits a slice's own figures; whether all of them fit is a matter of sums. What
     the node has now is what the slices use over its utilisation, so that a link that has lost capacity shows, and of
-    the CPUs what softirqs leave. Figures beyond the encoder's full scale (10 Gbit/s, 16 CPUs a slice) count as that.
+    the CPUs what softirqs and other work leave: work that would yield to the slices looks like CPUs that are not there,
+    which is why all of them count too. Figures beyond the encoder's full scale (10 Gbit/s, 16 CPUs a slice) count as
+    that.
     Computed in float64, because decisions turn on small differences of sums, and the exponentials of different runtimes
     differ in float32's last digits.
     """
@@ -134,9 +138,10 @@ class NodeShares(nn.Module):
         asked = self.scale[0] * torch.expm1(table[..., self.columns].double() * self.scale[1]) * there
         # The node's figures are the same in every row.
         node = (table[..., self.node_columns].double() * there).sum(1) / there.sum(1).clamp(min=1.0)
-        uplink_use, uplink_capacity, cpu_idle, logical_cpus = node.unbind(-1)
-        uplink_mbps = _available(asked[..., 2], uplink_use, uplink_capacity, UPLINK_RANGE_MBPS)
-        cpus = _available(1e-3 * asked[..., 3], 1.0 - cpu_idle, logical_cpus, CPUS_RANGE)
+        uplink_use, cpu_idle = node[:, 0], node[:, 2]
+        logical_cpus = _declared(node[:, 3], CPUS_RANGE)
+        uplink_mbps = _available(asked[..., 2], uplink_use, _declared(node[:, 1], UPLINK_RANGE_MBPS))
+        cpus = _available(1e-3 * asked[..., 3], 1.0 - cpu_idle, logical_cpus)
         capacity = torch.stack([uplink_mbps, uplink_mbps, uplink_mbps, 1e3 * cpus], -1).unsqueeze(1)
         asked_share = (asked / capacity).clamp(0.0, MAX_SHARE)
         offered, committed, carried, cpu_use = asked_share.unbind(-1)
@@ -144,25 +149,36 @@ class NodeShares(nn.Module):
         # CPU over uplink: what carrying takes, from those that carry something.
         together = cpu_use.sum(1, keepdim=True) / carried.sum(1, keepdim=True).clamp(min=TINY)
         cost = torch.where(carried > TINY, cpu_use / carried.clamp(min=TINY), together)
-        needed = torch.stack([rate, (cost * rate).clamp(max=MAX_SHARE)], -1)
-        promised_cpu = (cost * committed).clamp(max=MAX_SHARE)
+        needed, promised_cpu = torch.stack([rate, cost * rate], -1), cost * committed
         rank = (table[..., WEIGHT].double() / (committed + promised_cpu).clamp(min=NOTHING)).clamp(min=TINY)
         for _ in range(RANK_SQUARINGS):
             rank = rank * rank
         before = rank.unsqueeze(1) / (rank.unsqueeze(1) + rank.unsqueeze(2))  # (B, S, others)
         outranking = ((before.unsqueeze(-1) * needed.unsqueeze(1)).sum(2) - HALF * needed) * there
-        limits = torch.stack([needed[..., 1], promised_cpu], -1) * capacity[..., 3:]
-        axis = (limits.clamp(min=LIMIT_AXIS_MCPU[0]) / LIMIT_AXIS_MCPU[0]).log() / LIMIT_AXIS
-        shares = torch.cat([asked_share, needed, outranking.clamp(max=MAX_SHARE), axis.clamp(max=1.0) * there], -1)
-        return torch.cat([table, shares.to(table.dtype)], -1)
+        # The CPUs there are over those that the slices have: other work on the node may have to yield to them, or not.
+        spare = (logical_cpus / cpus).unsqueeze(-1)
+        granted = []
+        for cpu_size in (torch.ones_like(spare), spare):
+            size = torch.stack([torch.ones_like(spare), cpu_size], -1)
+            granted.append(((size - outranking).clamp(min=0.0) / needed.clamp(min=TINY)).amin(-1).clamp(max=1.0))
+        cpu = needed[..., 1]
+        limits = torch.stack([*(part * cpu for part in granted), cpu, promised_cpu], -1) * capacity[..., 3:]
+        axis = ((limits / LIMIT_AXIS_MCPU[0]).clamp(min=1.0).log() / LIMIT_AXIS).clamp(max=1.0)
+        shares = [asked_share, needed.clamp(max=MAX_SHARE), outranking.clamp(max=MAX_SHARE)]
+        inputs = torch.cat([*shares, torch.stack(granted, -1) * there, axis * there], -1)
+        return torch.cat([table, inputs.to(table.dtype)], -1)
 
 
-def _available(used: Tensor, utilisation: Tensor, declared: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """Capacity (B,) from what is used (B, S) at a utilisation (B,), or as encoded on a log axis if hardly any is."""
+def _declared(encoded: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """What stands at a position of a log axis."""
     low, high = bounds
-    nominal = low * torch.exp(declared * math.log(high / low))
+    return low * torch.exp(encoded * math.log(high / low))
+
+
+def _available(used: Tensor, utilisation: Tensor, declared: Tensor) -> Tensor:
+    """Capacity (B,) from what is used (B, S) at a utilisation (B,), or as declared if hardly any is."""
     total = used.sum(1)
-    return torch.where((utilisation > IDLE) & (total > NOTHING), total / utilisation.clamp(min=IDLE), nominal)
+    return torch.where((utilisation > IDLE) & (total > NOTHING), total / utilisation.clamp(min=IDLE), declared)
 
 
 def _linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
@@ -198,7 +214,7 @@ def _context_size(width: int) -> int:
 
 
 class SliceEncoder(nn.Module):
-    """Rows (B, S, D + 10) to features per slice (B, S, W), zero where absent, and their context (B, C).
+    """Rows (B, S, D + 14) to features per slice (B, S, W), zero where absent, and their context (B, C).
 
     Rows are those of `NodeShares`, with ``more`` columns behind them.
     """
@@ -264,7 +280,7 @@ class ActionHead(nn.Module):
         return wanted - self.relative * mean
 
     def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """From the rows (B, S, D + 10), their features (B, S, W) and context (B, C)."""
+        """From the rows (B, S, D + 14), their features (B, S, W) and context (B, C)."""
         return self.gain * torch.tanh(self.unsquashed(rows, hidden, context))
 
 
@@ -319,7 +335,7 @@ class PpoPolicy(ActorCriticPolicy):
         self.log_std.copy_(torch.lerp(start, end, min(fraction / SHRUNK_AT, 1.0)))
 
     def rows(self, observation: Tensor) -> Tensor:
-        """Rows (B, S, D + 10) of observations; what are rows already stays as it is."""
+        """Rows (B, S, D + 14) of observations; what are rows already stays as it is."""
         table = as_table(observation)
         return table if table.shape[-1] == NUM_INPUTS else self.shares(table)
 

@@ -74,4 +74,5 @@ def _row(runs: list[ConstantRun]) -> dict[str, Any]:
         "max_loss_pct": max(run.loss_pct for run in runs),
         "reordered": sum(run.reordered for run in runs),
         "packets": sum(run.sent for run in runs),
+        "skipped": sum(run.skipped for run in runs),
     }

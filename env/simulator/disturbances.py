@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,8 @@ class Disturbances:
 
     def tiled(self, copies: int) -> Disturbances:
         """The same for ``copies`` times the lanes."""
-        return replace(self, **{name: tile_lanes(array, copies) for name, array in vars(self).items()})
+        tiled: dict[str, Any] = {name: tile_lanes(array, copies) for name, array in vars(self).items()}
+        return Disturbances(**tiled)
 
     def override(self, knobs: Knobs, period: int) -> Knobs:
         """The knobs of a period: the same object where nothing is disturbed."""

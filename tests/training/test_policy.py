@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from slicepilot.env.encoding import NONE_ABOVE, NUM_FEATURES, NUM_KNOBS
+from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABOVE, NUM_FEATURES, NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
@@ -77,11 +77,37 @@ def test_shares_are_of_what_the_node_has_now() -> None:
     owed = np.minimum(telemetry.offered_mbps, committed)
     np.testing.assert_allclose(shares[:, :, 4], owed.T / uplink_mbps, rtol=1e-3)
     np.testing.assert_allclose(shares[:, :, 5], (used * owed / telemetry.carried_mbps).T, rtol=1e-2)
-    # Weights for the need here: 10/90, 4/60, 2/50, 1/30 and 1/40, so that control-room comes first and guests last.
+    # Weights for the promises: 10/90, 4/60, 2/50, 1/30 and 1/40, so that control-room comes first and guests last.
     needed = shares[0, :, 4]
     np.testing.assert_allclose(shares[0, 0, 6], 0.0, atol=0.05 * needed.sum())
     np.testing.assert_allclose(shares[0, 3, 6], needed.sum() - needed[3], atol=0.1 * needed.sum())
     np.testing.assert_allclose(shares[0, 1, 6], needed[0], atol=0.05 * needed.sum())
+    np.testing.assert_allclose(shares[0, 0, 8:10], 1.0, err_msg="there is room for what nobody outranks")
+    limits = CPU_AXIS_PER_THREAD_MCPU[0] * np.exp(
+        shares[:, :, 12:] * np.log(np.divide(*CPU_AXIS_PER_THREAD_MCPU[::-1]))
+    )
+    cpu_mcpu = (telemetry.cpu_use_mcpu * owed / telemetry.carried_mbps).T
+    np.testing.assert_allclose(limits[..., 0], np.clip(cpu_mcpu, *CPU_AXIS_PER_THREAD_MCPU), rtol=1e-2)
+    cpu_mcpu = (telemetry.cpu_use_mcpu * committed / telemetry.carried_mbps).T
+    np.testing.assert_allclose(limits[..., 1], np.clip(cpu_mcpu, *CPU_AXIS_PER_THREAD_MCPU), rtol=1e-2)
+
+
+def test_a_silent_slice_keeps_its_rank() -> None:
+    """A slice that sends nothing needs nothing, but goes after one whose promise weighs more for what it takes."""
+    loop = ControlLoop(
+        SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("testbed-contention"))), RewardWeights.from_yaml()
+    )
+    loop.reset(0)
+    silent = 0
+    for _ in range(400):
+        table = torch.from_numpy(loop.step(np.broadcast_to(NO_CONTROL, (1, 5, NUM_KNOBS)))[0])
+        shares = NodeShares()(table)[0, :, NUM_FEATURES:].numpy()
+        if table[0, 3, FEATURES.index("offered_mbps")] == 0:
+            silent += 1
+            assert shares[3, 5] == 0
+            assert shares[0, 7] < 0.35 * shares[1:, 5].sum(), "hardly anything goes before slice 1"
+            assert shares[3, 7] > 0.7 * shares[0, 5], "slice 1 goes before it"
+    assert silent > 50
 
 
 @pytest.mark.parametrize("kind", KINDS)
