@@ -48,10 +48,11 @@ ASKED = {
     "cpu_use_mcpu": "cpu_use_mcpu",
 }
 NUM_SHARES = len(ASKED) + 4
-NUM_GRANTED = 6
+NUM_GRANTED = 8
 NUM_INPUTS = NUM_FEATURES + NUM_SHARES + NUM_GRANTED
 RANK_SQUARINGS = 3  # how sharply ranks are told apart: two that differ by a tenth count 0.32 and 0.68
 MAX_SHARE = 2.0
+MAX_PER_CPU = 1e3
 LIMIT_AXIS_MCPU = CPU_AXIS_PER_THREAD_MCPU
 LIMIT_AXIS = math.log(LIMIT_AXIS_MCPU[1] / LIMIT_AXIS_MCPU[0])
 # Below this utilisation, or use in Mbit/s or CPUs, a capacity is taken from what the node is said to have.
@@ -102,7 +103,7 @@ def present(table: Tensor) -> Tensor:
 class NodeShares(nn.Module):
     """Puts behind each slice's row of the observation what it asks for and needs as shares of what the node has now.
 
-    (B, S, D) to (B, S, D + 14), zeros where a slice is absent.
+    (B, S, D) to (B, S, D + 16), zeros where a slice is absent.
 
     First what it asks for, in the order of `ASKED`. Then what its promise needs now, of the uplink and of the CPUs: the
     lesser of offered and committed rate, and that rate at the CPU time it takes for what it carries (a slice that
@@ -110,8 +111,8 @@ class NodeShares(nn.Module):
     which have more weight for what their whole promise takes: the order in which the greedy solution of the knapsack
     problem (Dantzig 1957) would keep promises. By what a slice needs now, the silent would outrank all. Slices of the
     same rank count half. Last, the part of its need that this order leaves room for, of what the node has now and of
-    all its CPUs; and, as CPU limits on their axis, the CPU for either part, for all that it needs now and for its whole
-    promise.
+    all its CPUs; as CPU limits on their axis, the CPU for either part, for all that it needs now and for its whole
+    promise; and its share of the weight, alone and for each CPU that its promise takes, logarithmic.
 
     Observations are logarithmic, which suits a slice's own figures; whether all of them fit is a matter of sums. What
     the node has now is what the slices use over its utilisation, so that a link that has lost capacity shows, and of
@@ -150,7 +151,8 @@ class NodeShares(nn.Module):
         together = cpu_use.sum(1, keepdim=True) / carried.sum(1, keepdim=True).clamp(min=TINY)
         cost = torch.where(carried > TINY, cpu_use / carried.clamp(min=TINY), together)
         needed, promised_cpu = torch.stack([rate, cost * rate], -1), cost * committed
-        rank = (table[..., WEIGHT].double() / (committed + promised_cpu).clamp(min=NOTHING)).clamp(min=TINY)
+        weight = table[..., WEIGHT].double().clamp(min=0.0) * there.squeeze(-1)
+        rank = (weight / (committed + promised_cpu).clamp(min=NOTHING)).clamp(min=TINY)
         for _ in range(RANK_SQUARINGS):
             rank = rank * rank
         before = rank.unsqueeze(1) / (rank.unsqueeze(1) + rank.unsqueeze(2))  # (B, S, others)
@@ -164,8 +166,11 @@ class NodeShares(nn.Module):
         cpu = needed[..., 1]
         limits = torch.stack([*(part * cpu for part in granted), cpu, promised_cpu], -1) * capacity[..., 3:]
         axis = ((limits / LIMIT_AXIS_MCPU[0]).clamp(min=1.0).log() / LIMIT_AXIS).clamp(max=1.0)
+        weight = weight / weight.sum(1, keepdim=True).clamp(min=TINY)
+        per_cpu = weight / (promised_cpu * cpus.unsqueeze(-1)).clamp(min=NOTHING)
+        worth = torch.stack([weight, per_cpu.clamp(1.0 / MAX_PER_CPU, MAX_PER_CPU).log() / math.log(MAX_PER_CPU)], -1)
         shares = [asked_share, needed.clamp(max=MAX_SHARE), outranking.clamp(max=MAX_SHARE)]
-        inputs = torch.cat([*shares, torch.stack(granted, -1) * there, axis * there], -1)
+        inputs = torch.cat([*shares, torch.stack(granted, -1) * there, axis * there, worth * there], -1)
         return torch.cat([table, inputs.to(table.dtype)], -1)
 
 
@@ -214,7 +219,7 @@ def _context_size(width: int) -> int:
 
 
 class SliceEncoder(nn.Module):
-    """Rows (B, S, D + 14) to features per slice (B, S, W), zero where absent, and their context (B, C).
+    """Rows (B, S, D + 16) to features per slice (B, S, W), zero where absent, and their context (B, C).
 
     Rows are those of `NodeShares`, with ``more`` columns behind them.
     """
@@ -280,7 +285,7 @@ class ActionHead(nn.Module):
         return wanted - self.relative * mean
 
     def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """From the rows (B, S, D + 14), their features (B, S, W) and context (B, C)."""
+        """From the rows (B, S, D + 16), their features (B, S, W) and context (B, C)."""
         return self.gain * torch.tanh(self.unsquashed(rows, hidden, context))
 
 
@@ -335,7 +340,7 @@ class PpoPolicy(ActorCriticPolicy):
         self.log_std.copy_(torch.lerp(start, end, min(fraction / SHRUNK_AT, 1.0)))
 
     def rows(self, observation: Tensor) -> Tensor:
-        """Rows (B, S, D + 14) of observations; what are rows already stays as it is."""
+        """Rows (B, S, D + 16) of observations; what are rows already stays as it is."""
         table = as_table(observation)
         return table if table.shape[-1] == NUM_INPUTS else self.shares(table)
 

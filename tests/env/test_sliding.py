@@ -65,8 +65,11 @@ def test_every_lane_has_the_window_of_its_period() -> None:
 
 def test_silence_after_a_rate_is_zero() -> None:
     rates = SlidingRates(context(1, 0.005))
-    for n in range(40):
-        seen = rates.see(offering(123.4 if n < 20 else 0.0, 1))
+    for _ in range(20):
+        rates.see(offering(123.4, 1))
+    for _ in range(9):
+        rates.see(offering(0.0, 1))
+    seen = rates.see(offering(0.0, 1))
     assert seen.offered_mbps[0, 0] == seen.loss_ratio[0, 0] == 0
 
 

@@ -83,13 +83,16 @@ def test_shares_are_of_what_the_node_has_now() -> None:
     np.testing.assert_allclose(shares[0, 3, 6], needed.sum() - needed[3], atol=0.1 * needed.sum())
     np.testing.assert_allclose(shares[0, 1, 6], needed[0], atol=0.05 * needed.sum())
     np.testing.assert_allclose(shares[0, 0, 8:10], 1.0, err_msg="there is room for what nobody outranks")
-    limits = CPU_AXIS_PER_THREAD_MCPU[0] * np.exp(
-        shares[:, :, 12:] * np.log(np.divide(*CPU_AXIS_PER_THREAD_MCPU[::-1]))
-    )
+    least, most = CPU_AXIS_PER_THREAD_MCPU
+    limits = least * np.exp(shares[:, :, 12:14] * np.log(most / least))
     cpu_mcpu = (telemetry.cpu_use_mcpu * owed / telemetry.carried_mbps).T
     np.testing.assert_allclose(limits[..., 0], np.clip(cpu_mcpu, *CPU_AXIS_PER_THREAD_MCPU), rtol=1e-2)
     cpu_mcpu = (telemetry.cpu_use_mcpu * committed / telemetry.carried_mbps).T
     np.testing.assert_allclose(limits[..., 1], np.clip(cpu_mcpu, *CPU_AXIS_PER_THREAD_MCPU), rtol=1e-2)
+    weight = loop.backend.context.promises.weight
+    np.testing.assert_allclose(shares[:, :, 14], (weight / weight.sum(0)).T, rtol=1e-3)
+    per_cpu = (weight / weight.sum(0)).T / (1e-3 * cpu_mcpu)
+    np.testing.assert_allclose(1e3 ** shares[:, :, 15], per_cpu, rtol=2e-2)
 
 
 def test_a_silent_slice_keeps_its_rank() -> None:
