@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from gymnasium import spaces
@@ -30,6 +30,7 @@ from ..env.encoding import (
     CPUS_RANGE,
     FEATURES,
     KNOB_FEATURES,
+    NONE_ABOVE,
     NUM_FEATURES,
     NUM_KNOBS,
     TELEMETRY_SCALE,
@@ -65,6 +66,9 @@ SQUASHED_GAIN = (1.0, 1.0, 1.0)
 INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
 MAX_INITIAL_TANH = 0.98
 RELATIVE = (0.0, 1.0, 0.0)  # knobs of which only the differences between slices matter: nice
+# The column of `NodeShares` from which limits may start: the CPU for the part of each need that all CPUs have room for.
+GRANTED_LIMIT = NUM_FEATURES + NUM_SHARES + 3
+START_ABOVE = 0.15  # of the axis: a third more
 # Share of the budget after which exploration has shrunk to its final deviation.
 SHRUNK_AT = 0.6
 
@@ -79,6 +83,8 @@ class NetworkConfig:
     Attributes:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
+        start: the CPU limits that training starts from: ``generous``, close to none, or ``needed``, a little above what the
+            greedy order of `NodeShares` would give each slice for its promise.
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
             action's scale. PPO's shrinks geometrically from the first to the second; SAC learns its own from the first.
     """
@@ -86,6 +92,7 @@ class NetworkConfig:
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     width: Annotated[int, Field(ge=8, le=1024)] = 64
     attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
+    start: Literal["generous", "needed"] = "generous"
     initial_std: tuple[Deviation, Deviation, Deviation] = (0.25, 0.2, 0.2)
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
 
@@ -270,11 +277,16 @@ class ActionHead(nn.Module):
     gain: Tensor
     relative: Tensor
 
-    def __init__(self, width: int, gains: tuple[float, ...]) -> None:
+    def __init__(self, network: NetworkConfig, gains: tuple[float, ...]) -> None:
         super().__init__()
-        self.head = SliceHead(width, NUM_KNOBS, 0.01, _initial_bias(gains))
+        self.head = SliceHead(network.width, NUM_KNOBS, 0.01, _initial_bias(gains))
         self.direct = nn.Linear(NUM_INPUTS, NUM_KNOBS, bias=False)
         nn.init.zeros_(self.direct.weight)
+        if network.start == "needed":
+            # tanh is nearly the identity in the middle of the axis.
+            with torch.no_grad():
+                self.direct.weight[0, GRANTED_LIMIT] = 1.0 + float(NONE_ABOVE)
+                self.head.out.bias[0] = START_ABOVE - 1.0
         self.register_buffer("gain", torch.tensor(gains))
         self.register_buffer("relative", torch.tensor(RELATIVE), persistent=False)
 
@@ -328,7 +340,7 @@ class PpoPolicy(ActorCriticPolicy):
     def _build(self, lr_schedule: Schedule) -> None:
         width = self.network.width
         self.shares, self.encoder = NodeShares(), SliceEncoder(self.network)
-        self.actor_head = ActionHead(width, CLIPPED_GAIN)
+        self.actor_head = ActionHead(self.network, CLIPPED_GAIN)
         self.value_head = nn.Sequential(_linear(_context_size(width), width), nn.ReLU(), _linear(width, 1, 1.0))
         self.register_buffer("log_std", torch.tensor(self.network.initial_std).log())
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
@@ -401,7 +413,7 @@ class _SacActor(Actor):
         self.use_sde = False
         width = network.width
         self.shares, self.encoder = NodeShares(), SliceEncoder(network)
-        self.mean_head = ActionHead(width, SQUASHED_GAIN)
+        self.mean_head = ActionHead(network, SQUASHED_GAIN)
         self.std_head = SliceHead(width, NUM_KNOBS, 0.01, tuple(math.log(std) for std in network.initial_std))
         self.action_dist = SquashedDiagGaussianDistribution(math.prod(self.action_space.shape))  # type: ignore[assignment]
 
