@@ -83,8 +83,8 @@ class NetworkConfig:
     Attributes:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
-        start: the CPU limits that training starts from: ``generous``, close to none, or ``needed``, a little above what the
-            greedy order of `NodeShares` would give each slice for its promise.
+        start: the CPU limits that training starts from: ``generous``, close to none, or ``needed``, a little above what
+            the greedy order of `NodeShares` would give each slice for its promise.
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
             action's scale. PPO's shrinks geometrically from the first to the second; SAC learns its own from the first.
     """

@@ -151,6 +151,23 @@ def test_an_untrained_policy_is_generous(kind: type[PpoPolicy] | type[SacPolicy]
     assert float(action[..., 1].abs().max()) < 0.1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_untrained_policy_may_start_from_what_promises_need(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
+    torch.manual_seed(0)
+    scenario = Scenario.from_yaml("testbed-promises")
+    policy = kind(observation_space(5), action_space(5), lambda _: 1e-3, network=NetworkConfig(start="needed"))
+    loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(scenario)), RewardWeights.from_yaml())
+    table = torch.from_numpy(loop.reset(0))
+    for _ in range(300):
+        table = torch.from_numpy(loop.step(policy.deterministic()(table).detach().numpy())[0])
+    telemetry = loop.telemetry
+    cost = telemetry.cpu_use_mcpu / telemetry.carried_mbps
+    need = cost * np.minimum(telemetry.offered_mbps, loop.backend.context.promises.committed_mbps)
+    ratio = loop.knobs.cpu_limit_mcpu / np.maximum(need, 100.0)  # the least that a CFS period of 10 ms allows
+    assert np.all(ratio > 0.99)
+    assert np.all(ratio < 2.0)
+
+
 def test_ppo_likelihood_is_that_of_a_gaussian_over_present_slices() -> None:
     policy = make(PpoPolicy, NETWORKS[0], 3)
     assert isinstance(policy, PpoPolicy)
