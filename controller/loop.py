@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from ..agents.base import Agent
 from ..env.backend import Receipt
 from ..env.knobs import Knobs
-from ..env.sliding import SlidingRates
+from ..env.sliding import SlidingView
 from ..env.telemetry import Telemetry
 from .guard import Bounds
 from .live import LiveBackend
@@ -117,15 +117,15 @@ def run_loop(
     telemetry = backend.reset(config.seed)
     agent.reset(backend.slices, backend.context, config.seed)
     held = backend.apply(Knobs.none(len(backend.slices))).applied
-    rates = SlidingRates(backend.context)
+    view = SlidingView(backend.context)
     agent.decide(telemetry, held)  # first calls allocate and compile; they belong before the first tick
     agent.reset(backend.slices, backend.context, config.seed)
     if config.prime:
-        backend.before_ticks(partial(_rehearse, backend, rates, agent, guard, telemetry.copy(), held))
+        backend.before_ticks(partial(_rehearse, backend, view, agent, guard, telemetry.copy(), held))
     try:
         with stop, no_collections(), on_time(config.lock_memory) as scheduling:
             report = LoopReport(scheduling)
-            _ticks(backend, rates, agent, guard, config, stop, watch, report)
+            _ticks(backend, view, agent, guard, config, stop, watch, report)
     finally:
         backend.before_ticks(None)
     report.clamped, report.unusable = guard.clamped, report.unusable + guard.held
@@ -134,11 +134,11 @@ def run_loop(
 
 
 def _rehearse(
-    backend: LiveBackend, rates: SlidingRates, agent: Agent, guard: Bounds, telemetry: Telemetry, knobs: Knobs
+    backend: LiveBackend, view: SlidingView, agent: Agent, guard: Bounds, telemetry: Telemetry, knobs: Knobs
 ) -> None:
     """Go through what the tick will do, as far as it can be done without effect."""
     backend.rehearse()
-    rates.rehearse(telemetry)
+    view.rehearse(telemetry)
     guard.allows(knobs)
     if isinstance(agent, Primed):
         agent.prime(telemetry)
@@ -146,7 +146,7 @@ def _rehearse(
 
 def _ticks(
     backend: LiveBackend,
-    rates: SlidingRates,
+    view: SlidingView,
     agent: Agent,
     guard: Bounds,
     config: LoopConfig,
@@ -166,7 +166,7 @@ def _ticks(
         late_ns = backend.wait()
         start = now()
         telemetry = backend.measure()
-        seen = rates.see(telemetry)
+        seen = view.see(telemetry)
         observed = now()
         try:
             wanted = agent.decide(seen, receipt.applied)

@@ -1,4 +1,4 @@
-"""What agents see of rates: means over a time in which loads have one. Few milliseconds hold a video frame or none."""
+"""What agents see of short periods: figures over a time in which loads have a rate, and not a video frame or none."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .slices import FloatArray
 from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
 WINDOW_S = 0.05  # three frames of 60 Hz video
-_OFFERED, _CARRIED, _LOSS, _CPU_USE = (
-    SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio", "cpu_use_mcpu")
+_OFFERED, _CARRIED, _P99, _LOSS = (
+    SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "delay_p99_us", "loss_ratio")
 )
-_MEANS = (_OFFERED, _CARRIED, _CPU_USE)
+_MEANS = tuple(i for i in range(len(SLICE_FIELDS)) if i not in (_P99, _LOSS))
 _ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-6)
 
 
-class SlidingRates:
-    """Means over the last `WINDOW_S`, in whole periods, of what adds up: rates, CPU time, the node's figures.
+class SlidingView:
+    """Telemetry over the last `WINDOW_S`, in whole periods: means, the longest p99 delay, and the loss of the rates.
 
-    A policy that sees a video offer 50 Mbit/s in one period and nothing in the next takes its CPU limit away. Agents
-    are shown means in the simulator too, so that they learn how late a mean says what has changed; rewards and promises
-    are judged by the period's own figures. Delays, throttling and waits stay those of the last period. With periods
-    longer than two thirds of the window nothing changes.
+    A policy that sees a video offer 50 Mbit/s in one period and nothing in the next takes its CPU limit away, and one
+    that sees its delay come and go with each frame moves weights to and fro. Agents are shown the same in the
+    simulator, so that they learn how late a mean says what has changed; rewards and promises are judged by the period's
+    own figures. With periods longer than two thirds of the window nothing changes.
 
     Args:
         context: of the run; lanes may differ in their periods.
@@ -38,6 +38,7 @@ class SlidingRates:
         self._past = np.zeros((longest, len(_MEANS), num_slices, lanes), np.float32)
         self._past_node = np.zeros((longest, len(NODE_FIELDS), lanes), np.float32)
         # In double precision sums of float32 neither drift nor leave a rest behind.
+        self._past_p99 = np.zeros((longest, num_slices, lanes), np.float32)
         self._sums = np.zeros((len(_MEANS), num_slices, lanes))
         self._node_sums = np.zeros((len(NODE_FIELDS), lanes))
         self._slices = np.zeros((len(SLICE_FIELDS), num_slices, lanes), np.float32)
@@ -50,17 +51,17 @@ class SlidingRates:
         """The measurement of one more period as agents see it; its arrays hold until the next call."""
         if self.passes:
             return telemetry
-        self._mean(telemetry, keep=True)
+        self._over(telemetry, keep=True)
         self._seen += 1
         return Telemetry(self._slices, self._node, telemetry.age_s, telemetry.valid)
 
     def rehearse(self, telemetry: Telemetry) -> None:
         """Go through the motions of `see` without effect on what it will say."""
         if not self.passes:
-            self._mean(telemetry, keep=False)
+            self._over(telemetry, keep=False)
 
-    def _mean(self, telemetry: Telemetry, keep: bool) -> None:
-        _mean(
+    def _over(self, telemetry: Telemetry, keep: bool) -> None:
+        _over(
             telemetry.slices,
             telemetry.node,
             self._windows,
@@ -68,6 +69,7 @@ class SlidingRates:
             keep,
             self._past,
             self._past_node,
+            self._past_p99,
             self._sums,
             self._node_sums,
             self._slices,
@@ -76,7 +78,7 @@ class SlidingRates:
 
 
 @njit(cache=True, error_model="numpy")
-def _mean(
+def _over(
     slices: FloatArray,
     node: FloatArray,
     windows: np.ndarray,
@@ -84,29 +86,37 @@ def _mean(
     keep: bool,
     past: FloatArray,
     past_node: FloatArray,
+    past_p99: FloatArray,
     sums: np.ndarray,
     node_sums: np.ndarray,
-    mean_slices: FloatArray,
-    mean_node: FloatArray,
+    seen_slices: FloatArray,
+    seen_node: FloatArray,
 ) -> None:
     """One call instead of some twenty of NumPy's, which would take longer than reading the kernel's maps."""
-    mean_slices[:] = slices
+    seen_slices[:] = slices
     for lane in range(len(windows)):
         window = windows[lane]
         at, share = seen % window, 1.0 / min(seen + 1, window)
         for row, field in enumerate(_MEANS):
             for s in range(slices.shape[1]):
                 total = sums[row, s, lane] + slices[field, s, lane] - past[at, row, s, lane]
-                mean_slices[field, s, lane] = total * share
+                seen_slices[field, s, lane] = total * share
                 if keep:
                     sums[row, s, lane], past[at, row, s, lane] = total, slices[field, s, lane]
         if window > 1:
             for s in range(slices.shape[1]):
-                offered = mean_slices[_OFFERED, s, lane]
-                lost = max(offered - mean_slices[_CARRIED, s, lane], _ZERO)
-                mean_slices[_LOSS, s, lane] = min(lost / (offered + _TINY), _ONE)
+                longest = slices[_P99, s, lane]
+                for other in range(window):
+                    if other != at:
+                        longest = max(longest, past_p99[other, s, lane])
+                seen_slices[_P99, s, lane] = longest
+                if keep:
+                    past_p99[at, s, lane] = slices[_P99, s, lane]
+                offered = seen_slices[_OFFERED, s, lane]
+                lost = max(offered - seen_slices[_CARRIED, s, lane], _ZERO)
+                seen_slices[_LOSS, s, lane] = min(lost / (offered + _TINY), _ONE)
         for row in range(len(node)):
             total = node_sums[row, lane] + node[row, lane] - past_node[at, row, lane]
-            mean_node[row, lane] = total * share
+            seen_node[row, lane] = total * share
             if keep:
                 node_sums[row, lane], past_node[at, row, lane] = total, node[row, lane]

@@ -14,7 +14,7 @@ from .encoding import NUM_FEATURES, NUM_KNOBS, KnobDecoder, ObservationEncoder
 from .knobs import Knobs
 from .reward import RewardModel, RewardWeights
 from .slices import FloatArray
-from .sliding import SlidingRates
+from .sliding import SlidingView
 from .telemetry import Telemetry
 
 
@@ -34,12 +34,12 @@ class ControlLoop:
         """Start a run; observations (L, S, D)."""
         self.telemetry: Telemetry = self.backend.reset(seed)
         context = self.backend.context
-        self.encoder, self._rates = ObservationEncoder(context), SlidingRates(context)
+        self.encoder, self._view = ObservationEncoder(context), SlidingView(context)
         self.reward = RewardModel(self.weights, context)
         self.knobs: Knobs = Knobs.none(len(self.backend.slices), self.backend.num_lanes)
         self._rows = self.decoder.encode(self.knobs)
         self.steps_left = context.num_steps
-        return self.encoder.encode(self._rates.see(self.telemetry), self._rows)
+        return self.encoder.encode(self._view.see(self.telemetry), self._rows)
 
     def step(self, action: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
         """Observations (L, S, D), rewards (L,) and whether the run has ended (all lanes end together)."""
@@ -51,7 +51,7 @@ class ControlLoop:
         reward, self.terms = self.reward(self.telemetry, self.knobs, rows, self._rows)
         self._rows = rows
         self.steps_left -= 1
-        return self.encoder.encode(self._rates.see(self.telemetry), rows), reward, self.steps_left <= 0
+        return self.encoder.encode(self._view.see(self.telemetry), rows), reward, self.steps_left <= 0
 
 
 def observation_space(num_slices: int) -> gym.spaces.Box[np.float32]:

@@ -18,7 +18,7 @@ from ..env.reward import RewardModel, RewardWeights
 from ..env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from ..env.simulator.scenario import NEVER_S, Scenario
 from ..env.slices import FloatArray, SliceSet
-from ..env.sliding import SlidingRates
+from ..env.sliding import SlidingView
 from ..env.telemetry import SLICE_FIELDS
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -111,7 +111,7 @@ def record(
     context = backend.context
     steps, num_slices, lanes = context.num_steps, len(backend.slices), backend.num_lanes
     reward_model = RewardModel(weights, context)
-    decoder, meter, rates = KnobDecoder(backend.slices), PromiseMeter(context), SlidingRates(context)
+    decoder, meter, view = KnobDecoder(backend.slices), PromiseMeter(context), SlidingView(context)
     if isinstance(agent, Oracle) and isinstance(backend, SimulatorBackend):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
@@ -122,7 +122,7 @@ def record(
     broken = np.empty(series.shape[1:], np.bool_)
     per_lane = np.empty((3, steps, lanes), np.float32)
     for t in range(steps):
-        receipt = backend.apply(agent.decide(rates.see(telemetry), knobs))
+        receipt = backend.apply(agent.decide(view.see(telemetry), knobs))
         previous_rows = knob_rows
         if receipt.applied is not knobs:
             knobs = receipt.applied

@@ -1,4 +1,4 @@
-"""Rates as agents see them: means over three video frames, the same on a live node and in the simulator."""
+"""Telemetry as agents see it: over three video frames, the same on a live node and in the simulator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises
-from slicepilot.env.sliding import WINDOW_S, SlidingRates
+from slicepilot.env.sliding import WINDOW_S, SlidingView
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.env.vector_env import ControlLoop
 
@@ -33,13 +33,13 @@ def offering(rate_mbps: float, num_slices: int, lanes: int = 1) -> Telemetry:
 
 
 def test_frames_that_fall_into_some_periods_are_a_steady_rate() -> None:
-    rates = SlidingRates(context(2, 0.01))
+    view = SlidingView(context(2, 0.01))
     for n in range(12):
         telemetry = offering(FRAMES[n % 5], 2)
-        telemetry.delay_p99_us[:] = n
+        telemetry.delay_p99_us[:], telemetry.delay_p50_us[:] = 10 if n % 7 else 70, 5 * (n % 5)
         before = telemetry.copy()
-        rates.rehearse(telemetry)
-        seen = rates.see(telemetry)
+        view.rehearse(telemetry)
+        seen = view.see(telemetry)
         np.testing.assert_array_equal(telemetry.slices, before.slices)
         if n == 1:
             assert seen.offered_mbps[0, 0] == 25, "only what was since the start counts, and no rehearsal"
@@ -48,36 +48,37 @@ def test_frames_that_fall_into_some_periods_are_a_steady_rate() -> None:
             np.testing.assert_allclose(seen.cpu_use_mcpu[:, 0], [300, 0], rtol=1e-6)
             np.testing.assert_allclose(seen.node[:, 0], [0.4, 1], rtol=1e-6)
             np.testing.assert_allclose(seen.loss_ratio[:, 0], [0.2, 0], rtol=1e-5)
-        np.testing.assert_array_equal(seen.delay_p99_us, n)
+            np.testing.assert_allclose(seen.delay_p50_us, 10, rtol=1e-6)
+        np.testing.assert_array_equal(seen.delay_p99_us, 70 if n % 7 < 5 else 10)
 
 
 def test_every_lane_has_the_window_of_its_period() -> None:
     periods = (0.003, 0.02, 1.0)
-    rates, history = SlidingRates(context(1, *periods)), []
+    view, history = SlidingView(context(1, *periods)), []
     rng = np.random.default_rng(0)
     for n in range(60):
         history.append(rng.uniform(0, 100))
-        seen = rates.see(offering(history[-1], 1, len(periods))).offered_mbps[0]
+        seen = view.see(offering(history[-1], 1, len(periods))).offered_mbps[0]
         for lane, period_s in enumerate(periods):
             window = max(1, round(WINDOW_S / period_s))
             np.testing.assert_allclose(seen[lane], np.mean(history[max(0, n + 1 - window) :]), rtol=1e-5)
 
 
 def test_silence_after_a_rate_is_zero() -> None:
-    rates = SlidingRates(context(1, 0.005))
+    view = SlidingView(context(1, 0.005))
     for _ in range(20):
-        rates.see(offering(123.4, 1))
+        view.see(offering(123.4, 1))
     for _ in range(9):
-        rates.see(offering(0.0, 1))
-    seen = rates.see(offering(0.0, 1))
+        view.see(offering(0.0, 1))
+    seen = view.see(offering(0.0, 1))
     assert seen.offered_mbps[0, 0] == seen.loss_ratio[0, 0] == 0
 
 
 def test_long_periods_are_left_alone() -> None:
-    rates = SlidingRates(context(1, 0.05))
+    view = SlidingView(context(1, 0.05))
     telemetry = offering(50.0, 1)
-    assert rates.passes
-    assert rates.see(telemetry) is telemetry
+    assert view.passes
+    assert view.see(telemetry) is telemetry
 
 
 def test_the_simulators_agents_see_means_and_are_judged_by_the_period() -> None:
