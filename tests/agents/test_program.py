@@ -161,7 +161,9 @@ def test_an_operator_does_what_onnxruntime_does(case: str) -> None:
 @pytest.fixture(scope="module")
 def policy() -> bytes:
     torch.manual_seed(0)
-    made = DeterministicPolicy(SliceEncoder(NetworkConfig(width=16)), ActionHead(16, (1.0, 1.0, 1.25)))
+    made = DeterministicPolicy(
+        SliceEncoder(NetworkConfig(width=16)), ActionHead(NetworkConfig(width=16), (1.0, 1.0, 1.25))
+    )
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

@@ -20,7 +20,7 @@ from slicepilot.training.policy import ActionHead, DeterministicPolicy, NetworkC
 def policy(heads: int = 0, seed: int = 0) -> DeterministicPolicy:
     torch.manual_seed(seed)
     network = NetworkConfig(width=32, attention_heads=heads)
-    made = DeterministicPolicy(SliceEncoder(network), ActionHead(32, (1.0, 1.0, 1.25)))
+    made = DeterministicPolicy(SliceEncoder(network), ActionHead(network, (1.0, 1.0, 1.25)))
     with torch.no_grad():  # away from the nearly constant start
         for parameter in made.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
