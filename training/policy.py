@@ -54,6 +54,7 @@ NUM_INPUTS = NUM_FEATURES + NUM_SHARES + NUM_GRANTED
 RANK_SQUARINGS = 3  # how sharply ranks are told apart: two that differ by a tenth count 0.32 and 0.68
 MAX_SHARE = 2.0
 MAX_PER_CPU = 1e3
+LEAST_NEED = 0.05
 LIMIT_AXIS_MCPU = CPU_AXIS_PER_THREAD_MCPU
 LIMIT_AXIS = math.log(LIMIT_AXIS_MCPU[1] / LIMIT_AXIS_MCPU[0])
 # Below this utilisation, or use in Mbit/s or CPUs, a capacity is taken from what the node is said to have.
@@ -169,7 +170,9 @@ class NodeShares(nn.Module):
         granted = []
         for cpu_size in (torch.ones_like(spare), spare):
             size = torch.stack([torch.ones_like(spare), cpu_size], -1)
-            granted.append(((size - outranking).clamp(min=0.0) / needed.clamp(min=TINY)).amin(-1).clamp(max=1.0))
+            # Without a least need a slice that needs next to nothing would be all or nothing by rounding errors.
+            missing = (outranking + needed - size).clamp(min=0.0) / needed.clamp(min=LEAST_NEED)
+            granted.append((1.0 - missing.amax(-1)).clamp(min=0.0))
         cpu = needed[..., 1]
         limits = torch.stack([*(part * cpu for part in granted), cpu, promised_cpu], -1) * capacity[..., 3:]
         axis = ((limits / LIMIT_AXIS_MCPU[0]).clamp(min=1.0).log() / LIMIT_AXIS).clamp(max=1.0)
