@@ -39,6 +39,7 @@ class SlidingView:
         self._past_node = np.zeros((longest, len(NODE_FIELDS), lanes), np.float32)
         # In double precision sums of float32 neither drift nor leave a rest behind.
         self._past_p99 = np.zeros((longest, num_slices, lanes), np.float32)
+        self._longest_p99 = np.zeros((num_slices, lanes), np.float32)
         self._sums = np.zeros((len(_MEANS), num_slices, lanes))
         self._node_sums = np.zeros((len(NODE_FIELDS), lanes))
         self._slices = np.zeros((len(SLICE_FIELDS), num_slices, lanes), np.float32)
@@ -70,6 +71,7 @@ class SlidingView:
             self._past,
             self._past_node,
             self._past_p99,
+            self._longest_p99,
             self._sums,
             self._node_sums,
             self._slices,
@@ -87,6 +89,7 @@ def _over(
     past: FloatArray,
     past_node: FloatArray,
     past_p99: FloatArray,
+    longest_p99: FloatArray,
     sums: np.ndarray,
     node_sums: np.ndarray,
     seen_slices: FloatArray,
@@ -105,13 +108,16 @@ def _over(
                     sums[row, s, lane], past[at, row, s, lane] = total, slices[field, s, lane]
         if window > 1:
             for s in range(slices.shape[1]):
-                longest = slices[_P99, s, lane]
-                for other in range(window):
-                    if other != at:
-                        longest = max(longest, past_p99[other, s, lane])
+                new, gone, longest = slices[_P99, s, lane], past_p99[at, s, lane], longest_p99[s, lane]
+                if new < longest == gone:  # the longest leaves the window
+                    longest = new
+                    for other in range(window):
+                        if other != at:
+                            longest = max(longest, past_p99[other, s, lane])
+                longest = max(longest, new)
                 seen_slices[_P99, s, lane] = longest
                 if keep:
-                    past_p99[at, s, lane] = slices[_P99, s, lane]
+                    past_p99[at, s, lane], longest_p99[s, lane] = new, longest
                 offered = seen_slices[_OFFERED, s, lane]
                 lost = max(offered - seen_slices[_CARRIED, s, lane], _ZERO)
                 seen_slices[_LOSS, s, lane] = min(lost / (offered + _TINY), _ONE)

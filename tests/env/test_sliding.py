@@ -64,6 +64,16 @@ def test_every_lane_has_the_window_of_its_period() -> None:
             np.testing.assert_allclose(seen[lane], np.mean(history[max(0, n + 1 - window) :]), rtol=1e-5)
 
 
+def test_the_longest_p99_of_the_window_is_seen() -> None:
+    view, rng, history = SlidingView(context(1, 0.005)), np.random.default_rng(1), []
+    for _ in range(200):
+        telemetry = offering(1.0, 1)
+        history.append(rng.choice([0.0, 1.0, 2.0, 7.0, 100.0], p=[0.3, 0.3, 0.3, 0.05, 0.05]))
+        telemetry.delay_p99_us[:] = history[-1]
+        view.rehearse(telemetry)
+        assert view.see(telemetry).delay_p99_us[0, 0] == max(history[-10:])
+
+
 def test_silence_after_a_rate_is_zero() -> None:
     view = SlidingView(context(1, 0.005))
     for _ in range(20):
