@@ -62,6 +62,8 @@ class Mixture:
         delay_bound_ms: log-uniform.
         weight: log-uniform; the first slice of a lane is not special.
         cost_factor, buffer_factor, uplink_factor, cpus_factor: multiply the node's costs, buffers, uplink, CPUs.
+        wake_factor: multiplies ``wake_wait_ms``, of declared nodes too: of what `training.identify` fits, the least
+            certain, and what a priority slice's delay depends on most.
         smt_yield, weight_leak: drawn instead of the node's.
         tbf_share: lanes with a token-bucket shaper instead of EDT.
         cycle_steps: length of on/off cycles in control periods.
@@ -90,6 +92,7 @@ class Mixture:
     buffer_factor: PositiveRange = (0.25, 1.5)
     uplink_factor: PositiveRange = (0.1, 2.0)
     cpus_factor: PositiveRange = (0.5, 2.0)
+    wake_factor: PositiveRange = (1.0, 1.0)
     smt_yield: Span = (0.6, 1.0)
     weight_leak: Span = (0.0, 0.7)
     tbf_share: Ratio = 0.5
@@ -200,6 +203,8 @@ class MixtureEpisodes:
         vary("access_mbps", np.where(rng.random(lanes) < 0.5, arrays.access_mbps, 1e5))
         vary("access_cv", arrays.access_cv * rng.uniform(0.0, 1.0, lanes))
         vary("cpu_cv", arrays.cpu_cv * rng.uniform(0.2, 1.0, lanes))
+        if mix.wake_factor[0] < mix.wake_factor[1]:
+            vary("wake_wait_ms", arrays.wake_wait_ms * _log_uniform(rng, mix.wake_factor, lanes), fixed=nominal)
         if mix.edge_share:
             edge = rng.random(lanes) < mix.edge_share
             arrays.edge_threads = np.where(edge, arrays.logical_cpus, 0.0).astype(np.float32)
