@@ -10,6 +10,7 @@ onnxruntime stays the reference: who uses a program compares the two first (`sli
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,8 +52,8 @@ class Program:
     """Instructions and memory of one policy for one shape; see `program_kernel.execute`."""
 
     instructions: npt.NDArray[np.int64]
-    index: Positions
-    weights: npt.NDArray[np.float64]
+    index: npt.NDArray[np.int16] | Positions
+    weights: npt.NDArray[np.float32]
     memory: npt.NDArray[np.float64]
     input_size: int
     output: Positions
@@ -75,16 +76,24 @@ def compile_graph(graph: Graph, shape: tuple[int, ...]) -> Program:
         OnnxError: an operator, or a use of one, that is not supported; the message names it.
     """
     [source], [target] = graph.inputs, graph.outputs
-    compiler = _Compiler(graph.constants)
+    uses = Counter(name for node in graph.nodes for name in node.inputs)
+    compiler = _Compiler(graph.constants, {name for name, count in uses.items() if count == 1} - {target})
     size = int(np.prod(shape))
     compiler.tensors[source] = _Tensor(compiler.reserve(size).reshape(shape))
     for node in graph.nodes:
         compiler.add(node)
     output = compiler.tensor(target).at
     memory = np.concatenate(compiler.memory)
-    instructions = np.asarray(compiler.instructions, np.int64).reshape(-1, 7)
+    instructions = np.asarray(compiler.instructions, np.int64).reshape(-1, kernel.RECTIFIED + 1)
+    # What is smaller is sooner back in the caches.
+    narrow = np.int16 if len(memory) <= np.iinfo(np.int16).max else np.int32
     return Program(
-        instructions, _joined(compiler.index, np.int32), _joined(compiler.weights, np.float64), memory, size, output
+        instructions,
+        _joined(compiler.index, narrow),
+        _joined([part.ravel() for part in compiler.weights], np.float32),
+        memory,
+        size,
+        output,
     )
 
 
@@ -95,12 +104,15 @@ def _joined(parts: list[Array], dtype: npt.DTypeLike) -> Array:
 class _Compiler:
     """One pass over the nodes: constants are folded, moves become tables, the rest instructions."""
 
-    def __init__(self, constants: dict[str, Array]) -> None:
+    def __init__(self, constants: dict[str, Array], used_once: set[str]) -> None:
         self.constants = dict(constants)
+        self.used_once = used_once
+        # Results of layers that can still take in a bias and a ReLU: their instruction and their part of the weights.
+        self.layers: dict[str, tuple[list[int], npt.NDArray[np.float32]]] = {}
         self.tensors: dict[str, _Tensor] = {}
         self.memory: list[npt.NDArray[np.float64]] = []
         self.index: list[Positions] = []
-        self.weights: list[npt.NDArray[np.float64]] = []
+        self.weights: list[npt.NDArray[np.float32]] = []
         self.instructions: list[list[int]] = []
         self._used = self._indexed = self._weighed = 0
 
@@ -135,7 +147,9 @@ class _Compiler:
         out = self.reserve(size)
         wide = operands if entries else [np.broadcast_to(at, shape) for at in operands]
         starts = [self._indexed_at(at) for at in wide] + [0, 0, 0]
-        self.instructions.append([op, size, int(out[0]) if size else 0, starts[0], starts[1], entries or starts[2], 0])
+        self.instructions.append(
+            [op, size, int(out[0]) if size else 0, starts[0], starts[1], entries or starts[2], 0, 0]
+        )
         return _Tensor(out.reshape(shape), double)
 
     # -- nodes -------------------------------------------------------------------------------------------------
@@ -270,7 +284,9 @@ def _cast(compiler: _Compiler, node: Node) -> Results:
     return [_Tensor(tensor.at, code == FLOAT64_CODE)]
 
 
-def _elementwise(op: int, numpy_function: Callable[..., Array]) -> Handler:
+def _elementwise(name: str) -> Handler:
+    op, numpy_function = (UNARY | BINARY)[name], NUMPY[name]
+
     def handle(compiler: _Compiler, node: Node) -> Results:
         known = compiler.known(node)
         if known is not None:
@@ -281,7 +297,7 @@ def _elementwise(op: int, numpy_function: Callable[..., Array]) -> Handler:
         for other in others:
             shape = np.broadcast_shapes(result.at.shape, other.at.shape)
             result = compiler._emit(op, shape, [result.at, other.at], result.double or other.double)
-        return [_Tensor(result.at) if node.op in TRUTHS else result]
+        return [_Tensor(result.at) if name in TRUTHS else result]
 
     return handle
 
@@ -316,23 +332,28 @@ def _reduce(compiler: _Compiler, node: Node) -> Results:
     return [result if keep else _Tensor(np.squeeze(result.at, axes), result.double)]
 
 
-def _product(compiler: _Compiler, left: _Tensor, matrix: Array) -> _Tensor:
-    """Rows of a tensor times a constant matrix."""
+def _layer(compiler: _Compiler, node: Node, matrix: Array, bias: Array | None = None) -> Results:
+    """Rows of a tensor times a constant matrix, plus a constant bias."""
+    left = compiler.tensor(node.inputs[0])
     *rows, inner = left.at.shape
     if matrix.ndim != 2 or matrix.shape[0] != inner:
         raise OnnxError(f"product of shapes {left.at.shape} and {matrix.shape}; accepted: rows times a matrix")
     count, columns = int(np.prod(rows)), matrix.shape[1]
+    if left.double or columns > kernel.MAX_COLUMNS:
+        raise OnnxError(f"product with {columns} columns; accepted: {kernel.MAX_COLUMNS}, of float32")
     out = compiler.reserve(count * columns)
-    start = compiler._indexed_at(left.at)
-    row = [kernel.PRODUCT, count, int(out[0]), start, compiler._weighed, inner, columns]
-    compiler.instructions.append(row)
-    compiler.weights.append(np.asarray(matrix, np.float64).ravel())
-    compiler._weighed += matrix.size
-    return _Tensor(out.reshape(*rows, columns), left.double)
+    layer = [kernel.LAYER, count, int(out[0]), compiler._indexed_at(left.at), compiler._weighed, inner, columns, 0]
+    weights = np.zeros((1 + inner, columns), np.float32)
+    weights[0], weights[1:] = 0.0 if bias is None else bias, matrix
+    compiler.instructions.append(layer)
+    compiler.weights.append(weights)
+    compiler._weighed += weights.size
+    compiler.layers[node.outputs[0]] = layer, weights
+    return [_Tensor(out.reshape(*rows, columns))]
 
 
 def _matmul(compiler: _Compiler, node: Node) -> Results:
-    return [_product(compiler, compiler.tensor(node.inputs[0]), compiler.constant(node.inputs[1]))]
+    return _layer(compiler, node, compiler.constant(node.inputs[1]))
 
 
 def _gemm(compiler: _Compiler, node: Node) -> Results:
@@ -340,13 +361,30 @@ def _gemm(compiler: _Compiler, node: Node) -> Results:
     if scales != (1.0, 1.0) or node.attributes.get("transA", 0):
         raise OnnxError("Gemm: alpha, beta or transA; accepted: their defaults")
     matrix = compiler.constant(node.inputs[1])
-    result = _product(
-        compiler, compiler.tensor(node.inputs[0]), matrix.T if node.attributes.get("transB", 0) else matrix
-    )
-    if len(node.inputs) > 2:
-        bias = compiler.tensor(node.inputs[2])
-        result = compiler._emit(kernel.ADD, result.at.shape, [result.at, bias.at], result.double)
-    return [result]
+    matrix = matrix.T if node.attributes.get("transB", 0) else matrix
+    return _layer(compiler, node, matrix, compiler.optional(node, 2))
+
+
+def _add(compiler: _Compiler, node: Node) -> Results:
+    """A constant that is the same for all rows of a layer becomes its bias."""
+    name, other = node.inputs
+    if name in compiler.layers and name in compiler.used_once and other in compiler.constants:
+        layer, weights = compiler.layers[name]
+        bias = compiler.constants[other]
+        if bias.shape == weights[0].shape:
+            weights[0] += bias
+            compiler.layers[node.outputs[0]] = layer, weights
+            return [compiler.tensor(name)]
+    return _elementwise("Add")(compiler, node)
+
+
+def _relu(compiler: _Compiler, node: Node) -> Results:
+    """Of a layer whose result nobody else takes: part of it."""
+    [name] = node.inputs
+    if name in compiler.layers and name in compiler.used_once:
+        compiler.layers[name][0][kernel.RECTIFIED] = 1
+        return [compiler.tensor(name)]
+    return _elementwise("Relu")(compiler, node)
 
 
 def _shape(compiler: _Compiler, node: Node) -> Results:
@@ -369,10 +407,11 @@ MOVES: dict[str, Callable[[_Compiler, Node, Array], list[Array]]] = {
 }  # fmt: skip
 HANDLERS: dict[str, Handler] = (
     {name: _move(function) for name, function in MOVES.items()}
-    | {name: _elementwise(op, NUMPY[name]) for name, op in (UNARY | BINARY).items()}
+    | {name: _elementwise(name) for name in (*UNARY, *BINARY)}
     | dict.fromkeys(REDUCTIONS, _reduce)
     | {
-        "Concat": _concat, "Cast": _cast, "Clip": _clip, "Where": _where, "MatMul": _matmul, "Gemm": _gemm,
+        "Add": _add, "Relu": _relu, "MatMul": _matmul, "Gemm": _gemm, "Concat": _concat, "Cast": _cast, "Clip": _clip,
+        "Where": _where,
         "Shape": _shape, "Constant": lambda compiler, node: [np.asarray(node.attributes["value"])],
     }
 )  # fmt: skip

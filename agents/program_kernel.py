@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-# Columns of an instruction. A, B, C are where the operands' positions start in ``index``; for a matrix product B is
-# where the matrix starts in ``weights``, for a reduction C is how many entries make one result.
-OP, COUNT, OUT, A, B, C, COLUMNS = range(7)
+# Columns of an instruction. A, B, C are where the operands' positions start in ``index``; for a layer B is where its
+# bias and then its matrix start in ``weights``, for layers and reductions C is how many entries make one result.
+OP, COUNT, OUT, A, B, C, COLUMNS, RECTIFIED = range(8)
 (
     ROUND, RELU, TANH, EXP, LOG, SQRT, NEGATE, NOT, SIGMOID,
     ADD, SUBTRACT, MULTIPLY, DIVIDE, MAXIMUM, MINIMUM, GREATER, LESS, GREATER_EQUAL, LESS_EQUAL, EQUAL, AND, OR,
-    WHERE, SUM, MAX, MIN, PRODUCT,
+    WHERE, SUM, MAX, MIN, LAYER,
 ) = range(27)  # fmt: skip
+MAX_COLUMNS = 1024  # of a layer
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract"})
@@ -23,24 +24,45 @@ def execute(program: np.ndarray, index: np.ndarray, weights: np.ndarray, memory:
     """Run all instructions.
 
     Args:
-        program: int64 (N, 7), instructions.
-        index: int32, positions in ``memory`` of all operands.
-        weights: float64, the matrices of products, row by row.
+        program: int64 (N, 8), instructions.
+        index: int16, positions in ``memory`` of all operands.
+        weights: float32, bias and matrix of each layer, row by row.
         memory: float64, inputs and constants at their places; results are written to theirs.
     """
+    row = np.empty(MAX_COLUMNS, np.float32)
     for step in range(len(program)):
         op, count, out = program[step, OP], program[step, COUNT], program[step, OUT]
         a, b, c, columns = program[step, A], program[step, B], program[step, C], program[step, COLUMNS]
-        if op == PRODUCT:
-            for row in range(count):
+        if op == LAYER:
+            result = row[:columns]
+            for first in range(0, count * columns, columns):
                 # Slices, and loops over their own length: only those become SIMD code.
-                result = memory[out + row * columns : out + (row + 1) * columns]
-                result[:] = 0.0
-                for inner in range(c):
-                    factor = memory[index[a + row * c + inner]]
-                    line = weights[b + inner * columns : b + (inner + 1) * columns]
-                    for column in range(len(line)):
-                        result[column] += factor * line[column]
+                result[:] = weights[b : b + columns]
+                matrix = b + columns
+                # Four inputs at a time: the result is loaded and stored a quarter as often.
+                for _ in range(c // 4):
+                    w, x, y, z = memory[index[a]], memory[index[a + 1]], memory[index[a + 2]], memory[index[a + 3]]
+                    w, x, y, z = np.float32(w), np.float32(x), np.float32(y), np.float32(z)
+                    of_w, of_x = weights[matrix : matrix + columns], weights[matrix + columns : matrix + 2 * columns]
+                    rest = matrix + 2 * columns
+                    of_y, of_z = weights[rest : rest + columns], weights[rest + columns : rest + 2 * columns]
+                    for k in range(len(result)):
+                        result[k] += w * of_w[k] + x * of_x[k] + y * of_y[k] + z * of_z[k]
+                    a += 4
+                    matrix += 4 * columns
+                for _ in range(c % 4):
+                    factor = np.float32(memory[index[a]])
+                    line = weights[matrix : matrix + columns]
+                    for k in range(len(line)):
+                        result[k] += factor * line[k]
+                    a += 1
+                    matrix += columns
+                results = memory[out + first : out + first + columns]
+                if program[step, RECTIFIED]:
+                    for column in range(len(result)):
+                        results[column] = max(result[column], np.float32(0.0))
+                else:
+                    results[:] = result
         elif op >= SUM:
             for i in range(count):
                 total = memory[index[a + i * c]]

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 # What measures real time: it runs by itself, after everything else (see the Makefile).
 LIVE = (TESTS / "testbed", TESTS / "controller")
 REQUIRE_LIVE = os.environ.get("SLICEPILOT_REQUIRE_LIVE") == "1"
+# A first example may have to wait for a compiler, any of them for a busy machine.
+settings.register_profile("slicepilot", deadline=None)
+settings.load_profile("slicepilot")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

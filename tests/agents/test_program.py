@@ -129,6 +129,33 @@ CASES: dict[str, tuple[list[Any], dict[str, Any]]] = {
         ],
         {"shape": np.asarray([5, 4]), "w": np.arange(24, dtype=F).reshape(6, 4) / 10, "b": np.arange(6, dtype=F)},
     ),
+    "two layers, of six and of seven inputs": (
+        [
+            helper.make_node("MatMul", ["x", "w"], ["p"]),
+            helper.make_node("Add", ["p", "b"], ["q"]),
+            helper.make_node("Relu", ["q"], ["r"]),
+            helper.make_node("MatMul", ["r", "v"], ["s"]),
+            helper.make_node("Relu", ["s"], ["t"]),
+            helper.make_node("Concat", ["t", "x"], ["u"], axis=2),
+            helper.make_node("MatMul", ["u", "z"], ["y"]),
+        ],
+        {
+            "w": np.cos(np.arange(24, dtype=F)).reshape(4, 6),
+            "b": np.sin(np.arange(6, dtype=F)),
+            "v": np.sin(np.arange(18, dtype=F)).reshape(6, 3),
+            "z": np.cos(np.arange(14, dtype=F)).reshape(7, 2),
+        },
+    ),
+    "a product that is taken before and after bias and ReLU": (
+        [
+            helper.make_node("MatMul", ["x", "w"], ["p"]),
+            helper.make_node("Add", ["p", "b"], ["q"]),
+            helper.make_node("Relu", ["q"], ["r"]),
+            helper.make_node("Mul", ["q", "r"], ["s"]),
+            helper.make_node("Add", ["p", "s"], ["y"]),
+        ],
+        {"w": np.cos(np.arange(24, dtype=F)).reshape(4, 6), "b": np.sin(np.arange(6, dtype=F))},
+    ),
     "float64 inside": (
         [
             helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.DOUBLE),

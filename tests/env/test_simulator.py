@@ -66,7 +66,7 @@ class RandomKnobs:
         return Knobs(limit, nice, egress, "group" if rng.random() < 0.5 else "process")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=seeds, period_s=st.none() | periods)
 def test_traffic_is_conserved(play: Callable[..., Any], seed: int, period_s: float | None) -> None:
     """Per slice and stage: arrived = left + dropped + change of the queue, each period and over the run."""
@@ -90,7 +90,7 @@ def test_traffic_is_conserved(play: Callable[..., Any], seed: int, period_s: flo
     assert np.all(left <= arrived + queues[:-1].sum(axis=1) + scale)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=seeds, period_s=st.none() | periods)
 def test_figures_keep_to_their_ranges(play: Callable[..., Any], seed: int, period_s: float | None) -> None:
     episodes = mixtures(period_s)
@@ -121,7 +121,7 @@ def assert_equal(one: list[Telemetry], other: list[Telemetry]) -> None:
         np.testing.assert_array_equal(a.valid, b.valid)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=seeds)
 def test_a_seed_fixes_a_run_bit_for_bit(seed: int) -> None:
     runs = []
@@ -144,7 +144,7 @@ def test_another_seed_and_the_next_run_differ() -> None:
     np.testing.assert_array_equal(backend.reset().slices, following.slices)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=seeds)
 def test_arrivals_and_noise_do_not_depend_on_actions(seed: int) -> None:
     """Common random numbers: on one seed every agent meets the same run."""

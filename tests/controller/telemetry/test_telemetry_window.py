@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slicepilot.controller.telemetry.histogram import edges_ns, quantiles_us
 from slicepilot.controller.telemetry.layout import AT_N6, BUCKETS, MARKS, ROWS
 
-fast = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fast = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OFFERED, CARRIED, P50, P99, LOSS = range(5)
 
 
@@ -40,7 +40,7 @@ def test_buckets_are_narrow_and_without_gaps() -> None:
     assert (widths[from_1_us] / edges[:-1][from_1_us]).max() <= 0.12
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(exponent=st.floats(-6.0, -1.5))
 def test_a_delay_is_counted_in_the_bucket_that_holds_it(make_bench: Any, packets: Any, exponent: float) -> None:
     inner = packets.ipv4(packets.udp(bytes(40)))
