@@ -17,6 +17,7 @@ from .bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle
 from .onnx_file import OnnxError
 
 if TYPE_CHECKING:
+    from .compiled_codec import CompiledCodec
     from .program import Program
 
 ACTIVE = FEATURES.index("active")
@@ -28,7 +29,8 @@ class LearnedAgent:
     """Runs a bundle's policy over L lanes; deterministic.
 
     Many lanes go through onnxruntime. For a single one, a live node, the policy is compiled for its shape where numba
-    is installed (`slicepilot.agents.program`), which is several times faster; `compiled` says so after `reset`.
+    is installed (`slicepilot.agents.program`, `slicepilot.agents.compiled_codec`), which is several times faster;
+    `compiled` says so after `reset`.
 
     Args:
         bundle: a loaded policy.
@@ -43,6 +45,7 @@ class LearnedAgent:
         self.name = name or bundle.training.algorithm
         self._session: ort.InferenceSession | None = None
         self._program: Program | None = None
+        self._codec: CompiledCodec | None = None
         self._shape: tuple[int, int, int] | None = None
         self._decided: tuple[Knobs, FloatArray] | None = None
         self._encoded: tuple[Knobs, FloatArray] | None = None
@@ -65,7 +68,12 @@ class LearnedAgent:
             self._action = np.zeros((lanes, num_slices, NUM_KNOBS), np.float32)
             self._binding = _bind(self._session, self._table, self._action)
             self._program = _compiled(self.bundle.model, self._session, shape) if lanes == 1 else None
+            self._codec = None
             self._shape = shape
+        if self._program is not None:
+            from .compiled_codec import CompiledCodec
+
+            self._codec = CompiledCodec(self._encoder, self._decoder)
         self._decided = self._encoded = None
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
@@ -82,12 +90,11 @@ class LearnedAgent:
         """Knobs, and what `KnobDecoder.encode` would say of them."""
         if self._session is None:
             raise RuntimeError("the agent has not been reset yet: call reset() first")
-        table = self._encoder.encode(telemetry, rows)
-        if self._program is not None:
-            self._program.run(table, self._action)
-        else:
-            self._table[:] = table
-            self._session.run_with_iobinding(self._binding)
+        if self._program is not None and self._codec is not None:
+            self._program.run(self._codec.encode(telemetry, rows), self._action)
+            return self._codec.decode(self._action)
+        self._table[:] = self._encoder.encode(telemetry, rows)
+        self._session.run_with_iobinding(self._binding)
         return self._decoder.decode(self._action)
 
     def _rows(self, knobs: Knobs) -> FloatArray:
@@ -103,7 +110,7 @@ class LearnedAgent:
     def __getstate__(self) -> dict[str, Any]:
         """Without the session, which cannot be pickled; the copy makes its own at its next reset."""
         kept = {key: value for key, value in self.__dict__.items() if key != "_binding"}
-        return kept | {"_session": None, "_program": None, "_shape": None, "_decided": None, "_encoded": None}
+        return kept | dict.fromkeys(("_session", "_program", "_codec", "_shape", "_decided", "_encoded"))
 
 
 def _bind(session: ort.InferenceSession, table: FloatArray, action: FloatArray) -> ort.IOBinding:

@@ -7,14 +7,13 @@ inside a policy bundle.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .backend import Context
 from .knobs import Knobs, NiceScope
-from .logarithm import natural_log
 from .slices import FloatArray, SliceSet
 from .telemetry import SLICE_FIELDS, Telemetry
 
@@ -44,11 +43,10 @@ _KNOBS = slice(_T, _T + NUM_KNOBS)
 _STATIC = slice(_KNOBS.stop, _KNOBS.stop + len(STATIC_FEATURES))
 _NODE = slice(_STATIC.stop, _STATIC.stop + len(NODE_FEATURES))
 _CONTEXT = slice(_NODE.stop, NUM_FEATURES)
-_KNOBS_AT, _ACTIVE_AT, _NODE_AT = _KNOBS.start, FEATURES.index("active"), _NODE.start
 
-LIMIT, NICE, EGRESS = range(NUM_KNOBS)
-ZERO, ONE, INFINITY = np.float32(0.0), np.float32(1.0), np.float32(np.inf)
-NONE_ABOVE = np.float32(0.9)  # the end of a limit's axis that means "none"
+# As arrays without axes: NumPy calls take those faster than its scalars.
+ZERO, ONE, INFINITY = (np.asarray(value, np.float32) for value in (0.0, 1.0, np.inf))
+NONE_ABOVE = np.asarray(0.9, np.float32)  # the end of a limit's axis that means "none"
 
 PERIOD_RANGE_S = (0.002, 30.0)
 CPUS_RANGE = (0.5, 256.0)
@@ -74,6 +72,10 @@ class KnobDecoder:
     Columns: CPU limit, nice, egress rate. Limits run on logarithmic axes (`CPU_AXIS_PER_THREAD_MCPU` times the threads
     of the slice's UPF, `EGRESS_AXIS_MBPS`) up to 0.9; the outermost 5% of the axis (above 0.9) means "none". Nice runs
     linearly and is rounded to whole numbers. What lies outside a slice's bounds is moved to the nearer of them.
+
+    Attributes:
+        log_gain, log_offset: of both limits' axes, (2, S, 1): the logarithm of a limit is gain * a + offset.
+        row_low, row_high: each knob's bounds on its axis, (3, S, 1).
     """
 
     def __init__(self, slices: SliceSet, nice_scope: NiceScope = "group") -> None:
@@ -86,17 +88,17 @@ class KnobDecoder:
         axes = np.asarray([CPU_AXIS_PER_THREAD_MCPU, EGRESS_AXIS_MBPS], np.float32)[:, :, None, None]
         axis_low, axis_high = np.minimum(axes[:, 0] * unit, low), np.maximum(axes[:, 1] * unit, self._high)
         # a in [-1, NONE_ABOVE] -> log(axis_low) .. log(axis_high)
-        self._log_gain = (np.log(axis_high) - np.log(axis_low)) / np.float32(1.0 + NONE_ABOVE)
-        self._log_offset = np.log(axis_low) + self._log_gain
+        self.log_gain = (np.log(axis_high) - np.log(axis_low)) / np.float32(1.0 + NONE_ABOVE)
+        self.log_offset = np.log(axis_low) + self.log_gain
         # The bounds on the axes, (3, S, 1).
-        self._row_low, self._row_high = (
+        self.row_low, self.row_high = (
             self._rows(limits, slices.bound("nice", side)) for side, limits in enumerate((low, self._high))
         )
 
     def _rows(self, limits: FloatArray, nice: FloatArray) -> FloatArray:
         """Positions (3, S, L) on the axes of finite limits (2, S, L) and nice (S, L)."""
         # Rounding must not push an upper bound over to "none", nor a lower one off the axis.
-        axis = np.clip((np.log(limits) - self._log_offset) / self._log_gain, -1.0, NONE_ABOVE)
+        axis = np.clip((np.log(limits) - self.log_offset) / self.log_gain, -1.0, NONE_ABOVE)
         return np.stack([axis[0], nice / NICE_AXIS, axis[1]]).astype(np.float32)
 
     def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
@@ -113,11 +115,19 @@ class KnobDecoder:
                 f"action: shape {tuple(np.shape(action))}; accepted: {self._action_shape} or a batch of it"
             )
         rows = table.transpose(2, 1, 0).copy()
-        limits = np.empty((2, *rows.shape[1:]), np.float32)
-        nice = np.empty(rows.shape[1:], np.float32)
-        if not _decode(rows, self._row_low, self._row_high, self._log_gain, self._log_offset, limits, nice):
+        if not math.isfinite(np.add.reduce(rows, axis=None)):
             raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
+        limit_rows, nice_row = rows[::2], rows[1]
+        none = limit_rows > NONE_ABOVE
+        rows.clip(self.row_low, self.row_high, out=rows)
+        np.copyto(limit_rows, INFINITY, where=none)
+        limits = limit_rows * self.log_gain
+        limits += self.log_offset
         np.exp(limits, out=limits)
+        np.minimum(limit_rows, ONE, out=limit_rows)
+        nice = nice_row * NICE_AXIS
+        np.rint(nice, out=nice)
+        np.divide(nice, NICE_AXIS, out=nice_row)
         return Knobs(limits[0], nice, limits[1], self.nice_scope), rows
 
     def encode(self, knobs: Knobs) -> FloatArray:
@@ -125,43 +135,9 @@ class KnobDecoder:
         limits = np.stack([knobs.cpu_limit_mcpu, knobs.egress_mbps])
         none = ~np.isfinite(limits) | (limits <= 0)
         rows = self._rows(np.where(none, self._high, limits), knobs.nice)
-        rows = np.clip(rows, self._row_low, self._row_high)
+        rows = np.clip(rows, self.row_low, self.row_high)
         rows[::2] = np.where(none, ONE, rows[::2])
         return rows
-
-
-@njit(cache=True, error_model="numpy")
-def _decode(
-    rows: np.ndarray,
-    row_low: np.ndarray,
-    row_high: np.ndarray,
-    log_gain: np.ndarray,
-    log_offset: np.ndarray,
-    log_limits: np.ndarray,
-    nice: np.ndarray,
-) -> bool:
-    """Logarithms of the limits, and nice; ``rows`` become what is decoded. False if one is not a number."""
-    _, num_slices, lanes = rows.shape
-    total = ZERO
-    for s in range(num_slices):
-        for knob in (LIMIT, EGRESS):
-            which, low, high = knob // 2, row_low[knob, s, 0], row_high[knob, s, 0]
-            gain, offset = log_gain[which, s, 0], log_offset[which, s, 0]
-            row, log_limit = rows[knob, s], log_limits[which, s]
-            for lane in range(lanes):
-                value = row[lane]
-                total += value * ZERO
-                within = min(max(value, low), high)
-                log_limit[lane] = INFINITY if value > NONE_ABOVE else within * gain + offset
-                row[lane] = ONE if value > NONE_ABOVE else within
-        low, high = row_low[NICE, s, 0], row_high[NICE, s, 0]
-        row, nice_row = rows[NICE, s], nice[s]
-        for lane in range(lanes):
-            total += row[lane] * ZERO
-            level = np.rint(min(max(row[lane], low), high) * NICE_AXIS)
-            nice_row[lane] = level
-            row[lane] = level / NICE_AXIS
-    return total == ZERO  # NaN and infinities times zero are NaN
 
 
 class ObservationEncoder:
@@ -174,12 +150,21 @@ class ObservationEncoder:
     def __init__(self, context: Context) -> None:
         promises = context.promises
         num_slices, lanes = promises.weight.shape
-        reference, full = np.asarray([TELEMETRY_SCALE[field] for field in SLICE_FIELDS]).T
-        self._inverse_scale = np.stack([1.0 / reference, 1.0 / np.log1p(full / reference)]).astype(np.float32)
+        shape = (_T, num_slices, lanes)
+        scale = np.asarray([TELEMETRY_SCALE[f] for f in SLICE_FIELDS], np.float64)[:, :, None, None]
+        # Operands of full shape: NumPy has fast loops for them, not for all operations with a scalar.
+        self._inverse_reference = np.broadcast_to(1.0 / scale[:, 0], shape).astype(np.float32)
+        self._inverse_span = np.broadcast_to(1.0 / np.log1p(scale[:, 1] / scale[:, 0]), shape).astype(np.float32)
+        self._zeros, self._ones = np.zeros(shape, np.float32), np.ones(shape, np.float32)
         # Rows of a multiple of 512 bytes would share few lines of the cache when they are transposed: pad them.
         width = lanes if lanes % 128 else lanes + 16
         self._features = np.zeros((NUM_FEATURES, num_slices, width), np.float32)[..., :lanes]
-        static, context_rows = self._features[_STATIC], self._features[_CONTEXT]
+        self._measured = self._features[:_T]
+        self._knobs = self._features[_KNOBS]
+        self._node = self._features[_NODE]
+        static = self._features[_STATIC]
+        context_rows = self._features[_CONTEXT]
+        self._active = static[3]
         static[0] = scaled("carried_mbps", promises.committed_mbps)
         static[1] = scaled("delay_p99_us", promises.delay_bound_us)
         static[2] = promises.weight / promises.weight.max(axis=0)
@@ -192,39 +177,18 @@ class ObservationEncoder:
 
         Figures that are not numbers are read as zero: an observation is always finite.
         """
-        _encode(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, self._inverse_scale, self._features)
+        measured = self._measured
+        np.multiply(telemetry.slices, self._inverse_reference, out=measured)
+        np.fmax(measured, self._zeros, out=measured)
+        np.add(measured, ONE, out=measured)
+        np.log(measured, out=measured)  # log1p is not vectorised; what it would add is below float32's resolution
+        np.multiply(measured, self._inverse_span, out=measured)
+        np.minimum(measured, self._ones, out=measured)
+        self._knobs[:] = knob_rows
+        np.fmax(telemetry.node[:, None], ZERO, out=self._node)
+        np.minimum(self._node, ONE, out=self._node)
+        self._active[:] = telemetry.valid
         return self._features.transpose(2, 1, 0).copy()
-
-
-@njit(cache=True, error_model="numpy")
-def _encode(
-    measured: np.ndarray,
-    node: np.ndarray,
-    valid: np.ndarray,
-    knob_rows: np.ndarray,
-    inverse_scale: np.ndarray,
-    features: np.ndarray,
-) -> None:
-    """Fill in what changes from one period to the next, one call instead of NumPy's ten."""
-    num_slices, lanes = valid.shape
-    for s in range(num_slices):
-        for field in range(len(measured)):
-            inverse_reference, inverse_span = inverse_scale[0, field], inverse_scale[1, field]
-            values, encoded = measured[field, s], features[field, s]
-            for lane in range(lanes):
-                value = values[lane] * inverse_reference
-                # 1 + x instead of log1p: what that would add is below float32's resolution.
-                value = natural_log(ONE + (max(ZERO, value))) * inverse_span
-                encoded[lane] = min(ONE, value)
-        for knob in range(NUM_KNOBS):
-            features[_KNOBS_AT + knob, s] = knob_rows[knob, s]
-        for lane in range(lanes):
-            features[_ACTIVE_AT, s, lane] = ONE if valid[s, lane] else ZERO
-        for field in range(len(node)):
-            values, encoded = node[field], features[_NODE_AT + field, s]
-            for lane in range(lanes):
-                value = max(ZERO, values[lane])
-                encoded[lane] = min(ONE, value)
 
 
 def scaled(field: str, value: FloatArray) -> FloatArray:

@@ -13,7 +13,6 @@ from pydantic import ConfigDict, Field
 from ..configs import load
 from .backend import Context
 from .knobs import Knobs
-from .logarithm import natural_log
 from .promises import RATE_TOLERANCE
 from .slices import FloatArray
 from .telemetry import Telemetry
@@ -89,10 +88,27 @@ class RewardModel:
 ZERO, HALF, ONE, MILLI = np.float32(0), np.float32(0.5), np.float32(1), np.float32(1e-3)
 KEPT, RATE, DELAY = np.float32(KEPT_SHARE), np.float32(RATE_SHARE), np.float32(DELAY_SHARE)
 PER_FULL_SCALE = np.float32(1.0 / math.log1p(DELAY_FULL_SCALE_MS))
+SQRT_2, LN_2, TWO = np.float32(math.sqrt(2.0)), np.float32(math.log(2.0)), np.float32(2.0)
+THIRD, FIFTH, SEVENTH = np.float32(1 / 3), np.float32(1 / 5), np.float32(1 / 7)
+MANTISSA, ONE_BITS, EXPONENT_AT = np.int32(0x7FFFFF), np.int32(0x3F800000), np.int32(23)
 SHARE, COMMITTED, BOUND, THREADS, OTHERS = range(5)
 # Working rows: the terms in the order of `TERMS`, what two of them are ratios to, and the reward.
 SLA, CARRIED, DELAYED, HELD, CHURN, OTHERS_OFFERED, COULD_HOLD, REWARD = range(8)
 LANE_CHUNK = 64
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def natural_log(x: float | np.float32) -> np.float32:
+    """ln(x) of a positive finite float32, to its precision; the C library's is a call per number, this is SIMD code."""
+    bits = np.float32(x).view(np.int32)
+    exponent = np.float32((bits - ONE_BITS) >> EXPONENT_AT)
+    mantissa = np.int32((bits & MANTISSA) | ONE_BITS).view(np.float32)
+    exponent += ONE if mantissa > SQRT_2 else ZERO
+    mantissa *= HALF if mantissa > SQRT_2 else ONE
+    # ln m = 2 artanh((m - 1) / (m + 1)), of which |argument| < 0.172 here.
+    ratio = (mantissa - ONE) / (mantissa + ONE)
+    square = ratio * ratio
+    return exponent * LN_2 + TWO * ratio * (ONE + square * (THIRD + square * (FIFTH + square * SEVENTH)))
 
 
 @njit(cache=True, error_model="numpy")

@@ -48,15 +48,17 @@ ASKED = {
     "carried_mbps": "carried_mbps",
     "cpu_use_mcpu": "cpu_use_mcpu",
 }
+# Columns that `NodeShares` adds: what is asked for, needed and needed by those that outrank a slice; then the part of
+# the need that is left room for (by CPUs as used, and by all), limits (for either part, the need, the whole promise)
+# and worth (share of the weight, and that for each CPU).
 NUM_SHARES = len(ASKED) + 4
-NUM_GRANTED = 8
-NUM_INPUTS = NUM_FEATURES + NUM_SHARES + NUM_GRANTED
+NUM_INPUTS = NUM_FEATURES + NUM_SHARES + 2 + 4 + 2
 RANK_SQUARINGS = 3  # how sharply ranks are told apart: two that differ by a tenth count 0.32 and 0.68
 MAX_SHARE = 2.0
 MAX_PER_CPU = 1e3
 LEAST_NEED = 0.05
-LIMIT_AXIS_MCPU = CPU_AXIS_PER_THREAD_MCPU
-LIMIT_AXIS = math.log(LIMIT_AXIS_MCPU[1] / LIMIT_AXIS_MCPU[0])
+LEAST_LIMIT_MCPU = CPU_AXIS_PER_THREAD_MCPU[0]
+LIMIT_AXIS = math.log(CPU_AXIS_PER_THREAD_MCPU[1] / LEAST_LIMIT_MCPU)
 # Below this utilisation, or use in Mbit/s or CPUs, a capacity is taken from what the node is said to have.
 IDLE, NOTHING, TINY = 0.05, 1e-3, 1e-6
 HALF = 0.5
@@ -65,11 +67,15 @@ HALF = 0.5
 CLIPPED_GAIN = (1.0, 1.0, 1.25)
 SQUASHED_GAIN = (1.0, 1.0, 1.0)
 INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
-MAX_INITIAL_TANH = 0.98
+MAX_TANH = 0.98
 RELATIVE = (0.0, 1.0, 0.0)  # knobs of which only the differences between slices matter: nice
-# The column of `NodeShares` from which limits may start: the CPU for the part of each need that all CPUs have room for.
-GRANTED_LIMIT = NUM_FEATURES + NUM_SHARES + 3
-START_ABOVE = 0.15  # of the axis: a third more
+# The column of `NodeShares` around which limits may stay: the CPU for the part of each need that all CPUs have room for.
+GRANTED_LIMIT = NUM_FEATURES + NUM_SHARES + 2 + 1
+# The last column of `NodeShares`; four times the weight for as much CPU is 0.2 there, and about ten levels of nice.
+WORTH_PER_CPU = NUM_INPUTS - 1
+FIRST_NICE = -3.0
+# Actions around it: within a factor of 1.7 of that CPU, at first a quarter more.
+WITHIN, START_ABOVE = 0.25, 0.1
 # Share of the budget after which exploration has shrunk to its final deviation.
 SHRUNK_AT = 0.6
 
@@ -84,8 +90,11 @@ class NetworkConfig:
     Attributes:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
-        start: the CPU limits that training starts from: ``generous``, close to none, or ``needed``, a little above what
-            the greedy order of `NodeShares` would give each slice for its promise.
+        limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay within a factor
+            (`WITHIN`) of what the greedy order of `NodeShares` gives each slice for its promise: what is learned is the
+            residual (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
+        nice: training starts from the same for all slices, or ``ranked``, by how much weight each CPU brings that a
+            slice's promise takes (`FIRST_NICE`).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
             action's scale. PPO's shrinks geometrically from the first to the second; SAC learns its own from the first.
     """
@@ -93,7 +102,8 @@ class NetworkConfig:
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     width: Annotated[int, Field(ge=8, le=1024)] = 64
     attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
-    start: Literal["generous", "needed"] = "generous"
+    limits: Literal["free", "needed"] = "free"
+    nice: Literal["equal", "ranked"] = "equal"
     initial_std: tuple[Deviation, Deviation, Deviation] = (0.25, 0.2, 0.2)
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
 
@@ -175,7 +185,7 @@ class NodeShares(nn.Module):
             granted.append((1.0 - missing.amax(-1)).clamp(min=0.0))
         cpu = needed[..., 1]
         limits = torch.stack([*(part * cpu for part in granted), cpu, promised_cpu], -1) * capacity[..., 3:]
-        axis = ((limits / LIMIT_AXIS_MCPU[0]).clamp(min=1.0).log() / LIMIT_AXIS).clamp(max=1.0)
+        axis = ((limits / LEAST_LIMIT_MCPU).clamp(min=1.0).log() / LIMIT_AXIS).clamp(max=1.0)
         weight = weight / weight.sum(1, keepdim=True).clamp(min=TINY)
         per_cpu = weight / (promised_cpu * cpus.unsqueeze(-1)).clamp(min=NOTHING)
         worth = torch.stack([weight, per_cpu.clamp(1.0 / MAX_PER_CPU, MAX_PER_CPU).log() / math.log(MAX_PER_CPU)], -1)
@@ -266,7 +276,7 @@ class SliceHead(nn.Module):
 
 
 def _initial_bias(gains: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(math.atanh(min(mean / gain, MAX_INITIAL_TANH)) for mean, gain in zip(INITIAL_MEAN, gains, strict=True))
+    return tuple(math.atanh(min(mean / gain, MAX_TANH)) for mean, gain in zip(INITIAL_MEAN, gains, strict=True))
 
 
 class ActionHead(nn.Module):
@@ -285,11 +295,13 @@ class ActionHead(nn.Module):
         self.head = SliceHead(network.width, NUM_KNOBS, 0.01, _initial_bias(gains))
         self.direct = nn.Linear(NUM_INPUTS, NUM_KNOBS, bias=False)
         nn.init.zeros_(self.direct.weight)
-        if network.start == "needed":
-            # tanh is nearly the identity in the middle of the axis.
+        self.limits_as_needed = network.limits == "needed"
+        if self.limits_as_needed:
             with torch.no_grad():
-                self.direct.weight[0, GRANTED_LIMIT] = 1.0 + float(NONE_ABOVE)
-                self.head.out.bias[0] = START_ABOVE - 1.0
+                self.head.out.bias[0] = math.atanh(START_ABOVE / WITHIN)
+        if network.nice == "ranked":
+            with torch.no_grad():
+                self.direct.weight[1, WORTH_PER_CPU] = FIRST_NICE
         self.register_buffer("gain", torch.tensor(gains))
         self.register_buffer("relative", torch.tensor(RELATIVE), persistent=False)
 
@@ -297,7 +309,12 @@ class ActionHead(nn.Module):
         """What tanh is taken of."""
         wanted, mask = self.head(hidden, context) + self.direct(rows[..., :NUM_INPUTS]), present(rows)
         mean = (wanted * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
-        return wanted - self.relative * mean
+        wanted = wanted - self.relative * mean
+        if not self.limits_as_needed:
+            return wanted
+        needed = (1.0 + float(NONE_ABOVE)) * rows[..., GRANTED_LIMIT : GRANTED_LIMIT + 1] - 1.0
+        limit = (needed + WITHIN * torch.tanh(wanted[..., :1])).clamp(-MAX_TANH, MAX_TANH)
+        return torch.cat([HALF * ((1.0 + limit) / (1.0 - limit)).log(), wanted[..., 1:]], -1)  # artanh
 
     def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """From the rows (B, S, D + 16), their features (B, S, W) and context (B, C)."""

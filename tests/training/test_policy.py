@@ -152,10 +152,10 @@ def test_an_untrained_policy_is_generous(kind: type[PpoPolicy] | type[SacPolicy]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_untrained_policy_may_start_from_what_promises_need(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
+def test_limits_may_stay_close_to_what_promises_need(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
     torch.manual_seed(0)
     scenario = Scenario.from_yaml("testbed-promises")
-    policy = kind(observation_space(5), action_space(5), lambda _: 1e-3, network=NetworkConfig(start="needed"))
+    policy = kind(observation_space(5), action_space(5), lambda _: 1e-3, network=NetworkConfig(limits="needed"))
     loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(scenario)), RewardWeights.from_yaml())
     table = torch.from_numpy(loop.reset(0))
     for _ in range(300):

@@ -1,0 +1,103 @@
+"""`ObservationEncoder` and `KnobDecoder` for one lane, compiled: between them they are some thirty NumPy calls."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ..env.encoding import (
+    FEATURES,
+    KNOB_FEATURES,
+    NICE_AXIS,
+    NODE_FEATURES,
+    NONE_ABOVE,
+    NUM_KNOBS,
+    TELEMETRY_SCALE,
+    KnobDecoder,
+    ObservationEncoder,
+)
+from ..env.knobs import Knobs
+from ..env.slices import FloatArray
+from ..env.telemetry import SLICE_FIELDS, Telemetry
+
+_KNOBS_AT, _NODE_AT, _ACTIVE = (
+    FEATURES.index(name) for name in (KNOB_FEATURES[0], NODE_FEATURES[0], "active")
+)
+_ZERO, _ONE, _NONE_ABOVE, _NICE_AXIS = (np.float32(value) for value in (0.0, 1.0, NONE_ABOVE, NICE_AXIS))
+
+
+class CompiledCodec:
+    """What encoder and decoder do, to float32's precision, for one lane.
+
+    Args:
+        encoder: of the run.
+        decoder: for the same slices.
+    """
+
+    def __init__(self, encoder: ObservationEncoder, decoder: KnobDecoder) -> None:
+        num_slices = len(decoder.slices)
+        self._nice_scope = decoder.nice_scope
+        reference, full = np.asarray([TELEMETRY_SCALE[field] for field in SLICE_FIELDS]).T
+        self._scale = np.stack([1.0 / reference, 1.0 / np.log1p(full / reference)], axis=1)
+        # What is fixed for a run is in the table from the start.
+        self._table = encoder.encode(Telemetry.empty(num_slices), np.zeros((NUM_KNOBS, num_slices, 1), np.float32))
+        self._axes = np.stack([*decoder.row_low, *decoder.row_high, *decoder.log_gain, *decoder.log_offset])[..., 0]
+        self._axes = np.ascontiguousarray(self._axes, np.float32)
+
+    def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
+        """The table (1, S, D); the next call overwrites it."""
+        _encode(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, self._scale, self._table)
+        return self._table
+
+    def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
+        """Knobs for an action (1, S, 3), and what the decoder's ``encode`` would say of them; raises ValueError."""
+        num_slices = action.shape[1]
+        rows, knobs = np.empty((2, NUM_KNOBS, num_slices, 1), np.float32)
+        if not _decode(action, self._axes, rows, knobs):
+            raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
+        return Knobs(knobs[0], knobs[1], knobs[2], self._nice_scope), rows
+
+
+@njit(cache=True, error_model="numpy")
+def _encode(
+    measured: np.ndarray,
+    node: np.ndarray,
+    valid: np.ndarray,
+    knob_rows: np.ndarray,
+    scale: np.ndarray,
+    table: np.ndarray,
+) -> None:
+    for s in range(len(valid)):
+        row = table[0, s]
+        for field in range(len(scale)):
+            value = measured[field, s, 0]
+            position = math.log1p(value * scale[field, 0]) * scale[field, 1] if value > _ZERO else 0.0
+            row[field] = min(position, 1.0)
+        for knob in range(len(knob_rows)):
+            row[_KNOBS_AT + knob] = knob_rows[knob, s, 0]
+        row[_ACTIVE] = valid[s, 0]
+        for field in range(len(node)):
+            value = node[field, 0]
+            row[_NODE_AT + field] = min(value, _ONE) if value > _ZERO else _ZERO
+
+
+@njit(cache=True, error_model="numpy")
+def _decode(action: np.ndarray, axes: np.ndarray, rows: np.ndarray, knobs: np.ndarray) -> bool:
+    """``axes`` (10, S): lowest and highest row of each knob, gain of both limits' axes, their offset."""
+    for s in range(action.shape[1]):
+        for knob in range(NUM_KNOBS):
+            value = action[0, s, knob]
+            if not math.isfinite(value):
+                return False
+            within = min(max(value, axes[knob, s]), axes[NUM_KNOBS + knob, s])
+            if knob == 1:
+                level = np.float32(np.rint(within * _NICE_AXIS))
+                knobs[knob, s, 0], rows[knob, s, 0] = level, level / _NICE_AXIS
+            elif value > _NONE_ABOVE:
+                knobs[knob, s, 0], rows[knob, s, 0] = np.inf, _ONE
+            else:
+                gain, offset = axes[2 * NUM_KNOBS + knob // 2, s], axes[2 * NUM_KNOBS + 2 + knob // 2, s]
+                knobs[knob, s, 0], rows[knob, s, 0] = math.exp(within * gain + offset), within
+    return True
