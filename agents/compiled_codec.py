@@ -22,9 +22,7 @@ from ..env.knobs import Knobs
 from ..env.slices import FloatArray
 from ..env.telemetry import SLICE_FIELDS, Telemetry
 
-_KNOBS_AT, _NODE_AT, _ACTIVE = (
-    FEATURES.index(name) for name in (KNOB_FEATURES[0], NODE_FEATURES[0], "active")
-)
+_KNOBS_AT, _NODE_AT, _ACTIVE = (FEATURES.index(name) for name in (KNOB_FEATURES[0], NODE_FEATURES[0], "active"))
 _ZERO, _ONE, _NONE_ABOVE, _NICE_AXIS = (np.float32(value) for value in (0.0, 1.0, NONE_ABOVE, NICE_AXIS))
 
 

@@ -69,11 +69,11 @@ SQUASHED_GAIN = (1.0, 1.0, 1.0)
 INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
 MAX_TANH = 0.98
 RELATIVE = (0.0, 1.0, 0.0)  # knobs of which only the differences between slices matter: nice
-# The column of `NodeShares` around which limits may stay: the CPU for the part of each need that all CPUs have room for.
+# The column of `NodeShares` that limits stay around: the CPU for the part of each need that all CPUs have room for.
 GRANTED_LIMIT = NUM_FEATURES + NUM_SHARES + 2 + 1
-# The last column of `NodeShares`; four times the weight for as much CPU is 0.2 there, and about ten levels of nice.
+# The last column of `NodeShares`; four times the weight for as much CPU is 0.2 there, and 14 levels of nice.
 WORTH_PER_CPU = NUM_INPUTS - 1
-FIRST_NICE = -3.0
+FIRST_NICE = -5.0
 # Actions around it: within a factor of 1.7 of that CPU, at first a quarter more.
 WITHIN, START_ABOVE = 0.25, 0.1
 # Share of the budget after which exploration has shrunk to its final deviation.
