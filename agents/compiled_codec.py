@@ -18,7 +18,7 @@ from ..env.encoding import (
     KnobDecoder,
     ObservationEncoder,
 )
-from ..env.knobs import Knobs
+from ..env.knobs import Knobs, NiceScope
 from ..env.slices import FloatArray
 from ..env.telemetry import SLICE_FIELDS, Telemetry
 
@@ -36,7 +36,7 @@ class CompiledCodec:
 
     def __init__(self, encoder: ObservationEncoder, decoder: KnobDecoder) -> None:
         num_slices = len(decoder.slices)
-        self._nice_scope = decoder.nice_scope
+        self._nice_scope: NiceScope = decoder.nice_scope
         reference, full = np.asarray([TELEMETRY_SCALE[field] for field in SLICE_FIELDS]).T
         self._scale = np.stack([1.0 / reference, 1.0 / np.log1p(full / reference)], axis=1)
         # What is fixed for a run is in the table from the start.

@@ -68,14 +68,13 @@ CLIPPED_GAIN = (1.0, 1.0, 1.25)
 SQUASHED_GAIN = (1.0, 1.0, 1.0)
 INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
 MAX_TANH = 0.98
-RELATIVE = (0.0, 1.0, 0.0)  # knobs of which only the differences between slices matter: nice
 # The column of `NodeShares` that limits stay around: the CPU for the part of each need that all CPUs have room for.
 GRANTED_LIMIT = NUM_FEATURES + NUM_SHARES + 2 + 1
-# The last column of `NodeShares`; four times the weight for as much CPU is 0.2 there, and 14 levels of nice.
-WORTH_PER_CPU = NUM_INPUTS - 1
-FIRST_NICE = -5.0
 # Actions around it: within a factor of 1.7 of that CPU, at first a quarter more.
-WITHIN, START_ABOVE = 0.25, 0.1
+LIMIT_WITHIN, LIMIT_ABOVE = 0.25, 0.1
+# The last column of `NodeShares`; four times the weight for as much CPU is 0.2 there, and so 14 levels of nice.
+WORTH_PER_CPU = NUM_INPUTS - 1
+NICE_PER_WORTH, NICE_WITHIN = -5.0, 0.4
 # Share of the budget after which exploration has shrunk to its final deviation.
 SHRUNK_AT = 0.6
 
@@ -91,10 +90,10 @@ class NetworkConfig:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
         limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay within a factor
-            (`WITHIN`) of what the greedy order of `NodeShares` gives each slice for its promise: what is learned is the
+            (`LIMIT_WITHIN`) of what the greedy order of `NodeShares` gives each slice for its promise: what is learned is the
             residual (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
-        nice: training starts from the same for all slices, or ``ranked``, by how much weight each CPU brings that a
-            slice's promise takes (`FIRST_NICE`).
+        nice: levels are ``free``, at first the same for all slices, or ``ranked``: close (`NICE_WITHIN`) to an order by
+            how much weight each CPU brings that a slice's promise takes (`NICE_PER_WORTH`).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
             action's scale. PPO's shrinks geometrically from the first to the second; SAC learns its own from the first.
     """
@@ -103,7 +102,7 @@ class NetworkConfig:
     width: Annotated[int, Field(ge=8, le=1024)] = 64
     attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
     limits: Literal["free", "needed"] = "free"
-    nice: Literal["equal", "ranked"] = "equal"
+    nice: Literal["free", "ranked"] = "free"
     initial_std: tuple[Deviation, Deviation, Deviation] = (0.25, 0.2, 0.2)
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
 
@@ -288,7 +287,6 @@ class ActionHead(nn.Module):
     """
 
     gain: Tensor
-    relative: Tensor
 
     def __init__(self, network: NetworkConfig, gains: tuple[float, ...]) -> None:
         super().__init__()
@@ -298,23 +296,22 @@ class ActionHead(nn.Module):
         self.limits_as_needed = network.limits == "needed"
         if self.limits_as_needed:
             with torch.no_grad():
-                self.head.out.bias[0] = math.atanh(START_ABOVE / WITHIN)
-        if network.nice == "ranked":
-            with torch.no_grad():
-                self.direct.weight[1, WORTH_PER_CPU] = FIRST_NICE
+                self.head.out.bias[0] = math.atanh(LIMIT_ABOVE / LIMIT_WITHIN)
+        self.nice_ranked = network.nice == "ranked"
         self.register_buffer("gain", torch.tensor(gains))
-        self.register_buffer("relative", torch.tensor(RELATIVE), persistent=False)
 
     def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """What tanh is taken of."""
         wanted, mask = self.head(hidden, context) + self.direct(rows[..., :NUM_INPUTS]), present(rows)
-        mean = (wanted * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
-        wanted = wanted - self.relative * mean
-        if not self.limits_as_needed:
-            return wanted
-        needed = (1.0 + float(NONE_ABOVE)) * rows[..., GRANTED_LIMIT : GRANTED_LIMIT + 1] - 1.0
-        limit = (needed + WITHIN * torch.tanh(wanted[..., :1])).clamp(-MAX_TANH, MAX_TANH)
-        return torch.cat([HALF * ((1.0 + limit) / (1.0 - limit)).log(), wanted[..., 1:]], -1)  # artanh
+        limit, nice, egress = wanted.split(1, -1)
+        if self.limits_as_needed:
+            needed = (1.0 + float(NONE_ABOVE)) * rows[..., GRANTED_LIMIT : GRANTED_LIMIT + 1] - 1.0
+            limit = (needed + LIMIT_WITHIN * torch.tanh(limit)).clamp(-MAX_TANH, MAX_TANH)
+            limit = HALF * ((1.0 + limit) / (1.0 - limit)).log()  # artanh
+        if self.nice_ranked:
+            nice = NICE_PER_WORTH * rows[..., WORTH_PER_CPU : WORTH_PER_CPU + 1] + NICE_WITHIN * torch.tanh(nice)
+        mean = (nice * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
+        return torch.cat([limit, nice - mean, egress], -1)
 
     def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """From the rows (B, S, D + 16), their features (B, S, W) and context (B, C)."""
