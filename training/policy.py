@@ -90,8 +90,8 @@ class NetworkConfig:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
         limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay within a factor
-            (`LIMIT_WITHIN`) of what the greedy order of `NodeShares` gives each slice for its promise: what is learned is the
-            residual (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
+            (`LIMIT_WITHIN`) of what the greedy order of `NodeShares` gives each slice for its promise: what is learned
+            is the residual (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
         nice: levels are ``free``, at first the same for all slices, or ``ranked``: close (`NICE_WITHIN`) to an order by
             how much weight each CPU brings that a slice's promise takes (`NICE_PER_WORTH`).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the

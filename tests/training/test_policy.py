@@ -168,6 +168,29 @@ def test_limits_may_stay_close_to_what_promises_need(kind: type[PpoPolicy] | typ
     assert np.all(ratio < 2.0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranked_nice_keeps_a_starved_priority_slice_ahead_whatever_was_learned(
+    kind: type[PpoPolicy] | type[SacPolicy],
+) -> None:
+    scenario = Scenario.from_yaml("testbed-contention")
+    loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(scenario)), RewardWeights.from_yaml())
+    none = np.zeros((1, 5, NUM_KNOBS), np.float32)
+    none[..., 0] = none[..., 2] = 1.0
+    none[:, 0, 1] = 1.0  # nice 19 for the slice with most weight
+    loop.reset(0)
+    for _ in range(40):
+        table = torch.from_numpy(loop.step(none)[0])
+    assert loop.telemetry.carried_mbps[0, 0] < 0.5 * loop.telemetry.offered_mbps[0, 0]
+    for seed in range(5):
+        torch.manual_seed(seed)
+        policy = kind(observation_space(5), action_space(5), lambda _: 1e-3, network=NetworkConfig(nice="ranked"))
+        with torch.no_grad():
+            for weights in policy.parameters():
+                weights.add_(torch.randn_like(weights))
+            nice = 20 * policy.deterministic()(table)[0, :, 1]
+        assert nice[0] < nice[1:].min() - 3
+
+
 def test_ppo_likelihood_is_that_of_a_gaussian_over_present_slices() -> None:
     policy = make(PpoPolicy, NETWORKS[0], 3)
     assert isinstance(policy, PpoPolicy)
