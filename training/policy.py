@@ -70,8 +70,9 @@ INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, 
 MAX_TANH = 0.98
 # The column of `NodeShares` that limits stay around: the CPU for the part of each need that all CPUs have room for.
 GRANTED_LIMIT = NUM_FEATURES + NUM_SHARES + 2 + 1
-# Actions around it: within a factor of 1.7 of that CPU, at first a quarter more.
-LIMIT_WITHIN, LIMIT_ABOVE = 0.25, 0.1
+# Actions above it: hardly less than that CPU (a promise counts as kept from 95% of its rate on), up to 1.7 times, at
+# first a quarter more.
+LEAST_ABOVE, MOST_ABOVE, FIRST_ABOVE = -0.02, 0.25, 0.1
 # The last column of `NodeShares`; four times the weight for as much CPU is 0.2 there, and so 14 levels of nice.
 WORTH_PER_CPU = NUM_INPUTS - 1
 NICE_PER_WORTH, NICE_WITHIN = -5.0, 0.4
@@ -89,9 +90,9 @@ class NetworkConfig:
     Attributes:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
-        limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay within a factor
-            (`LIMIT_WITHIN`) of what the greedy order of `NodeShares` gives each slice for its promise: what is learned
-            is the residual (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
+        limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay at or above
+            (`MOST_ABOVE`) what the greedy order of `NodeShares` gives each slice for its promise: what is learned is
+            the residual (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
         nice: levels are ``free``, at first the same for all slices, or ``ranked``: close (`NICE_WITHIN`) to an order by
             how much weight each CPU brings that a slice's promise takes (`NICE_PER_WORTH`).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
@@ -296,7 +297,8 @@ class ActionHead(nn.Module):
         self.limits_as_needed = network.limits == "needed"
         if self.limits_as_needed:
             with torch.no_grad():
-                self.head.out.bias[0] = math.atanh(LIMIT_ABOVE / LIMIT_WITHIN)
+                first = (FIRST_ABOVE - LEAST_ABOVE) / (MOST_ABOVE - LEAST_ABOVE)
+                self.head.out.bias[0] = math.log(first / (1.0 - first))
         self.nice_ranked = network.nice == "ranked"
         self.register_buffer("gain", torch.tensor(gains))
 
@@ -306,7 +308,8 @@ class ActionHead(nn.Module):
         limit, nice, egress = wanted.split(1, -1)
         if self.limits_as_needed:
             needed = (1.0 + float(NONE_ABOVE)) * rows[..., GRANTED_LIMIT : GRANTED_LIMIT + 1] - 1.0
-            limit = (needed + LIMIT_WITHIN * torch.tanh(limit)).clamp(-MAX_TANH, MAX_TANH)
+            above = LEAST_ABOVE + (MOST_ABOVE - LEAST_ABOVE) * torch.sigmoid(limit)
+            limit = (needed + above).clamp(-MAX_TANH, MAX_TANH)
             limit = HALF * ((1.0 + limit) / (1.0 - limit)).log()  # artanh
         if self.nice_ranked:
             nice = NICE_PER_WORTH * rows[..., WORTH_PER_CPU : WORTH_PER_CPU + 1] + NICE_WITHIN * torch.tanh(nice)
