@@ -59,7 +59,7 @@ def upf(
         row = result[name]
         console.print(
             f"  {row['offered_mbps']:7,.0f} Mbit/s: {row['upf_cpus']:.2f} CPUs, lost {row['loss_pct']:.4f}% "
-            f"(at most {row['max_loss_pct']:.4f}%), {row['reordered']} reordered"
+            f"(at most {row['max_loss_pct']:.4f}%), {row['reordered']} reordered, {row['skipped']} never sent"
         )
     console.print(f"PFCP Session Modification: p50 {pfcp['p50_us']:.0f} us, p99 {pfcp['p99_us']:.0f} us")
 
