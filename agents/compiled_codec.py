@@ -57,6 +57,30 @@ class CompiledCodec:
             raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
         return Knobs(knobs[0], knobs[1], knobs[2], self._nice_scope), rows
 
+    def knob_rows(self, knobs: Knobs) -> FloatArray:
+        """What the decoder's ``encode`` says of knobs that it did not decide, (3, S, 1); fresh."""
+        rows = np.empty((NUM_KNOBS, *knobs.nice.shape), np.float32)
+        _encode_knobs(knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps, self._axes, rows)
+        return rows
+
+
+@njit(cache=True, error_model="numpy")
+def _encode_knobs(
+    cpu_limit_mcpu: np.ndarray, nice: np.ndarray, egress_mbps: np.ndarray, axes: np.ndarray, rows: np.ndarray
+) -> None:
+    for s in range(len(nice)):
+        for knob in range(NUM_KNOBS):
+            low, high = axes[knob, s], axes[NUM_KNOBS + knob, s]
+            if knob == 1:
+                rows[knob, s, 0] = min(max(nice[s, 0] / _NICE_AXIS, low), high)
+                continue
+            limit = cpu_limit_mcpu[s, 0] if knob == 0 else egress_mbps[s, 0]
+            if limit > _ZERO and math.isfinite(limit):
+                gain, offset = axes[2 * NUM_KNOBS + knob // 2, s], axes[2 * NUM_KNOBS + 2 + knob // 2, s]
+                rows[knob, s, 0] = min(max((math.log(limit) - offset) / gain, low), high)
+            else:
+                rows[knob, s, 0] = _ONE
+
 
 @njit(cache=True, error_model="numpy")
 def _encode(
@@ -83,7 +107,8 @@ def _encode(
 
 @njit(cache=True, error_model="numpy")
 def _decode(action: np.ndarray, axes: np.ndarray, rows: np.ndarray, knobs: np.ndarray) -> bool:
-    """``axes`` (10, S): lowest and highest row of each knob, gain of both limits' axes, their offset."""
+    """False if an action is not a number. ``axes`` (10, S) here and above: lowest and highest row of each knob, gain of
+    both limits' axes, their offset."""
     for s in range(action.shape[1]):
         for knob in range(NUM_KNOBS):
             value = action[0, s, knob]

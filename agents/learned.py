@@ -84,7 +84,8 @@ class LearnedAgent:
     def prime(self, telemetry: Telemetry) -> None:
         """Decide and forget it: brings code and data into caches shortly before a decision is due."""
         if self._decided is not None:
-            self._decide(telemetry, self._decided[1])
+            knobs, rows = self._decided
+            self._decide(telemetry, rows if self._codec is None else self._codec.knob_rows(knobs))
 
     def _decide(self, telemetry: Telemetry, rows: FloatArray) -> tuple[Knobs, FloatArray]:
         """Knobs, and what `KnobDecoder.encode` would say of them."""
@@ -104,7 +105,8 @@ class LearnedAgent:
         if self._decided is not None and knobs is self._decided[0]:
             return self._decided[1]
         if self._encoded is None or knobs is not self._encoded[0]:
-            self._encoded = knobs, self._decoder.encode(knobs)
+            rows = self._decoder.encode(knobs) if self._codec is None else self._codec.knob_rows(knobs)
+            self._encoded = knobs, rows
         return self._encoded[1]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 from slicepilot.agents.compiled_codec import CompiledCodec
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import NUM_KNOBS, KnobDecoder, ObservationEncoder
+from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
@@ -42,10 +43,22 @@ def test_it_encodes_and_decodes_alike(
         np.testing.assert_allclose(getattr(knobs, name), getattr(reference, name), rtol=1e-6, err_msg=name)
     assert knobs.nice_scope == reference.nice_scope
     np.testing.assert_allclose(rows, reference_rows, atol=1e-6)
+    np.testing.assert_allclose(codec.knob_rows(knobs), decoder.encode(knobs), atol=2e-6)
     telemetry = Telemetry(measured, node, np.zeros(1, np.float32), valid)
     with np.errstate(over="ignore", invalid="ignore"):
         expected = encoder.encode(telemetry, rows)
     np.testing.assert_allclose(codec.encode(telemetry, rows), expected, atol=1e-6)
+
+
+@given(
+    limit=st.sampled_from([0.0, 1.0, 49.0, 50.0, 333.0, 1000.0, 5000.0, np.inf]),
+    nice=st.integers(-25, 25),
+    egress=st.sampled_from([0.0, 0.5, 1.0, 75.0, 1e4, 1e6, np.inf]),
+)
+def test_knobs_that_somebody_else_set_are_encoded_alike(limit: float, nice: int, egress: float) -> None:
+    _, decoder, codec = parts()
+    knobs = Knobs(*(np.full((S, 1), value, np.float32) for value in (limit, nice, egress)))
+    np.testing.assert_allclose(codec.knob_rows(knobs), decoder.encode(knobs), atol=2e-6)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
