@@ -70,8 +70,7 @@ INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, 
 MAX_TANH = 0.98
 # The column of `NodeShares` that limits stay around: the CPU for the part of each need that all CPUs have room for.
 GRANTED_LIMIT = NUM_FEATURES + NUM_SHARES + 2 + 1
-# Actions above it: hardly less than that CPU (a promise counts as kept from 95% of its rate on), up to 1.7 times, at
-# first a quarter more.
+# Actions above it: from hardly less than that CPU to 1.7 times, at first a quarter more.
 LEAST_ABOVE, MOST_ABOVE, FIRST_ABOVE = -0.02, 0.25, 0.1
 # The last column of `NodeShares`; four times the weight for as much CPU is 0.2 there, and so 14 levels of nice.
 WORTH_PER_CPU = NUM_INPUTS - 1

@@ -57,7 +57,8 @@ def test_it_encodes_and_decodes_alike(
 )
 def test_knobs_that_somebody_else_set_are_encoded_alike(limit: float, nice: int, egress: float) -> None:
     _, decoder, codec = parts()
-    knobs = Knobs(*(np.full((S, 1), value, np.float32) for value in (limit, nice, egress)))
+    limits, levels, rates = (np.full((S, 1), value, np.float32) for value in (limit, nice, egress))
+    knobs = Knobs(limits, levels, rates)
     np.testing.assert_allclose(codec.knob_rows(knobs), decoder.encode(knobs), atol=2e-6)
 
 

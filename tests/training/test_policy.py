@@ -177,7 +177,7 @@ def test_ranked_nice_keeps_a_starved_priority_slice_ahead_whatever_was_learned(
     none = np.zeros((1, 5, NUM_KNOBS), np.float32)
     none[..., 0] = none[..., 2] = 1.0
     none[:, 0, 1] = 1.0  # nice 19 for the slice with most weight
-    loop.reset(0)
+    table = torch.from_numpy(loop.reset(0))
     for _ in range(40):
         table = torch.from_numpy(loop.step(none)[0])
     assert loop.telemetry.carried_mbps[0, 0] < 0.5 * loop.telemetry.offered_mbps[0, 0]
