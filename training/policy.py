@@ -89,9 +89,10 @@ class NetworkConfig:
     Attributes:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
-        limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay at or above
-            (`MOST_ABOVE`) what the greedy order of `NodeShares` gives each slice for its promise: what is learned is
-            the residual (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
+        limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay between what
+            the greedy order of `NodeShares` gives each slice for its promise and 1.7 times as much (`LEAST_ABOVE`,
+            `MOST_ABOVE`): what is learned is the residual (Johannink et al. 2019, "Residual Reinforcement Learning for
+            Robot Control").
         nice: levels are ``free``, at first the same for all slices, or ``ranked``: close (`NICE_WITHIN`) to an order by
             how much weight each CPU brings that a slice's promise takes (`NICE_PER_WORTH`).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the

@@ -203,7 +203,7 @@ class MixtureEpisodes:
         vary("access_mbps", np.where(rng.random(lanes) < 0.5, arrays.access_mbps, 1e5))
         vary("access_cv", arrays.access_cv * rng.uniform(0.0, 1.0, lanes))
         vary("cpu_cv", arrays.cpu_cv * rng.uniform(0.2, 1.0, lanes))
-        if mix.wake_factor[0] < mix.wake_factor[1]:
+        if mix.wake_factor != (1.0, 1.0):
             vary("wake_wait_ms", arrays.wake_wait_ms * _log_uniform(rng, mix.wake_factor, lanes), fixed=nominal)
         if mix.edge_share:
             edge = rng.random(lanes) < mix.edge_share

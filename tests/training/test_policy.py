@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABOVE, NUM_FEATURES, NUM_KNOBS
+from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABOVE, NUM_FEATURES, NUM_KNOBS, KnobDecoder
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.vector_env import ControlLoop, action_space, observation_space
 from slicepilot.training.export import random_observations
-from slicepilot.training.policy import ACTIVE, HELD, NetworkConfig, NodeShares, PpoPolicy, SacPolicy
+from slicepilot.training.policy import ACTIVE, GRANTED_LIMIT, HELD, NetworkConfig, NodeShares, PpoPolicy, SacPolicy
 from slicepilot.training.sb3_vec_env import NO_CONTROL
 
 NETWORKS = [NetworkConfig(width=16), NetworkConfig(width=16, attention_heads=2)]
@@ -152,7 +152,7 @@ def test_an_untrained_policy_is_generous(kind: type[PpoPolicy] | type[SacPolicy]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_limits_may_stay_close_to_what_promises_need(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
+def test_limits_as_needed_start_close_to_what_promises_need(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
     torch.manual_seed(0)
     scenario = Scenario.from_yaml("testbed-promises")
     policy = kind(observation_space(5), action_space(5), lambda _: 1e-3, network=NetworkConfig(limits="needed"))
@@ -166,6 +166,27 @@ def test_limits_may_stay_close_to_what_promises_need(kind: type[PpoPolicy] | typ
     ratio = loop.knobs.cpu_limit_mcpu / np.maximum(need, 100.0)  # the least that a CFS period of 10 ms allows
     assert np.all(ratio > 0.99)
     assert np.all(ratio < 2.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_limits_as_needed_stay_close_whatever_was_learned(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
+    loop = ControlLoop(
+        SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("testbed-promises"))), RewardWeights.from_yaml()
+    )
+    table = torch.from_numpy(loop.reset(0))
+    need = NodeShares()(table)[0, :, GRANTED_LIMIT].double()  # position between 20 and 1000 mCPU
+    need_mcpu = 20 * torch.exp(need * math.log(50))
+    for seed in range(5):
+        torch.manual_seed(seed)
+        policy = kind(observation_space(5), action_space(5), lambda _: 1e-3, network=NetworkConfig(limits="needed"))
+        with torch.no_grad():
+            for weights in policy.parameters():
+                weights.add_(torch.randn_like(weights))
+            action = policy.deterministic()(table).numpy()
+        limit_mcpu = KnobDecoder(loop.backend.slices).decode(action)[0].cpu_limit_mcpu[:, 0]
+        ratio = torch.from_numpy(limit_mcpu) / need_mcpu.clamp(min=50.0)  # the slices' own bound
+        assert ratio.min() > 0.95
+        assert ratio.max() < 1.7
 
 
 @pytest.mark.parametrize("kind", KINDS)
