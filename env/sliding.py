@@ -37,9 +37,9 @@ class SlidingView:
         self.passes = longest == 1
         self._past = np.zeros((longest, len(_MEANS), num_slices, lanes), np.float32)
         self._past_node = np.zeros((longest, len(NODE_FIELDS), lanes), np.float32)
-        # In double precision sums of float32 neither drift nor leave a rest behind.
         self._past_p99 = np.zeros((longest, num_slices, lanes), np.float32)
         self._longest_p99 = np.zeros((num_slices, lanes), np.float32)
+        # In double precision sums of float32 neither drift nor leave a rest behind.
         self._sums = np.zeros((len(_MEANS), num_slices, lanes))
         self._node_sums = np.zeros((len(NODE_FIELDS), lanes))
         self._slices = np.zeros((len(SLICE_FIELDS), num_slices, lanes), np.float32)

@@ -14,7 +14,8 @@ import torch
 from ..agents.bundle import INPUT_NAME, OUTPUT_NAME, Agreement
 from ..env.encoding import NUM_FEATURES
 from ..env.slices import FloatArray
-from .policy import ACTIVE, DeterministicPolicy
+from .node_shares import ACTIVE
+from .policy import DeterministicPolicy
 
 OPSET = 18  # the first that the exporter emits without conversion; onnxruntime 1.14 and later read it
 SLICE_COUNTS = (2, 5, 64)

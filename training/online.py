@@ -33,7 +33,8 @@ from .averaging import PolicyAverage
 from .checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from .config import TrainingConfig
 from .export import check_agreement, to_onnx
-from .policy import NodeShares, PpoPolicy, SacPolicy, as_table
+from .node_shares import NodeShares
+from .policy import PpoPolicy, SacPolicy, as_table
 from .sb3_vec_env import ReturnScaler, SliceVecEnv
 from .tracking import Tracker, git_revision, versions
 

@@ -13,7 +13,8 @@ from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.vector_env import ControlLoop, action_space, observation_space
 from slicepilot.training.export import random_observations
-from slicepilot.training.policy import ACTIVE, GRANTED_LIMIT, HELD, NetworkConfig, NodeShares, PpoPolicy, SacPolicy
+from slicepilot.training.node_shares import ACTIVE, GRANTED_LIMIT, NodeShares
+from slicepilot.training.policy import HELD, NetworkConfig, PpoPolicy, SacPolicy
 from slicepilot.training.sb3_vec_env import NO_CONTROL
 
 NETWORKS = [NetworkConfig(width=16), NetworkConfig(width=16, attention_heads=2)]
