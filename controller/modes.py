@@ -1,0 +1,39 @@
+"""What becomes of decisions."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Mode(enum.IntEnum):
+    """``SHADOW`` writes nothing, ``CANARY`` acts on named slices, ``LIVE`` on all."""
+
+    SHADOW = 0
+    LIVE = 1
+    CANARY = 2
+
+    @property
+    def label(self) -> str:
+        """As on the command line."""
+        return self.name.lower()
+
+
+MODES = {mode.label: mode for mode in Mode}
+
+
+class Level(enum.IntEnum):
+    """How far the guard trusts what it sees and is told.
+
+    ``NORMAL``: the policy's wishes inside the envelope. ``HOLD``: the knobs stay. ``SAFE``: the declared safe setting
+    until things have been well for a while. ``LATCHED``: the same until an operator resumes.
+    """
+
+    NORMAL = 0
+    HOLD = 1
+    SAFE = 2
+    LATCHED = 3
+
+    @property
+    def label(self) -> str:
+        """As metrics and people see it."""
+        return self.name.lower()

@@ -1,0 +1,100 @@
+"""Why the guard let something other than the policy's wish through, by name; counted, recorded and exported by it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+class Severity(enum.IntEnum):
+    """How much an intervention says about a policy or a node.
+
+    ``INFO``: the envelope shaped a sound decision. ``WARNING``: a decision or a measurement that should not be.
+    ``SEVERE``: the guard took over.
+    """
+
+    INFO = 0
+    WARNING = 1
+    SEVERE = 2
+
+
+class Reason(enum.IntEnum):
+    """One bit each in a tick's masks, per slice or for the node."""
+
+    HYSTERESIS = 0
+    DWELL = 1
+    SLEW = 2
+    BUDGET = 3
+    FLOOR = 4
+    NOT_ACTING = 5
+    OUT_OF_RANGE = 6
+    OSCILLATION = 7
+    SLICE_MISSING = 8
+    FOREIGN_CHANGE = 9
+    NOT_A_NUMBER = 10
+    TELEMETRY_MISSING = 11
+    TELEMETRY_STALE = 12
+    TELEMETRY_FROZEN = 13
+    TELEMETRY_IMPLAUSIBLE = 14
+    OVERRUN = 15
+    SLA_FLOOR = 16
+    POLICY_ERROR = 17
+    SAFE_SETTING = 18
+    PAUSED = 19
+    ORDERED_SAFE = 20
+
+    @property
+    def label(self) -> str:
+        """As metrics, records and people see it: ``sla_floor``."""
+        return self.name.lower()
+
+    @property
+    def bit(self) -> int:
+        """Its place in a mask."""
+        return 1 << self
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a reason stands for."""
+
+    severity: Severity
+    text: str
+
+
+MEANINGS: dict[Reason, Meaning] = {
+    Reason.HYSTERESIS: Meaning(Severity.INFO, "too small a change: the knob holds"),
+    Reason.DWELL: Meaning(Severity.INFO, "changed a moment ago: the knob holds"),
+    Reason.SLEW: Meaning(Severity.INFO, "moved as far as one step may go"),
+    Reason.BUDGET: Meaning(Severity.INFO, "CPU limits scaled to the node's budget"),
+    Reason.FLOOR: Meaning(Severity.INFO, "raised to the slice's floor, or another slice lowered for it"),
+    Reason.NOT_ACTING: Meaning(Severity.INFO, "this mode does not act on the slice"),
+    Reason.OUT_OF_RANGE: Meaning(Severity.WARNING, "outside the declared bounds: the knob holds"),
+    Reason.OSCILLATION: Meaning(Severity.WARNING, "the knob flipped too often: frozen at its safe value"),
+    Reason.SLICE_MISSING: Meaning(Severity.WARNING, "the slice is not measured: its knobs hold, then go to safe"),
+    Reason.FOREIGN_CHANGE: Meaning(Severity.WARNING, "somebody else has set the knob: theirs holds"),
+    Reason.NOT_A_NUMBER: Meaning(Severity.SEVERE, "a decision without a number: the knobs hold"),
+    Reason.TELEMETRY_MISSING: Meaning(Severity.WARNING, "no slice is measured: hold, then safe"),
+    Reason.TELEMETRY_STALE: Meaning(Severity.WARNING, "measurements too old: hold, then safe"),
+    Reason.TELEMETRY_FROZEN: Meaning(Severity.WARNING, "measurements that do not change: hold, then safe"),
+    Reason.TELEMETRY_IMPLAUSIBLE: Meaning(Severity.WARNING, "measurements that cannot be: hold, then safe"),
+    Reason.OVERRUN: Meaning(Severity.SEVERE, "too many late decisions: safe"),
+    Reason.SLA_FLOOR: Meaning(Severity.SEVERE, "a slice below its service floor for too long: safe"),
+    Reason.POLICY_ERROR: Meaning(Severity.SEVERE, "the policy failed: hold, then safe"),
+    Reason.SAFE_SETTING: Meaning(Severity.INFO, "the declared safe setting is in force"),
+    Reason.PAUSED: Meaning(Severity.INFO, "paused: the knobs hold"),
+    Reason.ORDERED_SAFE: Meaning(Severity.INFO, "an operator asked for the safe setting"),
+}
+
+
+def names(mask: int) -> list[str]:
+    """Labels of a mask's reasons, in order."""
+    return [reason.label for reason in reasons_in(mask)]
+
+
+def reasons_in(mask: int) -> Iterator[Reason]:
+    """The reasons of a mask."""
+    for reason in Reason:
+        if mask & reason.bit:
+            yield reason

@@ -1,0 +1,356 @@
+"""The last ticks of a running controller in a file that other processes map: one writer, any number of readers.
+
+The loop writes a record of fixed size after each tick, without a system call or a lock, and knows of no reader: a
+reader that is slow, stopped or gone costs it nothing. Everything else that an operator wants (metrics, records on disk,
+status, logs) is done by readers in processes of their own.
+
+The file begins with `HEADER`; then come two JSON documents (what is fixed for a run, and notes that change about once a
+second), the delay histograms, and the records. A record is whole when its ``sequence`` is that of the tick it stands
+for, read before and after; a document or histogram when its generation is even and did not change while it was read.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs import ConfigError
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray
+from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from ..telemetry.layout import BUCKETS
+
+MAGIC, VERSION = b"SPTICKS\0", 1
+HEADER = struct.Struct("=8sIIIIQQQQQQ")
+"""magic, version, slices, slots, record size, offset of records, written records, beat (CLOCK_MONOTONIC ns),
+generations of description, notes, delays."""
+_WRITTEN_AT, _BEAT_AT, _DESCRIPTION_AT, _NOTES_AT, _DELAYS_AT = 32, 40, 48, 56, 64
+PAGE = 4096
+DOCUMENT_BYTES = 1 << 18
+DEFAULT_SLOTS = 4096
+KNOB_FIELDS = ("cpu_limit_mcpu", "nice", "egress_mbps")
+STAGES_NS = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
+
+# Flags of a record.
+LATE, UNUSABLE, APPLY_ERROR, PAUSED, SHADOW = 1, 2, 4, 8, 16
+
+
+def record_dtype(num_slices: int) -> np.dtype[Any]:
+    """One tick.
+
+    ``sequence`` is the tick's number + 1; ``time_ns`` CLOCK_REALTIME and ``monotonic_ns`` CLOCK_MONOTONIC at its start;
+    ``wanted``, ``allowed`` and ``applied`` are knobs in the order of `KNOB_FIELDS`: what the policy asked for, what the
+    guard let through, and what the receipt says holds (in shadow: what others have set). Masks are of
+    `slicepilot.controller.reasons`, ``description`` the generation of the run's description it was decided under.
+    """
+    s = num_slices
+    return np.dtype(
+        [
+            ("sequence", "u8"),
+            ("time_ns", "i8"),
+            ("monotonic_ns", "i8"),
+            ("description", "u4"),
+            ("mode", "u1"),
+            ("level", "u1"),
+            ("flags", "u2"),
+            ("node_reasons", "u4"),
+            ("missed", "u4"),
+            *((stage, "u4") for stage in STAGES_NS),
+            ("age_s", "f4"),
+            ("slices", "f4", (len(SLICE_FIELDS), s)),
+            ("node", "f4", len(NODE_FIELDS)),
+            ("wanted", "f4", (len(KNOB_FIELDS), s)),
+            ("allowed", "f4", (len(KNOB_FIELDS), s)),
+            ("applied", "f4", (len(KNOB_FIELDS), s)),
+            ("reasons", "u4", s),
+            ("valid", "u1", (s + 7) // 8 * 8),
+        ],
+        align=True,
+    )
+
+
+_HEAD = struct.Struct("=qqIBBHIIIIIIIf")  # after sequence, up to age_s
+
+
+@dataclass(slots=True)
+class Tick:
+    """The scalars of a record, filled by the loop and reused; units as in `record_dtype`."""
+
+    time_ns: int = 0
+    monotonic_ns: int = 0
+    mode: int = 0
+    level: int = 0
+    flags: int = 0
+    node_reasons: int = 0
+    missed: int = 0
+    wakeup_ns: int = 0
+    observe_ns: int = 0
+    infer_ns: int = 0
+    guard_ns: int = 0
+    apply_ns: int = 0
+
+
+class _Layout:
+    """Where things are in the file."""
+
+    def __init__(self, num_slices: int, slots: int) -> None:
+        self.dtype = record_dtype(num_slices)
+        self.description = PAGE
+        self.notes = self.description + DOCUMENT_BYTES
+        self.delays = self.notes + DOCUMENT_BYTES
+        size = 8 * num_slices * BUCKETS
+        self.records = self.delays + (size + PAGE - 1) // PAGE * PAGE
+        self.size = self.records + slots * self.dtype.itemsize
+
+
+class TickRing:
+    """The writing side.
+
+    Args:
+        path: made anew; a reader of an older file of that name keeps the older one.
+        num_slices: of every record.
+        slots: records kept.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, path: Path, num_slices: int, slots: int = DEFAULT_SLOTS) -> None:
+        self.path, self.num_slices, self.slots = path, num_slices, slots
+        layout = _Layout(num_slices, slots)
+        staging = path.with_name(f".{path.name}.{os.getpid()}")
+        descriptor = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            os.posix_fallocate(descriptor, 0, layout.size)
+            self._memory = mmap.mmap(descriptor, layout.size)
+        finally:
+            os.close(descriptor)
+        self._layout = layout
+        head = (MAGIC, VERSION, num_slices, slots, layout.dtype.itemsize, layout.records, 0, time.monotonic_ns())
+        HEADER.pack_into(self._memory, 0, *head, 0, 0, 0)
+        self._records: npt.NDArray[Any] = np.frombuffer(self._memory, layout.dtype, slots, layout.records)
+        self._delays = np.frombuffer(self._memory, np.uint64, num_slices * BUCKETS, layout.delays).reshape(
+            num_slices, BUCKETS
+        )
+        # Plain views of the records' parts: writing a row of a two-dimensional array is NumPy's cheapest store.
+        flat = np.frombuffer(self._memory, np.uint8, slots * layout.dtype.itemsize, layout.records)
+        table = flat.reshape(slots, layout.dtype.itemsize)
+        self._floats, self._masks, self._valid = _views(table, layout.dtype)
+        self._head_at = layout.dtype.fields["time_ns"][1]  # type: ignore[index]
+        self._written = 0
+        self._description = 0
+        staging.replace(path)
+
+    @property
+    def written(self) -> int:
+        """Records so far."""
+        return self._written
+
+    def describe(self, description: dict[str, Any]) -> None:
+        """Replace the run's description (JSON); records from now on refer to it."""
+        self._description = self._document(_DESCRIPTION_AT, self._layout.description, description)
+
+    def note(self, notes: dict[str, Any]) -> None:
+        """Replace the notes (JSON)."""
+        self._document(_NOTES_AT, self._layout.notes, notes)
+
+    def delays(self, counts: npt.NDArray[np.uint32]) -> None:
+        """Replace the delay histograms, packets since the probe's start by bucket (S, BUCKETS)."""
+        generation = self._begin(_DELAYS_AT)
+        self._delays[:] = counts
+        struct.pack_into("=Q", self._memory, _DELAYS_AT, generation + 1)
+
+    def beat(self) -> None:
+        """A sign of life without a tick."""
+        struct.pack_into("=Q", self._memory, _BEAT_AT, time.monotonic_ns())
+
+    def write(
+        self, tick: Tick, telemetry: Telemetry, wanted: Knobs, allowed: Knobs, applied: Knobs, reasons: npt.NDArray[Any]
+    ) -> None:
+        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` uint32 (S,). Allocates no record."""
+        written = self._written
+        slot = written % self.slots
+        at = self._layout.records + slot * self._layout.dtype.itemsize
+        struct.pack_into("=Q", self._memory, at, 0)
+        _HEAD.pack_into(
+            self._memory,
+            at + self._head_at,
+            tick.time_ns,
+            tick.monotonic_ns,
+            self._description,
+            tick.mode,
+            tick.level,
+            tick.flags,
+            tick.node_reasons,
+            tick.missed,
+            tick.wakeup_ns,
+            tick.observe_ns,
+            tick.infer_ns,
+            tick.guard_ns,
+            tick.apply_ns,
+            telemetry.age_s.item(),
+        )
+        s = self.num_slices
+        row, end = self._floats[slot], len(SLICE_FIELDS) * s
+        row[:end] = telemetry.slices.ravel()
+        row[end : end + 2] = telemetry.node.ravel()
+        at_knobs = end + 2
+        for knobs in (wanted, allowed, applied):
+            for values in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps):
+                row[at_knobs : at_knobs + s] = values.ravel()
+                at_knobs += s
+        self._masks[slot] = reasons
+        self._valid[slot, :s] = telemetry.valid.ravel()
+        self._written = written = written + 1
+        struct.pack_into("=Q", self._memory, at, written)
+        struct.pack_into("=QQ", self._memory, _WRITTEN_AT, written, tick.monotonic_ns)
+
+    def close(self) -> None:
+        """Remove the file; readers keep what they have mapped."""
+        self.path.unlink(missing_ok=True)
+
+    def _begin(self, at: int) -> int:
+        generation: int = struct.unpack_from("=Q", self._memory, at)[0] + 1
+        struct.pack_into("=Q", self._memory, at, generation)
+        return generation
+
+    def _document(self, generation_at: int, at: int, value: dict[str, Any]) -> int:
+        text = json.dumps(value, separators=(",", ":")).encode()
+        if len(text) + 4 > DOCUMENT_BYTES:
+            raise ValueError(f"document of {len(text)} bytes; accepted: at most {DOCUMENT_BYTES - 4}")
+        generation = self._begin(generation_at) + 1
+        struct.pack_into("=I", self._memory, at, len(text))
+        self._memory[at + 4 : at + 4 + len(text)] = text
+        struct.pack_into("=Q", self._memory, generation_at, generation)
+        return generation
+
+
+def _views(table: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> tuple[FloatArray, Any, Any]:
+    fields: Any = dtype.fields
+    first, masks, valid = fields["slices"][1], fields["reasons"][1], fields["valid"][1]
+    end = masks + fields["reasons"][0].itemsize
+    return (
+        table[:, first:masks].view(np.float32),
+        table[:, masks:end].view(np.uint32),
+        table[:, valid : valid + fields["valid"][0].itemsize].view(np.bool_),
+    )
+
+
+class TickReader:
+    """The reading side, read-only.
+
+    Args:
+        path: of a `TickRing`.
+
+    Raises:
+        ConfigError: no such file (no controller runs there), or one of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no controller runs there; accepted: the folder of a running one") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; accepted: a user who may read it") from error
+        try:
+            stat = os.fstat(descriptor)
+            size, self._identity = stat.st_size, (stat.st_dev, stat.st_ino)
+            if size < PAGE:
+                raise ConfigError(f"{path}: not a tick ring; accepted: a file that a controller has made")
+            self._memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        magic, version, self.num_slices, self.slots, item, records, *_ = HEADER.unpack_from(self._memory, 0)
+        layout = self._layout = _Layout(self.num_slices, self.slots)
+        if magic != MAGIC or version != VERSION or item != layout.dtype.itemsize or size < layout.size:
+            raise ConfigError(f"{path}: tick ring version {version}; accepted: {VERSION}, of this program")
+        self._records: npt.NDArray[Any] = np.frombuffer(self._memory, layout.dtype, self.slots, records)
+        self._read = 0
+        self.lost = 0
+
+    @property
+    def written(self) -> int:
+        """Records written so far."""
+        return int(struct.unpack_from("=Q", self._memory, _WRITTEN_AT)[0])
+
+    @property
+    def beat_ns(self) -> int:
+        """CLOCK_MONOTONIC of the writer's last sign of life."""
+        return int(struct.unpack_from("=Q", self._memory, _BEAT_AT)[0])
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another ring, or none, has its path now: the writer has ended or was replaced."""
+        try:
+            now = self.path.stat()
+        except OSError:
+            return True
+        return (now.st_dev, now.st_ino) != self._identity
+
+    def description(self) -> tuple[int, dict[str, Any]]:
+        """What is fixed for the run, with its generation."""
+        return self._document(_DESCRIPTION_AT, self._layout.description)
+
+    def notes(self) -> dict[str, Any]:
+        """What changes about once a second."""
+        return self._document(_NOTES_AT, self._layout.notes)[1]
+
+    def delays(self) -> npt.NDArray[np.uint64]:
+        """Packets since the probe's start by delay, (S, BUCKETS); a copy."""
+        shape = self.num_slices, BUCKETS
+        while True:
+            before = self._generation(_DELAYS_AT)
+            values = np.frombuffer(self._memory, np.uint64, shape[0] * shape[1], self._layout.delays)
+            counts = values.reshape(shape).copy()
+            if before % 2 == 0 and before == self._generation(_DELAYS_AT):
+                return counts
+
+    def new(self) -> npt.NDArray[Any]:
+        """Records since the last call, oldest first; a copy. Those overwritten before are counted in `lost`."""
+        written = self.written
+        first = max(self._read, written - self.slots)
+        records = self._copy(first, written)
+        self.lost += written - self._read - len(records)
+        self._read = written
+        return records
+
+    def last(self, count: int) -> npt.NDArray[Any]:
+        """The newest records, at most ``count``, oldest first; a copy."""
+        written = self.written
+        return self._copy(max(0, written - min(count, self.slots)), written)
+
+    def close(self) -> None:
+        """Unmap."""
+        del self._records
+        self._memory.close()
+
+    def _copy(self, first: int, end: int) -> npt.NDArray[Any]:
+        """Records [first, end) without those that were overwritten meanwhile."""
+        sequence = np.arange(first, end, dtype=np.uint64)
+        copied = self._records[(sequence % self.slots).astype(np.int64)]
+        # What is overwritten while it is copied has another sequence now, or will have lost it by the next look.
+        whole = copied["sequence"] == sequence + 1
+        whole &= sequence + self.slots >= self.written
+        return copied[whole]
+
+    def _generation(self, at: int) -> int:
+        return int(struct.unpack_from("=Q", self._memory, at)[0])
+
+    def _document(self, generation_at: int, at: int) -> tuple[int, dict[str, Any]]:
+        while True:
+            before = self._generation(generation_at)
+            (length,) = struct.unpack_from("=I", self._memory, at)
+            text = bytes(self._memory[at + 4 : at + 4 + min(length, DOCUMENT_BYTES)])
+            if before % 2 == 0 and before == self._generation(generation_at):
+                return before, json.loads(text) if before else {}
