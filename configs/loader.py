@@ -6,10 +6,12 @@ outside input comes in.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -80,8 +82,29 @@ def validate(kind: type[T], raw: Any, source: str) -> T:
         shown = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
-            message = "unknown field"
+            message = f"unknown field; {_nearest(kind, first['loc'])}"
         raise ConfigError(f"{source}: {field} = {shown}: {message}") from error
+
+
+def _nearest(kind: Any, where: tuple[int | str, ...]) -> str:
+    """What is accepted instead of an unknown field: the nearest names, then all."""
+    for part in where[:-1]:
+        kind = _part(kind, part)
+    names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+    near = difflib.get_close_matches(str(where[-1]), names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}accepted: {', '.join(names) or 'none'}"
+
+
+def _part(kind: Any, part: int | str) -> Any:
+    """Type of a field of a dataclass, or of an item of a container; of a union, the member that has parts."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
+        kind = hints.get(str(part), Any)
+    elif get_origin(kind) in {list, tuple, dict}:
+        kind = next((argument for argument in reversed(get_args(kind)) if argument is not Ellipsis), Any)
+    members = get_args(kind) if get_origin(kind) in {Union, UnionType} else ()
+    return next((one for one in members if dataclasses.is_dataclass(one) or get_origin(one)), kind)
 
 
 def load(kind: str, name_or_path: str | Path, as_type: type[T]) -> T:
