@@ -1,85 +1,206 @@
-"""The last word before the kernel: knobs inside their declared bounds, or the ones that hold."""
+"""The last word before the kernel: whatever a policy says, what reaches an actuator lies inside the declared envelope.
+
+`Guard` is a thin shell. Its rules are in `guard_config`, and four small kernels go by them: `guard_telemetry` (can the
+measurement be believed?), `guard_watch` (does the policy go on?), `guard_moves` (how far may a knob go?) and
+`guard_node` (does it fit together?).
+"""
 
 from __future__ import annotations
 
-import math
+from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from ..env.knobs import Knobs
-from ..env.slices import NICE_MAX, NICE_MIN, FloatArray, SliceSet
+from ..env.backend import Context
+from ..env.knobs import Knobs, NiceScope
+from ..env.slices import FloatArray, SliceSet
+from ..env.telemetry import SLICE_FIELDS, Telemetry
+from . import guard_layout as at
+from .guard_config import GuardConfig
+from .guard_rules import Rules
+from .guard_work import Work, never_compile_again
+from .modes import Level
+from .reasons import Reason
 
-# A knob at its bound comes back from a policy's logarithmic axis within this share of it.
-ROUNDING = 1e-5
+_LEVELS = tuple(Level)
 
 
-class Bounds:
-    """Keeps each slice's knobs inside `KnobBounds`; "none" always is (and 0 of an egress rate, which paces nothing).
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the guard says to a tick.
 
     Attributes:
-        clamped, held: how often knobs were moved to a bound, and how often what holds was kept instead.
+        allowed: what goes to the actuator: the very object that was wanted when nothing was changed, the object that
+            holds when all of it stays, or fresh arrays.
+        reasons: uint32 (S,), masks of `Reason` by slice; a view that holds until the guard is asked again.
+        node_reasons: the mask for the node.
+        level: how far the guard trusts what it sees and is told. From `Level.SAFE` on ``allowed`` has to be applied
+            even if the decision is late.
     """
 
-    def __init__(self, slices: SliceSet) -> None:
-        nice = np.asarray([[s.bounds.nice for s in slices.slices]], np.float32).clip(NICE_MIN, NICE_MAX)[0]
-        self._low, self._high = (
-            (slices.bound("cpu_limit_mcpu", side), nice[:, side, None], slices.bound("egress_mbps", side))
-            for side in (0, 1)
-        )
-        self._ranges = [
-            [(one - ROUNDING * abs(one), other + ROUNDING * abs(other)) for one, other in zip(*ends, strict=True)]
-            for ends in zip(map(_plain, self._low), map(_plain, self._high), strict=True)
-        ]
-        self.clamped = 0
-        self.held = 0
+    allowed: Knobs
+    reasons: npt.NDArray[np.uint32]
+    node_reasons: int
+    level: Level
 
-    def check(self, wanted: Knobs, held: Knobs) -> Knobs:
-        """``wanted`` itself if it is inside, a copy moved to the nearest bounds, or ``held`` if it has no number there.
 
-        All arrays (S, 1).
+class Guard:
+    """Judges one live node's decisions, one after the other.
+
+    What leaves `judge` is, knob by knob, inside the slice's bounds and above its floors, or what holds already, or the
+    declared safe value; in levels SAFE and LATCHED it is the safe setting exactly.
+
+    While the policy acts, a slice that is measured stays below its service floor (`SlaFloor`) for at most
+    ``sla_floor.window_s + patience_s``, each rounded up to whole control periods, and one period more; then the safe
+    setting is asked for. Bad measurements lead there after ``telemetry.hold_s`` and at most one period.
+
+    Args:
+        config: the envelope.
+        slices: order of all arrays.
+        context: of a live node: one lane.
+        nice_scope: of the policy. Knobs of another scope are refused as a failure of the policy.
+        request_mcpu: CPU requests (S,) that the pods are deployed with, from which their weights follow; none takes
+            those of the slice set.
+
+    Raises:
+        ConfigError: rules that name an unknown slice, or that contradict each other or the node.
+    """
+
+    def __init__(
+        self,
+        config: GuardConfig,
+        slices: SliceSet,
+        context: Context,
+        nice_scope: NiceScope = "group",
+        request_mcpu: FloatArray | None = None,
+    ) -> None:
+        self.config, self.level = config, Level.NORMAL
+        self._scope: NiceScope = nice_scope
+        self._rules = Rules.of(config, slices, context, nice_scope, request_mcpu)
+        num_slices = len(slices)
+        self._shape = (num_slices, 1)
+        self._measured = (len(SLICE_FIELDS), num_slices, 1)
+        self._work, self._rehearsal = (Work(self._rules, num_slices) for _ in range(2))
+        self._memory = self._work.memory
+        self._overruns = deque[int](maxlen=config.overruns.most + 1)
+        self._overrun_window_ns = round(1e9 * config.overruns.window_s)
+        none = Knobs.none(num_slices, nice_scope=nice_scope)
+        # Compiled, or taken from the cache, before the first tick; never in one.
+        self.rehearse(Telemetry.empty(num_slices), none, none)
+        never_compile_again()
+
+    def judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int) -> Verdict:
+        """What may go to the actuator now.
+
+        Args:
+            telemetry: of this tick, not averaged; one lane.
+            wanted: the policy's decision, (S, 1); None: it has failed.
+            held: the knobs that hold, (S, 1).
+            now_ns: of a clock that does not go back.
+
+        Raises:
+            ValueError: telemetry or held knobs of another shape.
         """
-        return wanted if self.allows(wanted) else self._clamp(wanted, held)
+        verdict = self._judge(telemetry, wanted, held, now_ns, self._work)
+        self.level = verdict.level
+        return verdict
 
-    def allows(self, knobs: Knobs) -> bool:
-        """Whether knobs are inside."""
-        limits, nices, rates = self._ranges
-        return (
-            _inside(knobs.cpu_limit_mcpu, limits, (math.inf,))
-            and _inside(knobs.egress_mbps, rates, (math.inf, 0.0))
-            and _whole_inside(knobs.nice, nices)
-        )
+    def rehearse(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
+        """Go through the motions of `judge` on a copy of what the guard remembers."""
+        self._rehearsal.memory.take(self._memory)
+        now_ns = self._memory.node[at.BEFORE].item() + 1
+        self._judge(telemetry, wanted, held, now_ns, self._rehearsal)
 
-    def _clamp(self, wanted: Knobs, held: Knobs) -> Knobs:
-        values = (wanted.cpu_limit_mcpu, wanted.nice, wanted.egress_mbps)
-        if any(np.isnan(value).any() for value in values) or not np.isfinite(wanted.nice).all():
-            self.held += 1
-            return held
-        limit, nice, rate = (
-            np.where(value == np.inf, value, value.clip(low, high))
-            for value, low, high in zip(values, self._low, self._high, strict=True)
-        )
-        rate = np.where(wanted.egress_mbps == 0, wanted.egress_mbps, rate)
-        self.clamped += 1
-        return Knobs(limit, np.rint(nice), rate, wanted.nice_scope)
+    def overran(self, now_ns: int) -> None:
+        """A decision came too late and was not applied. Under the safe setting that counts for nothing."""
+        if self.level >= Level.SAFE:
+            return
+        self._overruns.append(now_ns)
+        if len(self._overruns) == self._overruns.maxlen and now_ns - self._overruns[0] < self._overrun_window_ns:
+            self._overruns.clear()
+            self._memory.node[at.OVERRAN] = 1
 
+    def pause(self) -> None:
+        """The operator's order that knobs stay as they are, unless it has to be the safe setting."""
+        self._memory.node[at.PAUSED] = 1
 
-def _plain(values: FloatArray) -> list[float]:
-    """Python's numbers: for a few slices they are faster than arrays."""
-    numbers: list[float] = values.ravel().tolist()
-    return numbers
+    def order_safe(self) -> None:
+        """The operator's order of the safe setting."""
+        self._memory.node[at.ORDERED_SAFE] = 1
 
+    def resume(self) -> None:
+        """End pause, ordered safe setting and latch, with the trips that led to it; all else goes its way."""
+        node = self._memory.node
+        node[[at.PAUSED, at.ORDERED_SAFE]] = 0
+        if node[at.LATCHED]:
+            node[[at.LATCHED, at.TRIPS, at.BY_OVERRUN]] = 0
+            node[at.SAFE_UNTIL] = at.NEVER_NS
+            self._memory.service[at.TRIPPED] = 0
 
-def _inside(values: FloatArray, ranges: list[tuple[float, float]], none: tuple[float, ...]) -> bool:
-    """Whether every value is in its range or means "none"."""
-    for value, (low, high) in zip(_plain(values), ranges, strict=True):  # noqa: SIM110 (a generator costs on this path)
-        if not (low <= value <= high or value in none):
-            return False
-    return True
+    def follow(self, previous: Guard) -> None:
+        """Take over from the guard of another configuration on the same slices: orders, trips and what is frozen stand,
+        and what has gone on for a while goes on. Services are averaged, and reasons counted, anew."""
+        old, new = previous._memory, self._memory
+        np.copyto(new.node, old.node)
+        np.copyto(new.conditions, old.conditions)
+        np.copyto(new.knob_times, old.knob_times)
+        np.copyto(new.knob_values, old.knob_values)
+        new.service[at.TRIPPED] = old.service[at.TRIPPED]
+        new.node[[at.TICKS, at.SAME_TICKS]] = 0
+        new.knob_times[at.REVERSAL] = 0
+        self.level = previous.level
 
+    @property
+    def acting(self) -> bool:
+        """Whether decisions reach the node. If not (shadow), a starved slice is not the policy's fault: no trips."""
+        return bool(self._memory.node[at.ACTING])
 
-def _whole_inside(values: FloatArray, ranges: list[tuple[float, float]]) -> bool:
-    """Whether every value is a whole number in its range."""
-    for value, (low, high) in zip(_plain(values), ranges, strict=True):
-        if not (low <= value <= high and value.is_integer()):
-            return False
-    return True
+    @acting.setter
+    def acting(self, value: bool) -> None:
+        self._memory.node[at.ACTING] = value
+
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` is in force."""
+        return bool(self._memory.node[at.PAUSED])
+
+    @property
+    def ordered_safe(self) -> bool:
+        """Whether `order_safe` is in force."""
+        return bool(self._memory.node[at.ORDERED_SAFE])
+
+    @property
+    def trips(self) -> int:
+        """Trips in a row (see `Safe`)."""
+        return self._memory.node[at.TRIPS].item()
+
+    @property
+    def counts(self) -> dict[tuple[Reason, int], int]:
+        """Ticks in which a reason was given, by reason and index of the slice (-1: the node); without zeros."""
+        table = self._memory.counts
+        num_slices = self._shape[0]
+        return {
+            (Reason(row), column if column < num_slices else -1): table[row, column].item()
+            for row, column in np.argwhere(table).tolist()
+        }
+
+    def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> Verdict:
+        if telemetry.slices.shape != self._measured or telemetry.valid.shape != self._shape or not self._fits(held):
+            raise ValueError(f"guard: telemetry or held knobs of another shape; accepted: {self._shape} by slice")
+        failed = wanted is None or wanted.nice_scope != self._scope or not self._fits(wanted)
+        wish = held if failed or wanted is None else wanted
+        out = np.empty((at.KNOBS, *self._shape), np.float32)
+        outcome, node_reasons, level = work.run(telemetry, wish, held, failed, now_ns, out)
+        if outcome == at.AS_WANTED:
+            allowed = wish
+        elif outcome == at.AS_HELD:
+            allowed = held
+        else:
+            allowed = Knobs(out[at.LIMIT], out[at.NICE], out[at.EGRESS], self._scope)
+        return Verdict(allowed, work.reasons, node_reasons, _LEVELS[level])
+
+    def _fits(self, knobs: Knobs) -> bool:
+        shape = self._shape
+        return knobs.cpu_limit_mcpu.shape == shape and knobs.nice.shape == shape and knobs.egress_mbps.shape == shape

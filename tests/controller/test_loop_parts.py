@@ -9,19 +9,14 @@ import signal
 import threading
 import time
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.controller.guard import ROUNDING, Bounds
 from slicepilot.controller.realtime import no_collections, on_time
 from slicepilot.controller.signals import StopRequest
 from slicepilot.controller.ticks import AbsoluteTicks
 from slicepilot.controller.timing import MAX_BITS, SUB_BITS, DurationHistogram
-from slicepilot.env.encoding import KnobDecoder
-from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import SliceSet
 
 # -- histogram ---------------------------------------------------------------------------------------------------
 
@@ -135,64 +130,3 @@ def test_scheduling_class_and_collector_come_back() -> None:
         else:
             assert (inside, str(chosen)) == (before[0], f"unchanged ({chosen.reason})")
     assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()) == before
-
-
-# -- guard -------------------------------------------------------------------------------------------------------
-
-SLICES = SliceSet.from_yaml("five-video")
-VALUES = st.one_of(st.floats(width=32), st.sampled_from([0.0, math.inf, -math.inf, math.nan]))
-COLUMN = st.lists(VALUES, min_size=5, max_size=5).map(lambda rows: np.asarray(rows, np.float32)[:, None])
-
-
-@given(COLUMN, COLUMN, COLUMN)
-def test_whatever_is_asked_for_knobs_stay_inside_their_bounds(
-    limit: np.ndarray, nice: np.ndarray, rate: np.ndarray
-) -> None:
-    held = Knobs.none(5)
-    guard = Bounds(SLICES)
-    allowed = guard.check(Knobs(limit, nice, rate), held)
-    for values, name in ((allowed.cpu_limit_mcpu, "cpu_limit_mcpu"), (allowed.egress_mbps, "egress_mbps")):
-        none = np.isposinf(values) | ((values == 0) & (name == "egress_mbps"))
-        low, high = SLICES.bound(name, 0) * (1 - ROUNDING), SLICES.bound(name, 1) * (1 + ROUNDING)
-        assert ((values >= low) & (values <= high) | none).all()
-    assert (allowed.nice == np.rint(allowed.nice)).all()
-    assert ((allowed.nice >= SLICES.bound("nice", 0)) & (allowed.nice <= SLICES.bound("nice", 1))).all()
-    numbers = not any(np.isnan(values).any() for values in (limit, nice, rate)) and np.isfinite(nice).all()
-    assert (allowed is held) == (not numbers)
-    assert guard.held == (not numbers)
-
-
-def uniform(limit: float, nice: float, rate: float) -> Knobs:
-    limits, nices, rates = (np.full((5, 1), value, np.float32) for value in (limit, nice, rate))
-    return Knobs(limits, nices, rates)
-
-
-def test_what_is_inside_passes_unchanged() -> None:
-    guard = Bounds(SLICES)
-    for limit, rate in ((500.0, 100.0), (math.inf, math.inf), (50.0, 0.0)):
-        wanted = uniform(limit, 3, rate)
-        assert guard.check(wanted, Knobs.none(5)) is wanted
-    assert (guard.clamped, guard.held) == (0, 0)
-
-
-def test_what_a_decoder_puts_at_a_bound_is_inside() -> None:
-    guard, decoder = Bounds(SLICES), KnobDecoder(SLICES)
-    for end in (-1.0, 0.9):
-        wanted, _ = decoder.decode(np.full((5, 3), end, np.float32))
-        assert guard.check(wanted, Knobs.none(5)) is wanted
-
-
-def test_what_is_outside_moves_to_the_nearest_bound() -> None:
-    guard = Bounds(SLICES)
-    wanted = uniform(5000, -20, 1)
-    allowed = guard.check(wanted, Knobs.none(5))
-    assert (allowed.cpu_limit_mcpu == 1000).all()
-    assert (allowed.nice == -10).all()
-    assert (allowed.egress_mbps == 5).all()
-    assert guard.clamped == 1
-
-
-def test_a_nice_that_is_not_whole_is_rounded() -> None:
-    none = Knobs.none(5)
-    wanted = Knobs(none.cpu_limit_mcpu, np.full((5, 1), 2.4, np.float32), none.egress_mbps)
-    assert (Bounds(SLICES).check(wanted, none).nice == 2).all()
