@@ -13,14 +13,15 @@ from pathlib import Path
 
 from ..telemetry.errors import ProbeError
 from ..telemetry.libbpf import BpfObject
-from ..telemetry.tc import Filter, add_clsact, add_filter, filters, remove_clsact, remove_filter
-from .egress import UNPACED_BYTES_PER_S, EgressConfig, bytes_per_s, mbps
+from ..telemetry.tc import add_clsact, add_filter
+from .edt_filters import FILTER_NAME, edt_filters, remove_edt_filters
+from .egress import UNPACED_BYTES_PER_S, EgressConfig, bytes_per_s, mbps, words
 from .kernel_file import ActuatorError
 from .qdisc import RootQdisc
 from .rtnetlink import RouteSocket
 
 PROGRAM = Path(__file__).parent / "bpf" / "edt.bpf.o"
-FILTER_NAME, FILTER_PRIORITY, FILTER_HANDLE = "slicepilot-edt", 0x51CE, 1
+FILTER_PRIORITY, FILTER_HANDLE = 0x51CE, 1
 RATE = struct.Struct("=Q")  # struct edt in bpf/edt.bpf.c: bytes_per_s, last_ns, dropped
 LAST_NS_AT, DROPPED_AT = 8, 16
 
@@ -65,8 +66,32 @@ class EdtRate:
 
     def read(self) -> float:
         """The rate the program uses; inf where nothing is paced."""
-        rate = self._stamps.rate()
+        rate = 0 if self.deviation() else self._stamps.rate()
         return mbps(rate or UNPACED_BYTES_PER_S)
+
+    def deviation(self) -> str | None:
+        """Whether somebody else has taken program or qdisc off; None where both are there."""
+        there = {"program": self._stamps.attached(), "sch_fq": self._qdisc.present()}
+        missing = [what for what, is_there in there.items() if not is_there]
+        if missing:
+            self._qdisc.require_device()
+        return f"no {' and no '.join(missing)} in place of {words(self._bytes_per_s)}" if missing else None
+
+    def adopt(self) -> float:
+        """Without program or qdisc nothing is paced."""
+        if self.deviation() is not None:
+            self._bytes_per_s = UNPACED_BYTES_PER_S
+        return mbps(self._bytes_per_s)
+
+    def reassert(self) -> float:
+        """Program and qdisc on again; raises ActuatorError where somebody's own qdisc is there."""
+        if not self._qdisc.present():
+            self._put_fq()
+        if not self._stamps.attached():
+            self._stamps.attach()
+        held = self._bytes_per_s
+        self._stamps.set_rate(0 if held == UNPACED_BYTES_PER_S else held)
+        return mbps(held)
 
     def restore(self) -> None:
         """Program and qdisc off; a device that is gone is not an error."""
@@ -113,22 +138,30 @@ class Stamps:
             raise ActuatorError(f"egress mode edt: {error}") from error
         try:
             self._memory = self._object.map("edt").memory(writable=True)
-            self._own_hook = self._add_hook()
-            for stale in self._attached():
-                remove_filter(route, index, "egress", stale)
-            add_filter(
-                route,
-                index,
-                "egress",
-                priority=FILTER_PRIORITY,
-                handle=FILTER_HANDLE,
-                program=self._object.program("pace").fd,
-                name=FILTER_NAME,
-                classid=0,
-            )
+            self._own_hook = False
+            self.attach()
         except BaseException:
             self.close()
             raise
+
+    def attach(self) -> None:
+        """Put the program on, in place of one that a crash has left; raises ActuatorError."""
+        self._own_hook = self._add_hook() or self._own_hook
+        remove_edt_filters(self._route, self._index, own_hook=False)
+        add_filter(
+            self._route,
+            self._index,
+            "egress",
+            priority=FILTER_PRIORITY,
+            handle=FILTER_HANDLE,
+            program=self._object.program("pace").fd,
+            name=FILTER_NAME,
+            classid=0,
+        )
+
+    def attached(self) -> bool:
+        """Whether the program is on the hook; raises ActuatorError."""
+        return any(edt_filters(self._route, self._index))
 
     def set_rate(self, rate_bytes_per_s: int) -> None:
         """The program uses it from the next packet on; 0 paces nothing."""
@@ -148,12 +181,8 @@ class Stamps:
 
     def detach(self) -> None:
         """Take the program off, and the hook if it was ours and nobody else uses it; raises ActuatorError."""
-        for ours in self._attached():
-            remove_filter(self._route, self._index, "egress", ours)
-        hooks = ("ingress", "egress")
-        if self._own_hook and not any(filters(self._route, self._index, hook) for hook in hooks):
+        if remove_edt_filters(self._route, self._index, self._own_hook):
             self._own_hook = False
-            remove_clsact(self._route, self._index)
 
     def close(self) -> None:
         """Unload; more than once does nothing."""
@@ -171,6 +200,3 @@ class Stamps:
                 return False
             raise
         return True
-
-    def _attached(self) -> list[Filter]:
-        return [f for f in filters(self._route, self._index, "egress") if f.name.startswith(FILTER_NAME)]

@@ -10,6 +10,7 @@ Messages: linux/pkt_sched.h, tc-htb(8).
 
 from __future__ import annotations
 
+import errno
 import math
 import struct
 from dataclasses import dataclass
@@ -66,6 +67,18 @@ class Egress(Protocol):
         """The rate in the kernel; inf where nothing is paced."""
         ...
 
+    def deviation(self) -> str | None:
+        """What the kernel has in place of what was set last; None where that holds."""
+        ...
+
+    def adopt(self) -> float:
+        """Take what somebody else has set for what holds; returns that rate."""
+        ...
+
+    def reassert(self) -> float:
+        """Set again what holds here, with a shaper again if it was taken off; returns that rate."""
+        ...
+
     def restore(self) -> None:
         """The device as found."""
         ...
@@ -105,7 +118,7 @@ class EgressRate:
         self._socket = RouteSocket(netns)
         try:
             self._qdisc = RootQdisc(self._socket, device)
-            self._change, self._rate_offsets = self._change_message()
+            self._change, self._rate_offsets = class_message(self._qdisc, self.config.burst_ms)
             self._install()
         except BaseException:
             self._socket.close()
@@ -120,20 +133,36 @@ class EgressRate:
             return egress_mbps
         if abs(wanted - held) <= self.config.dead_band_ratio * held:
             return mbps(held)
-        for offset in self._rate_offsets:
-            struct.pack_into("=Q", self._change, offset, wanted)
-        self._socket.send(self._change, f"{self.device}: egress rate {egress_mbps:g} Mbit/s")
-        self._bytes_per_s = wanted
+        self._write(wanted)
         return egress_mbps if wanted == UNPACED_BYTES_PER_S else mbps(wanted)
 
     def read(self) -> float:
         """The rate in the kernel; inf where nothing is paced."""
-        options = self._class_options()
-        parms = options.get(TCA_HTB_PARMS, b"")
-        if len(parms) < HTB_OPT.size:
-            raise ActuatorError(f"{self._socket}: {self.device}: the shaper is gone")
-        rate = int.from_bytes(options[TCA_HTB_RATE64], "little") if TCA_HTB_RATE64 in options else 0
-        return mbps(rate or HTB_OPT.unpack_from(parms)[5])
+        rate = self._rate()
+        if rate is None:
+            raise self._gone()
+        return mbps(rate)
+
+    def deviation(self) -> str | None:
+        """What the kernel has in place of what was set last; None where that holds."""
+        found = self._rate()
+        if found == self._bytes_per_s:
+            return None
+        if found is None:
+            self._qdisc.require_device()
+        return f"{'no shaper' if found is None else words(found)} in place of {words(self._bytes_per_s)}"
+
+    def adopt(self) -> float:
+        """Take what somebody else has set for what holds; no shaper paces nothing."""
+        self._bytes_per_s = self._rate() or UNPACED_BYTES_PER_S
+        return mbps(self._bytes_per_s)
+
+    def reassert(self) -> float:
+        """Set again what holds here; raises ActuatorError where somebody's own qdisc has replaced the shaper."""
+        if self._rate() is None:
+            self._install()
+        self._write(self._bytes_per_s)
+        return mbps(self._bytes_per_s)
 
     def set_queue(self, packets: int) -> None:
         """Set how many packets may wait before the shaper; raises ActuatorError."""
@@ -148,6 +177,20 @@ class EgressRate:
     def close(self) -> None:
         """Release the socket."""
         self._socket.close()
+
+    def _write(self, rate_bytes_per_s: int) -> None:
+        for offset in self._rate_offsets:
+            struct.pack_into("=Q", self._change, offset, rate_bytes_per_s)
+        try:
+            self._socket.send(self._change, f"{self.device}: egress rate {mbps(rate_bytes_per_s):g} Mbit/s")
+        except ActuatorError as error:
+            if error.errno == errno.ENOENT:  # not ENODEV: the device is still there
+                raise self._gone() from error
+            raise
+        self._bytes_per_s = rate_bytes_per_s
+
+    def _gone(self) -> ActuatorError:
+        return ActuatorError(f"{self._socket}: {self.device}: the shaper is gone")
 
     def _install(self) -> None:
         """Root qdisc, its one class, and a short queue behind it."""
@@ -164,19 +207,14 @@ class EgressRate:
             self.restore()
             raise
 
-    def _change_message(self) -> tuple[bytearray, tuple[int, int]]:
-        """The message that changes the class, and where in it the two rates stand."""
-        # With 64-bit rates the 32-bit ones only have to be positive (psched_ratecfg_precompute takes the larger): 1
-        # byte/s, so that no other field has to be patched.
-        spec = (0, LINKLAYER_ETHERNET, 0, 0, 0, 1)
-        burst_ticks = round(self.config.burst_ms * 1e6 / NS_PER_TICK)
-        parms = HTB_OPT.pack(*spec, *spec, burst_ticks, burst_ticks, QUANTUM_BYTES, 0, 0)
-        rate = struct.pack("=Q", UNPACED_BYTES_PER_S)
-        rates = attribute(TCA_HTB_RATE64, rate) + attribute(TCA_HTB_CEIL64, rate)
-        options = attribute(TCA_OPTIONS, attribute(TCA_HTB_PARMS, parms) + rates)
-        message = self._qdisc.message(RTM_NEWTCLASS, 0, CLASS, QDISC, attribute(TCA_KIND, b"htb\0") + options)
-        first = len(message) - len(rates) + rtnetlink.ATTRIBUTE.size
-        return message, (first, first + len(rates) // 2)
+    def _rate(self) -> int | None:
+        """Bytes per second in the kernel; None where the shaper is gone."""
+        options = self._class_options()
+        parms = options.get(TCA_HTB_PARMS, b"")
+        if len(parms) < HTB_OPT.size:
+            return None
+        rate = int.from_bytes(options[TCA_HTB_RATE64], "little") if TCA_HTB_RATE64 in options else 0
+        return rate or int(HTB_OPT.unpack_from(parms)[5])
 
     def _class_options(self) -> dict[int, bytes]:
         message = self._qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
@@ -184,6 +222,30 @@ class EgressRate:
             if TCMSG.unpack_from(payload)[4] == CLASS:
                 return attributes(attributes(payload[TCMSG.size :]).get(TCA_OPTIONS, b""))
         return {}
+
+
+def class_message(qdisc: RootQdisc, burst_ms: float) -> tuple[bytearray, tuple[int, int]]:
+    """The message that changes the class, to a rate that paces nothing, and where in it the two rates stand."""
+    # With 64-bit rates the 32-bit ones only have to be positive (psched_ratecfg_precompute takes the larger): 1
+    # byte/s, so that no other field has to be patched.
+    spec = (0, LINKLAYER_ETHERNET, 0, 0, 0, 1)
+    burst_ticks = round(burst_ms * 1e6 / NS_PER_TICK)
+    parms = HTB_OPT.pack(*spec, *spec, burst_ticks, burst_ticks, QUANTUM_BYTES, 0, 0)
+    rate = struct.pack("=Q", UNPACED_BYTES_PER_S)
+    rates = attribute(TCA_HTB_RATE64, rate) + attribute(TCA_HTB_CEIL64, rate)
+    options = attribute(TCA_OPTIONS, attribute(TCA_HTB_PARMS, parms) + rates)
+    message = qdisc.message(RTM_NEWTCLASS, 0, CLASS, QDISC, attribute(TCA_KIND, b"htb\0") + options)
+    first = len(message) - len(rates) + rtnetlink.ATTRIBUTE.size
+    return message, (first, first + len(rates) // 2)
+
+
+def unpace(qdisc: RootQdisc) -> None:
+    """Let everything through at once that an HTB of ours holds back; no such class is not an error."""
+    try:
+        qdisc.route.send(class_message(qdisc, EgressConfig.burst_ms)[0], f"{qdisc.device}: pace nothing")
+    except ActuatorError as error:
+        if not error.vanished:
+            raise
 
 
 def bytes_per_s(egress_mbps: float) -> int:
@@ -196,3 +258,9 @@ def bytes_per_s(egress_mbps: float) -> int:
 def mbps(rate_bytes_per_s: int) -> float:
     """The inverse; inf for what paces nothing."""
     return math.inf if rate_bytes_per_s >= UNPACED_BYTES_PER_S else rate_bytes_per_s / BYTES_PER_S_PER_MBPS
+
+
+def words(rate_bytes_per_s: int) -> str:
+    """The rate for people."""
+    rate = mbps(rate_bytes_per_s)
+    return "an unpaced shaper" if rate == math.inf else f"{rate:g} Mbit/s"

@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from .cgroup import CpuGroup
 from .kernel_file import ActuatorError
+from .processes import process_of, start_ticks
 
 # How often threads that have appeared meanwhile are looked for.
 RELIST_NS = 100_000_000
+
+
+@dataclass(frozen=True)
+class ThreadOriginal:
+    """The nice a thread had before we touched it; ``start_ticks`` tells it from later threads of its number."""
+
+    thread: int
+    process: int
+    start_ticks: int
+    nice: int
 
 
 class ThreadNice:
@@ -23,19 +35,27 @@ class ThreadNice:
     old list for a second after the last reading (kernel/cgroup/cgroup-v1.c, CGROUP_PIDLIST_DESTROY_DELAY).
 
     What a thread had when it was first seen is remembered. A thread that its process started under our nice has
-    inherited it, so its original is the one of its process.
+    inherited it, so its original is the one of its process. A thread that somebody else has reniced since is left
+    alone until `reassert`.
+
+    Args:
+        group: whose threads.
+        remember: called with the originals of threads seen for the first time, before any of them is reniced; what it
+            raises keeps them from being reniced.
 
     Raises:
         ActuatorError: the thread list cannot be read, or a thread cannot be reniced (a thread that has ended is not
             an error).
     """
 
-    def __init__(self, group: CpuGroup) -> None:
-        self._file = group.threads_file
+    def __init__(self, group: CpuGroup, remember: Callable[[Sequence[ThreadOriginal]], None] | None = None) -> None:
+        self._file, self._tell = group.threads_file, remember
         self._listed_ns = 0
         self._nice: int | None = None
-        self._original: dict[int, int] = {}
+        self._original: dict[int, ThreadOriginal] = {}
         self._process_original: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+        self._foreign: dict[int, int] = {}
 
     @property
     def active(self) -> bool:
@@ -47,14 +67,20 @@ class ThreadNice:
         now_ns = time.monotonic_ns()
         if nice == self._nice and now_ns - self._listed_ns < RELIST_NS:
             return nice
-        threads, before, self._nice = self._threads(), self._nice, nice
-        for thread in threads:
-            current = _nice_of(thread)
-            if current is None or not (thread in self._original or self._remember(thread, current, before)):
-                continue
-            if current != nice:
-                _renice(thread, nice)
-        self._original = {thread: self._original[thread] for thread in threads if thread in self._original}
+        levels = self._levels()
+        self._forget_all_but(levels)
+        fresh = [one for thread, current in levels.items() if (one := self._first_seen(thread, current)) is not None]
+        if fresh and self._tell is not None:
+            self._tell(fresh)
+        self._nice = nice
+        for original in fresh:
+            self._original[original.thread] = original
+        for thread, current in levels.items():
+            if current != self._written.get(thread, current):
+                self._foreign[thread] = current
+            elif thread in self._original:
+                self._foreign.pop(thread, None)
+                self._renice(thread, current, nice)
         self._listed_ns = now_ns
         return nice
 
@@ -66,17 +92,42 @@ class ThreadNice:
                 return nice
         return 0
 
+    def deviation(self) -> str | None:
+        """Threads that somebody else has reniced since; None where there are none."""
+        if not self._foreign:
+            return None
+        [thread, found], *rest = self._foreign.items()
+        more = f" and {len(rest)} more" if rest else ""
+        return f"thread {thread}{more}: nice {found} in place of {self._nice}"
+
+    def adopt(self) -> int:
+        """What somebody else has set stays; returns what the first thread has."""
+        return self.read()
+
+    def reassert(self) -> int:
+        """Renice again those that somebody else has reniced; returns the level."""
+        if self._nice is None:
+            return self.read()
+        self._foreign.clear()
+        self._written.clear()
+        self._listed_ns = 0
+        return self.set(self._nice)
+
     def restore(self) -> None:
         """Every thread as it was; those that have ended are skipped."""
         if self._nice is None:
             return
-        for thread in self._threads():
-            current = _nice_of(thread)
-            if current is not None and (thread in self._original or self._remember(thread, current, self._nice)):
-                _renice(thread, self._original[thread])
+        for thread, current in self._levels().items():
+            original = self._original.get(thread) or self._first_seen(thread, current)
+            if original is not None and current != original.nice:
+                _renice(thread, original.nice)
         self._nice = None
-        self._original.clear()
-        self._process_original.clear()
+        for known in (self._original, self._process_original, self._written, self._foreign):
+            known.clear()
+
+    def _levels(self) -> dict[int, int]:
+        """The nice of each thread that lives."""
+        return {thread: nice for thread in self._threads() if (nice := _nice_of(thread)) is not None}
 
     def _threads(self) -> list[int]:
         try:
@@ -84,16 +135,29 @@ class ThreadNice:
         except OSError as error:
             raise ActuatorError.of(f"{self._file}: read", error) from error
 
-    def _remember(self, thread: int, current: int, ours: int | None) -> bool:
-        """Note the original nice of a thread that has ``current`` now, under ``ours`` before; false if it has ended."""
-        process = _process_of(thread)
-        if process is None:
-            return False
-        inherited = current == ours and process in self._process_original
-        self._original[thread] = original = self._process_original[process] if inherited else current
+    def _first_seen(self, thread: int, current: int) -> ThreadOriginal | None:
+        """The original of a thread not seen before, that has ``current`` now; None if it was seen or has ended."""
+        if thread in self._original:
+            return None
+        process, started = process_of(thread), start_ticks(thread)
+        if process is None or started is None:
+            return None
+        inherited = current == self._nice and process in self._process_original
+        nice = self._process_original[process] if inherited else current
         if thread == process or process not in self._process_original:
-            self._process_original[process] = original
-        return True
+            self._process_original[process] = nice
+        return ThreadOriginal(thread, process, started, nice)
+
+    def _renice(self, thread: int, current: int, nice: int) -> None:
+        if current != nice:
+            _renice(thread, nice)
+        self._written[thread] = nice
+
+    def _forget_all_but(self, living: dict[int, int]) -> None:
+        known: dict[int, ThreadOriginal] | dict[int, int]
+        for known in (self._original, self._written, self._foreign):
+            for thread in known.keys() - living.keys():
+                del known[thread]
 
 
 def _nice_of(thread: int) -> int | None:
@@ -110,14 +174,3 @@ def _renice(thread: int, nice: int) -> None:
         return
     except OSError as error:
         raise ActuatorError.of(f"thread {thread}: nice {nice}", error) from error
-
-
-def _process_of(thread: int) -> int | None:
-    """The process (thread group) of a thread: the Tgid line of proc_pid_status(5)."""
-    try:
-        for line in Path(f"/proc/{thread}/status").read_text().splitlines():
-            if line.startswith("Tgid:"):
-                return int(line.split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        pass
-    return None

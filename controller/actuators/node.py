@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -15,51 +13,70 @@ import numpy as np
 from ...env.backend import Receipt
 from ...env.knobs import Knobs, NiceScope
 from ...env.slices import FloatArray
-from .cgroup import CpuGroup
-from .egress import EgressConfig, open_egress
+from .egress import EgressConfig
 from .kernel_file import ActuatorError
-from .nice import ThreadNice
-from .quota import CpuQuota, QuotaConfig
-from .weight import GroupWeight
+from .quota import QuotaConfig
+from .slice_knobs import KNOBS, KnobName, Remember, SliceKnobs, SliceTargets
+
+__all__ = ["Deviation", "NodeActuator", "SliceTargets"]
 
 
 @dataclass(frozen=True)
-class SliceTargets:
-    """Where one slice's knobs are.
+class Deviation:
+    """A knob that somebody else has set.
 
     Attributes:
-        name: for messages.
-        cgroup: the group of its UPF in the hierarchy of the cpu controller.
-        egress_device: device through which it leaves towards N6; none leaves its egress alone.
-        netns: path of that device's network namespace; none is this process's own.
+        slice: its name.
+        knob: which.
+        found: in the kernel, in the knob's unit (inf: none).
+        ours: what had been set.
+        text: both as the kernel has them: shares and rates may agree where files do not.
     """
 
-    name: str
-    cgroup: Path
-    egress_device: str | None = None
-    netns: Path | None = None
+    slice: str
+    knob: KnobName
+    found: float
+    ours: float
+    text: str
 
 
 class NodeActuator:
     """Applies `Knobs` of one lane, arrays (S, 1), to the kernel, and restores what it found.
 
     What was found comes back with `restore`, at the end of a ``with`` block, at `close`, and at the latest when the
-    interpreter exits. A slice whose group or device has vanished is not tried again: its error is in every receipt, the
-    other slices go on.
+    interpreter exits. A slice whose group or device has vanished is not written any more: its error is in every
+    receipt, the other slices go on. `refresh` takes it up again when it has come back.
+
+    Args:
+        targets: order of all arrays.
+        quota: CFS period and how writes are rationed.
+        egress: how rates are enforced.
+        renew: told of a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
+        remember: told a slice's name and its threads' nice before they are reniced (`ThreadNice`).
+
+    Attributes:
+        receipt: the last one; before the first `apply` it says what was found.
 
     Raises:
         ActuatorError: a target is missing or not permitted; nothing is left changed.
     """
 
     def __init__(
-        self, targets: Sequence[SliceTargets], quota: QuotaConfig | None = None, egress: EgressConfig | None = None
+        self,
+        targets: Sequence[SliceTargets],
+        quota: QuotaConfig | None = None,
+        egress: EgressConfig | None = None,
+        remember: Remember | None = None,
+        renew: Callable[[SliceTargets], object] | None = None,
     ) -> None:
-        self._slices: list[_SliceKnobs] = []
+        self._open = partial(SliceKnobs, quota=quota, egress=egress, remember=remember)
+        self._tell_renewed = renew
+        self._slices: list[SliceKnobs] = []
         atexit.register(self.close)
         try:
             for target in targets:
-                self._slices.append(_SliceKnobs(target, quota, egress))
-            self._receipt = Receipt(self.read())
+                self._slices.append(self._open(target))
+            self.receipt = Receipt(self.read())
         except BaseException:
             self.close()
             raise
@@ -89,10 +106,10 @@ class NodeActuator:
             if held != (limit, nice, rate):
                 exact = False
         if errors:
-            self._receipt = Receipt(self._held(scope), "; ".join(errors))
-        elif changed or self._receipt.error is not None or scope != self._receipt.applied.nice_scope:
-            self._receipt = Receipt(knobs if exact else self._held(scope))
-        return self._receipt
+            self.receipt = Receipt(self._held(scope), "; ".join(errors))
+        elif changed or self.receipt.error is not None or scope != self.receipt.applied.nice_scope:
+            self.receipt = Receipt(knobs if exact else self._held(scope))
+        return self.receipt
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """Give each group the weight that its pod's CPU request (S,) stands for; None is the weight as found.
@@ -107,8 +124,66 @@ class NodeActuator:
         """What holds in the kernel; raises ActuatorError."""
         return _knobs([knob.read(nice_scope) for knob in self._slices], nice_scope)
 
+    def deviations(self) -> list[Deviation]:
+        """Knobs that somebody else has set since they were written here; not those that were yielded.
+
+        Reads every knob back, some 15 us a slice. Raises ActuatorError.
+        """
+        found = []
+        for one in self._slices:
+            for knob in KNOBS:
+                text = None if knob in one.yielded else one.deviation(knob)
+                if text is not None:
+                    found.append(Deviation(one.name, knob, one.found(knob), getattr(one.held, knob), text))
+        return found
+
+    def refresh(self) -> list[str]:
+        """What has vanished and why; what has come back, as somebody else's or anew, is taken up as it is found.
+
+        Between ticks: some 20 us a slice, and milliseconds for one that has come back.
+        """
+        lost = []
+        for index, one in enumerate(self._slices):
+            if not one.vanished():
+                continue
+            try:
+                if self._tell_renewed is not None:
+                    self._tell_renewed(one.target)
+                self._slices[index] = self._open(one.target)
+            except ActuatorError:
+                lost.append(one.vanished())
+            else:
+                one.close()
+                self._renew()
+        return lost
+
+    def yield_knob(self, name: str, knob: KnobName) -> None:
+        """Leave a slice's knob to whoever has set it: not written nor restored, and receipts say what it has.
+
+        Again for one that was yielded: looks what it has now. Raises ActuatorError; KeyError for an unknown slice.
+        """
+        one = self._slice(name)
+        one.adopt(knob)
+        one.yielded.add(knob)
+        self._renew()
+
+    def reassert(self, name: str, knob: KnobName) -> None:
+        """Write again what was written last, also after `yield_knob`, which ends.
+
+        Raises ActuatorError; KeyError for an unknown slice.
+        """
+        one = self._slice(name)
+        one.reassert(knob)
+        one.yielded.discard(knob)
+        self._renew()
+
+    @property
+    def yielded(self) -> list[tuple[str, KnobName]]:
+        """Slices and knobs that were left to somebody else."""
+        return [(one.name, knob) for one in self._slices for knob in KNOBS if knob in one.yielded]
+
     def restore(self) -> None:
-        """Put everything back as found; what has vanished needs nothing.
+        """Put everything back as found; what has vanished needs nothing, and what was yielded stays.
 
         Raises:
             ActuatorError: all that could not be restored, after everything else has been.
@@ -142,86 +217,18 @@ class NodeActuator:
     ) -> None:
         self.close()
 
+    def _slice(self, name: str) -> SliceKnobs:
+        for one in self._slices:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+    def _renew(self) -> None:
+        scope = self.receipt.applied.nice_scope
+        self.receipt = Receipt(self._held(scope), self.receipt.error)
+
     def _held(self, nice_scope: NiceScope) -> Knobs:
         return _knobs([knob.held for knob in self._slices], nice_scope)
-
-
-class _SliceKnobs:
-    """The knobs of one slice; ``held`` is (CPU limit in mCPU, nice, egress in Mbit/s)."""
-
-    def __init__(self, target: SliceTargets, quota: QuotaConfig | None, egress: EgressConfig | None) -> None:
-        self.name = target.name
-        group = CpuGroup.at(target.cgroup)
-        with contextlib.ExitStack() as undo:
-            self.quota = CpuQuota(group, quota)
-            undo.callback(self.quota.close)
-            undo.callback(self.quota.restore)
-            self.weight = GroupWeight(group)
-            undo.callback(self.weight.close)
-            self.threads = ThreadNice(group)
-            device = target.egress_device
-            self.egress = open_egress(device, target.netns, egress) if device is not None else None
-            undo.pop_all()
-        self.held: tuple[float, float, float] = self.read("group")
-        self._gone = ""
-
-    def set(
-        self, limit: float, nice: float, rate: float, scope: NiceScope, errors: list[str]
-    ) -> tuple[float, float, float]:
-        """Set what differs; returns what holds. What fails is added to ``errors``, the other knobs are still set."""
-        if self._gone:
-            errors.append(self._gone)
-            return self.held
-        held_limit, held_nice, held_rate = self.held
-        if limit != held_limit:
-            try:
-                held_limit = self.quota.set(limit)
-            except ActuatorError as error:
-                self._note(error, errors)
-        if nice != held_nice or scope != "group" or self.threads.active:
-            try:
-                held_nice = self._set_nice(int(nice), scope)
-            except ActuatorError as error:
-                self._note(error, errors)
-        if rate != held_rate and self.egress is not None:
-            try:
-                held_rate = self.egress.set(rate)
-            except ActuatorError as error:
-                self._note(error, errors)
-        self.held = held_limit, held_nice, held_rate
-        return self.held
-
-    def _note(self, error: ActuatorError, errors: list[str]) -> None:
-        """A slice of which something has vanished is not tried again."""
-        errors.append(f"{self.name}: {error}")
-        if error.vanished:
-            self._gone = errors[-1]
-
-    def deploy(self, request_mcpu: float | None) -> None:
-        self.weight.deploy(request_mcpu)
-        self.held = self.held[0], 0 if not self.threads.active else self.held[1], self.held[2]
-
-    def _set_nice(self, nice: int, scope: NiceScope) -> int:
-        """Nice of one scope; that of the other is put back."""
-        if scope == "group":
-            if self.threads.active:
-                self.threads.restore()
-            return self.weight.set(nice)
-        self.weight.set(0)
-        return self.threads.set(nice)
-
-    def read(self, scope: NiceScope) -> tuple[float, float, float]:
-        nice = self.weight.read() if scope == "group" else self.threads.read()
-        return self.quota.read(), nice, math.inf if self.egress is None else self.egress.read()
-
-    def restorers(self) -> tuple[Callable[[], None], ...]:
-        own = (self.quota.restore, self.weight.restore, self.threads.restore)
-        return own if self.egress is None else (*own, self.egress.restore)
-
-    def close(self) -> None:
-        for knob in (self.quota, self.weight, self.egress):
-            if knob is not None:
-                knob.close()
 
 
 def _column(array: FloatArray) -> list[float]:
@@ -230,5 +237,5 @@ def _column(array: FloatArray) -> list[float]:
 
 
 def _knobs(rows: Sequence[tuple[float, float, float]], nice_scope: NiceScope) -> Knobs:
-    limits, nices, rates = np.asarray(rows, np.float32).T.reshape(3, -1, 1)
+    limits, nices, rates = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
     return Knobs(limits, nices, rates, nice_scope)

@@ -10,10 +10,11 @@ import struct
 from .kernel_file import ActuatorError
 from .rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, RouteSocket, attribute, request
 
-RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
+RTM_GETLINK, RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 18, 36, 37, 38
 TCA_KIND, TCA_OPTIONS = 1, 2
-TC_H_ROOT = 0xFFFFFFFF
+TC_H_ROOT, CLSACT_HANDLE = 0xFFFFFFFF, 0xFFFF0000
 TCMSG = struct.Struct("=BBHiIII")  # tcmsg: family, 2 x padding, ifindex, handle, parent, info
+IFINFOMSG = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
 HANDLE_MAJOR = 0x51CE  # recognisable, so that what a crash has left is known as ours
 QDISC = HANDLE_MAJOR << 16
 
@@ -33,30 +34,46 @@ class RootQdisc:
         self.route, self.device = route, device
         self.index = route.index_of(device)
 
+    def require_device(self) -> None:
+        """Raises ActuatorError (ENODEV) where the device is gone: for one that is not there, lists are empty."""
+        self.route.send(request(RTM_GETLINK, 0, IFINFOMSG.pack(0, 0, self.index, 0, 0)), f"{self.device}: find it")
+
     def put(self, kind: str, options: bytes = b"") -> None:
         """Make it one of this kind; one of ours that is there is replaced.
 
         Raises:
             ActuatorError: not in this kernel, not permitted, or somebody's qdisc is there: it could not be restored.
         """
-        there = self._handle()
-        if there == QDISC:
+        if self.check():
             self.remove()
-        elif there:
-            raise ActuatorError(
-                f"{self.route}: {self.device}: a qdisc with handle {there >> 16:x}: is configured; accepted: the "
-                f"device's default, since another one could not be restored (tc qdisc del dev {self.device} root)"
-            )
         payload = attribute(TCA_KIND, kind.encode() + b"\0")
         if options:
             payload += attribute(TCA_OPTIONS, options)
         create = NLM_F_CREATE | NLM_F_EXCL
         self.send(RTM_NEWQDISC, create, QDISC, TC_H_ROOT, payload, f"add qdisc {kind}")
 
+    def check(self) -> bool:
+        """Whether one of ours is there; raises ActuatorError for somebody's."""
+        there = self.handle()
+        if there not in {0, QDISC}:
+            raise ActuatorError(
+                f"{self.route}: {self.device}: a qdisc with handle {there >> 16:x}: is configured; accepted: the "
+                f"device's default, since another one could not be restored (tc qdisc del dev {self.device} root)"
+            )
+        return there == QDISC
+
+    def present(self) -> bool:
+        """Whether ours is there; raises ActuatorError."""
+        return self.handle() == QDISC
+
+    def hooked(self) -> bool:
+        """Whether the device has a clsact qdisc; raises ActuatorError."""
+        return CLSACT_HANDLE in self._handles().values()
+
     def remove(self) -> None:
         """Take ours off; the device has its default again. A device that is gone is not an error."""
         try:
-            if self._handle() == QDISC:
+            if self.present():
                 self.send(RTM_DELQDISC, 0, QDISC, TC_H_ROOT, b"", "remove the qdisc")
         except ActuatorError as error:
             if not error.vanished:
@@ -70,11 +87,16 @@ class RootQdisc:
         """The same, to be kept and sent by the caller."""
         return request(kind, flags, TCMSG.pack(0, 0, 0, self.index, handle, parent, 0) + payload)
 
-    def _handle(self) -> int:
-        """Handle of the root qdisc; 0 for a default one."""
+    def handle(self) -> int:
+        """Handle of the root qdisc; 0 for a default one; raises ActuatorError."""
+        return self._handles().get(TC_H_ROOT, 0)
+
+    def _handles(self) -> dict[int, int]:
+        """Handles of the device's qdiscs by parent."""
         message = self.message(RTM_GETQDISC, NLM_F_DUMP, 0, 0)
+        found = {}
         for _, payload in self.route.dump(message, f"{self.device}: list qdiscs"):
             _, _, _, index, handle, parent, _ = TCMSG.unpack_from(payload)
-            if index == self.index and parent == TC_H_ROOT:
-                return int(handle)
-        return 0
+            if index == self.index:
+                found[parent] = handle
+        return found

@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass
 
 from ...env.knobs import MIN_QUOTA_US, QUOTA_DEAD_BAND_RATIO, QUOTA_PERIODS_PER_WRITE, QUOTA_WRITE_STOCK
+from .bandwidth import NO_QUOTA, bandwidth_files
 from .cgroup import CpuGroup
-from .kernel_file import ActuatorError, KernelFile
+from .kernel_file import ActuatorError
 
 MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
 UNLIMITED = math.inf
@@ -43,12 +44,11 @@ class CpuQuota:
 
     def __init__(self, group: CpuGroup, config: QuotaConfig | None = None) -> None:
         self.config = config or QuotaConfig()
-        self._files: _V1Files | _V2File = _V1Files(group) if group.version == 1 else _V2File(group)
+        self._files = bandwidth_files(group)
         self._original = quota_us, period_us = self._files.read()
         self.period_us = check_period_us(self.config.period_us or period_us)
-        self._quota_us = quota_us
+        self._quota_us = self._in_own_period(quota_us, period_us)
         if self.period_us != period_us:
-            self._quota_us = -1 if quota_us < 0 else max(round(quota_us * self.period_us / period_us), MIN_QUOTA_US)
             self._files.write(self._quota_us, self.period_us)
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
         self._stock, self._stocked_ns = self.config.write_stock, time.monotonic_ns()
@@ -65,7 +65,7 @@ class CpuQuota:
         """
         held_us = self._quota_us
         exact_us = limit_mcpu * 1e-3 * self.period_us
-        quota_us = -1 if limit_mcpu == UNLIMITED else max(round(exact_us), MIN_QUOTA_US)
+        quota_us = NO_QUOTA if limit_mcpu == UNLIMITED else max(round(exact_us), MIN_QUOTA_US)
         if quota_us == held_us:
             return self._limit_mcpu
         near = abs(quota_us - held_us) <= self.config.dead_band_ratio * held_us
@@ -79,6 +79,24 @@ class CpuQuota:
     def read(self) -> float:
         """The limit that holds in the kernel."""
         return self._limit(*self._files.read())
+
+    def deviation(self) -> str | None:
+        """What the kernel has in place of what was written last; None where that holds."""
+        written, found = (self._quota_us, self.period_us), self._files.read()
+        return None if found == written else f"{_words(*found)} in place of {_words(*written)}"
+
+    def adopt(self) -> float:
+        """Take what somebody else has written for what holds; returns that limit."""
+        quota_us, period_us = self._files.read()
+        self._quota_us = self._in_own_period(quota_us, period_us)
+        self._limit_mcpu = self._limit(quota_us, period_us)
+        return self._limit_mcpu
+
+    def reassert(self) -> float:
+        """Write again what holds here, under our period; returns that limit."""
+        self._files.write(self._quota_us, self.period_us)
+        self._limit_mcpu = self._limit(self._quota_us, self.period_us)
+        return self._limit_mcpu
 
     def restore(self) -> None:
         """Quota and period as found."""
@@ -100,53 +118,15 @@ class CpuQuota:
         self._stock = stock - 1.0 if allowed else stock
         return allowed
 
+    def _in_own_period(self, quota_us: int, period_us: int) -> int:
+        """The same share of a CPU under our period."""
+        if quota_us < 0 or period_us == self.period_us:
+            return quota_us
+        return max(round(quota_us * self.period_us / period_us), MIN_QUOTA_US)
+
     @staticmethod
     def _limit(quota_us: int, period_us: int) -> float:
         return UNLIMITED if quota_us < 0 else 1e3 * quota_us / period_us
-
-
-class _V1Files:
-    """``cpu.cfs_quota_us`` (-1 is none) and ``cpu.cfs_period_us``."""
-
-    def __init__(self, group: CpuGroup) -> None:
-        self._quota = KernelFile(group.path / "cpu.cfs_quota_us")
-        self._period = KernelFile(group.path / "cpu.cfs_period_us")
-
-    def read(self) -> tuple[int, int]:
-        return int(self._quota.read()), int(self._period.read())
-
-    def write_quota(self, quota_us: int, period_us: int) -> None:
-        del period_us  # has a file of its own
-        self._quota.write(b"%d" % quota_us)
-
-    def write(self, quota_us: int, period_us: int) -> None:
-        # Without a quota in between no combination of old and new value can be refused.
-        self._quota.write(b"-1")
-        self._period.write(b"%d" % period_us)
-        self._quota.write(b"%d" % quota_us)
-
-    def close(self) -> None:
-        self._quota.close()
-        self._period.close()
-
-
-class _V2File:
-    """``cpu.max``: quota (or ``max``) and period."""
-
-    def __init__(self, group: CpuGroup) -> None:
-        self._max = KernelFile(group.path / "cpu.max")
-
-    def read(self) -> tuple[int, int]:
-        quota, period = self._max.read().split()
-        return (-1 if quota == b"max" else int(quota)), int(period)
-
-    def write_quota(self, quota_us: int, period_us: int) -> None:
-        self._max.write(b"%d %d" % (quota_us, period_us) if quota_us >= 0 else b"max %d" % period_us)
-
-    write = write_quota
-
-    def close(self) -> None:
-        self._max.close()
 
 
 def check_period_us(period_us: int) -> int:
@@ -154,3 +134,7 @@ def check_period_us(period_us: int) -> int:
     if not MIN_QUOTA_US <= period_us <= MAX_PERIOD_US:
         raise ActuatorError(f"CFS period = {period_us} us; accepted: {MIN_QUOTA_US} to {MAX_PERIOD_US}")
     return period_us
+
+
+def _words(quota_us: int, period_us: int) -> str:
+    return f"{'no quota' if quota_us < 0 else f'quota {quota_us} us'} in {period_us} us"

@@ -80,6 +80,10 @@ class RouteSocket:
             )
         return self._indices[device]
 
+    def has(self, device: str) -> bool:
+        """Whether there was a device of that name then."""
+        return device in self._indices
+
     def send(self, message: bytearray, what: str) -> None:
         """Send one request and wait for its acknowledgement, which the kernel gives before the send returns.
 

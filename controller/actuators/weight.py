@@ -19,6 +19,11 @@ V2_WEIGHT_RANGE = (1, 10_000)  # Documentation/admin-guide/cgroup-v2.rst, cpu.we
 V2_DEFAULT_WEIGHT = 100
 
 
+def weight_file(group: CpuGroup) -> KernelFile:
+    """The file that holds a group's weight: ``cpu.shares`` or ``cpu.weight``; raises ActuatorError."""
+    return KernelFile(group.path / ("cpu.shares" if group.version == 1 else "cpu.weight"))
+
+
 class GroupWeight:
     """Multiplies the weight the group was found with by the kernel's factor for a nice level.
 
@@ -32,8 +37,8 @@ class GroupWeight:
 
     def __init__(self, group: CpuGroup) -> None:
         self._version = group.version
-        name, self._range = ("cpu.shares", V1_SHARES_RANGE) if group.version == 1 else ("cpu.weight", V2_WEIGHT_RANGE)
-        self._weight = KernelFile(group.path / name)
+        self._range = V1_SHARES_RANGE if group.version == 1 else V2_WEIGHT_RANGE
+        self._weight = weight_file(group)
         self._original = self._base = int(self._weight.read())
         nice_file = group.path / "cpu.weight.nice"
         self._by_nice = KernelFile(nice_file) if group.version == 2 and nice_file.exists() else None
@@ -47,11 +52,7 @@ class GroupWeight:
     def set(self, nice: int) -> int:
         """Set a level, -20..19; returns it."""
         if nice != self._nice:
-            if self._by_nice is not None and self._base == V2_DEFAULT_WEIGHT:
-                self._by_nice.write(b"%d" % nice)
-            else:
-                self._weight.write(b"%d" % self.weight_of(nice))
-            self._nice = nice
+            self._write(nice)
         return nice
 
     def weight_of(self, nice: int) -> int:
@@ -67,11 +68,34 @@ class GroupWeight:
         weight = int(self._weight.read())
         return min(range(LOWEST_NICE, 20), key=lambda nice: (abs(self.weight_of(nice) - weight), abs(nice)))
 
+    def deviation(self) -> str | None:
+        """What the kernel has in place of what was written last; None where that holds."""
+        # Where a level was written the kernel shows its weight rounded in the same way.
+        written, found = self.weight_of(self._nice), int(self._weight.read())
+        return None if found == written else f"weight {found} in place of {written}"
+
+    def adopt(self) -> int:
+        """Take what somebody else has written for what holds; returns the level nearest to it."""
+        self._nice = self.read()
+        return self._nice
+
+    def reassert(self) -> int:
+        """Write again what holds here; returns that level."""
+        self._write(self._nice)
+        return self._nice
+
     def deploy(self, request_mcpu: float | None) -> None:
         """Take the weight that a Kubernetes CPU request stands for, or none: the one as found, for nice 0."""
         base = self._original if request_mcpu is None else self._weight_of_request(request_mcpu)
         self._weight.write(b"%d" % base)
         self._base, self._nice = base, 0
+
+    def _write(self, nice: int) -> None:
+        if self._by_nice is not None and self._base == V2_DEFAULT_WEIGHT:
+            self._by_nice.write(b"%d" % nice)
+        else:
+            self._weight.write(b"%d" % self.weight_of(nice))
+        self._nice = nice
 
     def _weight_of_request(self, request_mcpu: float) -> int:
         """As the kubelet (``MilliCPUToShares``) and, for version 2, the container runtime turn it into a weight."""

@@ -1,0 +1,82 @@
+"""The files of a group that hold its CFS quota and period, as they are, on cgroup v1 and v2.
+
+Without NumPy: what restores after a crash uses them, too.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .cgroup import CpuGroup
+from .kernel_file import KernelFile
+
+NO_QUOTA = -1
+
+
+class BandwidthFiles(Protocol):
+    """Quota and period in microseconds; a quota of -1 is none. All raise ActuatorError."""
+
+    def read(self) -> tuple[int, int]:
+        """What the kernel has."""
+        ...
+
+    def write_quota(self, quota_us: int, period_us: int) -> None:
+        """Set the quota under the period that holds."""
+        ...
+
+    def write(self, quota_us: int, period_us: int) -> None:
+        """Set both."""
+        ...
+
+    def close(self) -> None:
+        """Release the files."""
+        ...
+
+
+def bandwidth_files(group: CpuGroup) -> BandwidthFiles:
+    """The files of a group; raises ActuatorError."""
+    return _V1Files(group) if group.version == 1 else _V2File(group)
+
+
+class _V1Files:
+    """``cpu.cfs_quota_us`` (-1 is none) and ``cpu.cfs_period_us``."""
+
+    def __init__(self, group: CpuGroup) -> None:
+        self._quota = KernelFile(group.path / "cpu.cfs_quota_us")
+        self._period = KernelFile(group.path / "cpu.cfs_period_us")
+
+    def read(self) -> tuple[int, int]:
+        return int(self._quota.read()), int(self._period.read())
+
+    def write_quota(self, quota_us: int, period_us: int) -> None:
+        del period_us  # has a file of its own
+        self._quota.write(b"%d" % quota_us)
+
+    def write(self, quota_us: int, period_us: int) -> None:
+        # Without a quota in between no combination of old and new value can be refused.
+        self._quota.write(b"-1")
+        self._period.write(b"%d" % period_us)
+        self._quota.write(b"%d" % quota_us)
+
+    def close(self) -> None:
+        self._quota.close()
+        self._period.close()
+
+
+class _V2File:
+    """``cpu.max``: quota (or ``max``) and period."""
+
+    def __init__(self, group: CpuGroup) -> None:
+        self._max = KernelFile(group.path / "cpu.max")
+
+    def read(self) -> tuple[int, int]:
+        quota, period = self._max.read().split()
+        return (NO_QUOTA if quota == b"max" else int(quota)), int(period)
+
+    def write_quota(self, quota_us: int, period_us: int) -> None:
+        self._max.write(b"%d %d" % (quota_us, period_us) if quota_us >= 0 else b"max %d" % period_us)
+
+    write = write_quota
+
+    def close(self) -> None:
+        self._max.close()

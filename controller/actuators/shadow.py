@@ -1,0 +1,128 @@
+"""An actuator that cannot write: what others have set, read through descriptors that are open for reading only."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...env.backend import Receipt
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray
+from .cgroup import CpuGroup
+from .kernel_file import ActuatorError, KernelFile
+from .node import SliceTargets
+from .weight import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT
+
+
+class ShadowActuator:
+    """Takes knobs (S, 1) and sets none; its receipts say what the kernel's files say.
+
+    Nice is that of group scope, relative to the weight that was found. An egress rate is not read: nobody else's shaper
+    has a meaning that is known here.
+
+    Raises:
+        ActuatorError: a group is missing or has no CPU knobs.
+    """
+
+    def __init__(self, targets: Sequence[SliceTargets]) -> None:
+        self._targets = tuple(targets)
+        self._readers: list[_Reader] = []
+        try:
+            for target in targets:
+                self._readers.append(_Reader(target))
+            self.receipt = Receipt(self.read())
+        except BaseException:
+            self.close()
+            raise
+
+    def apply(self, knobs: Knobs) -> Receipt:
+        """Nothing is set; says what held when it was last read."""
+        del knobs
+        return self.receipt
+
+    def deploy(self, request_mcpu: FloatArray | None) -> None:
+        """Nothing is set."""
+
+    def refresh(self) -> list[str]:
+        """Read anew what others have set; groups that have gone and come back are opened again."""
+        lost = []
+        for index, target in enumerate(self._targets):
+            try:
+                self._readers[index].read()
+            except ActuatorError as error:
+                lost.append(f"{target.name}: {error}")
+                with contextlib.suppress(ActuatorError):
+                    fresh = _Reader(target)
+                    self._readers[index].close()
+                    self._readers[index] = fresh
+        if not _same(found := self.read(), self.receipt.applied):
+            self.receipt = Receipt(found)
+        return lost
+
+    def read(self) -> Knobs:
+        """What holds in the kernel; "none" for a group that has gone."""
+        rows = []
+        for reader in self._readers:
+            try:
+                rows.append(reader.read())
+            except ActuatorError:
+                rows.append((math.inf, 0.0, math.inf))
+        limits, nices, rates = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
+        return Knobs(limits, nices, rates)
+
+    def close(self) -> None:
+        """Release the files; there is nothing to restore."""
+        for reader in self._readers:
+            reader.close()
+        self._readers = []
+
+
+class _Reader:
+    """Quota and weight of one group, version 1 or 2."""
+
+    def __init__(self, target: SliceTargets) -> None:
+        group = CpuGroup.at(target.cgroup)
+        names = (
+            ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares") if group.version == 1 else ("cpu.max", "cpu.weight")
+        )
+        self._files: list[KernelFile] = []
+        try:
+            for name in names:
+                self._files.append(KernelFile(group.path / name, writable=False))
+            self._found_weight = self._words()[2]
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self) -> tuple[float, float, float]:
+        """CPU limit in mCPU, nice, and an egress rate that is not known."""
+        quota, period, weight = self._words()
+        return 1e3 * quota / period, _nearest_nice(weight / self._found_weight), math.inf
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _words(self) -> tuple[float, float, float]:
+        """Quota and period in us (inf: no quota), weight."""
+        quota, period, weight = b" ".join(file.read() for file in self._files).split()
+        return (math.inf if quota in {b"max", b"-1"} else float(quota)), float(period), float(weight)
+
+
+def _nearest_nice(ratio: float) -> float:
+    """The level whose share of nice 0's weight is nearest to a ratio; the smallest of equals."""
+    levels = range(LOWEST_NICE, LOWEST_NICE + len(PRIO_TO_WEIGHT))
+    return min(
+        levels, key=lambda nice: (abs(math.log(ratio * NICE_0_WEIGHT / PRIO_TO_WEIGHT[nice - LOWEST_NICE])), abs(nice))
+    )
+
+
+def _same(one: Knobs, other: Knobs) -> bool:
+    return (
+        np.array_equal(one.cpu_limit_mcpu, other.cpu_limit_mcpu)
+        and np.array_equal(one.nice, other.nice)
+        and np.array_equal(one.egress_mbps, other.egress_mbps)
+    )

@@ -1,0 +1,165 @@
+"""The supervisor as its controller sees it: started, looked after, sent home."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..actuators.kernel_file import ActuatorError
+from ..realtime import FIFO_PRIORITY
+from .supervisor import DISARM
+
+READY_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 5.0
+ANSWER_BYTES = 1 << 16
+ROOT = Path(__file__).parents[3]  # where `slicepilot` is, however it was installed
+
+
+class Supervisor:
+    """A running supervisor. The journal has to be on disk and the tick ring in place before it starts.
+
+    Args:
+        journal: path of the journal.
+        ring: path of the tick ring.
+        lock_descriptors: of `Locks`; the supervisor keeps the locks until it has restored.
+        hang_s: without a beat for so long the controller counts as hung; at least some control periods.
+
+    Attributes:
+        facts: what it has said when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb.
+        restarts: how often it had to be started again.
+        error: why the last `revive` failed; None when it did not.
+
+    Raises:
+        ActuatorError: it does not start; no knob may be set without it.
+    """
+
+    def __init__(self, journal: Path, ring: Path, lock_descriptors: Sequence[int], hang_s: float = 1.0) -> None:
+        self._arguments = ["--journal", str(journal.absolute()), "--ring", str(ring.absolute())]
+        self._arguments += ["--hang-s", repr(hang_s)]
+        self._locks, self._sentinel = tuple(lock_descriptors), Sentinel()
+        self._reviving: threading.Thread | None = None
+        self.restarts = 0
+        self.error: str | None = None
+        try:
+            self._start()
+        except BaseException:
+            self._sentinel.close()
+            raise
+
+    def alive(self) -> bool:
+        """Whether it runs; a microsecond."""
+        return self._process.poll() is None
+
+    def restart(self) -> None:
+        """Start it again after it was killed; takes a tenth of a second. Raises ActuatorError."""
+        self._reap()
+        self._start()
+        self.restarts += 1
+
+    def revive(self) -> bool:
+        """Whether it runs; if not, start it again from a thread of its own, so that who asks loses no time."""
+        if self.alive():
+            return True
+        if self._reviving is None or not self._reviving.is_alive():
+            self._reviving = threading.Thread(target=self._revive, name="revive", daemon=True)
+            self._reviving.start()
+        return False
+
+    def notes(self) -> dict[str, Any]:
+        """For the tick ring's notes."""
+        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive()}
+
+    def disarm_and_wait(self) -> None:
+        """End it: everything was restored, and the journal is gone.
+
+        Raises:
+            ActuatorError: it does not end, because the journal is still there; it stays on guard.
+        """
+        if self._reviving is not None:
+            self._reviving.join()
+        with contextlib.suppress(OSError):  # it has died
+            self._channel.send(DISARM)
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise ActuatorError(f"supervisor {self._process.pid} stays: the journal is still there") from None
+        self._reap()
+        self._sentinel.close()
+
+    def _start(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-S", "-s", "-P", "-m", f"{__package__}.supervisor", *self._arguments]
+            command += ["--pid", str(os.getpid()), "--sentinel", str(self._sentinel.thread)]
+            self._process = subprocess.Popen(
+                [*command, "--channel", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env={key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+                | {"PYTHONPATH": str(ROOT)},
+                start_new_session=True,
+                pass_fds=(theirs.fileno(), *self._locks),
+            )
+        try:
+            self.facts = self._ready()
+        except BaseException:
+            self._process.kill()
+            self._reap()
+            raise
+
+    def _ready(self) -> dict[str, Any]:
+        self._channel.settimeout(READY_TIMEOUT_S)
+        try:
+            answer = self._channel.recv(ANSWER_BYTES)
+        except TimeoutError:
+            raise ActuatorError(f"supervisor: not ready within {READY_TIMEOUT_S:g} s") from None
+        facts: dict[str, Any] = json.loads(answer or b'{"error": "it has ended"}')
+        if "error" in facts:
+            raise ActuatorError(f"supervisor: {facts['error']}")
+        return facts
+
+    def _revive(self) -> None:
+        try:
+            self.restart()
+            self.error = None
+        except (ActuatorError, OSError) as error:
+            self.error = f"{error}"
+
+    def _reap(self) -> None:
+        self._process.wait()
+        self._channel.close()
+
+
+class Sentinel:
+    """A thread that does nothing but die with its process, ahead of the others: the first sign that it was killed.
+
+    Attributes:
+        thread: its id.
+    """
+
+    def __init__(self) -> None:
+        self._ended, started = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="sentinel", daemon=True)
+        self._thread.start()
+        started.wait()
+
+    def close(self) -> None:
+        """End it."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self, started: threading.Event) -> None:
+        self.thread = threading.get_native_id()
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(FIFO_PRIORITY))
+        started.set()
+        self._ended.wait()

@@ -1,0 +1,139 @@
+"""What was found before the first write, as a file: all that putting it back needs, whoever does it.
+
+One JSON document, ``journal.json`` in a controller's state folder, replaced as a whole. Nothing beside the standard
+library and the actuators' plain files is imported here: the supervisor has to be small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..actuators.nice import ThreadOriginal
+from ..actuators.processes import start_ticks
+from .files import replace_file
+from .schema import JournalError, as_value
+
+VERSION = 1
+FILE = "journal.json"
+
+
+@dataclass(frozen=True)
+class FoundEgress:
+    """A device with its default root qdisc, which ours then replaces.
+
+    Attributes:
+        device: its name.
+        netns: path of its network namespace as it was given; none is the controller's own.
+        netns_device, netns_inode: which namespace that was; paths may lead elsewhere later.
+        had_hook: whether the device had a clsact qdisc (mode edt puts a program on it).
+    """
+
+    device: str
+    netns: str | None
+    netns_device: int
+    netns_inode: int
+    had_hook: bool
+
+
+@dataclass(frozen=True)
+class FoundSlice:
+    """One slice's knobs as found.
+
+    Attributes:
+        name: of the slice.
+        cgroup: path of its group.
+        cgroup_inode: which group that was: one that was removed and made again has nothing of ours.
+        quota_us, period_us: CFS bandwidth; a quota of -1 is none.
+        weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2).
+        threads: originals of threads that were reniced, oldest first.
+        egress: its device, or none.
+    """
+
+    name: str
+    cgroup: str
+    cgroup_inode: int
+    quota_us: int
+    period_us: int
+    weight: int
+    threads: tuple[ThreadOriginal, ...] = ()
+    egress: FoundEgress | None = None
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Everything that was found, and by whom.
+
+    Attributes:
+        version: of the format.
+        boot_id: of the boot in which it was found: after another one nothing of ours is left.
+        pid, start_ticks: the controller (`slicepilot.controller.actuators.processes`).
+        created_ns: CLOCK_REALTIME.
+        slices: what was found.
+        released: (slice, knob) that somebody else has set and that were left to them: not put back.
+    """
+
+    version: int
+    boot_id: str
+    pid: int
+    start_ticks: int
+    created_ns: int
+    slices: tuple[FoundSlice, ...]
+    released: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, slices: tuple[FoundSlice, ...], pid: int) -> Journal:
+        """Of slices found just now by a process that lives."""
+        return cls(VERSION, boot_id(), pid, start_ticks(pid) or 0, time.time_ns(), slices)
+
+    @classmethod
+    def load(cls, path: Path) -> Journal:
+        """Read and check a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+            OSError: it cannot be read.
+            JournalError: it is broken; one line that names file, field and value.
+        """
+        try:
+            raw: Any = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise JournalError(f"{path}: not a journal ({error}); accepted: what a controller has written") from None
+        if isinstance(raw, dict) and raw.get("version") != VERSION:
+            raise JournalError(f"{path}: version = {raw.get('version')!r}; accepted: {VERSION}")
+        return as_value(cls, raw, str(path))
+
+    def save(self, path: Path) -> None:
+        """Replace the file, on disk when this returns; raises OSError, and the old file is untouched."""
+        replace_file(path, json.dumps(dataclasses.asdict(self), indent=1).encode())
+
+    @property
+    def of_this_boot(self) -> bool:
+        """Whether the machine has not been started anew since."""
+        return self.boot_id == boot_id()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the controller that has written it lives."""
+        return self.of_this_boot and start_ticks(self.pid) == self.start_ticks
+
+    def with_slice(self, found: FoundSlice) -> Journal:
+        """With one slice's entry added, or replaced."""
+        others = tuple(one for one in self.slices if one.name != found.name)
+        return dataclasses.replace(self, slices=(*others, found))
+
+    def with_threads(self, name: str, threads: tuple[ThreadOriginal, ...]) -> Journal:
+        """With originals of one slice's threads added; raises KeyError for an unknown slice."""
+        for one in self.slices:
+            if one.name == name:
+                return self.with_slice(dataclasses.replace(one, threads=(*one.threads, *threads)))
+        raise KeyError(name)
+
+
+def boot_id() -> str:
+    """Of the running system (random(4))."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,85 @@
+"""The controller's journal while it runs: on disk before what it speaks of is written to the kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..actuators.kernel_file import ActuatorError
+from ..actuators.nice import ThreadOriginal
+from ..actuators.slice_knobs import KnobName, SliceTargets
+from .files import remove_file
+from .journal import FILE, Journal
+from .survey import survey
+
+
+class JournalKeeper:
+    """Surveys slices and writes the journal; from then on the knobs may be set.
+
+    Its methods may be called from any thread; each returns when the file is on disk, which may take tens of
+    milliseconds.
+
+    Args:
+        state: folder of the controller, on a disk; made if need be.
+        targets: the slices.
+
+    Raises:
+        ActuatorError: a slice is missing, or the journal cannot be written (a full disk): nothing has been changed.
+    """
+
+    def __init__(self, state: Path, targets: Sequence[SliceTargets]) -> None:
+        self.path = state / FILE
+        self._lock = threading.Lock()
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ActuatorError.of(f"{state}: make the folder for the journal", error) from error
+        self._save(Journal.of(survey(targets), os.getpid()))
+
+    @property
+    def journal(self) -> Journal:
+        """What is on disk."""
+        return self._journal
+
+    def remember(self, name: str, threads: Sequence[ThreadOriginal]) -> None:
+        """Add originals of a slice's threads (`NodeActuator` calls it before it renices them); raises ActuatorError."""
+        with self._lock:
+            self._save(self._journal.with_threads(name, tuple(threads)))
+
+    def renew(self, target: SliceTargets) -> None:
+        """Look again at a slice whose group or device was made anew, before its knobs are set; raises ActuatorError."""
+        [found] = survey([target])
+        with self._lock:
+            released = tuple(one for one in self._journal.released if one[0] != target.name)
+            self._save(dataclasses.replace(self._journal.with_slice(found), released=released))
+
+    def release(self, name: str, knob: KnobName) -> None:
+        """Leave a knob as it is when restoring: somebody else has set it; raises ActuatorError."""
+        with self._lock:
+            if (name, knob) not in self._journal.released:
+                self._save(dataclasses.replace(self._journal, released=(*self._journal.released, (name, knob))))
+
+    def reclaim(self, name: str, knob: KnobName) -> None:
+        """Take back a `release`: what was found at first is put back again; raises ActuatorError."""
+        with self._lock:
+            left = tuple(one for one in self._journal.released if one != (name, knob))
+            if left != self._journal.released:
+                self._save(dataclasses.replace(self._journal, released=left))
+
+    def remove(self) -> None:
+        """Everything was put back: nothing is left to restore; raises ActuatorError."""
+        with self._lock:
+            try:
+                remove_file(self.path)
+            except OSError as error:
+                raise ActuatorError.of(f"{self.path}: remove the journal", error) from error
+
+    def _save(self, journal: Journal) -> None:
+        try:
+            journal.save(self.path)
+        except OSError as error:
+            raise ActuatorError.of(f"{self.path}: write the journal", error) from error
+        self._journal = journal

@@ -1,0 +1,83 @@
+"""One controller for each slice: a lock on the slice's cgroup folder, gone with the last process that holds it.
+
+flock(2) on a descriptor of the folder itself: no file that could be left behind. The lock belongs to the open
+description, so that a supervisor that inherits the descriptor keeps it until it has restored.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from ...configs import ConfigError
+from ..actuators.processes import start_ticks
+
+LOCK_TABLE = Path("/proc/locks")
+RETRY_S = 0.01
+
+
+class Locks:
+    """Takes all locks or none. Use as a context manager or `close`.
+
+    Args:
+        folders: what is locked, by what it is called in messages: slices' cgroups, a controller's state folder.
+        patience_s: how long to wait for a controller that has ended and whose supervisor is still restoring.
+
+    Raises:
+        ConfigError: another controller has one of them; names it and, where it can be found, the process.
+        OSError: a folder cannot be opened.
+    """
+
+    def __init__(self, folders: Mapping[str, Path], patience_s: float = 2.0) -> None:
+        self.descriptors: list[int] = []
+        deadline = time.monotonic() + patience_s
+        try:
+            for name, folder in folders.items():
+                self.descriptors.append(descriptor := os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                _lock(descriptor, name, folder, deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release them, unless a supervisor still has them; more than once does nothing."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+    def __enter__(self) -> Locks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _lock(descriptor: int, name: str, folder: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = holder_of(descriptor)
+        # The table names who has locked it, also when only that one's supervisor is left.
+        if (holder is None or start_ticks(holder) is not None) or time.monotonic() > deadline:
+            who = f"process {holder}" if holder is not None else "a process that cannot be seen from here"
+            raise ConfigError(f"{name}: {folder} is controlled by {who}; accepted: one controller at a time")
+        time.sleep(RETRY_S)
+
+
+def holder_of(descriptor: int) -> int | None:
+    """The process that has locked what a descriptor stands for, from proc_locks(5); None if that is not known."""
+    stat = os.fstat(descriptor)
+    wanted = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    for line in LOCK_TABLE.read_text().splitlines():
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == wanted and int(words[4]) > 0:
+            return int(words[4])
+    return None

@@ -1,0 +1,53 @@
+"""What a start finds: a journal of a controller that has died together with its supervisor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...configs import ConfigError
+from ..actuators.kernel_file import ActuatorError
+from .files import remove_file
+from .journal import FILE, Journal
+from .restore import RestoreReport, restore
+from .schema import JournalError
+
+
+def recover(state: Path) -> str | None:
+    """Put back what a dead controller has left behind; call it with the slices' locks held, before surveying.
+
+    Args:
+        state: folder of the controller.
+
+    Returns:
+        What was done, for the log; None if there was nothing to do.
+
+    Raises:
+        ConfigError: the journal's controller lives, or the journal is broken (it says how to go on).
+        ActuatorError: something could not be put back; the journal is kept.
+    """
+    report = put_back(state)
+    if report is None:
+        return None
+    told = f"{state / FILE}: left by a controller that has died: {report}"
+    if report.failed:
+        raise ActuatorError(told)
+    return told
+
+
+def put_back(state: Path) -> RestoreReport | None:
+    """The same; returns the report, and only says there what could not be put back."""
+    path = state / FILE
+    try:
+        journal = Journal.load(path)
+    except FileNotFoundError:
+        return None
+    except JournalError as error:
+        raise ConfigError(f"{error}; restore the slices by hand, then remove it") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; accepted: a journal that can be read") from error
+    if journal.alive:
+        raise ConfigError(f"{path}: its controller, process {journal.pid}, is running; accepted: one that has ended")
+    report = restore(journal)
+    if not report.failed:
+        remove_file(path)
+    return report

@@ -1,0 +1,209 @@
+"""Putting back what a journal says was found. Needs the journal alone, may be done again, and what is gone is fine.
+
+CPU time first, which takes microseconds, then what shapes packets: everything that is held back is let through before
+the first qdisc is removed, since a removal may wait for an RCU grace period. Every knob that differs from what was
+found is put back, whoever has changed it, except those that the journal says were left to somebody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
+from ..actuators.cgroup import CpuGroup
+from ..actuators.edt_filters import edt_filters, remove_edt_filters
+from ..actuators.egress import unpace
+from ..actuators.kernel_file import ActuatorError
+from ..actuators.qdisc import RootQdisc
+from ..actuators.rtnetlink import RouteSocket
+from ..actuators.weight import weight_file
+from ..telemetry import namespaces
+from .journal import FoundEgress, FoundSlice, Journal
+from .threads import restore_threads
+
+
+@dataclass
+class RestoreReport:
+    """What has become of each knob, one line each that begins with the slice.
+
+    Attributes:
+        restored: was put back; or would be, in a rehearsal.
+        gone: group, namespace or device that is not there any more: nothing to put back.
+        released: left to somebody else.
+        failed: could not be put back, and why.
+        took_s: for all of it.
+    """
+
+    restored: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    took_s: float = 0.0
+
+    def __str__(self) -> str:
+        parts = [
+            f"{len(entries)} {what}" + (f" ({'; '.join(entries)})" if what != "restored" else "")
+            for what, entries in (("restored", self.restored), ("gone", self.gone), ("left to others", self.released))
+            if entries or what == "restored"
+        ]
+        if self.failed:
+            parts.append(f"{len(self.failed)} FAILED ({'; '.join(self.failed)})")
+        return f"{', '.join(parts)} in {1e3 * self.took_s:.1f} ms"
+
+
+def restore(journal: Journal, rehearse: bool = False) -> RestoreReport:
+    """Put everything back; never raises for what cannot be done, but reports it.
+
+    Args:
+        journal: what was found.
+        rehearse: look at everything and write nothing: brings code and data into memory.
+    """
+    start = time.perf_counter()
+    report = RestoreReport()
+    if journal.of_this_boot:
+        work = _Restoration(report, frozenset(journal.released), rehearse)
+        for found in journal.slices:
+            work.cpu(found)
+        work.egress([one for one in journal.slices if one.egress is not None])
+    else:
+        report.gone.append("everything: the machine was started anew")
+    report.took_s = time.perf_counter() - start
+    return report
+
+
+class _Restoration:
+    """One pass over a journal."""
+
+    def __init__(self, report: RestoreReport, released: frozenset[tuple[str, str]], rehearse: bool) -> None:
+        self._report, self._released, self._rehearse = report, released, rehearse
+
+    def cpu(self, found: FoundSlice) -> None:
+        """Quota, weight, and nice of threads."""
+        with self._reported(found.name):
+            if Path(found.cgroup).stat().st_ino != found.cgroup_inode:
+                self._report.gone.append(f"{found.name}: {found.cgroup} was made anew")
+            else:
+                group = CpuGroup.at(Path(found.cgroup))
+                self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(group, found))
+                self._knob(found.name, "nice", lambda: self._weight(group, found))
+        if found.threads:
+            self._knob(found.name, "nice", lambda: restore_threads(found, self._rehearse))
+
+    def egress(self, slices: list[FoundSlice]) -> None:
+        """Shapers off."""
+        with contextlib.ExitStack() as undo:
+            opened: dict[tuple[int, int], RouteSocket] = {}
+            removals: list[tuple[str, FoundEgress, RootQdisc]] = []
+            for one in sorted(slices, key=_moved):  # looking for one that has moved, or gone, takes longer
+                assert one.egress is not None
+                if self._left(one.name, "egress_mbps"):
+                    continue
+                with self._reported(one.name):
+                    qdisc = _qdisc(one.egress, opened, undo)
+                    if qdisc is None:
+                        self._report.gone.append(f"{one.name}: {one.egress.device} in {one.egress.netns}")
+                        continue
+                    removals.append((one.name, one.egress, qdisc))
+                    if not self._rehearse and qdisc.present():
+                        unpace(qdisc)
+            for name, found, qdisc in removals:
+                with self._reported(name):
+                    self._told(name, self._shaper(found, qdisc))
+
+    def _quota(self, group: CpuGroup, found: FoundSlice) -> str:
+        with contextlib.closing(bandwidth_files(group)) as files:
+            now, wanted = files.read(), (found.quota_us, found.period_us)
+            if now == wanted:
+                return ""
+            if not self._rehearse:
+                files.write(*wanted)
+            return f"{_bandwidth(*now)} -> {_bandwidth(*wanted)}"
+
+    def _weight(self, group: CpuGroup, found: FoundSlice) -> str:
+        with contextlib.closing(weight_file(group)) as file:
+            now = int(file.read())
+            if now == found.weight:
+                return ""
+            if not self._rehearse:
+                file.write(b"%d" % found.weight)
+            return f"weight {now} -> {found.weight}"
+
+    def _shaper(self, found: FoundEgress, qdisc: RootQdisc) -> str:
+        programs, shaper = edt_filters(qdisc.route, qdisc.index), qdisc.present()
+        if not self._rehearse:
+            if programs:
+                remove_edt_filters(qdisc.route, qdisc.index, own_hook=not found.had_hook)
+            if shaper:
+                qdisc.remove()
+        return f"{found.device}: shaper off" if shaper or programs else ""
+
+    def _knob(self, name: str, knob: str, action: Callable[[], str]) -> None:
+        if not self._left(name, knob):
+            with self._reported(name):
+                self._told(name, action())
+
+    def _told(self, name: str, done: str) -> None:
+        if done:
+            self._report.restored.append(f"{name}: {done}")
+
+    def _left(self, name: str, knob: str) -> bool:
+        """Whether a knob was left to somebody else, which is told once."""
+        left = (name, knob) in self._released
+        if left and f"{name}: {knob}" not in self._report.released:
+            self._report.released.append(f"{name}: {knob}")
+        return left
+
+    @contextlib.contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """One thing that fails keeps nothing else from being tried."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            self._report.gone.append(f"{name}: {error.filename}")
+        except ActuatorError as error:
+            (self._report.gone if error.vanished else self._report.failed).append(f"{name}: {error}")
+        except OSError as error:
+            self._report.failed.append(f"{name}: {error}")
+
+
+def _moved(found: FoundSlice) -> bool:
+    """Whether a device's namespace is not at its path any more."""
+    egress = found.egress
+    return egress is not None and _at_path(egress.netns, (egress.netns_device, egress.netns_inode)) is None
+
+
+def _qdisc(
+    found: FoundEgress, opened: dict[tuple[int, int], RouteSocket], undo: contextlib.ExitStack
+) -> RootQdisc | None:
+    """The device's root qdisc, through one socket for each namespace; None when namespace or device have gone."""
+    identity = found.netns_device, found.netns_inode
+    if identity not in opened:
+        path = _namespace(found.netns, identity)
+        if path is None:
+            return None
+        opened[identity] = route = RouteSocket(path)
+        undo.callback(route.close)
+    route = opened[identity]
+    return RootQdisc(route, found.device) if route.has(found.device) else None
+
+
+def _namespace(path: str | None, identity: tuple[int, int]) -> Path | None:
+    """Where the namespace is now: at its path, or wherever else; None when it has gone."""
+    return _at_path(path, identity) or namespaces.find(identity)
+
+
+def _at_path(path: str | None, identity: tuple[int, int]) -> Path | None:
+    candidate = Path(path or f"/proc/{os.getpid()}/ns/net")
+    try:
+        return candidate if namespaces.identity(candidate) == identity else None
+    except OSError:
+        return None
+
+
+def _bandwidth(quota_us: int, period_us: int) -> str:
+    return f"{'no quota' if quota_us == NO_QUOTA else f'quota {quota_us} us'} in {period_us} us"

@@ -1,0 +1,212 @@
+"""The process that puts the knobs back when its controller dies or hangs; started by it, before the first write.
+
+It waits for one of three ends. The controller dies, however: everything is restored from the journal. It hangs, which
+is no new beat in the tick ring for as long as this process itself has been running: it is killed first, since one that
+wakes up later must not write, and everything is restored. It says that it has restored everything itself, which a
+journal that is gone proves: nothing is left to do.
+
+It ignores SIGINT, SIGTERM, SIGHUP and SIGQUIT, which whoever ends a service sends to all of its processes: as long as
+the controller lives it has to stay, and after that it ends by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from ..record.header import Pulse
+from .files import remove_file, replace_file
+from .journal import Journal
+from .readiness import be_ready
+from .restore import RestoreReport, restore
+from .schema import JournalError
+from .silence import Silence
+
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+RESTORED_FILE = "restored.json"
+DISARM = b"disarm"
+DEATH_TIMEOUT_S = 1.0
+PIDFD_THREAD = os.O_EXCL  # linux/pidfd.h
+
+Cause = Literal["died", "hung", "disarmed"]
+
+
+def main() -> int:
+    """Exit code 0 when nothing is left to restore, 1 when something could not be."""
+    arguments = _parser().parse_args()
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    channel = socket.socket(fileno=arguments.channel)
+    try:
+        guardian = Guardian(
+            arguments.journal, arguments.ring, arguments.pid, arguments.sentinel, arguments.hang_s, channel
+        )
+    except (OSError, ValueError) as error:
+        channel.send(json.dumps({"error": str(error)}).encode())
+        return 1
+    with contextlib.suppress(OSError):  # the controller may be dead by now
+        channel.send(json.dumps(guardian.prepare()).encode())
+    return guardian.restore(guardian.wait())
+
+
+class Guardian:
+    """Watches one controller.
+
+    Args:
+        journal: what was found.
+        ring: the tick ring with the controller's beats.
+        pid: of the controller, which has started this process.
+        sentinel: id of a thread of the controller that does nothing and is not its first.
+        hang_s: without a beat for so long it counts as hung.
+        channel: on which it says that it has restored everything itself.
+
+    Raises:
+        OSError, JournalError, ValueError: journal or ring cannot be read.
+    """
+
+    def __init__(
+        self, journal: Path, ring: Path, pid: int, sentinel: int, hang_s: float, channel: socket.socket
+    ) -> None:
+        self._path, self._pid, self._hang_s, self._channel = journal, pid, hang_s, channel
+        self._journal = Journal.load(journal)
+        self._pulse = Pulse(ring)
+        self._process = os.pidfd_open(pid)
+        self._sentinel = _thread(sentinel, self._process)
+        # A parent that has died meanwhile has given its number back, perhaps to another process.
+        self._orphan = os.getppid() != pid
+        self._told = False
+        self.noticed_ns = 0
+
+    def prepare(self) -> dict[str, Any]:
+        """Be quick and small from now on; what has become of that, for the controller's log."""
+        restore(self._journal, rehearse=True)
+        return {"pid": os.getpid(), **be_ready()}
+
+    def wait(self) -> Cause:
+        """Until one of the three ends; sets `noticed_ns` (CLOCK_MONOTONIC)."""
+        poller = select.poll()
+        poller.register(self._sentinel, select.POLLIN)
+        poller.register(self._channel, select.POLLIN)
+        silence = Silence(self._pulse.beat_ns(), self._hang_s)
+        cause: Cause | None = "died" if self._orphan else None
+        while cause is None:
+            began_ns = time.monotonic_ns()
+            ready = {descriptor for descriptor, _ in poller.poll(math.ceil(silence.next_look_ns() / 1e6))}
+            self.noticed_ns = time.monotonic_ns()
+            if self._sentinel in ready:
+                cause = "died"
+            elif self._channel.fileno() in ready and self._disarmed(poller):
+                cause = "disarmed"
+            elif silence.look(self._pulse.beat_ns(), began_ns, self.noticed_ns):
+                cause = "hung"
+        self.noticed_ns = self.noticed_ns or time.monotonic_ns()
+        return cause
+
+    def restore(self, cause: Cause) -> int:
+        """Do what a cause asks for; returns the exit code."""
+        if cause == "disarmed":
+            return 0
+        with contextlib.suppress(ProcessLookupError):  # it may be dead altogether
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        self._dead(self._sentinel, DEATH_TIMEOUT_S)
+        report = self._put_back(cause)
+        if not self._dead(self._process, 0.0):
+            # Nothing of it runs any more, but the kernel may still be at something that it has asked for.
+            self._dead(self._process, None)
+            report = self._put_back(cause)
+        if report is None:
+            return 0
+        if report.failed:
+            return 1
+        with contextlib.suppress(OSError):
+            remove_file(self._path)
+        return 0
+
+    def _disarmed(self, poller: select.poll) -> bool:
+        """Whether the controller has restored everything; a closed channel alone says nothing."""
+        if self._channel.recv(len(DISARM)) != DISARM:
+            poller.unregister(self._channel)
+            return False
+        return not self._path.exists()
+
+    @staticmethod
+    def _dead(pidfd: int, timeout_s: float | None) -> bool:
+        """Whether a process or thread has ended, at the latest after so long."""
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        return bool(poller.poll(None if timeout_s is None else 1e3 * timeout_s))
+
+    def _put_back(self, cause: Cause) -> RestoreReport | None:
+        """Restore from the journal as it is now; None where the controller has done it itself."""
+        try:
+            journal = Journal.load(self._path)
+        except FileNotFoundError:
+            return None
+        except (OSError, JournalError) as error:
+            _say(f"controller {self._pid} {cause}: NOT RESTORED: {error}")
+            return RestoreReport(failed=[str(error)])
+        if (journal.pid, journal.start_ticks) != (self._journal.pid, self._journal.start_ticks):
+            return None  # the next controller's: ours was restored
+        report = restore(journal)
+        finished_ns = time.monotonic_ns()
+        if not self._told or report.restored:
+            with contextlib.suppress(OSError):
+                self._tell(cause, report, finished_ns)
+            _say(f"controller {self._pid} {cause}: {report}")
+        self._told = True
+        return report
+
+    def _tell(self, cause: Cause, report: RestoreReport, finished_ns: int) -> None:
+        """What was done, beside the journal. Times are CLOCK_MONOTONIC."""
+        document = {
+            "cause": cause,
+            "pid": self._pid,
+            "time_ns": time.time_ns(),
+            "noticed_ns": self.noticed_ns,
+            "finished_ns": finished_ns,
+            **asdict(report),
+        }
+        replace_file(self._path.with_name(RESTORED_FILE), json.dumps(document, indent=1).encode())
+
+
+def _thread(thread: int, process: int) -> int:
+    """A descriptor that tells of a thread's death; before Linux 6.9 the process's, which does as well, but later.
+
+    A process that is killed tells of it when its memory has been taken apart, which takes tens of milliseconds on a
+    busy machine. A thread that is neither the first nor the last of them dies at once.
+    """
+    try:
+        return os.pidfd_open(thread, PIDFD_THREAD)
+    except OSError:
+        return process
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"slicepilot supervisor: {line}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slicepilot.controller.watchdog.supervisor", allow_abbrev=False)
+    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--ring", type=Path, required=True)
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--sentinel", type=int, required=True, help="id of an idle thread of the controller")
+    parser.add_argument("--hang-s", type=float, required=True)
+    parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket of packets")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Looking at slices before anything is written: what a journal has to say about them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..actuators.bandwidth import bandwidth_files
+from ..actuators.cgroup import CpuGroup
+from ..actuators.kernel_file import ActuatorError
+from ..actuators.qdisc import RootQdisc
+from ..actuators.rtnetlink import RouteSocket
+from ..actuators.slice_knobs import SliceTargets
+from ..actuators.weight import weight_file
+from .journal import FoundEgress, FoundSlice
+
+OWN_NETNS = Path("/proc/self/ns/net")
+
+
+def survey(targets: Sequence[SliceTargets]) -> tuple[FoundSlice, ...]:
+    """The knobs of slices as they are; writes nothing.
+
+    A shaper of ours that a crash has left counts as the device's default: it is what restoring removes.
+
+    Raises:
+        ActuatorError: a target is missing or not permitted, or somebody has configured a qdisc on a device.
+    """
+    return tuple(_slice(target) for target in targets)
+
+
+def _slice(target: SliceTargets) -> FoundSlice:
+    group = CpuGroup.at(target.cgroup)
+    with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
+        quota_us, period_us = bandwidth.read()
+        return FoundSlice(
+            name=target.name,
+            cgroup=str(target.cgroup),
+            cgroup_inode=_stat(target.cgroup).st_ino,
+            quota_us=quota_us,
+            period_us=period_us,
+            weight=int(weight.read()),
+            egress=_egress(target.egress_device, target.netns) if target.egress_device is not None else None,
+        )
+
+
+def _egress(device: str, netns: Path | None) -> FoundEgress:
+    with contextlib.closing(RouteSocket(netns)) as route:
+        qdisc = RootQdisc(route, device)
+        qdisc.check()
+        identity = _stat(netns or OWN_NETNS)
+        return FoundEgress(
+            device=device,
+            netns=None if netns is None else str(netns),
+            netns_device=identity.st_dev,
+            netns_inode=identity.st_ino,
+            had_hook=qdisc.hooked(),
+        )
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise ActuatorError.of(f"{path}: look at it", error) from error
