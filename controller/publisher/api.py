@@ -1,0 +1,191 @@
+"""The control API: one order as a JSON object on a line over a Unix socket, one answer on a line.
+
+``{"command": "pause"}`` is answered with ``{"ok": true, ...}`` or ``{"ok": false, "error": TEXT, "reason": WHY}``. The
+reason is ``input`` (not a valid order), ``refused`` (the controller says no), ``no answer`` (it says nothing in time),
+``denied`` (not this user) or ``busy`` (too many clients or orders). Orders are those of `slicepilot.controller.orders`;
+only ``status`` is answered here, all others go to the loop's process.
+
+Nothing that a client does holds up anybody else: lines, clients, rates and times are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ...configs import ConfigError
+from ..orders import parse
+from .link import Answer, refusal
+from .peers import Access, Peer
+from .status import Status
+
+MAX_CLIENTS = 64
+MAX_LINE_BYTES = 1 << 16
+IDLE_S, ANSWER_S, SILENT_S = 10.0, 10.0, 0.1
+RATE_PER_S, BURST, FLOOD = 10.0, 20, 40
+"""Orders that one client may give; who goes on after so many refusals in a row is hung up on."""
+
+Order = dict[str, Any]
+Report = Callable[[Peer, Order, Answer], None]
+
+
+class ControlApi:
+    """Answers clients of one listening socket.
+
+    Args:
+        listener: Unix stream socket, bound and listening; taken over.
+        access: who may connect.
+        status: for ``status``, and for the slices' names.
+        forward: hands an order to the loop's process and returns its answer.
+        report: told of every valid order but ``status``, with its answer.
+
+    Attributes:
+        requests, refused: lines answered, and those of them or clients that were turned down.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        access: Access,
+        status: Status,
+        forward: Callable[[Order], Awaitable[Answer]],
+        report: Report,
+    ) -> None:
+        self._listener, self._access, self._status = listener, access, status
+        self._forward, self._report = forward, report
+        self._clients = 0
+        self._idle: dict[asyncio.StreamWriter, float] = {}
+        self.requests = self.refused = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Begin to answer."""
+        self._server = await asyncio.start_unix_server(self._serve, sock=self._listener, limit=MAX_LINE_BYTES)
+
+    async def close(self) -> None:
+        """Stop listening; what is being answered ends by itself."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients += 1
+        writer.transport.set_write_buffer_limits(0)
+        try:
+            peer = Peer.of(writer.get_extra_info("socket"))
+            if not self._access.permits(peer):
+                error = f"uid {peer.uid} may not control this; accepted: {self._access.text}"
+                await self._send(writer, refusal(error, "denied"))
+            elif not self._has_room():
+                await self._send(writer, refusal(f"more than {MAX_CLIENTS} clients at once", "busy"))
+            else:
+                await self._talk(reader, writer, peer)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            pass  # it went, or it dawdles
+        finally:
+            self._clients -= 1
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()
+            else:
+                writer.close()
+
+    def _has_room(self) -> bool:
+        """Whether there is a place, if need be that of the client that has been silent for longest."""
+        if self._clients <= MAX_CLIENTS:
+            return True
+        now_s = time.monotonic()
+        for writer, since_s in self._idle.items():
+            # Who has just come has not been silent: its line may be waiting to be read.
+            if now_s - since_s > SILENT_S:
+                del self._idle[writer]
+                writer.transport.abort()
+                return True
+        return False
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
+        allowance, busy = _Allowance(), 0
+        while busy < FLOOD:
+            self._idle[writer] = time.monotonic()
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    line = await reader.readuntil(b"\n")
+            except asyncio.LimitOverrunError:
+                # Where the next line begins is anybody's guess.
+                await self._send(writer, refusal(f"a line of more than {MAX_LINE_BYTES} bytes", "input"))
+                return
+            finally:
+                self._idle.pop(writer, None)
+            if allowance.take():
+                busy = 0
+                await self._send(writer, await self._answer(line, peer))
+            else:
+                busy += 1
+                await self._send(writer, refusal(f"more than {RATE_PER_S:g} requests a second", "busy"))
+
+    async def _answer(self, line: bytes, peer: Peer) -> Answer:
+        try:
+            order = decode(line)
+            parse(order, [spec["name"] for spec in self._status.slices])
+        except ConfigError as error:
+            return refusal(str(error), "input")
+        except RecursionError:  # just shallow enough to be parsed
+            return refusal("order: too deeply nested; accepted: one object on a line", "input")
+        if order["command"] == "status":
+            return {"ok": True, "status": self._status.document(0)}
+        answer = await self._forward(order)
+        self._report(peer, order, answer)
+        return answer
+
+    async def _send(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
+        self.requests += 1
+        self.refused += not answer["ok"]
+        writer.write(json.dumps(answer).encode() + b"\n")
+        async with asyncio.timeout(ANSWER_S):
+            await writer.drain()
+
+
+class _Allowance:
+    """A bucket of requests that fills again with time."""
+
+    def __init__(self) -> None:
+        self._left, self._at_s = float(BURST), time.monotonic()
+
+    def take(self) -> bool:
+        now_s = time.monotonic()
+        self._left = min(BURST, self._left + RATE_PER_S * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def decode(line: bytes) -> Order:
+    """The JSON object on a line.
+
+    Raises:
+        ConfigError: anything else, a field that is given twice, or a number that JSON does not have.
+    """
+    try:
+        order = json.loads(line, object_pairs_hook=_object, parse_constant=_no_number)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError):
+        raise ConfigError("order: not valid JSON; accepted: one object on a line") from None
+    if not isinstance(order, dict):
+        raise ConfigError(f"order: {type(order).__name__}; accepted: one object on a line")
+    return order
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Order:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ConfigError("order: a field is given twice; accepted: each field once")
+    return values
+
+
+def _no_number(name: str) -> None:
+    raise ConfigError(f"order: {name}; accepted: numbers of JSON")

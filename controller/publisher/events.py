@@ -1,0 +1,190 @@
+"""What is worth a line in the log, from the ticks and notes of a run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..modes import Level, Mode
+from ..reasons import MEANINGS, Reason, Severity
+from .listeners import HttpAddress
+from .logs import EventLogger
+from .peers import Peer
+from .status import Status
+from .tally import REASONS, STAGES, Counts, Records, masks_of, reason_counts
+
+T = TypeVar("T")
+AGAIN_S, SUMMARY_S = 1.0, 60.0
+_GRAVE = tuple(reason for reason in REASONS if MEANINGS[reason].severity >= Severity.WARNING)
+_COUNTED = {"missed_ticks": "ticks_missed", "late_ticks": "ticks_late", "failed_applies": "applies_failed"}
+
+
+@dataclass
+class _Given:
+    """A reason that begins again and again: lines are at least `AGAIN_S` apart, each with what it stands for."""
+
+    logged_s: float = float("-inf")
+    times: int = 0
+
+
+class EventLog:
+    """Follows a `Status`; `update` after each of its updates.
+
+    A reason of the guard is logged when it begins (a tick has it, the one before had not), not while it lasts. Mode and
+    level are logged when they change; what cannot be measured, foreign changes and failures when they come and go.
+
+    Args:
+        log: where to.
+        status: what is followed.
+        listen: where pages are served; None where they are not.
+    """
+
+    def __init__(self, log: EventLogger, status: Status, listen: HttpAddress | None) -> None:
+        self._log, self._status, self._listen = log, status, listen
+        self._started = False
+        self._mode: Mode | None = None
+        self._level: Level | None = None
+        self._masks = np.zeros((1, status.num_slices + 1), np.uint32)
+        self._given: dict[tuple[int, Reason], _Given] = {}
+        self._notes: dict[str, Any] = {}
+        self._summary_s = time.monotonic() + SUMMARY_S
+        self._minute: Counts = np.zeros((status.num_slices + 1, len(REASONS)), np.int64)
+
+    def update(self, records: Records) -> None:
+        """Log what the new records, oldest first, and the present notes have brought."""
+        now_s = time.monotonic()
+        if not self._started:
+            self._started = True
+            self._start()
+        if len(records):
+            self._changes(records)
+            self._reasons(records)
+        self._flush(now_s)
+        notes = self._status.notes
+        if notes != self._notes:
+            self._compare(self._notes, notes)
+            self._notes = notes
+        if now_s >= self._summary_s:
+            self._summary_s = now_s + SUMMARY_S
+            self._summary()
+
+    def command(self, peer: Peer, order: dict[str, Any], answer: dict[str, Any]) -> None:
+        """An operator wanted something; see `slicepilot.controller.publisher.api`."""
+        who = {"uid": peer.uid, "pid": peer.pid}
+        if answer["ok"]:
+            self._log.info("command", **who, order=order)
+        else:
+            self._log.warning("command", **who, order=order, error=answer.get("error"))
+
+    def _start(self) -> None:
+        run = self._status.description
+        about = {key: run.get(key) for key in ("run_id", "name", "version", "agent", "backend", "pid", "scheduling")}
+        self._log.info(
+            "start", **about, publisher_pid=os.getpid(), publisher_uid=os.getuid(), listen=str(self._listen or "off")
+        )
+        if self._listen is not None and not self._listen.loopback:
+            self._log.warning("listen", address=str(self._listen), text="others than this machine can reach the pages")
+
+    def _changes(self, records: Records) -> None:
+        """Mode and level, tick by tick where they change at all."""
+        for tick in records[_where_changed(records["mode"])]:
+            mode = Mode(int(tick["mode"]))
+            if mode is not self._mode and self._mode is not None:
+                self._log.info("mode", mode=mode.label, before=self._mode.label, tick=int(tick["sequence"]))
+            self._mode = mode
+        for tick in records[_where_changed(records["level"])]:
+            level = Level(int(tick["level"]))
+            before = Level.NORMAL if self._level is None else self._level
+            if level is not before:
+                say = self._log.info if level is Level.NORMAL else self._log.warning
+                say("guard_level", guard=level.label, before=before.label, tick=int(tick["sequence"]))
+            self._level = level
+
+    def _reasons(self, records: Records) -> None:
+        masks = masks_of(records)
+        self._minute += reason_counts(masks)
+        begun = reason_counts(masks & ~np.concatenate([self._masks, masks[:-1]]))
+        self._masks = masks[-1:]
+        for reason in _GRAVE:
+            for index in np.flatnonzero(begun[:, reason]).tolist():
+                self._given.setdefault((index, reason), _Given()).times += int(begun[index, reason])
+
+    def _flush(self, now_s: float) -> None:
+        for (index, reason), given in self._given.items():
+            if given.times and now_s - given.logged_s >= AGAIN_S:
+                say = self._log.error if MEANINGS[reason].severity is Severity.SEVERE else self._log.warning
+                say(
+                    "guard", slice=self._name(index), reason=reason.label, times=given.times, text=MEANINGS[reason].text
+                )
+                given.logged_s, given.times = now_s, 0
+
+    def _compare(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
+        for thing in _new(before.get("unmeasured"), notes.get("unmeasured")):
+            self._log.warning("unmeasured", what=thing)
+        for thing in _new(notes.get("unmeasured"), before.get("unmeasured")):
+            self._log.info("measured_again", what=thing)
+        foreign, foreign_before = _by_knob(notes), _by_knob(before)
+        for knob in _new(foreign_before, foreign):
+            self._log.warning("foreign_change", **foreign[knob])
+        for slice_name, knob_name in _new(foreign, foreign_before):
+            self._log.info("foreign_change_over", slice=slice_name, knob=knob_name)
+        self._compare_failures(before, notes)
+        self._compare_processes(before, notes)
+
+    def _compare_failures(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
+        error, reload = notes.get("last_error"), notes.get("reload")
+        if error is not None and error != before.get("last_error"):
+            self._log.warning("error", error=error)
+        if reload is not None and reload != before.get("reload"):
+            (self._log.info if reload["ok"] else self._log.warning)("reload", ok=reload["ok"], detail=reload["detail"])
+        counted, counted_before = notes.get("totals") or {}, before.get("totals")
+        for key, event in _COUNTED.items():
+            # Those of before the first look are another publisher's to tell.
+            more = 0 if counted_before is None else counted.get(key, 0) - counted_before.get(key, 0)
+            if more > 0:
+                self._log.warning(event, more=more, total=counted[key])
+
+    def _compare_processes(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
+        supervisor, known = notes.get("supervisor"), before.get("supervisor")
+        if supervisor is None or supervisor == known:
+            return
+        if not supervisor["alive"]:
+            self._log.error("supervisor_gone", pid=supervisor["pid"])
+        else:
+            again = known is not None and supervisor["restarts"] > known["restarts"]
+            (self._log.warning if again else self._log.info)("supervisor", **supervisor)
+
+    def _summary(self) -> None:
+        """A line a minute, that there is one at all."""
+        status = self._status
+        ticks, late = status.history.ticks(status.history.rows(round(SUMMARY_S)))
+        stages = status.history.stages_us(status.history.rows(round(SUMMARY_S)), (0.5, 0.99))
+        p50_us, p99_us = (round(value, 1) for value in np.nan_to_num(stages[STAGES.index("total")]).tolist())
+        given = self._minute.sum(axis=0)
+        reasons = {reason.label: int(given[reason]) for reason in REASONS if given[reason]}
+        self._minute[:] = 0
+        about = {"mode": status.mode.label, "guard": status.level.label, "ticks": ticks, "late": late}
+        self._log.info("minute", **about, total_p50_us=p50_us, total_p99_us=p99_us, reasons=reasons)
+
+    def _name(self, index: int) -> str:
+        """Of a slice; empty for the node."""
+        return str(self._status.slices[index]["name"]) if index < self._status.num_slices else ""
+
+
+def _where_changed(values: Records) -> Records:
+    """Indices of the first value and of those unlike the one before."""
+    return np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1])
+
+
+def _new(before: Iterable[T] | None, now: Iterable[T] | None) -> list[T]:
+    known = list(before or ())
+    return [thing for thing in now or () if thing not in known]
+
+
+def _by_knob(notes: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(change["slice"], change["knob"]): change for change in notes.get("foreign") or ()}

@@ -1,0 +1,138 @@
+"""The two sockets that others connect to. They are made before the controller gives up its privileges, and a publisher
+that is started anew is handed the same ones: meanwhile connections wait instead of failing."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...configs import ConfigError
+from .peers import Access
+
+BACKLOG = 512
+DEFAULT_PORT = 9464
+# The publisher of a controller that was killed lets go of them as soon as it notices.
+PATIENCE_S, RETRY_S = 3.0, 0.02
+
+
+@dataclass(frozen=True)
+class HttpAddress:
+    """Where metrics and status are served: an address, and a port of which 0 is any that is free."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> HttpAddress | None:
+        """``ADDRESS:PORT``, ``[ADDRESS]:PORT``, or ``off``, which is None; raises ConfigError."""
+        if text == "off":
+            return None
+        host, _, port = text.rpartition(":")
+        try:
+            address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+            if port.isascii() and port.isdecimal() and int(port) <= 65535:
+                return cls(str(address), int(port))
+        except ValueError:
+            pass
+        raise ConfigError(f"listen = {text!r}: accepted: off, or an address and port, as 127.0.0.1:{DEFAULT_PORT}")
+
+    @classmethod
+    def of(cls, listener: socket.socket) -> HttpAddress:
+        """Where a socket is bound."""
+        host, port = listener.getsockname()[:2]
+        return cls(host, port)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+
+def http_listener(address: HttpAddress, patience_s: float = PATIENCE_S) -> socket.socket:
+    """A listening TCP socket; raises ConfigError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _bind(listener, address, time.monotonic() + patience_s)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"listen = {address}: {error.strerror}; accepted: a free port, or off") from error
+    return listener
+
+
+def _bind(listener: socket.socket, address: HttpAddress, deadline_s: float) -> None:
+    while True:
+        try:
+            listener.bind((address.host, address.port))
+            return
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline_s:
+                raise
+        time.sleep(RETRY_S)
+
+
+def control_listener(path: Path, access: Access, patience_s: float = PATIENCE_S) -> socket.socket:
+    """A listening Unix socket that only those who may can open: mode 0600, or 0660 with the group.
+
+    A socket that nobody listens on any more is replaced.
+
+    Raises:
+        ConfigError: somebody listens there, it cannot be made, or the group does not exist.
+    """
+    gid = access.gid()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path, time.monotonic() + patience_s)
+        # bind(2) gives the file the mode of the socket's inode: at no time can others connect.
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(str(path))
+        if gid is not None:
+            os.chown(path, -1, gid)
+            path.chmod(0o660)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"control socket {path}: {error.strerror or error}; accepted: a folder to write to"
+        ) from error
+    except ConfigError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: Path, deadline_s: float) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"control socket {path}: another file is there; accepted: a path of our own")
+    while _listens(path):
+        if time.monotonic() > deadline_s:
+            raise ConfigError(f"control socket {path}: in use; accepted: one controller of a name")
+        time.sleep(RETRY_S)
+    path.unlink(missing_ok=True)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:
+            pass
+        return True

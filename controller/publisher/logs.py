@@ -1,0 +1,92 @@
+"""Structured logs: one event a line, as JSON or for people.
+
+A JSON line has ``time`` (RFC 3339, UTC), ``level``, ``event`` and the event's own fields. Fields hold numbers, names
+and text from outside; neither form lets them break a line or forge a field.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+Form = Literal["json", "pretty", "off"]
+FORMS: tuple[Form, ...] = ("json", "pretty", "off")
+_COLOURS = {logging.WARNING: "\33[33m", logging.ERROR: "\33[31m"}
+_FIELDS = "slicepilot_fields"
+_OF_THE_LINE = {"time", "level", "event"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record, made by `EventLogger` or by anybody else."""
+        head = {"time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+        head |= {"level": record.levelname.lower(), "event": record.getMessage()}
+        return json.dumps(head | _fields(record, self), default=str)
+
+
+class PrettyFormatter(logging.Formatter):
+    """Local time, level, event and fields in columns; colour for what deserves attention."""
+
+    def __init__(self, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record, made by `EventLogger` or by anybody else."""
+        fields = "  ".join(f"{key}={_plain(value)}" for key, value in _fields(record, self).items())
+        clock = _time(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        line = f"{clock}  {record.levelname:<7}  {_plain(record.getMessage()):<16}  {fields}".rstrip()
+        colour = _COLOURS.get(record.levelno, "") if self._colour else ""
+        return f"{colour}{line}\33[0m" if colour else line
+
+
+def configure(form: Form, stream: TextIO = sys.stderr) -> EventLogger:
+    """Send this process's logs, those of libraries included, to a stream; ``off`` sends none."""
+    root = logging.getLogger()
+    handler: logging.Handler = logging.NullHandler() if form == "off" else logging.StreamHandler(stream)
+    handler.setFormatter(PrettyFormatter(stream.isatty()) if form == "pretty" else JsonFormatter())
+    root.handlers = [handler]
+    root.setLevel(logging.INFO)
+    return EventLogger(logging.getLogger("slicepilot"))
+
+
+class EventLogger:
+    """Writes events with fields."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def info(self, event: str, **fields: Any) -> None:
+        """What goes as it should."""
+        self._logger.info(event, extra={_FIELDS: fields})
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """What somebody should look at."""
+        self._logger.warning(event, extra={_FIELDS: fields})
+
+    def error(self, event: str, **fields: Any) -> None:
+        """What somebody has to look at."""
+        self._logger.error(event, extra={_FIELDS: fields})
+
+
+def _fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, Any]:
+    """The event's own; one that is named as a part of every line gets a name of its own."""
+    given: dict[str, Any] = getattr(record, _FIELDS, {})
+    fields = {f"{key}_" if key in _OF_THE_LINE else key: value for key, value in given.items()}
+    return fields | {"trace": formatter.formatException(record.exc_info)} if record.exc_info else fields
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _plain(value: Any) -> str:
+    """As it is where that cannot be mistaken, as JSON where it can."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    plain = text.isascii() and text.isprintable() and " " not in text and "=" not in text and '"' not in text
+    return text if plain or not isinstance(value, str) else json.dumps(text)

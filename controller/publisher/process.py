@@ -1,0 +1,193 @@
+"""The publisher: ``python -m slicepilot.controller.publisher.process``, started by `handle`.
+
+It follows the ring of ticks and does everything that the loop must not: metrics and status page, control socket, logs,
+decision records, estimates. It opens what it needs, then gives up all privileges. It ends when the controller's end of
+the control connection closes, after it has taken in the last ticks and written them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...configs import ConfigError
+from .. import privileges
+from ..record.ring import TickReader
+from .api import ControlApi
+from .events import EventLog
+from .link import LoopLink
+from .listeners import HttpAddress
+from .logs import FORMS, EventLogger, configure
+from .metrics import Metrics
+from .pages import routes
+from .peers import Access
+from .recorder import Recorder
+from .status import Status
+from .totals import Totals
+from .web import Route, WebServer
+
+POLL_S = 0.5
+"""Twice a second: a look costs about as much for many ticks as for few, and the ring holds at least eight seconds."""
+WAIT_S = 0.05
+NICE, OOM_SCORE = 10, 500
+
+
+@dataclass(frozen=True)
+class Sockets:
+    """What was inherited: listening sockets and the connection to the loop's process."""
+
+    control: socket.socket
+    link: socket.socket
+    http: socket.socket | None
+
+
+class PublisherProcess:
+    """Everything that runs here, on one event loop and one thread for the disk."""
+
+    def __init__(
+        self,
+        reader: TickReader,
+        sockets: Sockets,
+        access: Access,
+        recorder: Recorder,
+        log: EventLogger,
+        hosts: tuple[str, ...] = (),
+    ) -> None:
+        self._reader, self._sockets, self._recorder = reader, sockets, recorder
+        self._done = asyncio.Event()
+        self._status = status = Status(reader.num_slices)
+        self._totals = Totals(reader.num_slices)
+        self._events = EventLog(log, status, None if sockets.http is None else HttpAddress.of(sockets.http))
+        self._link = LoopLink(sockets.link, self._done.set)
+        self._api = ControlApi(sockets.control, access, status, self._link.forward, self._events.command)
+        self._web = None if sockets.http is None else WebServer(sockets.http, self._routes(), hosts)
+
+    def rehearse(self) -> None:
+        """Show what there is, so that nothing has to be imported any more afterwards."""
+        for page in self._routes().values():
+            page({})
+
+    async def run(self) -> int:
+        """Until the controller has gone, or SIGTERM; returns the exit code."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._done.set)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the controller ends us, after itself
+        self._recorder.start()
+        self._link.start()
+        await self._api.start()
+        if self._web is not None:
+            await self._web.start()
+        self._update()
+        while not self._done.is_set() and self._recorder.failure is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._done.wait()
+            self._update()
+        await self._close()
+        return 0 if self._recorder.failure is None else 1
+
+    def _routes(self) -> dict[str, Route]:
+        return routes(self._status, Metrics(self._status, self._totals, self._figures))
+
+    def _update(self) -> None:
+        status = self._status
+        records = status.update(self._reader)
+        status.estimate = self._recorder.estimate
+        self._totals.add(records, status.description)
+        self._recorder.add(records, status.description, status.generation)
+        self._events.update(records)
+
+    async def _close(self) -> None:
+        for server in (self._api, self._web):
+            if server is not None:
+                await server.close()
+        self._link.close()
+        self._recorder.close()
+
+    def _figures(self) -> dict[str, tuple[float, str]]:
+        figures = self._recorder.figures()
+        figures["api_requests_total"] = float(self._api.requests), "Lines that clients of the control socket sent."
+        figures["api_refused_total"] = float(self._api.refused), "Lines and clients of it that were turned down."
+        if self._web is not None:
+            figures["http_requests_total"] = float(self._web.requests), "Pages served."
+            figures["http_refused_total"] = float(self._web.refused), "HTTP connections that got no page."
+        return figures
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the process; 2 for bad input, as everywhere."""
+    given = _parser().parse_args(arguments)
+    log = configure(given.log)
+    try:
+        publisher = _prepare(given, log)
+        return 0 if publisher is None else asyncio.run(publisher.run())
+    except ConfigError as error:
+        log.error("publisher", error=str(error))
+        return 2
+
+
+def _prepare(given: argparse.Namespace, log: EventLogger) -> PublisherProcess | None:
+    """Everything that needs privileges; then there are none. None if the controller has gone meanwhile."""
+    _step_back()
+    http = None if given.http_fd is None else socket.socket(fileno=given.http_fd)
+    sockets = Sockets(socket.socket(fileno=given.api_fd), socket.socket(fileno=given.control_fd), http)
+    access = Access(os.getuid(), given.group)
+    reader = TickReader(given.ring)
+    recorder = Recorder(given.records, given.records_mb, given.estimate_s, log)
+    description = _described(reader, sockets.link)
+    if description is None:
+        return None
+    if given.records_mb or given.estimate_s:
+        recorder.rehearse(description, reader.num_slices)
+    publisher = PublisherProcess(reader, sockets, access, recorder, log, tuple(given.host))
+    publisher.rehearse()
+    privileges.drop_all(given.user)
+    return publisher
+
+
+def _described(reader: TickReader, link: socket.socket) -> dict[str, Any] | None:
+    """The run's description as soon as there is one: the controller starts us before it loads its policy."""
+    while not (description := reader.description()[1]):
+        if select.select([link], [], [], WAIT_S)[0] and not link.recv(1, socket.MSG_PEEK):
+            return None
+    return description
+
+
+def _step_back() -> None:
+    """Run when the loop does not, and on whatever CPU; be the first to go when memory runs out."""
+    # Otherwise Arrow's allocator starts a thread when it is loaded, which would keep the privileges of that time.
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slicepilot-publisher", allow_abbrev=False)
+    parser.add_argument("--ring", type=Path, required=True, help="ticks of the controller")
+    parser.add_argument("--control-fd", type=int, required=True, help="connection to the controller")
+    parser.add_argument("--api-fd", type=int, required=True, help="listening control socket")
+    parser.add_argument("--http-fd", type=int, help="listening HTTP socket")
+    parser.add_argument("--host", action="append", default=[], help="name the node is reached by over HTTP")
+    parser.add_argument("--group", help="whose members may use the control socket")
+    parser.add_argument("--user", help="to run as")
+    parser.add_argument("--records", type=Path, required=True, help="folder of decision records")
+    parser.add_argument("--records-mb", type=float, default=0.0, help="disk space for them")
+    parser.add_argument("--estimate-s", type=float, default=0.0, help="seconds from estimate to estimate in shadow")
+    parser.add_argument("--log", choices=FORMS, default="json", help="form of the log")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Decision records and estimates, made by a thread of their own: a slow disk holds up neither pages nor control."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...configs import ConfigError
+from ...env.telemetry import SLICE_FIELDS
+from ..record.ring import KNOB_FIELDS, record_dtype
+from .logs import EventLogger
+from .tally import Records
+
+if TYPE_CHECKING:
+    from ..record.estimate import Estimator
+    from ..record.segments import SegmentWriter
+
+BACKLOG = 40
+"""Batches that may wait; at two a second, twenty seconds' worth."""
+MIB = 1 << 20
+Batch = tuple[Records, dict[str, Any], int]
+
+
+class Recorder:
+    """Writes ticks to disk as segments, and works out what a shadow run's policy would have changed.
+
+    Args:
+        folder: of the segments.
+        max_mb: disk space they may take; 0 writes none.
+        estimate_s: time from one estimate to the next; 0 makes none.
+        log: for what goes wrong.
+
+    Attributes:
+        estimate: the newest, None before the first.
+        dropped: ticks that the thread had no time for.
+        failure: what ended the thread; None while it runs.
+    """
+
+    def __init__(self, folder: Path, max_mb: float, estimate_s: float, log: EventLogger) -> None:
+        self._writer = _writer(folder, round(max_mb * MIB)) if max_mb else None
+        self._estimate_s, self._log = estimate_s, log
+        self.estimate: dict[str, Any] | None = None
+        self.dropped = 0
+        self.failure: Exception | None = None
+        self._estimator: Estimator | None = None
+        self._batches: queue.Queue[Batch | None] = queue.Queue(BACKLOG)
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    def rehearse(self, description: dict[str, Any], num_slices: int) -> None:
+        """Do once what the thread will do. Libraries, compiled code and hardware files are read now, while this process
+        may still read all that the controller may."""
+        records = _made_up(description["period_s"], num_slices)
+        if self._estimate_s:
+            # One is used up; the other finds everything loaded.
+            rehearsed, self._estimator = self._make_estimator(description), self._make_estimator(description)
+            if rehearsed is not None:
+                rehearsed.add(records[:1])
+                rehearsed.add(records)
+        if self._writer is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                writer = _writer(Path(folder), MIB)
+                writer.add(records[:10], description, 0)
+                writer.close()
+
+    def start(self) -> None:
+        """Begin to work; privileges have to be given up before."""
+        self._thread.start()
+
+    def add(self, records: Records, description: dict[str, Any], generation: int) -> None:
+        """Hand over ticks, oldest first, with the newest description; never waits."""
+        if not len(records):
+            return
+        try:
+            self._batches.put_nowait((records, description, generation))
+        except queue.Full:
+            self.dropped += len(records)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Write what has been handed over, and end."""
+        if self._thread.is_alive():
+            self._batches.put(None)
+            self._thread.join(timeout_s)
+
+    def figures(self) -> dict[str, tuple[float, str]]:
+        """Metrics, by name: value and help text."""
+        dropped = {"records_lost_ticks_total": (float(self.dropped), "Ticks that the recorder had no time for.")}
+        if self._writer is None:
+            return dropped
+        writer = self._writer
+        return dropped | {
+            "records_segments_total": (float(writer.segments), "Segments of decision records written."),
+            "records_size_bytes": (float(writer.bytes), "Disk space of all segments."),
+            "records_dropped_ticks_total": (float(writer.dropped_rows), "Ticks that could not be written to disk."),
+            "records_errors_total": (float(writer.errors), "Failures to write or delete a segment."),
+        }
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 (ends the process, which is started anew)
+            self.failure = error
+            self._log.error("recorder", trace=traceback.format_exc())
+
+    def _work(self) -> None:
+        writer, estimator, errors = self._writer, self._estimator, 0
+        while (batch := self._batches.get()) is not None:
+            records, description, generation = batch
+            if writer is not None:
+                writer.add(records, description, generation)
+                if writer.errors > errors:
+                    errors = writer.errors
+                    self._log.warning("records", error=writer.last_error, errors=errors)
+            if estimator is None:
+                continue
+            estimator.description = description  # what changes in a run is who decides, not the node
+            estimate = estimator.add(records)
+            if estimate is not None:
+                self.estimate = estimate
+                if writer is not None:
+                    writer.add_estimate(estimate)
+        if writer is not None:
+            writer.close()
+
+    def _make_estimator(self, description: dict[str, Any]) -> Estimator | None:
+        from ..record.estimate import Estimator
+
+        try:
+            return Estimator(description, self._estimate_s)
+        except ConfigError as error:  # hardware that was never identified
+            self._log.info("no_estimates", why=str(error))
+            return None
+
+
+def _writer(folder: Path, max_bytes: int) -> SegmentWriter:
+    from ..record.segments import SegmentWriter
+
+    return SegmentWriter(folder, max_bytes)
+
+
+def _made_up(period_s: float, num_slices: int) -> Records:
+    """Enough quiet ticks of a shadow run for an estimate."""
+    from ..record.estimate import MIN_TICKS, WINDOW_S
+
+    count = 2 * max(MIN_TICKS, round(WINDOW_S / period_s))
+    records = np.zeros(count, record_dtype(num_slices))
+    records["sequence"] = np.arange(1, count + 1)
+    records["monotonic_ns"] = records["time_ns"] = np.arange(count) * round(1e9 * period_s)
+    records["slices"][:, SLICE_FIELDS.index("offered_mbps")] = 1.0
+    records["slices"][:, SLICE_FIELDS.index("carried_mbps")] = 1.0
+    records["slices"][:, SLICE_FIELDS.index("delay_p99_us")] = 1000.0
+    records["valid"] = 1
+    for stage in ("wanted", "allowed", "applied"):
+        records[stage][:, [KNOB_FIELDS.index("cpu_limit_mcpu"), KNOB_FIELDS.index("egress_mbps")]] = np.inf
+    return records

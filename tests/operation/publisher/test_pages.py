@@ -1,0 +1,291 @@
+"""Metrics and status page over HTTP, by a publisher in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from slicepilot.configs import ConfigError
+from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
+from slicepilot.controller.publisher.listeners import HttpAddress
+from slicepilot.controller.publisher.pages import status_page
+from slicepilot.controller.publisher.web import MAX_CONNECTIONS, REQUEST_S
+from slicepilot.controller.record.ring import TickRing
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher changes its user")
+
+
+def raw(port: int, data: bytes, timeout_s: float = 10.0) -> bytes:
+    """What a server answers to these bytes until it hangs up."""
+    with socket.create_connection(("127.0.0.1", port), timeout_s) as connection:
+        connection.sendall(data)
+        answer = b""
+        try:
+            while part := connection.recv(1 << 16):
+                answer += part
+        except ConnectionResetError:
+            pass
+        return answer
+
+
+def test_pages_are_served_with_their_policies(controller: Any) -> None:
+    controller.tick(50)
+    controller.publish()
+    status, headers, body = controller.get("/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b"<title>slicepilot</title>" in body
+    for tag in ("script", "style"):
+        (inline,) = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), body, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inline).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in headers["content-security-policy"]
+    assert headers["content-security-policy"].startswith("default-src 'none';")
+    status, headers, body = controller.get("/status.json?x=1")
+    document = json.loads(body, parse_constant=pytest.fail)
+    assert (status, headers["content-type"], headers["x-content-type-options"]) == (200, "application/json", "nosniff")
+    assert [one["name"] for one in document["slices"]] == [f"slice{k}" for k in range(1, 6)]
+    assert document["ticks"]["written"] == 50
+    status, headers, body = controller.get("/metrics", method="HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 10_000
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_writes_no_markup() -> None:
+    text = status_page().body.decode()
+    assert set(re.findall(r"\w+://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|\sstyle=|\son\w+=", text)
+    assert not re.search(r"\b(src|href)=", text)
+
+
+def test_two_hundred_scrapes_at_once_are_all_answered(controller: Any) -> None:
+    controller.tick(100)
+    port = controller.publish().http_port
+
+    async def scrape() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def all_at_once() -> list[bytes]:
+        return await asyncio.gather(*(scrape() for _ in range(200)))
+
+    started = time.monotonic()
+    with controller.running():
+        answers = asyncio.run(all_at_once())
+    assert time.monotonic() - started < 10
+    bodies = set()
+    for answer in answers:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert f"Content-Length: {len(body)}".encode() in head
+        bodies.add(body)
+    for body in bodies:
+        assert "slicepilot_slice_delay_seconds" in {one.name for one in text_string_to_metric_families(body.decode())}
+    assert len(bodies) < 20, "they share what was rendered at about the same time"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("LocalHost:9464", 200), ("127.0.0.1:80", 200), ("[::1]:9464", 200), ("192.0.2.7", 200),
+        (socket.gethostname(), 200), ("probe.example:9464", 200), ("evil.example", 421), ("", 421),
+        ("localhost.evil.example", 421), ("127.0.0.1.evil.example", 421),
+    ],
+)  # fmt: skip
+def test_only_names_of_this_machine_are_served(published: Any, host: str, status: int) -> None:
+    answer = raw(published.publisher.http_port, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert answer.split(b" ")[1] == str(status).encode()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET /../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET / HTTP/2\r\nHost: localhost\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 9000 + b"\r\n\r\n", 431),
+    ],
+)
+def test_other_requests_are_refused(published: Any, request_: bytes, status: int) -> None:
+    assert raw(published.publisher.http_port, request_).split(b" ")[1] == str(status).encode()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300), st.booleans())
+def test_no_bytes_do_harm(published: Any, data: bytes, ended: bool) -> None:
+    port = published.publisher.http_port
+    if ended:
+        answer = raw(port, data + b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 ")
+    else:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(data)
+    assert published.publisher.alive()
+
+
+def test_clients_that_dawdle_are_dropped_and_hold_up_nobody(published: Any) -> None:
+    port = published.publisher.http_port
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_CONNECTIONS - 6)]
+    for connection in slow:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+    time.sleep(0.5)
+    started = time.monotonic()
+    assert published.get("/status.json")[0] == 200
+    assert time.monotonic() - started < 1
+    more = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    time.sleep(0.5)
+    assert published.get("/metrics")[0] == 503
+    time.sleep(REQUEST_S + 1 - (time.monotonic() - started))
+    assert published.get("/metrics")[0] == 200
+    for connection in slow:
+        connection.settimeout(5)
+        assert connection.recv(100) == b""
+    for connection in (*slow, *more):
+        connection.close()
+
+
+def test_it_runs_with_no_privileges_behind_the_loop(controller: Any) -> None:
+    publisher = controller.publish()
+    folder = Path(f"/proc/{publisher.pid}")
+    fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+    assert set(fields["Uid"].split()) == {"65534"}
+    assert {fields[name].strip() for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {"0" * 16}
+    assert fields["NoNewPrivs"].strip() == "1"
+    assert fields["Groups"].strip() == ""
+    assert os.sched_getscheduler(publisher.pid) == os.SCHED_BATCH
+    assert os.getpriority(os.PRIO_PROCESS, publisher.pid) == 10
+
+
+def test_it_ends_with_its_controller_and_writes_the_last_ticks(controller: Any) -> None:
+    from slicepilot.controller.record.reader import SegmentReader
+
+    publisher = controller.publish(records_mb=5.0)
+    controller.tick(123)
+    controller.go()
+    deadline = time.monotonic() + 10
+    while publisher.alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not publisher.alive()
+    table = SegmentReader(controller.state / "records").between(0, time.time_ns())
+    assert len(table) == 123
+    assert {file.stat().st_uid for file in (controller.state / "records").iterdir()} == {65534}
+
+
+def test_it_waits_for_a_controller_that_still_loads_its_policy(controller: Any) -> None:
+    controller.ring = TickRing(controller.run / "ticks", controller.count)
+    publisher = Publisher.start(PublisherOptions(controller.run, controller.state), controller.theirs)
+    controller.publisher = publisher
+    with controller.connect() as connection:
+        connection.sendall(b'{"command": "status"}\n')
+        connection.settimeout(1.5)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        controller.ring.describe(controller.description)
+        connection.settimeout(30)
+        with connection.makefile("rb") as file:
+            assert json.loads(file.readline())["status"]["run"]["name"] == "node"
+
+
+def test_it_goes_with_a_controller_that_never_starts(controller: Any) -> None:
+    controller.ring = TickRing(controller.run / "ticks", controller.count)
+    publisher = Publisher.start(PublisherOptions(controller.run, controller.state), controller.theirs)
+    controller.publisher = publisher
+    controller.go()
+    deadline = time.monotonic() + 10
+    while publisher.alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not publisher.alive()
+
+
+def test_one_that_was_killed_is_started_again_on_the_same_sockets(controller: Any) -> None:
+    publisher = controller.publish()
+    port, before = publisher.http_port, publisher.pid
+    os.kill(before, 9)
+    deadline = time.monotonic() + 5
+    while publisher.alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not publisher.alive()
+    while not publisher.restart():
+        assert time.monotonic() < deadline, "the first restart comes after a second"
+        time.sleep(0.05)
+    assert not publisher.restart(), "the second does not come at once"
+    assert controller.ask({"command": "pause"})["ok"]
+    assert (publisher.http_port, publisher.alive()) == (port, True)
+    assert publisher.pid != before
+    assert controller.get("/metrics")[0] == 200
+
+
+def test_it_costs_little_while_nobody_looks(controller: Any) -> None:
+    publisher = controller.publish(records_mb=5.0)
+
+    def cpu_s() -> float:
+        fields = Path(f"/proc/{publisher.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    with controller.running():
+        time.sleep(0.5)
+        before = cpu_s()
+        time.sleep(6)
+        used_s = cpu_s() - before
+    print(f"publisher: {100 * used_s / 6:.2f}% of a CPU")
+    assert used_s / 6 < 0.015, "twice the aim and more, for machines that are busy and clocks of 10 ms"
+
+
+def listening() -> set[str]:
+    """Inodes of the TCP sockets of this network namespace that listen, of either family."""
+    lines = [line for file in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{file}").read_text().splitlines()[1:]]
+    return {line.split()[9] for line in lines if line.split()[3] == "0A"}
+
+
+def opened_by(pid: int | str) -> set[str]:
+    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    return {inode for link in links for inode in re.findall(r"socket:\[(\d+)\]", link)}
+
+
+def test_off_listens_to_nobody(make: Callable[..., Any]) -> None:
+    before = opened_by("self") & listening()
+    assert len((opened_by(make().publish(listen="127.0.0.1:0").pid)) & listening()) == 1
+    publisher = make().publish(listen="off")
+    assert publisher.http_port is None
+    assert not opened_by(publisher.pid) & listening()
+    assert len(opened_by("self") & listening() - before) == 1
+
+
+def test_an_address_that_is_taken_or_is_none_is_refused_at_once(make: Callable[..., Any]) -> None:
+    first = make()
+    port = first.publish().http_port
+    with pytest.raises(ConfigError, match=rf"^listen = 127\.0\.0\.1:{port}: Address already in use; accepted: a free"):
+        make().publish(listen=f"127.0.0.1:{port}")
+    for text in ("localhost:9464", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":9464", "", "on"):
+        with pytest.raises(ConfigError, match=r"accepted: off, or an address and port, as 127\.0"):
+            HttpAddress.parse(text)
+
+
+def test_addresses() -> None:
+    address = HttpAddress.parse("[::1]:9464")
+    assert address == HttpAddress("::1", 9464)
+    assert address is not None
+    assert (str(address), address.loopback) == ("[::1]:9464", True)
+    everywhere = HttpAddress.parse("0.0.0.0:80")
+    assert everywhere is not None
+    assert not everywhere.loopback
+    assert HttpAddress.parse("off") is None
