@@ -16,9 +16,8 @@ import mmap
 import os
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +27,8 @@ from ...env.knobs import Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from ..telemetry.layout import BUCKETS
+from .header import BEAT_AT, DELAYS_AT, DESCRIPTION_AT, HEADER, MAGIC, NOTES_AT, VERSION, WRITTEN_AT
 
-MAGIC, VERSION = b"SPTICKS\0", 1
-HEADER = struct.Struct("=8sIIIIQQQQQQ")
-"""magic, version, slices, slots, record size, offset of records, written records, beat (CLOCK_MONOTONIC ns),
-generations of description, notes, delays."""
-_WRITTEN_AT, _BEAT_AT, _DESCRIPTION_AT, _NOTES_AT, _DELAYS_AT = 32, 40, 48, 56, 64
 PAGE = 4096
 DOCUMENT_BYTES = 1 << 18
 DEFAULT_SLOTS = 4096
@@ -81,9 +76,8 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
 _HEAD = struct.Struct("=qqIBBHIIIIIIIf")  # after sequence, up to age_s
 
 
-@dataclass(slots=True)
-class Tick:
-    """The scalars of a record, filled by the loop and reused; units as in `record_dtype`."""
+class Tick(NamedTuple):
+    """The scalars of a record, units as in `record_dtype`, in the file's order."""
 
     time_ns: int = 0
     monotonic_ns: int = 0
@@ -157,26 +151,32 @@ class TickRing:
 
     def describe(self, description: dict[str, Any]) -> None:
         """Replace the run's description (JSON); records from now on refer to it."""
-        self._description = self._document(_DESCRIPTION_AT, self._layout.description, description)
+        self._description = self._document(DESCRIPTION_AT, self._layout.description, description)
 
     def note(self, notes: dict[str, Any]) -> None:
         """Replace the notes (JSON)."""
-        self._document(_NOTES_AT, self._layout.notes, notes)
+        self._document(NOTES_AT, self._layout.notes, notes)
 
     def delays(self, counts: npt.NDArray[np.uint32]) -> None:
         """Replace the delay histograms, packets since the probe's start by bucket (S, BUCKETS)."""
-        generation = self._begin(_DELAYS_AT)
+        generation = self._begin(DELAYS_AT)
         self._delays[:] = counts
-        struct.pack_into("=Q", self._memory, _DELAYS_AT, generation + 1)
+        struct.pack_into("=Q", self._memory, DELAYS_AT, generation + 1)
 
     def beat(self) -> None:
         """A sign of life without a tick."""
-        struct.pack_into("=Q", self._memory, _BEAT_AT, time.monotonic_ns())
+        struct.pack_into("=Q", self._memory, BEAT_AT, time.monotonic_ns())
 
     def write(
-        self, tick: Tick, telemetry: Telemetry, wanted: Knobs, allowed: Knobs, applied: Knobs, reasons: npt.NDArray[Any]
+        self,
+        tick: Tick,
+        telemetry: Telemetry,
+        wanted: Knobs,
+        allowed: Knobs,
+        applied: Knobs,
+        reasons: npt.NDArray[np.uint32],
     ) -> None:
-        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` uint32 (S,). Allocates no record."""
+        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` (S,)."""
         written = self._written
         slot = written % self.slots
         at = self._layout.records + slot * self._layout.dtype.itemsize
@@ -184,19 +184,9 @@ class TickRing:
         _HEAD.pack_into(
             self._memory,
             at + self._head_at,
-            tick.time_ns,
-            tick.monotonic_ns,
+            *tick[:2],
             self._description,
-            tick.mode,
-            tick.level,
-            tick.flags,
-            tick.node_reasons,
-            tick.missed,
-            tick.wakeup_ns,
-            tick.observe_ns,
-            tick.infer_ns,
-            tick.guard_ns,
-            tick.apply_ns,
+            *tick[2:],
             telemetry.age_s.item(),
         )
         s = self.num_slices
@@ -212,7 +202,7 @@ class TickRing:
         self._valid[slot, :s] = telemetry.valid.ravel()
         self._written = written = written + 1
         struct.pack_into("=Q", self._memory, at, written)
-        struct.pack_into("=QQ", self._memory, _WRITTEN_AT, written, tick.monotonic_ns)
+        struct.pack_into("=QQ", self._memory, WRITTEN_AT, written, tick.monotonic_ns)
 
     def close(self) -> None:
         """Remove the file; readers keep what they have mapped."""
@@ -282,12 +272,12 @@ class TickReader:
     @property
     def written(self) -> int:
         """Records written so far."""
-        return int(struct.unpack_from("=Q", self._memory, _WRITTEN_AT)[0])
+        return int(struct.unpack_from("=Q", self._memory, WRITTEN_AT)[0])
 
     @property
     def beat_ns(self) -> int:
         """CLOCK_MONOTONIC of the writer's last sign of life."""
-        return int(struct.unpack_from("=Q", self._memory, _BEAT_AT)[0])
+        return int(struct.unpack_from("=Q", self._memory, BEAT_AT)[0])
 
     @property
     def replaced(self) -> bool:
@@ -300,20 +290,20 @@ class TickReader:
 
     def description(self) -> tuple[int, dict[str, Any]]:
         """What is fixed for the run, with its generation."""
-        return self._document(_DESCRIPTION_AT, self._layout.description)
+        return self._document(DESCRIPTION_AT, self._layout.description)
 
     def notes(self) -> dict[str, Any]:
         """What changes about once a second."""
-        return self._document(_NOTES_AT, self._layout.notes)[1]
+        return self._document(NOTES_AT, self._layout.notes)[1]
 
     def delays(self) -> npt.NDArray[np.uint64]:
         """Packets since the probe's start by delay, (S, BUCKETS); a copy."""
         shape = self.num_slices, BUCKETS
         while True:
-            before = self._generation(_DELAYS_AT)
+            before = self._generation(DELAYS_AT)
             values = np.frombuffer(self._memory, np.uint64, shape[0] * shape[1], self._layout.delays)
             counts = values.reshape(shape).copy()
-            if before % 2 == 0 and before == self._generation(_DELAYS_AT):
+            if before % 2 == 0 and before == self._generation(DELAYS_AT):
                 return counts
 
     def new(self) -> npt.NDArray[Any]:

@@ -1,0 +1,185 @@
+"""Ticks as a Parquet segment: one row per tick, one column per quantity (and slice), units in the names.
+
+Columns of the node carry plain names (``time``, ``mode``, ``infer_ns``, ``cpu_idle_ratio``), those of a slice its name
+in front: ``slice1.offered_mbps``, ``slice1.wanted_cpu_limit_mcpu``. ``reasons`` and ``flags`` are bit masks. The
+header, JSON under the key `KEY` of the file's metadata, names their bits and holds the description of the run.
+
+A column whose values hardly repeat is stored as byte streams, one of which holds all exponents: zstd makes half of it.
+All others get a dictionary, in which a knob that holds costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...configs import ConfigError
+from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from ..modes import Level, Mode
+from ..reasons import Reason
+from .ring import APPLY_ERROR, KNOB_FIELDS, LATE, PAUSED, SHADOW, STAGES_NS, UNUSABLE, record_dtype
+
+FORMAT, KEY = 1, "slicepilot"
+DECISIONS = ("wanted", "allowed", "applied")
+FLAGS = {"late": LATE, "unusable": UNUSABLE, "apply_error": APPLY_ERROR, "paused": PAUSED, "shadow": SHADOW}
+_SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *STAGES_NS, "age_s")
+_WORDS = {"mode": tuple(mode.label for mode in Mode), "level": tuple(level.label for level in Level)}
+_STEADY = ("sequence", "time", "monotonic_ns")  # grow by about the same from row to row
+_SAMPLE = 8  # every how manieth value is looked at to choose an encoding
+
+Records = npt.NDArray[Any]
+"""Ticks as `slicepilot.controller.record.ring.record_dtype` has them."""
+
+
+def slice_names(description: dict[str, Any]) -> tuple[str, ...]:
+    """The slices of a run's description, in order."""
+    return tuple(spec["name"] for spec in description["slice_set"]["slices"])
+
+
+def header_of(records: Records, description: dict[str, Any], generation: int) -> dict[str, Any]:
+    """What a segment says about itself."""
+    return {
+        "format": FORMAT,
+        "generation": generation,
+        "description": description,
+        "rows": len(records),
+        "sequence": [int(records["sequence"][0]), int(records["sequence"][-1])],
+        "time_ns": [int(records["time_ns"].min()), int(records["time_ns"].max())],
+        "bits": {"flags": FLAGS, "reasons": {reason.label: reason.bit for reason in Reason}},
+    }
+
+
+def read_header(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
+    """`header_of` a file's key-value metadata.
+
+    Raises:
+        ConfigError: there is none, or it is of another format.
+    """
+    text = (metadata or {}).get(KEY.encode())
+    if text is None:
+        raise ConfigError("not a segment of records")
+    header: dict[str, Any] = json.loads(text)
+    if header.get("format") != FORMAT:
+        raise ConfigError(f"format = {header.get('format')!r}: accepted: {FORMAT}")
+    return header
+
+
+def to_table(records: Records, names: Sequence[str]) -> Any:
+    """Records as an Arrow table."""
+    return pa.table({column: _array(column, values) for column, values in _views(records, names)})
+
+
+def to_records(table: Any, names: Sequence[str]) -> Records:
+    """The records a table was made from."""
+    records = np.zeros(table.num_rows, record_dtype(len(names)))
+    for column, values in _views(records, names):
+        if len(records):
+            values[:] = values_of(table, column)
+    return records
+
+
+def values_of(table: Any, column: str) -> npt.NDArray[Any]:
+    """One column as NumPy sees it: words as their codes, times in ns since 1970.
+
+    Not by Arrow's own conversions, which import pandas where that is installed.
+    """
+    array = table.column(column).combine_chunks()
+    if column in _WORDS:
+        coded = array.dictionary_encode()
+        codes = np.asarray([_WORDS[column].index(word) for word in coded.dictionary.to_pylist()], np.uint8)
+        return codes[_fixed(coded.indices, np.int32)]
+    if pa.types.is_boolean(array.type):
+        bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
+        return bits[array.offset : array.offset + len(array)]
+    return _fixed(array, _kind(array.type))
+
+
+def encode(table: Any, header: dict[str, Any]) -> bytes:
+    """A table as a Parquet file with a header."""
+    steady = [name for name in _STEADY if name in table.column_names]
+    noisy = [name for name in table.column_names if name not in steady and _hardly_repeats(table.column(name))]
+    encodings = dict.fromkeys(steady, "DELTA_BINARY_PACKED") | dict.fromkeys(noisy, "BYTE_STREAM_SPLIT")
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "use_dictionary": [name for name in table.column_names if name not in encodings],
+        "column_encoding": encodings or None,
+        "write_statistics": [name for name in ("sequence", "time") if name in table.column_names],
+        "write_page_checksum": True,
+        "store_schema": False,
+    }
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({KEY: json.dumps(header, separators=(",", ":"))})
+    return bytes(sink.getvalue())
+
+
+def strings(values: Sequence[str]) -> Any:
+    """An Arrow array of texts, which ``pa.array`` would import pandas for."""
+    encoded = [value.encode() for value in values]
+    offsets = np.zeros(len(encoded) + 1, np.int32)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+
+
+def numbers(values: npt.NDArray[Any], kind: Any = None) -> Any:
+    """An Arrow array of numbers, without nulls."""
+    contiguous = np.ascontiguousarray(values)
+    if contiguous.dtype == np.bool_:
+        packed = np.packbits(contiguous, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(contiguous), [None, pa.py_buffer(packed)])
+    arrow = kind or pa.from_numpy_dtype(contiguous.dtype)
+    return pa.Array.from_buffers(arrow, len(contiguous), [None, pa.py_buffer(contiguous)])
+
+
+def _views(records: Records, names: Sequence[str]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Each column's name and the part of the records that it holds."""
+    yield "sequence", records["sequence"]
+    yield "time", records["time_ns"]
+    for column in (*_WORDS, *_SCALARS):
+        yield column, records[column]
+    for index, column in enumerate(NODE_FIELDS):
+        yield column, records["node"][:, index]
+    for s, name in enumerate(names):
+        for index, column in enumerate(SLICE_FIELDS):
+            yield f"{name}.{column}", records["slices"][:, index, s]
+        for stage in DECISIONS:
+            for index, column in enumerate(KNOB_FIELDS):
+                yield f"{name}.{stage}_{column}", records[stage][:, index, s]
+        yield f"{name}.reasons", records["reasons"][:, s]
+        yield f"{name}.valid", records["valid"][:, s]
+
+
+def _array(column: str, values: npt.NDArray[Any]) -> Any:
+    if column in _WORDS:
+        return pa.DictionaryArray.from_arrays(numbers(values.astype(np.int8)), strings(_WORDS[column]))
+    if column.endswith(".valid"):
+        return numbers(values.astype(np.bool_))
+    return numbers(values, pa.timestamp("ns", "UTC") if column == "time" else None)
+
+
+def _fixed(array: Any, kind: Any) -> npt.NDArray[Any]:
+    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+
+
+def _kind(arrow: Any) -> np.dtype[Any]:
+    """NumPy's name of an Arrow type of numbers."""
+    if pa.types.is_timestamp(arrow):
+        return np.dtype(np.int64)
+    return np.dtype({"float": "float32", "double": "float64"}.get(str(arrow), str(arrow)))
+
+
+def _hardly_repeats(column: Any) -> bool:
+    """Whether more than half of a sample of a column's numbers differ."""
+    array = column.combine_chunks()
+    if not pa.types.is_floating(array.type) and not pa.types.is_integer(array.type):
+        return False
+    sample = _fixed(array, _kind(array.type))[::_SAMPLE]
+    return 2 * len(np.unique(sample)) > len(sample)

@@ -1,0 +1,184 @@
+"""What a shadow run's decisions would have changed, by the identified simulator, with its error. Not a promise.
+
+Every now and then the last two seconds are played twice: with the knobs as they held, and with those that the guard
+let through. Both runs get the arrivals that were measured. What the first one gets wrong is known, because that was
+measured too: it is one part of the error stated with the difference. The other is the median error that identification
+found on schedules it had not been fitted to (`slicepilot testbed identify`, ``fit`` in the hardware file). A difference
+that is not larger than their sum says nothing.
+
+What the model cannot know: the loads might have reacted, and the policy would have seen what its knobs do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs import ConfigError, load, validate
+from ...env.slices import FloatArray, SliceSet
+from ..modes import Mode
+from .columns import Records
+from .ring import LATE
+
+if TYPE_CHECKING:
+    from .replay import Replay
+
+INTERVAL_S, WINDOW_S, SETTLE_S = 10.0, 2.0, 0.4
+MIN_TICKS = 20
+MAX_LOST_RATIO = 0.05
+KEPT = 360
+MIN_CARRIED_MBPS = 0.5
+"""Where the p99 delay of a slice that carries next to nothing says nothing."""
+Array = npt.NDArray[np.float64]
+
+
+class Estimator:
+    """Estimates from records as they come.
+
+    Args:
+        description: of the run; hardware, slices and period are taken from it.
+        interval_s: from one estimate to the next, at least a window.
+        window_s: how much is played each time, at least `MIN_TICKS` periods.
+
+    Raises:
+        ConfigError: the hardware is unknown, or it was not identified and so has no known errors.
+    """
+
+    def __init__(self, description: dict[str, Any], interval_s: float = INTERVAL_S, window_s: float = WINDOW_S) -> None:
+        from ...env.simulator.hardware import HardwareFile
+
+        self.description = description
+        self._slices = validate(SliceSet, description["slice_set"], "description: slice_set")
+        period_s = description["period_s"]
+        self._ticks = max(MIN_TICKS, round(window_s / period_s))
+        self._settle = min(round(SETTLE_S / period_s), self._ticks // 4) + 1
+        self._interval_ns = round(1e9 * max(interval_s, self._ticks * period_s))
+        name = description["hardware"]
+        file = load("hardware", name, HardwareFile)
+        missing = [key for key in ("throughput_median_pct", "delay_p99_median_factor") if key not in file.fit]
+        if missing:
+            raise ConfigError(f"hardware {name!r}: fit.{missing[0]} is missing; accepted: one that was identified")
+        self.model: dict[str, Any] = {"hardware": name, **file.fit}
+        self._fit, self._hardware = file.fit, file.hardware
+        self._recent: deque[Records] = deque()
+        self._due_ns: int | None = None
+        self._replay: Replay | None = None
+        self._estimates: deque[dict[str, Any]] = deque(maxlen=KEPT)
+
+    def add(self, records: Records) -> dict[str, Any] | None:
+        """Take more ticks, oldest first; an estimate when one was due and could be made.
+
+        None comes of ticks that acted on all slices (their decisions are what held), and of a window with gaps.
+        """
+        if not len(records):
+            return None
+        self._recent.append(records[-self._ticks :])
+        while sum(map(len, self._recent)) - len(self._recent[0]) >= self._ticks:
+            self._recent.popleft()
+        now_ns = int(records["monotonic_ns"][-1])
+        if self._due_ns is None:
+            self._due_ns = now_ns + round(1e9 * self._ticks * self.description["period_s"])
+            return None
+        if now_ns < self._due_ns:
+            return None
+        self._due_ns = now_ns + self._interval_ns
+        window = np.concatenate(self._recent)[-self._ticks :]
+        if not self._usable(window):
+            return None
+        estimate = self._estimate(window)
+        self._estimates.append(estimate)
+        return estimate
+
+    def latest(self) -> dict[str, Any] | None:
+        """The newest estimate, as JSON would have it.
+
+        ``slices`` has, for each slice that was measured throughout, ``carried_mbps``, ``delay_p99_us`` and ``broken_s``
+        (time in which its promise was broken, of ``window_s``): each ``held``, ``policy``, ``difference``, ``error``,
+        ``measured`` and whether the difference is ``distinguishable``; a delay is null where next to nothing was
+        carried.
+        """
+        return self._estimates[-1] if self._estimates else None
+
+    def all(self) -> list[dict[str, Any]]:
+        """The newest `KEPT` estimates, oldest first."""
+        return list(self._estimates)
+
+    def _usable(self, window: Records) -> bool:
+        if len(window) < self._ticks or (window["mode"] == Mode.LIVE).any():
+            return False
+        if (window["description"] != window["description"][0]).any():
+            return False
+        passed = int(window["sequence"][-1]) - int(window["sequence"][0]) + 1
+        missed = int(window["missed"][-1]) - int(window["missed"][0])
+        return passed + missed - len(window) <= MAX_LOST_RATIO * len(window)
+
+    def _estimate(self, window: Records) -> dict[str, Any]:
+        if self._replay is None:
+            from .replay import Replay
+
+            self._replay = Replay(self.description, self._slices, self._hardware)
+        knobs = np.stack([window["applied"], _in_time(window)], axis=-1)
+        played = self._replay.play(window["slices"], knobs, int(window["sequence"][0]))
+        measured = window["slices"][..., None]
+        every = np.concatenate([played, measured], axis=-1)
+        carried, delay, broken = self._replay.figures(every, self._settle, self._fit)
+        offered = window["slices"][self._settle :, 0].mean(axis=0)
+        valid: npt.NDArray[np.bool_] = np.all(window["valid"][:, : len(self._slices)] != 0, axis=0)
+        period_s, bundle = self.description["period_s"], self.description["bundle"]
+        return {
+            "run_id": self.description["run_id"],
+            "bundle": bundle and bundle["digest"],
+            "mode": "shadow" if (window["mode"] == Mode.SHADOW).all() else "canary",
+            "start_ns": int(window["time_ns"][self._settle]),
+            "end_ns": int(window["time_ns"][-1]),
+            "window_s": period_s * (len(window) - self._settle),
+            "model": self.model,
+            "slices": [
+                self._slice(name, float(offered[s]), carried[s], delay[s], broken[s])
+                for s, name in enumerate(self._slices.names)
+                if valid[s]
+            ],
+        }
+
+    def _slice(self, name: str, offered_mbps: float, carried: Array, delay: Array, broken: Array) -> dict[str, Any]:
+        """Figures of one slice: held, policy, measured; ``broken`` also for a model that is too kind, and too hard."""
+        throughput_ratio = self._fit["throughput_median_pct"] / 100
+        carried_error = abs(carried[0] - carried[2]) + throughput_ratio * offered_mbps
+        told = bool((carried > MIN_CARRIED_MBPS).all() and (delay > 0).all())
+        change = broken[1] - broken[0]
+        other_changes = np.abs(broken[4::2] - broken[3::2] - change)
+        broken_error = max(abs(broken[0] - broken[2]), float(other_changes.max()))
+        return {
+            "slice": name,
+            "offered_mbps": offered_mbps,
+            "carried_mbps": _difference(carried, carried_error),
+            "delay_p99_us": _difference(delay, self._delay_error(delay)) if told else None,
+            "broken_s": _difference(broken, broken_error),
+        }
+
+    def _delay_error(self, delay: Array) -> float:
+        """The model's delays are off by a factor: a difference has to be of more than that, beside what is off here."""
+        return abs(delay[0] - delay[2]) + (self._fit["delay_p99_median_factor"] - 1) * min(delay[0], delay[1])
+
+
+def _difference(figures: Array, error: float) -> dict[str, Any]:
+    held, policy, measured = (float(value) for value in figures[:3])
+    return {
+        "held": held,
+        "policy": policy,
+        "difference": policy - held,
+        "error": float(error),
+        "measured": measured,
+        "distinguishable": bool(abs(policy - held) > error),
+    }
+
+
+def _in_time(window: Records) -> FloatArray:
+    """Knobs that would have held (N, 3, S): decisions that came too late would not have been applied."""
+    in_time = np.equal(window["flags"] & LATE, 0)
+    last = np.maximum.accumulate(np.where(in_time, np.arange(len(window)), 0))
+    allowed: FloatArray = window["allowed"][last]
+    return allowed

@@ -1,0 +1,192 @@
+"""Explanations (`slicepilot.controller.record.explain`) for people, in lines of at most 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from .ring import KNOB_FIELDS
+
+WIDTH, NAME = 80, 11
+_SETTINGS = {"wanted": 7, "allowed": 8, "applied": 8}  # and how wide their columns are
+_KNOBS = {"cpu_limit_mcpu": ("CPU limit", "mCPU"), "nice": ("nice", ""), "egress_mbps": ("egress", "Mbit/s")}
+_SEEN = (
+    ("offered_mbps", "offered", "Mbit/s", 1.0),
+    ("carried_mbps", "carried", "Mbit/s", 1.0),
+    ("loss_ratio", "loss", "%", 100.0),
+    ("delay_p50_us", "p50", "us", 1.0),
+    ("delay_p99_us", "p99", "us", 1.0),
+    ("cpu_use_mcpu", "CPU use", "mCPU", 1.0),
+    ("throttled_ratio", "throttl", "%", 100.0),
+    ("runqueue_delay_us", "waits", "us", 1.0),
+)
+_STAGES = ("wakeup", "observe", "infer", "guard", "apply", "total")
+
+
+def tick_lines(told: dict[str, Any]) -> list[str]:
+    """`explain_tick` in words and tables."""
+    stages = told["stages_us"]
+    return [
+        *_wrap(f"tick {told['sequence']} at {told['time']}, {_who(told)}"),
+        *_wrap(f"mode {told['mode']}, level {told['level']}{_flags(told)}"),
+        _node_line(told["node"]),
+        "",
+        *_heading("seen", [(title, unit) for _, title, unit, _ in _SEEN]),
+        *(_seen_line(row["slice"], row["seen"] if row["valid"] else None) for row in told["slices"]),
+        "",
+        *_knob_lines(told["slices"], told["mode"]),
+        "",
+        *_guard_lines(told),
+        "",
+        *_change_lines(told["changes"]),
+        "",
+        *_heading("took", [(stage, "us") for stage in _STAGES]),
+        _line("", [f"{stages[stage]:.0f}" for stage in _STAGES]),
+        f"knobs ready {_of_budget(stages['ready'], told)}",
+    ]
+
+
+def window_lines(told: dict[str, Any]) -> list[str]:
+    """One run of `explain_window` in words and tables."""
+    stages = told["stages_us"]
+    lost = f"{told['lost_ticks']} lost, {told['missed_ticks']} missed"
+    return [
+        *_wrap(f"{told['ticks']} ticks from {told['from']} to {told['to']}, {_who(told)}"),
+        *_wrap(
+            f"mode {_counted(told['modes'])}; level {_counted(told['levels'])}; {lost}"
+            + (f"; {_counted(told['flags'])}" if told["flags"] else "")
+        ),
+        "",
+        *_heading("seen, mean", [(title, unit) for _, title, unit, _ in _SEEN]),
+        *(_seen_line(row["slice"], row["mean"] if row["valid_ticks"] else None) for row in told["slices"]),
+        "",
+        *_window_guard_lines(told["reasons"]),
+        "",
+        *_window_change_lines(told["slices"]),
+        "",
+        *_heading("took", [(stage, "us") for stage in _STAGES]),
+        *(_line(name, [f"{stages[stage][name]:.0f}" for stage in _STAGES]) for name in ("p50", "p99", "max")),
+        f"knobs ready {_of_budget(stages['ready']['p99'], told)} in 99 % of ticks",
+    ]
+
+
+def setting(value: float | str | None) -> str:
+    """A knob's value: ``none`` without a limit."""
+    if value is None or isinstance(value, str):
+        return value or "none"
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}" if abs(value) < 1e6 else f"{value:.0e}"
+
+
+def _node_line(node: dict[str, Any]) -> str:
+    shares = f"CPUs {node['cpu_idle_ratio']:.0%} idle, uplink {node['uplink_use_ratio']:.0%} used"
+    return f"node: {shares}, measured {1e3 * node['age_s']:.1f} ms before"
+
+
+def _who(told: dict[str, Any]) -> str:
+    bundle = f" (bundle {told['bundle'][:12]})" if told["bundle"] else ""
+    return f"agent {told['agent']}{bundle}, run {told['run_id']}"
+
+
+def _flags(told: dict[str, Any]) -> str:
+    words = {
+        "late": "ready too late: not applied",
+        "unusable": "the policy gave no decision",
+        "apply_error": "a knob could not be set",
+        "paused": "paused",
+    }
+    flags = [words[flag] for flag in told["flags"] if flag in words]
+    missed = told["missed_ticks"]
+    flags += [f"{missed} ticks missed before it"] if missed else []
+    return "".join(f"; {flag}" for flag in flags)
+
+
+def _knob_lines(slices: Sequence[dict[str, Any]], mode: str) -> list[str]:
+    titles = [f"{title}, {unit}" if unit else title for title, unit in (_KNOBS[knob] for knob in KNOB_FIELDS)]
+    width = sum(_SETTINGS.values())
+    lines = [
+        f"{'knobs':<{NAME}}" + "".join(f"{title:>{width}}" for title in titles),
+        f"{'':<{NAME}}" + "".join(f"{stage:>{width}}" for _ in titles for stage, width in _SETTINGS.items()),
+    ]
+    for row in slices:
+        knobs = [row["knobs"][knob] for knob in KNOB_FIELDS]
+        values = [f"{setting(knob[stage]):>{width}}" for knob in knobs for stage, width in _SETTINGS.items()]
+        lines.append(f"{_short(row['slice']):<{NAME}}" + "".join(values))
+    if mode == "shadow":
+        lines.append("shadow: applied is what others have set")
+    return lines
+
+
+def _guard_lines(told: dict[str, Any]) -> list[str]:
+    whys = [("node", reason) for reason in told["node"]["reasons"]]
+    whys += [(row["slice"], reason) for row in told["slices"] for reason in row["reasons"]]
+    if not whys:
+        return ["guard: nothing to object to"]
+    lines = ["guard"]
+    for who, reason in whys:
+        lines += _wrap(f"  {_short(who)}: {reason['reason']} ({reason['severity']}): {reason['meaning']}")
+    return lines
+
+
+def _change_lines(changes: Sequence[dict[str, Any]] | None) -> list[str]:
+    if changes is None:
+        return ["the tick before is not recorded"]
+    if not changes:
+        return ["no change since the tick before"]
+    lines = ["changed since the tick before"]
+    for change in changes:
+        knob, unit = _KNOBS[change["knob"]]
+        move = f"{setting(change['before'])} -> {setting(change['after'])}"
+        lines += _wrap(f"  {_short(change['slice'])}: {change['decision']} {knob} {move} {unit}".rstrip())
+    return lines
+
+
+def _window_guard_lines(reasons: Sequence[dict[str, Any]]) -> list[str]:
+    if not reasons:
+        return ["guard: nothing to object to"]
+    lines = ["guard, in how many ticks"]
+    for reason in reasons:
+        where = {"node": reason["node"]} if reason["node"] else {}
+        who = ", ".join(f"{_short(name)} {count}" for name, count in (where | reason["slices"]).items())
+        lines += _wrap(f"  {reason['reason']} ({reason['severity']}): {who}: {reason['meaning']}")
+    return lines
+
+
+def _window_change_lines(slices: Sequence[dict[str, Any]]) -> list[str]:
+    rows = [{"slice": row["slice"], "knobs": row["changes"]} for row in slices]
+    return ["how often each knob changed", *_knob_lines(rows, "")]
+
+
+def _heading(title: str, columns: Sequence[tuple[str, str]]) -> list[str]:
+    return [_line(title, [column for column, _ in columns]), _line("", [unit for _, unit in columns])]
+
+
+def _seen_line(name: str, seen: dict[str, float] | None) -> str:
+    if seen is None:
+        return f"{_short(name):<{NAME}}not measured"
+    return _line(name, [_figure(scale * seen[field]) for field, _, _, scale in _SEEN])
+
+
+def _line(name: str, values: Sequence[str]) -> str:
+    return (f"{_short(name):<{NAME}}" + "".join(f"{value:>8}" for value in values)).rstrip()
+
+
+def _figure(value: float) -> str:
+    return f"{value:.1f}" if abs(value) < 1e4 else f"{value:.0f}" if abs(value) < 1e7 else f"{value:.1e}"
+
+
+def _of_budget(ready_us: float, told: dict[str, Any]) -> str:
+    budget_us = told["budget_us"]
+    return f"after {ready_us:.0f} us of {budget_us:.0f} us budget ({ready_us / budget_us:.0%})"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _short(name: str) -> str:
+    return name if len(name) < NAME else f"{name[: NAME - 2]}~"
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="    ", replace_whitespace=False)

@@ -1,0 +1,212 @@
+"""Reading what `slicepilot.controller.record.segments` has written, also while it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...configs import ConfigError
+from .columns import Records, numbers, read_header, slice_names, to_records, values_of
+from .estimate_file import decode_estimates
+from .segments import SegmentName, list_segments
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A whole segment; its rows are read when they are asked for.
+
+    Attributes:
+        header: see `slicepilot.controller.record.columns.header_of`.
+    """
+
+    path: Path
+    header: dict[str, Any]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The run's."""
+        return self.header["description"]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The slices."""
+        return slice_names(self.description)
+
+    def table(self, columns: Sequence[str] | None = None) -> Any:
+        """Rows as an Arrow table; raises OSError or ValueError for a damaged file, FileNotFoundError for a gone one."""
+        with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
+            return file.read(list(columns) if columns is not None else None, use_threads=False)
+
+    def records(self) -> Records:
+        """Rows as `slicepilot.controller.record.ring.record_dtype`; raises as `table` does."""
+        return to_records(self.table(), self.names)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Ticks under one description, oldest first."""
+
+    description: dict[str, Any]
+    records: Records
+
+    @property
+    def key(self) -> str:
+        """The run they belong to."""
+        return self.description["run_id"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A tick and, where it was recorded, the one before."""
+
+    description: dict[str, Any]
+    record: Any
+    before: Any | None
+
+
+@dataclass
+class SegmentReader:
+    """The segments of a folder, by time.
+
+    A file that is damaged, or none of ours, is named in ``broken`` with what is wrong, and the others are read. A file
+    that the writer deletes meanwhile is gone, not broken.
+
+    Raises:
+        ConfigError: no such folder, or one that may not be read.
+    """
+
+    folder: Path
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._names()
+
+    def segments(self, start_ns: int | None = None, end_ns: int | None = None) -> Iterator[Segment]:
+        """Those with ticks in [start, end], CLOCK_REALTIME in ns; only their headers are read."""
+        names = self._names()
+        for index, name in enumerate(names):
+            if end_ns is not None and name.time_ns > end_ns:
+                return
+            # A segment has ended when the next one of its run begins.
+            following = next((n.time_ns for n in names[index + 1 :] if n.run_id == name.run_id), None)
+            if start_ns is not None and following is not None and following <= start_ns:
+                continue
+            header = self._header(name.path)
+            if header is not None and (start_ns is None or header["time_ns"][1] >= start_ns):
+                yield Segment(name.path, header)
+
+    def span_ns(self) -> tuple[int, int] | None:
+        """Times of the first and the last tick; None without any."""
+        names = self._names()
+        for name in names:
+            if self._header(name.path) is not None:
+                last = [header["time_ns"][1] for n in names[-2:] if (header := self._header(n.path))]
+                return name.time_ns, max(last, default=name.time_ns)
+        return None
+
+    def stretches(self, start_ns: int | None = None, end_ns: int | None = None) -> Iterator[Stretch]:
+        """Ticks in [start, end], by segment."""
+        for segment in self.segments(start_ns, end_ns):
+            try:
+                records = segment.records()
+            except (OSError, ValueError) as error:
+                self._note(segment.path, error)
+                continue
+            yield Stretch(segment.description, _within(records, start_ns, end_ns))
+
+    def between(self, start_ns: int, end_ns: int, columns: Sequence[str] | None = None) -> Any:
+        """Ticks in [start, end] as one Arrow table; a slice that some of them do not have is null there."""
+        parts = []
+        for segment in self.segments(start_ns, end_ns):
+            try:
+                wanted = None if columns is None else dict.fromkeys(["time", *columns])
+                table = segment.table(None if wanted is None else list(wanted))
+                time_ns = values_of(table, "time")
+            except (OSError, ValueError) as error:
+                self._note(segment.path, error)
+                continue
+            inside = (time_ns >= start_ns) & (time_ns <= end_ns)
+            parts.append(table if inside.all() else table.filter(numbers(inside)))
+        return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+
+    def at(self, time_ns: int) -> Moment | None:
+        """The tick that was the last at a time, see `moment_in`."""
+        return moment_in(list(self.stretches(time_ns - LOOK_BACK_NS, time_ns)), time_ns)
+
+    def estimates(self) -> Iterator[dict[str, Any]]:
+        """All estimates, a row per window and slice; see `slicepilot.controller.record.estimate_file`."""
+        for name in list_segments(self.folder, estimates=True):
+            try:
+                rows = decode_estimates(name.path)
+            except (OSError, ValueError) as error:
+                self._note(name.path, error)
+                continue
+            yield from rows
+
+    def _names(self) -> list[SegmentName]:
+        try:
+            for path in self.folder.iterdir():
+                if not path.name.startswith(".") and SegmentName.of(path) is None:
+                    self.broken[path.name] = "not a segment of records"
+            return list_segments(self.folder, estimates=False)
+        except OSError as error:
+            raise ConfigError(
+                f"records {str(self.folder)!r}: {error.strerror}; accepted: the records folder of a controller"
+            ) from error
+
+    def _header(self, path: Path) -> dict[str, Any] | None:
+        try:
+            return read_header(pq.read_metadata(path).metadata)
+        except (OSError, ValueError, KeyError) as error:
+            self._note(path, error)
+            return None
+
+    def _note(self, path: Path, error: Exception) -> None:
+        if not isinstance(error, FileNotFoundError):
+            self.broken[path.name] = " ".join(str(error).split())[:200]
+
+
+LOOK_BACK_NS = 60_000_000_000
+"""Two of the longest control periods."""
+
+
+def moment_in(stretches: Sequence[Stretch], time_ns: int) -> Moment | None:
+    """The last tick at or before a time, with the one before it; None where it is older than a second or two periods:
+    then nothing was recorded at that time."""
+    best: Moment | None = None
+    for stretch in stretches:
+        records = stretch.records[stretch.records["time_ns"] <= time_ns]
+        if len(records) and (best is None or records[-1]["time_ns"] >= best.record["time_ns"]):
+            before = records[-2] if len(records) > 1 else _last_of(stretches, stretch, records[-1])
+            best = Moment(stretch.description, records[-1], before)
+    if best is None:
+        return None
+    if best.before is not None and best.before["sequence"] + 1 != best.record["sequence"]:
+        best = Moment(best.description, best.record, None)
+    longest_ns = max(1e9, 2e9 * best.description["period_s"])
+    return best if time_ns - int(best.record["time_ns"]) <= longest_ns else None
+
+
+def _last_of(stretches: Sequence[Stretch], stretch: Stretch, record: Any) -> Any | None:
+    """The tick before a stretch's first one."""
+    for other in stretches:
+        if other.key == stretch.key and other.records.dtype == stretch.records.dtype:
+            at = np.flatnonzero(other.records["sequence"] + 1 == record["sequence"])
+            if len(at):
+                return other.records[at[0]]
+    return None
+
+
+def _within(records: Records, start_ns: int | None, end_ns: int | None) -> Records:
+    inside = np.ones(len(records), np.bool_)
+    if start_ns is not None:
+        inside &= records["time_ns"] >= start_ns
+    if end_ns is not None:
+        inside &= records["time_ns"] <= end_ns
+    return records[inside]

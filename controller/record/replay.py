@@ -1,0 +1,155 @@
+"""Measured arrivals played in the identified simulator under two series of knobs, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...env.backend import Context
+from ...env.knobs import Knobs
+from ...env.promises import RATE_TOLERANCE, PromiseMeter
+from ...env.simulator.backend import Episode, SimulatorBackend
+from ...env.simulator.exogenous import NodeEvents, Traffic
+from ...env.simulator.hardware import Hardware, HardwareArrays
+from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
+from ...env.slices import FloatArray, Promises, SliceSet
+from ...env.telemetry import SLICE_FIELDS, Telemetry
+from ...training.statistics import weighted_quantile
+
+Array = npt.NDArray[np.float64]
+RUNS = 2
+OFFERED, CARRIED, DELAY, CPU_USE = (
+    SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "delay_p99_us", "cpu_use_mcpu")
+)
+PACKET_BYTES = 64, 9000
+MIN_TOLD_MBPS = 0.5
+
+
+class MeasuredEpisodes:
+    """Runs whose arrivals are rates that were measured, one per control period.
+
+    Args:
+        slices: of the node.
+        hardware: of the node.
+        period_s: control period.
+        threads: CPUs that each UPF can use at once, (S,).
+    """
+
+    def __init__(self, slices: SliceSet, hardware: Hardware, period_s: float, threads: FloatArray) -> None:
+        self.slices, self.hardware, self.period_s, self._threads = slices, hardware, period_s, threads
+        self.offered_mbps: FloatArray = np.zeros((1, len(slices)), np.float32)
+        self.packet_bytes: FloatArray = np.full(len(slices), DEFAULT_PACKET_BYTES, np.float32)
+
+    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+        """The same run in every lane, but for the noise."""
+        del rng
+        ticks, count = self.offered_mbps.shape
+        traffic = Traffic.blank(1, count, lanes, ticks)
+        traffic.flow_mbps[:] = 1.0
+        traffic.packet_bytes[:] = self.packet_bytes[:, None]
+        traffic.profile_time_s[:] = self.period_s * np.arange(ticks, dtype=np.float64)
+        traffic.profile_factor[:] = self.offered_mbps.T[:, None, :]
+        ones = np.ones((1, lanes), np.float32)
+        return Episode(
+            traffic=traffic,
+            events=NodeEvents.none(count, lanes),
+            hardware=HardwareArrays(self.hardware, lanes),
+            period_s=np.full(lanes, self.period_s, np.float32),
+            promises=Promises.of(self.slices, lanes),
+            threads=np.asarray(self._threads[:, None] * ones, np.float32),
+            request_mcpu=self.slices.column("cpu_request_mcpu") * ones,
+            num_steps=ticks,
+        )
+
+
+class Replay:
+    """Plays windows of a run and judges them.
+
+    Args:
+        description: of the run: period, scope of nice, size of the node.
+        slices: of the run.
+        hardware: as identified; CPUs and uplink are the run's.
+    """
+
+    def __init__(self, description: dict[str, Any], slices: SliceSet, hardware: Hardware) -> None:
+        cpus = float(description["logical_cpus"])
+        node = dataclasses.replace(
+            hardware,
+            logical_cpus=cpus,
+            physical_cores=min(hardware.physical_cores, cpus),
+            uplink_mbps=float(description["uplink_mbps"] or hardware.uplink_mbps),
+        )
+        threads = np.asarray(description["threads"], np.float32)
+        self._episodes = MeasuredEpisodes(slices, node, description["period_s"], threads)
+        self._backend = SimulatorBackend(self._episodes, RUNS, copies=RUNS)
+        self._scope, self._slices, self._period_s = description["nice_scope"], slices, description["period_s"]
+
+    def play(self, measured: FloatArray, knobs: FloatArray, seed: int) -> FloatArray:
+        """Telemetry of both runs, (N, 8, S, 2), period by period as measured.
+
+        Args:
+            measured: telemetry of each period, (N, 8, S); what was offered arrives, in packets of a length that
+                explains the CPU time that was used.
+            knobs: set at the end of each period, (N, 3, S, 2).
+            seed: of the noise, which both runs share.
+        """
+        self._episodes.offered_mbps = measured[:, OFFERED]
+        self._episodes.packet_bytes = self._packet_bytes(measured)
+        backend = self._backend
+        series = [backend.reset(seed).slices.copy()]
+        for limits, nices, rates in np.ascontiguousarray(knobs[:-1]):
+            backend.apply(Knobs(limits, nices, rates, self._scope))
+            series.append(backend.observe().slices.copy())
+        return np.asarray(series)
+
+    def _packet_bytes(self, measured: FloatArray) -> FloatArray:
+        """Telemetry does not say how long packets are, but a packet's cost was identified."""
+        carried, used = (measured[:, row].mean(axis=0, dtype=np.float64) for row in (CARRIED, CPU_USE))
+        packets_per_s = 1e3 * used / self._episodes.hardware.upf_cost_us
+        told = (carried > MIN_TOLD_MBPS) & (packets_per_s > 0)
+        length = np.divide(
+            125_000 * carried, packets_per_s, out=np.full(len(told), float(DEFAULT_PACKET_BYTES)), where=told
+        )
+        return np.clip(length, *PACKET_BYTES).astype(np.float32)
+
+    def figures(self, series: FloatArray, skip: int, fit: dict[str, float]) -> tuple[Array, Array, Array]:
+        """Carried Mbit/s (S, R), p99 us (S, R), and broken promises in s (S, R + 4), of telemetry (N, 8, S, R).
+
+        The four more are those of the two runs, were the model (its errors: ``fit``) too kind to them, and too hard.
+
+        Args:
+            series: the first two are the runs.
+            skip: periods in which they settle.
+            fit: of the hardware file.
+        """
+        carried, delay = (series[skip:, row].astype(np.float64) for row in (CARRIED, DELAY))
+        rate, factor = fit["throughput_median_pct"] / 100, fit["delay_p99_median_factor"]
+        worse, better = (series[..., :RUNS].copy() for _ in range(2))
+        # A slice that loses nothing would not be said to lose something by a model that divides CPUs a bit wrongly.
+        loses = carried.mean(axis=0) < RATE_TOLERANCE * series[skip:, OFFERED].mean(axis=0, dtype=np.float64)
+        for shifted, shift, stretch in ((worse, -rate, factor), (better, rate, 1 / factor)):
+            shifted[:, CARRIED] *= np.where(loses[:, :RUNS], np.float32(1 + shift), np.float32(1))
+            shifted[:, DELAY] *= np.float32(stretch)
+        broken = self._broken_s(np.concatenate([series, worse, better], axis=-1), skip)
+        return carried.mean(axis=0), weighted_quantile(delay, carried, 0.99), broken
+
+    def _broken_s(self, series: FloatArray, skip: int) -> Array:
+        lanes = series.shape[-1]
+        context, ones = self._backend.context, np.ones(lanes, np.float32)
+        meter = PromiseMeter(
+            Context(
+                period_s=self._period_s * ones,
+                logical_cpus=context.logical_cpus[0] * ones,
+                uplink_mbps=context.uplink_mbps[0] * ones,
+                promises=Promises.of(self._slices, lanes),
+                threads=context.threads[:, :1] * ones,
+                num_steps=len(series),
+            )
+        )
+        template = Telemetry.empty(len(self._slices), lanes)
+        # What a rate has been before counts too: the meter averages over seconds.
+        broken = [meter.broken(dataclasses.replace(template, slices=slices)) for slices in series][skip:]
+        return self._period_s * np.sum(broken, axis=0, dtype=np.float64)

@@ -1,0 +1,219 @@
+"""Records of a running controller on disk: Parquet segments in one folder of bounded size.
+
+A segment is ``RUN-TIME.parquet``, TIME the CLOCK_REALTIME in ns of its first tick. It is written under another name,
+synced and renamed: a reader sees whole segments only, and a crash loses at most the one that was not written yet.
+Estimates of what a shadow run would have changed lie beside them as ``estimates-RUN-TIME.parquet``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .columns import Records, encode, header_of, read_header, slice_names, to_table
+
+SEGMENT_S = 15.0
+"""Less than what the ring holds at 5 ms (20 s): who takes over from a writer that was killed finds all ticks there."""
+MAX_ROWS, MAX_BUFFER_BYTES = 1 << 16, 1 << 26
+NAME = re.compile(r"(?P<kind>estimates-)?(?P<run>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})-(?P<time>\d{16,20})\.parquet")
+_UNFINISHED = ".part"
+
+
+@dataclass(frozen=True, order=True)
+class SegmentName:
+    """What a file's name says; in order of time."""
+
+    time_ns: int
+    run_id: str
+    estimates: bool
+    path: Path
+
+    @classmethod
+    def of(cls, path: Path) -> SegmentName | None:
+        """None for a file that is none of ours."""
+        match = NAME.fullmatch(path.name)
+        return match and cls(int(match["time"]), match["run"], match["kind"] is not None, path)
+
+
+def list_segments(folder: Path, estimates: bool | None = None) -> list[SegmentName]:
+    """The segments of a folder by time, with or without estimates (None: both); raises OSError."""
+    found = filter(None, map(SegmentName.of, folder.iterdir()))
+    return sorted(name for name in found if estimates in (None, name.estimates))
+
+
+class SegmentWriter:
+    """Collects records and writes them as segments. Nothing that the disk does raises: it is counted.
+
+    Args:
+        folder: made when it is missing; other files in it are left alone.
+        max_bytes: all segments together never take more; the oldest go first, of whatever run.
+        segment_s: time that one holds.
+
+    Attributes:
+        segments: written so far.
+        bytes: that all segments of the folder take.
+        dropped_rows: ticks that could not be written.
+        errors: failures to write or to delete; ``last_error`` is the newest.
+
+    Raises:
+        OSError: the folder cannot be made or listed.
+        ValueError: limits that are not positive.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int, segment_s: float = SEGMENT_S) -> None:
+        if max_bytes <= 0 or segment_s <= 0:
+            raise ValueError(f"max_bytes = {max_bytes}, segment_s = {segment_s:g}: accepted: more than 0")
+        self.folder, self.max_bytes, self.segment_s = folder, max_bytes, segment_s
+        self.segments = self.dropped_rows = self.errors = 0
+        self.last_error: str | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(f".*{_UNFINISHED}"):  # of a writer that was killed
+            leftover.unlink(missing_ok=True)
+        self._sizes = {name: name.path.stat().st_size for name in list_segments(folder)}
+        self.bytes = sum(self._sizes.values())
+        self._descriptions: dict[int, dict[str, Any]] = {}  # of the run that is being collected, by generation
+        self._run_id = ""
+        self._parts: list[Records] = []
+        self._rows = 0
+        self._generation = 0
+        self._estimates: list[dict[str, Any]] = []
+        self._last: dict[str, int] = {}
+
+    def add(self, records: Records, description: dict[str, Any], generation: int) -> None:
+        """Take more ticks of one run, oldest first; those on disk already (another writer's) are passed over.
+
+        ``description`` and its ``generation`` are to be read after the records (`TickReader.new`, then
+        `TickReader.description`); a segment ends where records refer to another one.
+
+        Raises:
+            ValueError: the description's run has a name that no file can have.
+        """
+        run_id: str = description["run_id"]
+        if not NAME.fullmatch(f"{run_id}-{0:016d}.parquet") or run_id.startswith("estimates-"):
+            raise ValueError(f"run_id = {run_id!r}: accepted: 1 to 64 letters, digits, '_', '.' and '-'")
+        if run_id != self._run_id:
+            self.flush()
+            self._run_id, self._descriptions = run_id, {}
+        self._descriptions[generation] = description
+        if run_id not in self._last:
+            self._last[run_id] = self._last_on_disk(run_id)
+        records = records[records["sequence"] > self._last[run_id]]
+        if not len(records):
+            return
+        self._last[run_id] = int(records["sequence"][-1])
+        for part in np.split(records, np.flatnonzero(np.diff(records["description"])) + 1):
+            self._add_part(part)
+        for old in [known for known in self._descriptions if known not in (generation, self._generation)]:
+            del self._descriptions[old]
+
+    def add_estimate(self, estimate: dict[str, Any]) -> None:
+        """Take an estimate (`Estimator.latest`); it is written with the segment that comes next."""
+        self._estimates.append(estimate)
+
+    def flush(self) -> None:
+        """Write what has been collected, however little."""
+        if self._parts:
+            records = np.concatenate(self._parts)
+            known = self._descriptions
+            description = known.get(self._generation) or known[max(known)]
+            self._parts, self._rows = [], 0
+            table = to_table(records, slice_names(description))
+            name = f"{description['run_id']}-{int(records['time_ns'][0]):019d}.parquet"
+            if self._write(name, encode(table, header_of(records, description, self._generation))):
+                self.segments += 1
+            else:
+                self.dropped_rows += len(records)
+        if self._estimates:
+            from .estimate_file import encode_estimates
+
+            estimates, self._estimates = self._estimates, []
+            first = estimates[0]
+            self._write(f"estimates-{first['run_id']}-{first['start_ns']:019d}.parquet", encode_estimates(estimates))
+
+    def close(self) -> None:
+        """Write what has been collected."""
+        self.flush()
+
+    def _add_part(self, part: Records) -> None:
+        """Records under one description."""
+        generation = int(part["description"][0])
+        if self._parts and (generation != self._generation or part.dtype != self._parts[0].dtype):
+            self.flush()
+        self._generation = generation
+        limit = min(MAX_ROWS, max(1, MAX_BUFFER_BYTES // part.dtype.itemsize))
+        while len(part):
+            taken, part = np.split(part, [limit - self._rows])
+            self._parts.append(taken)
+            self._rows += len(taken)
+            lasted_ns = int(taken["monotonic_ns"][-1]) - int(self._parts[0]["monotonic_ns"][0])
+            if self._rows == limit or lasted_ns >= 1e9 * self.segment_s:
+                self.flush()
+
+    def _write(self, name: str, data: bytes) -> bool:
+        """Write one file; False when it could not be."""
+        staging, path = self.folder / f".{name}{_UNFINISHED}", self.folder / name
+        try:
+            self._make_room(len(data))
+            _write_synced(staging, data)
+            staging.replace(path)
+            _sync_folder(self.folder)
+        except OSError as error:
+            self._note(f"{name}: {error.strerror or error}")
+            with contextlib.suppress(OSError):
+                staging.unlink(missing_ok=True)
+            return False
+        written = SegmentName.of(path)
+        assert written is not None
+        self._sizes[written] = len(data)
+        self.bytes += len(data)
+        return True
+
+    def _make_room(self, size: int) -> None:
+        if size > self.max_bytes:
+            raise OSError(f"{size} bytes; accepted: {self.max_bytes}")
+        for name in sorted(self._sizes):
+            if self.bytes + size <= self.max_bytes:
+                return
+            name.path.unlink(missing_ok=True)
+            self.bytes -= self._sizes.pop(name)
+
+    def _last_on_disk(self, run_id: str) -> int:
+        """The last tick of a run that a segment holds; 0 without any."""
+        import pyarrow.parquet as pq
+
+        for name in sorted(self._sizes, reverse=True):
+            if name.run_id == run_id and not name.estimates:
+                try:
+                    return int(read_header(pq.read_metadata(name.path).metadata)["sequence"][1])
+                except (OSError, ValueError, KeyError) as error:
+                    self._note(f"{name.path.name}: {error}")
+        return 0
+
+    def _note(self, error: str) -> None:
+        self.errors += 1
+        self.last_error = error
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
