@@ -1,0 +1,56 @@
+"""Telling the service manager how the controller does: sd_notify(3) in a few lines, without its library.
+
+A message is one datagram to the socket that ``NOTIFY_SOCKET`` names. Nothing here waits or fails: without a service
+manager, or with one that does not listen, there is nobody to tell.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+def ready(status: str = "") -> bool:
+    """The knobs are in hand; returns whether anybody was told."""
+    return _tell(f"READY=1\n{_status(status)}")
+
+
+def watchdog(status: str = "") -> bool:
+    """Still ticking: to be called well within `watchdog_s`, for instance once a second."""
+    return _tell(f"WATCHDOG=1\n{_status(status)}")
+
+
+def status(text: str) -> bool:
+    """A line for people, as ``systemctl status`` shows it."""
+    return _tell(_status(text))
+
+
+def stopping(text: str = "") -> bool:
+    """Ending on purpose: the knobs are being restored."""
+    return _tell(f"STOPPING=1\n{_status(text)}")
+
+
+def watchdog_s() -> float | None:
+    """After how long without `watchdog` the manager kills this process (``WatchdogSec=``); None for never."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    limit_us = os.environ.get("WATCHDOG_USEC", "")
+    return int(limit_us) / 1e6 if limit_us.isdigit() and int(limit_us) else None
+
+
+def _status(text: str) -> str:
+    return f"STATUS={' '.join(text.split())}\n" if text else ""
+
+
+def _tell(message: str) -> bool:
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")) or not message:
+        return False
+    if address.startswith("@"):  # an abstract address
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as manager:
+            manager.sendto(message.encode(), address)
+    except OSError:
+        return False
+    return True

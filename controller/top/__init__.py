@@ -1,0 +1,1 @@
+"""``slicepilot top``: a running controller in a terminal, from its shared memory alone."""

@@ -1,0 +1,80 @@
+"""What a terminal can show: sparklines and bars from blocks where it has them, from ASCII elsewhere."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+Values = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """Characters by height, lowest first; those of a bar, full and empty; and what separates parts of a line."""
+
+    heights: str
+    full: str
+    empty: str
+    dot: str
+
+    def spark(self, heights: Values) -> str:
+        """One character for each height 0..1; a space where there is none."""
+        top = len(self.heights) - 1
+        return "".join(
+            " " if height is None else self.heights[round(top * min(max(height, 0.0), 1.0))] for height in heights
+        )
+
+    def bar(self, share: float, width: int) -> str:
+        """A bar of which a share is full."""
+        full = round(width * min(max(share, 0.0), 1.0))
+        return self.full * full + self.empty * (width - full)
+
+    def plain(self, text: str) -> str:
+        """Text from elsewhere, as far as this terminal can and should show it."""
+        return "".join(c if c.isprintable() and (self is not ASCII or c.isascii()) else "?" for c in text)
+
+
+BLOCKS = Glyphs("▁▂▃▄▅▆▇█", "█", "░", "·")
+ASCII = Glyphs("_.-=+*#@", "#", ".", "-")
+
+
+def glyphs_for(environment: Mapping[str, str] = os.environ) -> Glyphs:
+    """Blocks where the locale is UTF-8 and the terminal's font has them.
+
+    Python gives itself LC_CTYPE=C.UTF-8 where the locale is C (PEP 538), so that alone says nothing of the terminal.
+    """
+    if environment.get("TERM") in {"linux", "dumb"}:
+        return ASCII
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        value = environment.get(name, "")
+        if value and not (name == "LC_CTYPE" and value == "C.UTF-8"):
+            return BLOCKS if "utf" in value.lower() else ASCII
+    return ASCII
+
+
+def resample(values: Values, width: int, join: Callable[[Sequence[float]], float]) -> list[float | None]:
+    """Values in ``width`` places, the newest last; where there are more, neighbours are joined."""
+    if len(values) <= width:
+        return [None] * (width - len(values)) + list(values)
+    ends = [len(values) * (place + 1) // width for place in range(width)]
+    places = [[v for v in values[start:end] if v is not None] for start, end in pairwise([0, *ends])]
+    return [join(place) if place else None for place in places]
+
+
+def mean(values: Sequence[float]) -> float:
+    """For rates."""
+    return sum(values) / len(values)
+
+
+def linear(values: Values, top: float) -> list[float | None]:
+    """Heights 0..1 of values from 0 to ``top``."""
+    return [None if value is None else value / top if top > 0 else 0.0 for value in values]
+
+
+def logarithmic(values: Values, bottom: float, top: float) -> list[float | None]:
+    """Heights 0..1 of values from ``bottom`` to ``top`` on a log axis."""
+    span = math.log(top / bottom)
+    return [None if value is None else math.log(max(value, bottom) / bottom) / span for value in values]
