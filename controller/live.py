@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ..env.backend import Context, Receipt
 from ..env.knobs import Knobs
 from ..env.slices import FloatArray, Promises, SliceSet
 from ..env.telemetry import Telemetry
-from .actuators.node import NodeActuator
 from .throttling import ThrottleMeter
 from .ticks import AbsoluteTicks
 
@@ -37,7 +37,40 @@ class TelemetrySource(Protocol):
         """
         ...
 
+    def delay_counts(self) -> npt.NDArray[np.uint32]:
+        """Delays of all timed packets so far, a histogram per slice (S, BUCKETS).
+
+        `slicepilot.controller.telemetry.histogram` has the buckets and their quantiles.
+        """
+        ...
+
     def close(self) -> None: ...
+
+
+class Actuator(Protocol):
+    """What applies knobs, or does not: `NodeActuator`, `ShadowActuator`, `CanaryActuator`.
+
+    Attributes:
+        receipt: the last one; before the first `apply` it says what was found.
+    """
+
+    receipt: Receipt
+
+    def apply(self, knobs: Knobs) -> Receipt:
+        """Set knobs (S, 1); says what holds."""
+        ...
+
+    def deploy(self, request_mcpu: FloatArray | None) -> None:
+        """The pods' CPU requests (S,), which nice 0 stands for."""
+        ...
+
+    def refresh(self) -> list[str]:
+        """Look after what may have changed, between ticks; what is lost, and why."""
+        ...
+
+    def close(self) -> None:
+        """Restore what was found and release everything."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +121,7 @@ class LiveBackend:
         self,
         slices: SliceSet,
         source: TelemetrySource,
-        actuator: NodeActuator,
+        actuator: Actuator,
         cgroups: Sequence[Path],
         facts: NodeFacts,
     ) -> None:
@@ -96,22 +129,40 @@ class LiveBackend:
         self.ticks = AbsoluteTicks(facts.period_s)
         self._source, self._actuator = source, actuator
         self._throttling = ThrottleMeter(cgroups, facts.period_s)
-        self._applied = Knobs.none(len(slices))
         self._prepare: Callable[[], None] | None = None
 
+    @property
+    def receipt(self) -> Receipt:
+        """What holds."""
+        return self._actuator.receipt
+
     def reset(self, seed: int | None = None) -> Telemetry:
-        """No control, a fresh window, and the measurement of one period of it; ``seed`` moves nothing here."""
-        del seed
+        """No control, a fresh window, and the measurement of one period of it; ``seed`` is that of the loads."""
+        self._begin(seed)
         self.apply(Knobs.none(len(self.slices)))
+        return self._first()
+
+    def start(self, seed: int | None = None) -> Telemetry:
+        """The same with the knobs as they are."""
+        self._begin(seed)
+        return self._first()
+
+    def _begin(self, seed: int | None) -> None:
+        """Where a backend brings its loads: start them."""
+
+    def _first(self) -> Telemetry:
         self.ticks.restart()
         self.measure()
         return self.observe()
 
+    def use(self, actuator: Actuator) -> Actuator:
+        """Act through another one from now on; returns the one before, still open."""
+        before, self._actuator = self._actuator, actuator
+        return before
+
     def apply(self, knobs: Knobs) -> Receipt:
         """Set the knobs; see `NodeActuator.apply`."""
-        receipt = self._actuator.apply(knobs)
-        self._applied = receipt.applied
-        return receipt
+        return self._actuator.apply(knobs)
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """The pods' CPU requests (S,) an agent counts on (`Agent.request_mcpu`); None is what was found."""
@@ -133,17 +184,22 @@ class LiveBackend:
     def rehearse(self) -> None:
         """See `TelemetrySource.rehearse`; and what holds is asked for again, which writes nothing."""
         self._source.rehearse()
-        self._actuator.apply(self._applied)
+        self._actuator.apply(self._actuator.receipt.applied)
 
     def measure(self) -> Telemetry:
         """Figures since the last measurement."""
         telemetry = self._source.measure()
-        self._throttling.fill(telemetry.throttled_ratio, self._applied.cpu_limit_mcpu)
+        self._throttling.fill(telemetry.throttled_ratio, self._actuator.receipt.applied.cpu_limit_mcpu)
         return telemetry
 
+    def delay_counts(self) -> npt.NDArray[np.uint32]:
+        """See `TelemetrySource.delay_counts`."""
+        return self._source.delay_counts()
+
     def check(self) -> list[str]:
-        """See `TelemetrySource.check`."""
-        return self._source.check()
+        """What cannot be measured or moved any more, and why; takes up what has come back. Between ticks."""
+        self._throttling.heal()
+        return [*self._source.check(), *self._actuator.refresh()]
 
     def close(self) -> None:
         """Restore the knobs, then release everything; more than once does nothing."""

@@ -5,17 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from ..agents.base import Agent
 from ..env.backend import Receipt
 from ..env.knobs import Knobs
 from ..env.sliding import SlidingView
 from ..env.telemetry import Telemetry
-from .guard import Bounds
+from .changes import Changes
+from .chores import Chores
+from .guard import Guard, Verdict
+from .guard_config import GuardConfig
 from .live import LiveBackend
+from .modes import Level, Mode
 from .realtime import SchedulingClass, no_collections, on_time
+from .record import ring as record
 from .signals import StopRequest
 from .timing import DurationHistogram
 
@@ -33,6 +40,7 @@ class LoopConfig:
         lock_memory: keep all pages in memory.
         prime: rehearse measurement and decision (of an agent that can, `Primed`) just before each tick.
         check_s: how often to look for what is not measured any more, between two ticks.
+        from_none: start without control; else from the knobs that are found.
         seed: for the agent's own randomness.
     """
 
@@ -41,7 +49,31 @@ class LoopConfig:
     lock_memory: bool = False
     prime: bool = True
     check_s: float = 1.0
+    from_none: bool = True
     seed: int = 0
+
+
+@dataclass
+class Pilot:
+    """Who decides and how; replaced between two ticks (`Changes`), never during one.
+
+    Attributes:
+        agent: has been reset for the backend.
+        guard: has the last word.
+        mode: what becomes of decisions. In shadow the guard works on from its own last words, since no others hold.
+        not_acting: reason bits (S,) uint32 of slices that are left alone.
+    """
+
+    agent: Agent
+    guard: Guard
+    mode: Mode
+    not_acting: npt.NDArray[np.uint32]
+
+    @classmethod
+    def live(cls, agent: Agent, backend: LiveBackend, config: GuardConfig | None = None) -> Pilot:
+        """One that acts on all slices of a backend; raises ConfigError as `Guard` does."""
+        guard = Guard(config or GuardConfig(), backend.slices, backend.context, request_mcpu=agent.request_mcpu)
+        return cls(agent, guard, Mode.LIVE, np.zeros(len(backend.slices), np.uint32))
 
 
 @dataclass
@@ -49,29 +81,44 @@ class LoopReport:
     """What a run of the loop did.
 
     Attributes:
-        stages: time of each stage; ``total`` is observe to apply without waiting, ``wakeup`` how late ticks began.
+        stages: time of each stage; ``total`` is observe to apply without waiting, ``record`` what writing it down took
+            after that, ``wakeup`` how late ticks began.
         ticks: that ran.
         missed_ticks: that had gone by entirely before the last one was done; the knobs held.
         late_ticks: that ran out of budget; the knobs held.
-        unusable: decisions that were not numbers; the knobs held.
-        clamped: decisions that were moved to a bound.
-        failed_applies: receipts with an error; `last_error` is the newest.
+        unusable: decisions that the agent failed to make; `last_error` is the newest failure.
+        failed_applies: receipts with an error; `last_error` likewise.
+        interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
         unmeasured: what could not be measured at the last check, and why.
         scheduling: class of the loop's thread.
     """
 
     scheduling: SchedulingClass
     stages: dict[str, DurationHistogram] = field(
-        default_factory=lambda: {stage: DurationHistogram() for stage in (*STAGES, "total", "wakeup")}
+        default_factory=lambda: {stage: DurationHistogram() for stage in (*STAGES, "total", "record", "wakeup")}
     )
     ticks: int = 0
     missed_ticks: int = 0
     late_ticks: int = 0
     unusable: int = 0
-    clamped: int = 0
     failed_applies: int = 0
     last_error: str | None = None
+    interventions: dict[str, int] = field(default_factory=dict)
     unmeasured: list[str] = field(default_factory=list)
+
+    def totals(self) -> dict[str, int]:
+        """The counts."""
+        names = ("ticks", "missed_ticks", "late_ticks", "unusable", "failed_applies")
+        return {name: getattr(self, name) for name in names}
+
+    def add_interventions(self, guard: Guard) -> None:
+        """Take over what a guard has counted, before it goes."""
+        counts: dict[str, int] = {}
+        for (reason, index), count in sorted(guard.counts.items(), key=lambda one: one[0][1], reverse=True):
+            # Where the node itself has the reason (-1, so last), its ticks count, and not those of each slice.
+            counts[reason.label] = count if index < 0 else counts.get(reason.label, 0) + count
+        for label, count in counts.items():
+            self.interventions[label] = self.interventions.get(label, 0) + count
 
 
 @runtime_checkable
@@ -91,107 +138,205 @@ class Primed(Protocol):
 Watcher = Callable[[Telemetry, Knobs, Receipt], None]
 
 
-def run_loop(
-    backend: LiveBackend,
-    agent: Agent,
-    config: LoopConfig | None = None,
-    stop: StopRequest | None = None,
-    watch: Watcher | None = None,
-) -> LoopReport:
-    """Drive a node with an agent until ``stop`` is asked for or the ticks are used up.
+class Loop:
+    """Drives a node until it is stopped or its ticks are used up.
 
     The thread runs with a real-time class where that is permitted, without garbage collections. SIGINT, SIGTERM and
     SIGHUP end it between two ticks. The caller closes the backend, which restores the knobs.
 
     Args:
-        backend: reset here.
-        agent: reset here.
+        backend: reset by `run`.
+        pilot: who decides; the agent is reset by `run`.
         config: budget and length.
         stop: ends the loop from outside.
-        watch: called after each tick, outside the timed stages, with what was seen, what was wanted and the receipt.
+        ring: where each tick is written down; None: nowhere.
+        watch: called after each tick, outside the timed stages, with what was seen, what was allowed and the receipt.
             The arrays hold until the next tick.
+
+    Attributes:
+        changes: for other threads that want something changed between ticks.
+        chores: for what else has to be done between ticks.
+        report: what has happened so far, from the start of `run`.
+        held: knobs that the guard works on from.
     """
-    config, stop = config or LoopConfig(), stop or StopRequest()
-    guard = Bounds(backend.slices)
-    backend.deploy(agent.request_mcpu)
-    telemetry = backend.reset(config.seed)
-    agent.reset(backend.slices, backend.context, config.seed)
-    held = backend.apply(Knobs.none(len(backend.slices))).applied
-    view = SlidingView(backend.context)
-    agent.decide(telemetry, held)  # first calls allocate and compile; they belong before the first tick
-    agent.reset(backend.slices, backend.context, config.seed)
-    if config.prime:
-        backend.before_ticks(partial(_rehearse, backend, view, agent, guard, telemetry.copy(), held))
-    try:
-        with stop, no_collections(), on_time(config.lock_memory) as scheduling:
-            report = LoopReport(scheduling)
-            _ticks(backend, view, agent, guard, config, stop, watch, report)
-    finally:
-        backend.before_ticks(None)
-    report.clamped, report.unusable = guard.clamped, report.unusable + guard.held
-    report.missed_ticks = backend.ticks.missed
-    return report
 
+    def __init__(
+        self,
+        backend: LiveBackend,
+        pilot: Pilot,
+        config: LoopConfig | None = None,
+        stop: StopRequest | None = None,
+        ring: record.TickRing | None = None,
+        watch: Watcher | None = None,
+    ) -> None:
+        self.backend, self.pilot, self.config = backend, pilot, config or LoopConfig()
+        self.stop, self.ring, self.watch = stop or StopRequest(), ring, watch
+        self.changes, self.chores = Changes(), Chores()
+        self.report = LoopReport(SchedulingClass("unchanged"))
+        self.held = Knobs.none(len(backend.slices))
+        self._rehearsed = Telemetry.empty(len(backend.slices))
+        self._view: SlidingView | None = None
+        self._no_wish = _no_numbers(len(backend.slices))
 
-def _rehearse(
-    backend: LiveBackend, view: SlidingView, agent: Agent, guard: Bounds, telemetry: Telemetry, knobs: Knobs
-) -> None:
-    """Go through what the tick will do, as far as it can be done without effect."""
-    backend.rehearse()
-    view.rehearse(telemetry)
-    guard.allows(knobs)
-    if isinstance(agent, Primed):
-        agent.prime(telemetry)
+    def prepare(self) -> None:
+        """Everything that is slow the first time: the backend's start, the first decision. `run` does it too."""
+        backend, agent, config = self.backend, self.pilot.agent, self.config
+        backend.deploy(agent.request_mcpu)
+        telemetry = backend.reset(config.seed) if config.from_none else backend.start(config.seed)
+        self.held = backend.receipt.applied
+        self._rehearsed = telemetry.copy()
+        self.ready(self.pilot)
+        self._view = SlidingView(backend.context)
+        self.chores.add(self._check, config.check_s)
 
-
-def _ticks(
-    backend: LiveBackend,
-    view: SlidingView,
-    agent: Agent,
-    guard: Bounds,
-    config: LoopConfig,
-    stop: StopRequest,
-    watch: Watcher | None,
-    report: LoopReport,
-) -> None:
-    observe, infer, check, act = (report.stages[stage].record for stage in STAGES)
-    total, wakeup = report.stages["total"].record, report.stages["wakeup"].record
-    now, budget_ns = time.perf_counter_ns, round(config.budget_s * 1e9)
-    check_ns = round(config.check_s * 1e9)
-    receipt = backend.apply(Knobs.none(len(backend.slices)))
-    checked = now()
-    backend.ticks.restart()
-    backend.ticks.missed = 0
-    while not stop.asked and report.ticks != config.max_ticks:
-        late_ns = backend.wait()
-        start = now()
-        telemetry = backend.measure()
-        seen = view.see(telemetry)
-        observed = now()
+    def run(self) -> LoopReport:
+        """Tick until it is stopped."""
+        backend, config = self.backend, self.config
+        if self._view is None:
+            self.prepare()
+        if config.prime:
+            backend.before_ticks(self._rehearse)
         try:
-            wanted = agent.decide(seen, receipt.applied)
-        except ValueError:  # a decision that is not a number
-            report.unusable += 1
-            wanted = receipt.applied
-        inferred = now()
-        allowed = guard.check(wanted, receipt.applied)
-        guarded = now()
-        if guarded - start <= budget_ns:
-            receipt = backend.apply(allowed)
-        else:
-            report.late_ticks += 1
-        applied = now()
-        report.ticks += 1
-        if receipt.error is not None:
-            report.failed_applies += 1
-            report.last_error = receipt.error
-        observe(observed - start)
-        infer(inferred - observed)
-        check(guarded - inferred)
-        act(applied - guarded)
-        total(applied - start)
-        wakeup(late_ns)
-        if watch is not None:
-            watch(telemetry, wanted, receipt)
-        if applied - checked >= check_ns:
-            checked, report.unmeasured = applied, backend.check()
+            with self.stop, no_collections(), on_time(config.lock_memory) as scheduling:
+                self.report.scheduling = scheduling
+                self._ticks()
+        finally:
+            backend.before_ticks(None)
+            self.changes.end()
+        self.report.add_interventions(self.pilot.guard)
+        self.report.missed_ticks = backend.ticks.missed
+        return self.report
+
+    def ready(self, pilot: Pilot) -> None:
+        """Let a pilot do once, and forget, what it will do at each tick: first calls allocate and compile."""
+        backend, seed = self.backend, self.config.seed
+        pilot.agent.reset(backend.slices, backend.context, seed)
+        wanted = pilot.agent.decide(self._rehearsed, self.held)
+        pilot.guard.rehearse(self._rehearsed, wanted, self.held)
+        pilot.agent.reset(backend.slices, backend.context, seed)
+
+    def _rehearse(self) -> None:
+        """Go through what the tick will do, as far as it can be done without effect."""
+        pilot, telemetry, held = self.pilot, self._rehearsed, self.held
+        assert self._view is not None
+        self.backend.rehearse()
+        self._view.rehearse(telemetry)
+        if isinstance(pilot.agent, Primed):
+            pilot.agent.prime(telemetry)
+        pilot.guard.rehearse(telemetry, held, held)
+
+    def _check(self) -> None:
+        self.report.unmeasured = self.backend.check()
+
+    def _decide(self, seen: Telemetry, knobs: Knobs) -> Knobs | None:
+        try:
+            return self.pilot.agent.decide(seen, knobs)
+        except Exception as error:  # noqa: BLE001 (whatever a policy does, the guard goes on)
+            self.report.unusable += 1
+            self.report.last_error = f"{type(error).__name__}: {error}"
+            return None
+
+    def _ticks(self) -> None:
+        backend, config, report, changes = self.backend, self.config, self.report, self.changes
+        view = self._view
+        assert view is not None
+        observe, infer, check, act = (report.stages[stage].record for stage in STAGES)
+        total, recorded, wakeup = (report.stages[stage].record for stage in ("total", "record", "wakeup"))
+        now, budget_ns = time.monotonic_ns, round(config.budget_s * 1e9)
+        receipt = backend.receipt
+        backend.ticks.restart()
+        backend.ticks.missed = 0
+        self.chores.start(now())
+        while not self.stop.asked and report.ticks != config.max_ticks:
+            late_ns = backend.wait()
+            start = now()
+            telemetry = backend.measure()
+            seen = view.see(telemetry)
+            observed = now()
+            wanted = self._decide(seen, receipt.applied)
+            inferred = now()
+            pilot = self.pilot
+            verdict = pilot.guard.judge(telemetry, wanted, self.held, start)
+            guarded = now()
+            late = guarded - start > budget_ns
+            # A late wish answers a state that is gone; the safe setting answers any.
+            if not late or verdict.level >= Level.SAFE:
+                receipt = backend.apply(verdict.allowed)
+            if late:
+                report.late_ticks += 1
+                pilot.guard.overran(guarded)
+            self.held = verdict.allowed if pilot.mode is Mode.SHADOW else receipt.applied
+            applied = now()
+            report.ticks += 1
+            if receipt.error is not None:
+                report.failed_applies += 1
+                report.last_error = receipt.error
+            observe(observed - start)
+            infer(inferred - observed)
+            check(guarded - inferred)
+            act(applied - guarded)
+            total(applied - start)
+            wakeup(late_ns)
+            if self.ring is not None:
+                stages_ns = (late_ns, observed - start, inferred - observed, guarded - inferred, applied - guarded)
+                self._write(self.ring, start, stages_ns, telemetry, wanted, verdict, receipt, late)
+            recorded(now() - applied)
+            if self.watch is not None:
+                self.watch(telemetry, verdict.allowed, receipt)
+            if changes.pending is not None:
+                changes.take()
+                receipt = backend.receipt
+            self._run_chore(now())
+
+    def _run_chore(self, now_ns: int) -> None:
+        try:
+            self.chores.run_one(now_ns)
+        except Exception as error:  # noqa: BLE001 (what is done between ticks must not end them)
+            self.report.last_error = f"{type(error).__name__}: {error}"
+
+    def _write(
+        self,
+        ring: record.TickRing,
+        start_ns: int,
+        stages_ns: tuple[int, int, int, int, int],
+        telemetry: Telemetry,
+        wanted: Knobs | None,
+        verdict: Verdict,
+        receipt: Receipt,
+        late: bool,
+    ) -> None:
+        pilot = self.pilot
+        flags = (
+            late * record.LATE
+            | (wanted is None) * record.UNUSABLE
+            | (receipt.error is not None) * record.APPLY_ERROR
+            | pilot.guard.paused * record.PAUSED
+            | (pilot.mode is Mode.SHADOW) * record.SHADOW
+        )
+        head = (time.time_ns(), start_ns, pilot.mode, verdict.level, flags, verdict.node_reasons)
+        ring.write(
+            record.Tick(*head, self.backend.ticks.missed, *stages_ns),
+            telemetry,
+            self._no_wish if wanted is None else wanted,
+            verdict.allowed,
+            receipt.applied,
+            verdict.reasons | pilot.not_acting,
+        )
+
+
+def run_loop(
+    backend: LiveBackend,
+    pilot: Pilot,
+    config: LoopConfig | None = None,
+    stop: StopRequest | None = None,
+    ring: record.TickRing | None = None,
+    watch: Watcher | None = None,
+) -> LoopReport:
+    """`Loop.run` for who needs nothing else of it."""
+    return Loop(backend, pilot, config, stop, ring, watch).run()
+
+
+def _no_numbers(num_slices: int) -> Knobs:
+    """What stands for the wish of an agent that failed."""
+    nothing: Any = np.full((num_slices, 1), np.nan, np.float32)
+    return Knobs(nothing, nothing, nothing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -48,6 +49,14 @@ class ThrottleMeter:
                 known[index] = 0.0
         ratios[:, 0] = known
 
+    def heal(self) -> None:
+        """Open the files of groups anew that were removed and made again; between ticks."""
+        for index, reader in enumerate(self._slices):
+            if reader.vanished:
+                with contextlib.suppress(ActuatorError):
+                    self._slices[index] = _Slice(reader.file.path.parent)
+                    reader.file.close()
+
     def close(self) -> None:
         """Release the files."""
         for reader in self._slices:
@@ -64,11 +73,13 @@ class _Slice:
         self._at = words.index(b"nr_periods") + 1, words.index(b"nr_throttled") + 1
         self._counts = self._parse()
         self._ratio, self._seen_ns = 0.0, 0
+        self.vanished = False
 
     def ratio(self) -> float:
         try:
             text = self.file.read()
         except ActuatorError:
+            self.vanished = True
             return 0.0
         now_ns = time.monotonic_ns()
         if text == self._text:

@@ -14,10 +14,11 @@ import numpy.typing as npt
 from ..configs import ConfigError
 from ..controller.actuators.node import NodeActuator, SliceTargets
 from ..controller.actuators.quota import QuotaConfig
-from ..controller.live import LiveBackend, NodeFacts
+from ..controller.actuators.shadow import ShadowActuator
+from ..controller.live import Actuator, LiveBackend, NodeFacts
+from ..controller.node import Node
 from ..controller.realtime import no_collections, on_time
 from ..controller.telemetry.histogram import quantiles_us
-from ..controller.telemetry.layout import AT_N6
 from ..controller.telemetry.points import NetPoint, SlicePoints
 from ..controller.telemetry.source import KernelSource
 from ..env.simulator.scenario import Scenario
@@ -40,6 +41,7 @@ class TestbedBackend(LiveBackend):
         scenario: loads and events; its hardware describes a simulated node and is not used here.
         control_period_s: else the scenario's.
         owned: take the testbed down when closed.
+        actuator: else the knobs of all slices, which it may write.
         record_packets: keep every packet's times for `packet_events`, which then has to be called often.
 
     Raises:
@@ -55,6 +57,7 @@ class TestbedBackend(LiveBackend):
         control_period_s: float | None = None,
         owned: bool = False,
         record_packets: bool = False,
+        actuator: Actuator | None = None,
     ) -> None:
         _check(scenario, testbed)
         period_s = control_period_s or scenario.control_period_s
@@ -69,14 +72,14 @@ class TestbedBackend(LiveBackend):
             )
             self._packets = source.packets
             undo.callback(source.close)
-            actuator = actuator_of(testbed)
-            undo.callback(actuator.close)
+            knobs: Actuator = actuator or actuator_of(testbed)
+            undo.callback(knobs.close)
             self._timeline = Timeline(testbed, scenario)
             undo.callback(self._timeline.close)
             super().__init__(
                 testbed.slices,
                 source,
-                actuator,
+                knobs,
                 [testbed.cgroup(name) for name in testbed.slices.names],
                 NodeFacts(
                     period_s=period_s,
@@ -86,13 +89,12 @@ class TestbedBackend(LiveBackend):
             )
             undo.pop_all()
 
-    def reset(self, seed: int | None = None) -> Telemetry:
-        """Start the scenario's loads from the beginning, without control; the first measurement of a period."""
+    def _begin(self, seed: int | None) -> None:
+        """Start the scenario's loads from the beginning."""
         self.stop_load()
         self._load = LoadRun(self.testbed, self.scenario, seed or 0)
         self._load.start()
         self._timeline.start(self._load.started_ns)
-        return super().reset(seed)
 
     def play(self, scenario: Scenario) -> None:
         """What the next reset starts; raises ConfigError for what a testbed cannot play."""
@@ -130,13 +132,6 @@ class TestbedBackend(LiveBackend):
         """The packets that left since the last call, `slicepilot.controller.telemetry.layout.PACKET_EVENT`."""
         return self._packets.events.read()
 
-    def delay_counts(self) -> npt.NDArray[np.uint32]:
-        """Delays of all timed packets so far, a histogram per slice (S, BUCKETS).
-
-        `slicepilot.controller.telemetry.histogram` has the buckets and their quantiles.
-        """
-        return self._packets.slices["delay"][: len(self.slices), AT_N6].copy()
-
     def delay_p99_us(self, since: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
         """99th percentile of the delay of all packets (S,) since `delay_counts` said this; 0 of a slice without any."""
         return np.asarray([quantiles_us(own, [0.99])[0] or 0.0 for own in self.delay_counts() - since], np.float64)
@@ -164,8 +159,11 @@ def open_backend(
     control_period_s: float | None = None,
     config: str = "default",
     record_packets: bool = False,
+    read_only: bool = False,
 ) -> TestbedBackend:
     """A scenario on the testbed that is up, or else on one of its own that goes down with it.
+
+    With ``read_only`` its knobs are not written until it gets another actuator.
 
     Raises:
         ConfigError: unknown names, or a machine that cannot run a testbed.
@@ -182,11 +180,46 @@ def open_backend(
     owned = spec.name not in running()
     testbed = Testbed.up(spec, owned=True) if owned else Testbed.attach(spec.name)
     try:
-        return TestbedBackend(testbed, played, control_period_s, owned=owned, record_packets=record_packets)
+        actuator = ShadowActuator(targets_of(testbed)) if read_only else None
+        return TestbedBackend(testbed, played, control_period_s, owned, record_packets, actuator)
     except BaseException:
         if owned:
             testbed.down()
         raise
+
+
+def attach_backend(name: str, control_period_s: float) -> LiveBackend:
+    """A running testbed under whatever load it has; its knobs are not written until it gets another actuator.
+
+    Raises:
+        ConfigError: no testbed of this name is up.
+    """
+    testbed = Testbed.attach(name)
+    with contextlib.ExitStack() as undo:
+        source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps)
+        undo.callback(source.close)
+        actuator = ShadowActuator(targets_of(testbed))
+        undo.callback(actuator.close)
+        groups = [testbed.cgroup(name) for name in testbed.slices.names]
+        facts = NodeFacts(period_s=control_period_s, uplink_mbps=testbed.spec.uplink_mbps)
+        backend = LiveBackend(testbed.slices, source, actuator, groups, facts)
+        undo.pop_all()
+    return backend
+
+
+def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
+    """A testbed to control: one that plays a scenario, or that is up and has a load of its own.
+
+    Raises:
+        ConfigError: unknown names, no testbed of this name, or a machine that cannot run one.
+    """
+    if scenario is None:
+        backend: LiveBackend = attach_backend(name, control_period_s)
+        testbed = Testbed.attach(name)
+    else:
+        backend = played = open_backend(scenario, control_period_s, read_only=True)
+        testbed = played.testbed
+    return Node(testbed.spec.name, "testbed", backend, targets_of(testbed), quota_of(testbed))
 
 
 def _check(scenario: Scenario, testbed: Testbed) -> None:
@@ -207,8 +240,12 @@ def _check(scenario: Scenario, testbed: Testbed) -> None:
 
 def actuator_of(testbed: Testbed) -> NodeActuator:
     """The slices' knobs."""
-    quota = QuotaConfig(period_us=round(1e3 * testbed.spec.quota_period_ms))
-    return NodeActuator(targets_of(testbed), quota)
+    return NodeActuator(targets_of(testbed), quota_of(testbed))
+
+
+def quota_of(testbed: Testbed) -> QuotaConfig:
+    """How CPU limits are set."""
+    return QuotaConfig(period_us=round(1e3 * testbed.spec.quota_period_ms))
 
 
 def points_of(testbed: Testbed) -> list[SlicePoints]:

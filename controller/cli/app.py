@@ -19,6 +19,9 @@ from ..telemetry.errors import ProbeError
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
 
+# Of the extra `live` alone; what else may be missing is of `train`, or of both.
+LIVE_PACKAGES = {"cryptography", "prometheus_client", "pyarrow", "pyroute2"}
+
 app = typer.Typer(
     name="slicepilot",
     help="Reinforcement-learning control of 5G network slices at the user plane.",
@@ -41,7 +44,7 @@ def main() -> NoReturn:
     except UsageError as error:
         _fail(_explain(error), 2)
     except ModuleNotFoundError as error:
-        extra = "live" if error.name == "pyroute2" else "train"
+        extra = "live" if error.name in LIVE_PACKAGES else "train"
         _fail(f"{error.name} is not installed: pip install 'slicepilot[{extra}]'", 1)
     except (ActuatorError, ProbeError, ProgramError) as error:
         _fail(str(error), 1)

@@ -99,7 +99,7 @@ def _run(policy: PolicyBundle, slices: SliceSet, node: BenchNode, period_ms: flo
     from ..actuators.node import NodeActuator
     from ..actuators.quota import QuotaConfig
     from ..live import LiveBackend, NodeFacts
-    from ..loop import LoopConfig, run_loop
+    from ..loop import LoopConfig, Pilot, run_loop
     from ..signals import StopRequest
     from ..telemetry.source import KernelSource
 
@@ -112,7 +112,8 @@ def _run(policy: PolicyBundle, slices: SliceSet, node: BenchNode, period_ms: flo
         backend = LiveBackend(slices, source, actuator, node.cgroups, facts)
         undo.callback(backend.close)
         stop = StopRequest()
-        report = run_loop(backend, LearnedAgent(policy, transfer=True), LoopConfig(max_ticks=ticks), stop)
+        pilot = Pilot.live(LearnedAgent(policy, transfer=True), backend)
+        report = run_loop(backend, pilot, LoopConfig(max_ticks=ticks), stop)
     if stop.asked:
         raise KeyboardInterrupt
     if report.last_error is not None:

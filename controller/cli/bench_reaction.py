@@ -86,7 +86,7 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
 
     import numpy as np
 
-    from ..loop import LoopConfig, run_loop
+    from ..loop import LoopConfig, Pilot, run_loop
     from ..reaction import Tick, burst_starts, reaction
     from ..signals import StopRequest
 
@@ -105,7 +105,8 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
 
     live.packet_events()
     stop = StopRequest()
-    run_loop(live, agent, LoopConfig(max_ticks=live.context.num_steps, seed=seed), stop, watch)
+    config = LoopConfig(max_ticks=live.context.num_steps, seed=seed)
+    run_loop(live, Pilot.live(agent, live), config, stop, watch=watch)
     if stop.asked:
         raise KeyboardInterrupt
     time.sleep(0.1)

@@ -6,14 +6,19 @@ import typer
 
 from . import bench_loop, bench_probe, bench_reaction, bench_upf
 from .bench import bench
+from .control import control
 from .demo import demo
 from .doctor import doctor
 from .evaluate import evaluate
+from .explain import explain
 from .probe import probe
+from .promote import promote
 from .report import report
+from .restore import restore
 from .run import run
 from .simulate import simulate
 from .testbed import testbed
+from .top import top
 from .train import train
 
 
@@ -26,6 +31,11 @@ def register(app: typer.Typer) -> None:
     app.command()(evaluate)
     app.command()(report)
     app.command()(run)
+    app.command()(top)
+    app.add_typer(control, name="control")
+    app.command()(explain)
+    app.command()(promote)
+    app.command()(restore)
     app.command()(probe)
     app.add_typer(testbed, name="testbed")
     bench.command("loop")(bench_loop.loop)

@@ -20,7 +20,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def progress_bar() -> Progress:
+def progress_bar(shown: bool = True) -> Progress:
     """A bar for work of more than two seconds: on standard error when that is a terminal, gone when done."""
     return Progress(
         TextColumn("{task.description}"),
@@ -30,7 +30,7 @@ def progress_bar() -> Progress:
         TimeRemainingColumn(),
         console=stderr,
         transient=True,
-        disable=not stderr.is_terminal,
+        disable=not (shown and stderr.is_terminal),
     )
 
 

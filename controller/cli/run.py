@@ -1,4 +1,4 @@
-"""``slicepilot run``: an agent in the loop beside running UPFs."""
+"""``slicepilot run``: an agent in the loop beside running UPFs, in shadow first, then live."""
 
 from __future__ import annotations
 
@@ -7,82 +7,100 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
 from .output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from ...agents.base import Agent
     from ...env.knobs import Knobs
     from ...env.slices import SliceSet
     from ...env.telemetry import Telemetry
     from ..loop import LoopReport
+    from ..node import Node
+    from ..run_config import RunConfig
 
-BACKENDS, MODES = ("testbed",), ("live",)
 REFRESH_TICKS = 50
 
 
 def run(
-    backend: Annotated[str, typer.Option(help="What carries the traffic: testbed.")] = "testbed",
-    mode: Annotated[str, typer.Option(help="What becomes of decisions: live applies them.")] = "live",
+    config: Annotated[str, typer.Option("--config", "-c", help="A shipped name or a YAML file.")] = "default",
+    name: Annotated[str | None, typer.Option(help="Of the node; for a testbed, the testbed's.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="shadow writes nothing, canary acts on some slices, live on all.")
+    ] = None,
+    canary: Annotated[list[str] | None, typer.Option(help="A slice that mode canary acts on; may be repeated.")] = None,
     bundle: Annotated[Path | None, typer.Option(help="Folder of a learned policy.")] = None,
     agent: Annotated[str | None, typer.Option(help="Or an agent by name, for instance no-control or captain.")] = None,
-    scenario: Annotated[str, typer.Option(help="The loads: a shipped name or a YAML file.")] = "testbed-contention",
-    period_ms: Annotated[float | None, typer.Option(help="Control period, in place of the scenario's.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="How long, in place of the scenario's.")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="Loads to play, a shipped name or a YAML file; else what traffic there is.")
+    ] = None,
+    period_ms: Annotated[float | None, typer.Option(help="Control period.")] = None,
+    guard: Annotated[str | None, typer.Option(help="Guard configuration: a shipped name or a YAML file.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Address and port of metrics and status page, for instance 127.0.0.1:9464.")
+    ] = None,
+    log: Annotated[str | None, typer.Option(help="Logs on standard error: json, pretty or off.")] = None,
+    trust: Annotated[Path | None, typer.Option(help="Public key (PEM) that the bundle must be signed with.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Act with a bundle that was never promoted.")] = False,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="How long; else the scenario's, or endless.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the loads' phases and random arrivals.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Let an agent move the knobs of real UPFs, and put them back at the end.
+    """Let an agent watch, and if asked move, the knobs of real UPFs; what it found comes back at the end.
 
-    Uses the testbed that is up, or brings one up for the run.
-    Example: [bold]slicepilot run --bundle runs/demo/training/bundle[/bold]
+    Starts in shadow, which writes nothing. Uses the testbed that is up, or brings one up for a scenario.
+    Example: [bold]slicepilot run --bundle runs/demo/training/bundle --scenario testbed-contention[/bold]
     """
-    from ...testbed.backend import open_backend
-    from ..loop import LoopConfig, run_loop
+    from ..run_config import RunConfig
+    from ..service import serve
 
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend: unknown name {backend!r}; accepted: {', '.join(BACKENDS)}")
-    if mode not in MODES:
-        raise ConfigError(f"mode: unknown name {mode!r}; accepted: {', '.join(MODES)}")
-    if period_ms is not None and not 2 <= period_ms <= 30_000:
-        raise ConfigError(f"period_ms = {period_ms:g}: accepted: 2 to 30000")
-    decider = _agent(bundle, agent, scenario)
-    live = open_backend(scenario, None if period_ms is None else period_ms / 1e3)
+    bounded = seconds is not None or scenario is not None
+    publish = {"listen": listen, "log": log or ("off" if bounded else None)}
+    settings = RunConfig.from_yaml(config).override(
+        name=name,
+        mode=mode,
+        canary=tuple(canary) if canary else None,
+        bundle=str(bundle) if bundle else None,
+        agent=agent,
+        scenario=scenario,
+        period_ms=period_ms,
+        guard=guard,
+        trust=str(trust) if trust else None,
+        publish={key: value for key, value in publish.items() if value is not None},
+    )
+    node = _open(settings)
     try:
-        period_s = float(live.context.period_s[0])
-        ticks = live.context.num_steps if seconds is None else max(1, round(seconds / period_s))
-        totals = _Totals(live.slices)
-        with progress_bar() as progress:
-            task = progress.add_task(f"{decider.name} on {scenario}", total=ticks)
+        ticks = _ticks(node, settings, seconds)
+        totals = None if ticks is None else _Totals(node.backend.slices)
+        with progress_bar(shown=totals is not None and settings.publish.log == "off") as progress:
+            task = progress.add_task(f"{settings.mode} on {node.name}", total=ticks)
 
-            def watch(telemetry: Telemetry, wanted: Knobs, receipt: Any) -> None:
+            def watch(telemetry: Telemetry, allowed: Knobs, receipt: Any) -> None:
+                del allowed, receipt
+                assert totals is not None
                 totals.add(telemetry)
                 if totals.ticks % REFRESH_TICKS == 0:
                     progress.update(task, completed=totals.ticks)
 
-            report = run_loop(live, decider, LoopConfig(max_ticks=ticks, seed=seed), watch=watch)
+            report = serve(node, settings, seed, ticks, force, None if totals is None else watch)
     finally:
-        live.close()
+        node.backend.close()
+    document = _document(settings, node, totals, report)
     if as_json:
-        print_json(_document(decider.name, scenario, period_s, totals, report))
+        print_json(document)
     else:
-        _print(decider.name, scenario, period_s, totals, report)
+        _print(document)
 
 
-def _agent(bundle: Path | None, name: str | None, scenario: str) -> Agent:
-    if (bundle is None) == (name is None):
-        raise ConfigError("bundle, agent: accepted: exactly one of them")
-    if bundle is not None:
-        from ...agents.bundle import PolicyBundle
-        from ...agents.learned import LearnedAgent
+def _open(settings: RunConfig) -> Node:
+    """The backends by name; there will be more."""
+    from ...testbed.backend import open_node
 
-        return LearnedAgent(PolicyBundle.load(bundle), transfer=True)
-    from ...agents.registry import make
-    from ...env.simulator.scenario import Scenario
+    return open_node(settings.name, 1e-3 * settings.period_ms, settings.scenario)
 
-    played = Scenario.from_yaml(scenario)
-    assert name is not None
-    return make(name, played.slice_set(), played.hardware_spec())
+
+def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None:
+    if seconds is not None:
+        return max(1, round(1e3 * seconds / settings.period_ms))
+    return node.backend.context.num_steps if settings.scenario is not None else None
 
 
 class _Totals:
@@ -113,42 +131,42 @@ class _Totals:
         ]
 
 
-def _document(name: str, scenario: str, period_s: float, totals: _Totals, report: LoopReport) -> dict[str, Any]:
+def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: LoopReport) -> dict[str, Any]:
+    stages = {f"{stage}_us": histogram.summary_us() for stage, histogram in report.stages.items()}
     return {
-        "agent": name,
-        "scenario": scenario,
-        "period_s": period_s,
-        "slices": totals.rows(),
-        "loop": {
-            "ticks": report.ticks,
-            "missed_ticks": report.missed_ticks,
-            "late_ticks": report.late_ticks,
-            "clamped": report.clamped,
-            "failed_applies": report.failed_applies,
-            "last_error": report.last_error,
-            "scheduling": str(report.scheduling),
-            **{f"{stage}_us": histogram.summary_us() for stage, histogram in report.stages.items()},
-        },
+        "agent": settings.agent or settings.bundle,
+        "mode": settings.mode,
+        "scenario": settings.scenario,
+        "period_s": node.backend.context.period_s.item(),
+        "slices": totals.rows() if totals is not None and totals.ticks else [],
+        "loop": report.totals()
+        | {"interventions": report.interventions, "last_error": report.last_error, "scheduling": str(report.scheduling)}
+        | (stages if report.ticks else {}),
     }
 
 
-def _print(name: str, scenario: str, period_s: float, totals: _Totals, report: LoopReport) -> None:
+def _print(document: dict[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table(
-        title=f"{name} on {scenario}, {totals.ticks} ticks of {1e3 * period_s:g} ms", box=None, padding=(0, 1)
-    )
+    loop = document["loop"]
+    where = document["scenario"] or "the traffic there is"
+    title = f"{document['agent']} in {document['mode']} on {where}, {loop['ticks']} ticks"
+    table = Table(title=f"{title} of {1e3 * document['period_s']:g} ms", box=None, padding=(0, 1))
     for column in ("slice", "offered\nMbit/s", "carried\nMbit/s", "p99\nms", "late ticks\n%"):
         table.add_column(column, justify="left" if column == "slice" else "right")
-    for row in totals.rows():
+    for row in document["slices"]:
         figures = (row["offered_mbps"], row["carried_mbps"], row["delay_p99_us"] / 1e3, row["late_ticks_pct"])
         table.add_row(row["slice"], *(f"{figure:.1f}" for figure in figures))
     console.print(table)
-    total = report.stages["total"].summary_us()
-    console.print(
-        f"loop: p50 {total['p50']:.0f} us, p99 {total['p99']:.0f} us, p99.9 {total['p999']:.0f} us; "
-        f"{report.missed_ticks} ticks missed, {report.late_ticks} late; {report.scheduling}",
-        highlight=False,
-    )
-    if report.last_error:
-        console.print(f"[yellow]{report.failed_applies} receipts with errors, the last:[/yellow] {report.last_error}")
+    if loop["ticks"]:
+        total = loop["total_us"]
+        console.print(
+            f"loop: p50 {total['p50']:.0f} us, p99 {total['p99']:.0f} us, p99.9 {total['p999']:.0f} us; "
+            f"{loop['missed_ticks']} ticks missed, {loop['late_ticks']} late; {loop['scheduling']}",
+            highlight=False,
+        )
+    if loop["interventions"]:
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(loop["interventions"].items()))
+        console.print(f"guard: {counts}", highlight=False)
+    if loop["last_error"]:
+        console.print(f"[yellow]{loop['failed_applies']} receipts with errors, the last:[/yellow] {loop['last_error']}")

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import numpy as np
+import numpy.typing as npt
 
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-from .layout import NODE_ROWS, ROWS
+from .layout import AT_N6, AT_TUN, NODE_ROWS, ROWS
 from .packets import PacketProbe
 from .points import SlicePoints
 from .sched import SchedProbe
@@ -113,6 +114,12 @@ class KernelSource:
         self._pack_head(self._buffer, 0, *values[: self._head])
         self._pack_tail(self._buffer, self._tail_offset, *values[self._head :])
         return self._telemetry
+
+    def delay_counts(self) -> npt.NDArray[np.uint32]:
+        """Delays of all timed packets at the last point so far, a histogram per slice (S, BUCKETS)."""
+        points = self.packets.points
+        last = AT_TUN if points[0].n6 is None else AT_N6
+        return self.packets.slices["delay"][: len(points), last].copy()
 
     def check(self) -> list[str]:
         """What does not measure any more, and why; marks slices without a first or last point invalid.

@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +23,14 @@ from slicepilot.agents.registry import make
 from slicepilot.controller.actuators.cgroup import CpuGroup
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.changes import LoopEndedError
+from slicepilot.controller.guard_config import Distrust, Dwell, GuardConfig, Hysteresis, Oscillation, Patience, Slew
 from slicepilot.controller.live import LiveBackend, NodeFacts
-from slicepilot.controller.loop import LoopConfig, run_loop
+from slicepilot.controller.loop import Loop, LoopConfig, LoopReport, Pilot, Watcher
+from slicepilot.controller.modes import Mode
+from slicepilot.controller.record.ring import LATE, UNUSABLE, TickReader, TickRing
 from slicepilot.controller.signals import StopRequest
+from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.controller.throttling import ThrottleMeter
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
@@ -47,6 +54,9 @@ class Readings:
 
     def rehearse(self) -> None:
         self.rehearsals += 1
+
+    def delay_counts(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:
+        return np.zeros((len(SLICES), BUCKETS), np.uint32)
 
     def measure(self) -> Telemetry:
         self.measured += 1
@@ -97,6 +107,33 @@ def live(groups: list[Path], readings: Readings | None = None, period_s: float =
         backend.close()
 
 
+# Agents here jump, turn back and fail at will.
+LOOSE = GuardConfig(
+    hysteresis=Hysteresis(0.0, 0.0),
+    dwell=Dwell(0.0, 0.0, 0.0),
+    slew=Slew(1e6, 1e6, 1e6),
+    oscillation=Oscillation(reversals=1000),
+    not_a_number=Patience(60.0),
+    policy_error=Patience(60.0),
+    telemetry=Distrust(frozen_ticks=None),
+)
+
+
+def loop_of(
+    backend: LiveBackend,
+    agent: Agent,
+    config: LoopConfig | None = None,
+    stop: StopRequest | None = None,
+    watch: Watcher | None = None,
+    ring: TickRing | None = None,
+) -> Loop:
+    return Loop(backend, Pilot.live(agent, backend, LOOSE), config, stop, ring, watch)
+
+
+def run_loop(backend: LiveBackend, agent: Agent, *arguments: Any, **options: Any) -> LoopReport:
+    return loop_of(backend, agent, *arguments, **options).run()
+
+
 def found(group: Path) -> tuple[float, int, int]:
     """Limit, CFS period and the number in the weight's file."""
     at = CpuGroup.at(group)
@@ -121,7 +158,7 @@ def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None
         assert found(groups[4])[2] == pytest.approx(before[4][2] * 1991 / 1024, abs=1)
     assert report.ticks == len(seen) == 50
     assert {histogram.count for histogram in report.stages.values()} == {50}
-    assert (report.late_ticks, report.unusable, report.clamped, report.failed_applies) == (0, 0, 0, 0)
+    assert (report.late_ticks, report.unusable, report.failed_applies, report.interventions) == (0, 0, 0, {})
     assert readings.measured == 52, "one to open the window, one at reset, one a tick"
     assert readings.closed
     assert set(seen) == {500, 700}
@@ -150,7 +187,8 @@ def test_a_decision_that_is_no_number_holds_the_knobs(groups: list[Path], bad: s
     with live(groups) as backend:
         report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=10, budget_s=1.0))
         assert found(groups[0])[0] == 400.0
-    assert report.unusable == 6
+    assert (report.unusable == 6) == (bad == "raises")
+    assert report.interventions["not_a_number" if bad == "nan" else "policy_error"] == 6
 
 
 def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
@@ -175,12 +213,13 @@ def test_missed_ticks_are_counted(groups: list[Path]) -> None:
     assert report.missed_ticks >= 5
 
 
-def test_knobs_outside_their_bounds_are_moved_to_them(groups: list[Path]) -> None:
-    weight = found(groups[2])[2]
+def test_knobs_outside_their_bounds_hold(groups: list[Path]) -> None:
     with live(groups) as backend:
-        report = run_loop(backend, Asks(lambda k: knobs(4000.0, -20)), LoopConfig(max_ticks=3, budget_s=1.0))
-        assert found(groups[2]) == (1000.0, 10_000, pytest.approx(weight * 9548 / 1024, abs=1))
-    assert report.clamped == 3
+        report = run_loop(
+            backend, Asks(lambda k: knobs(4000.0 if k > 3 else 900.0, -5)), LoopConfig(max_ticks=6, budget_s=1.0)
+        )
+        assert found(groups[2])[0] == 900.0
+    assert report.interventions["out_of_range"] == 3 * 5
 
 
 def test_a_slice_that_vanishes_is_reported_and_the_loop_goes_on(groups: list[Path]) -> None:
@@ -197,17 +236,86 @@ def test_a_slice_that_vanishes_is_reported_and_the_loop_goes_on(groups: list[Pat
     assert report.ticks == 10
 
 
-def test_an_agent_that_fails_ends_the_loop_and_the_knobs_come_back(groups: list[Path]) -> None:
+def test_an_agent_that_fails_is_told_and_the_knobs_hold(groups: list[Path]) -> None:
     def ask(k: int) -> Knobs:
-        if k == 4:
+        if k >= 4:
             raise RuntimeError("policy is broken")
         return knobs(300.0, 4)
 
     before = found(groups[0])
-    with pytest.raises(RuntimeError, match="policy is broken"), live(groups) as backend:
-        run_loop(backend, Asks(ask), LoopConfig(budget_s=1.0))
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_s=1.0))
+        assert found(groups[0])[0] == 300.0
+    assert report.last_error == "RuntimeError: policy is broken"
     assert found(groups[0]) == before
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_the_safe_setting_is_applied_however_late(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k > 3:
+            time.sleep(0.004)
+        return knobs(300.0)
+
+    with live(groups) as backend:
+        pilot = Pilot.live(Asks(ask), backend)
+        report = Loop(backend, pilot, LoopConfig(max_ticks=40, budget_s=0.002)).run()
+        assert found(groups[0])[0] == math.inf, "what default.yaml declares"
+    assert report.late_ticks >= 11
+    assert report.interventions["overrun"]
+
+
+def test_each_tick_is_written_down(groups: list[Path], tmp_path: Path) -> None:
+    ring = TickRing(tmp_path / "ticks", len(SLICES))
+    reader = TickReader(ring.path)
+
+    def ask(k: int) -> Knobs:
+        if k == 5:
+            raise RuntimeError("once")
+        if k == 8:
+            time.sleep(0.03)
+        return knobs(400.0, -2)
+
+    with live(groups) as backend:
+        run_loop(backend, Asks(ask), LoopConfig(max_ticks=12, budget_s=0.02), ring=ring)
+    records = reader.new()
+    assert records["sequence"].tolist() == list(range(1, 13))
+    assert [(flags & UNUSABLE) > 0 for flags in records["flags"].tolist()] == [k == 5 for k in range(1, 13)]
+    assert [(flags & LATE) > 0 for flags in records["flags"].tolist()] == [k == 8 for k in range(1, 13)]
+    assert np.isnan(records["wanted"][4]).all()
+    np.testing.assert_array_equal(records["applied"][:, 1], -2)
+    np.testing.assert_array_equal(records["slices"][:, :2], 45.0)
+    assert (np.diff(records["monotonic_ns"]) > 0).all()
+    assert (records["mode"] == Mode.LIVE).all()
+    assert (records["infer_ns"][7], records["missed"][-1] > 0) == (pytest.approx(3e7, rel=0.5), True)
+
+
+def test_a_change_is_made_between_two_ticks_and_errors_come_back(groups: list[Path]) -> None:
+    with live(groups) as backend:
+        loop = loop_of(backend, Asks(lambda k: knobs(400.0)), LoopConfig(max_ticks=200, budget_s=1.0))
+        other = Asks(lambda k: knobs(600.0))
+        told: list[BaseException] = []
+
+        def work() -> None:
+            while not loop.report.ticks:
+                time.sleep(0.001)
+            pilot = Pilot.live(other, backend, LOOSE)
+            loop.ready(pilot)
+            loop.changes.make(lambda: setattr(loop, "pilot", pilot))
+            try:
+                loop.changes.make(lambda: 1 / 0)
+            except ZeroDivisionError as error:
+                told.append(error)
+            loop.stop.stop()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        loop.run()
+        thread.join()
+        assert found(groups[0])[0] == 600.0
+        assert len(told) == 1
+        with pytest.raises(LoopEndedError):
+            loop.changes.make(lambda: None)
 
 
 def test_what_is_not_measured_any_more_is_looked_for_between_ticks(groups: list[Path]) -> None:

@@ -1,0 +1,41 @@
+"""What has to be done about once a second between ticks, one thing after a tick at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass
+class _Chore:
+    call: Callable[[], object]
+    every_ns: int
+    due_ns: int = 0
+
+
+class Chores:
+    """Spreads chores over ticks, so that together they never take more of a period than the longest of them."""
+
+    def __init__(self) -> None:
+        self._chores: list[_Chore] = []
+        self._next = 0
+
+    def add(self, call: Callable[[], object], every_s: float) -> None:
+        """Have something called about every so many seconds."""
+        self._chores.append(_Chore(call, round(every_s * 1e9)))
+
+    def start(self, now_ns: int) -> None:
+        """Nothing is due before its time from now."""
+        for chore in self._chores:
+            chore.due_ns = now_ns + chore.every_ns
+
+    def run_one(self, now_ns: int) -> None:
+        """Call the first chore that is due, in turn; raises what it raises."""
+        chores = self._chores
+        for _ in chores:
+            chore = chores[self._next]
+            self._next = (self._next + 1) % len(chores)
+            if chore.due_ns <= now_ns:
+                chore.due_ns = now_ns + chore.every_ns
+                chore.call()
+                return

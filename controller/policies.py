@@ -1,0 +1,79 @@
+"""The policy that a controller runs: a bundle that may be used here, or an agent by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..agents.base import Agent
+from ..agents.bundle import PolicyBundle
+from ..agents.learned import LearnedAgent
+from ..agents.signature import bundle_digest, verify
+from ..configs import ConfigError
+from ..env.knobs import NiceScope
+from ..env.slices import SliceSet
+from . import promotion
+from .node import Node
+from .run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Who decides, and where it comes from.
+
+    Attributes:
+        agent: fresh; reset by whoever uses it.
+        bundle: ``{"path", "digest", "promoted"}`` as in a run's description; None for an agent by name.
+        refusal: why it may not act; empty for one that may.
+        nice_scope: what its nice moves.
+    """
+
+    agent: Agent
+    bundle: dict[str, Any] | None = None
+    refusal: str = ""
+    nice_scope: NiceScope = "group"
+
+    def require_promoted(self, force: bool) -> None:
+        """Raise ConfigError for one that may not act, unless it is forced."""
+        if self.refusal and not force:
+            raise ConfigError(self.refusal)
+
+
+def load_bundle(folder: str | Path, trust: str | None = None) -> Policy:
+    """A learned policy, its sums checked, and its signature where a public key is trusted; raises ConfigError."""
+    root = Path(folder)
+    bundle = PolicyBundle.load(root)
+    if trust is not None:
+        verify(root, Path(trust))
+    refusal = ""
+    try:
+        promotion.check(root)
+    except ConfigError as error:
+        refusal = str(error)
+    facts = {"path": str(root.resolve()), "digest": bundle_digest(root), "promoted": not refusal}
+    return Policy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope)
+
+
+def make_agent(name: str, slices: SliceSet, hardware: str) -> Policy:
+    """An agent by name, for a node of identified hardware; these are fixed rules, which need no promotion.
+
+    Raises:
+        ConfigError: unknown name.
+    """
+    from ..agents.registry import make
+    from ..env.simulator.hardware import Hardware
+
+    return Policy(make(name, slices, Hardware.from_yaml(hardware)))
+
+
+def policy_of(config: RunConfig, node: Node) -> Policy:
+    """What a run is configured with.
+
+    Raises:
+        ConfigError: unknown name, or a bundle that is broken or not signed by who is trusted.
+    """
+    if config.bundle is not None:
+        return load_bundle(config.bundle, config.trust)
+    assert config.agent is not None
+    return make_agent(config.agent, node.backend.slices, node.hardware)

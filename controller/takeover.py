@@ -1,0 +1,126 @@
+"""The right to move knobs: taken before the first write, kept up while the loop runs, given back after the last."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .actuators.kernel_file import ActuatorError
+from .actuators.node import NodeActuator
+from .actuators.slice_knobs import KnobName, SliceTargets
+from .node import Node
+from .run_config import RunConfig
+from .watchdog.foreign import Foreign, ForeignWatch
+from .watchdog.handle import Supervisor
+from .watchdog.keeper import JournalKeeper
+from .watchdog.lock import Locks
+from .watchdog.recovery import recover
+
+NOTED = 20  # of the latest changes by others
+HANG_PERIODS = 5
+
+
+class Takeover:
+    """Locks slices, restores what a dead controller has left, writes down what is found, starts the supervisor, opens
+    the actuator: in this order, so that at no time a knob is moved that would not come back.
+
+    Args:
+        targets: the slices to act on.
+        node: they are on.
+        config: of the run.
+        state: folder for the journal.
+        ring: path of the tick ring, whose beat the supervisor watches.
+
+    Attributes:
+        actuator: over ``targets``.
+        recovered: what was left by a controller that had died, and has been put back; None if nothing was.
+
+    Raises:
+        ConfigError: another controller has one of the slices.
+        ActuatorError: the journal or a knob cannot be written, or the supervisor does not start; nothing has changed.
+    """
+
+    def __init__(self, targets: Sequence[SliceTargets], node: Node, config: RunConfig, state: Path, ring: Path) -> None:
+        self._supervisor: Supervisor | None = None
+        with contextlib.ExitStack() as undo:
+            state.mkdir(parents=True, exist_ok=True)
+            folders = {f"state folder of {node.name}": state} | {f"slice {one.name}": one.cgroup for one in targets}
+            self._locks = undo.enter_context(Locks(folders))
+            self.recovered = recover(state)
+            self._keeper = JournalKeeper(state, targets)
+            undo.callback(self._end_supervision)
+            # A tick is a sign of life: with long periods silence is longer.
+            hang_s = max(config.watchdog.hang_s, HANG_PERIODS * 1e-3 * config.period_ms)
+            self._supervisor = Supervisor(self._keeper.path, ring, self._locks.descriptors, hang_s)
+            self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)
+            undo.pop_all()
+        self._foreign = ForeignWatch(self.actuator, config.foreign, self._release)
+        # Entries that the loop makes go to disk from a thread: an fsync may take many periods.
+        self._later = ThreadPoolExecutor(1, "journal")
+        self._entry: Future[None] | None = None
+        self._noticed: list[dict[str, Any]] = []
+        self._given_back = False
+
+    def look_after(self) -> None:
+        """Between ticks, about once a second: a supervisor that was killed is started again, and knobs that somebody
+        else has set are noticed. Raises ActuatorError for a journal that could not be written meanwhile."""
+        if self._supervisor is not None:
+            self._supervisor.revive()
+        with contextlib.suppress(ActuatorError):  # a slice that is going is told by receipts
+            changes = self._foreign.look(time.monotonic_ns())
+            self._noticed = (self._noticed + [_as_note(change) for change in changes])[-NOTED:]
+        if self._entry is not None and self._entry.done():
+            entry, self._entry = self._entry, None
+            entry.result()
+
+    def reclaim(self) -> None:
+        """An operator wants all knobs back, in the journal first; takes as long as the disk. Raises ActuatorError."""
+        for change in self._foreign.standing:
+            self._keeper.reclaim(change.slice, change.knob)
+
+    def resume(self) -> None:
+        """Then in the kernel, between ticks; raises ActuatorError."""
+        self._foreign.resume()
+
+    def foreign(self) -> list[dict[str, Any]]:
+        """The latest knobs that somebody else has set, for the ring's notes."""
+        return self._noticed
+
+    def supervisor(self) -> dict[str, Any] | None:
+        """For the ring's notes."""
+        return None if self._supervisor is None else self._supervisor.notes()
+
+    def give_back(self) -> None:
+        """Restore what was found, then end supervision and locks; more than once does nothing.
+
+        Raises:
+            ActuatorError: something could not be restored. The journal stays, and the supervisor on guard.
+        """
+        if self._given_back:
+            return
+        self._given_back = True
+        with self._locks:
+            self._later.shutdown()
+            self.actuator.close()
+            self._end_supervision()
+
+    def _end_supervision(self) -> None:
+        """Everything is as it was found: there is nothing to restore any more, and nobody who would."""
+        self._keeper.remove()
+        if self._supervisor is not None:
+            self._supervisor.disarm_and_wait()
+
+    def _release(self, name: str, knob: KnobName) -> None:
+        self._entry = self._later.submit(self._keeper.release, name, knob)
+
+
+def _as_note(change: Foreign) -> dict[str, Any]:
+    return {name: None if value == math.inf else value for name, value in asdict(change).items()} | {
+        "time_ns": time.time_ns()
+    }

@@ -1,0 +1,300 @@
+"""What happens to slices and knobs when things go wrong, each on real UPFs under load: the table in docs/operation.md.
+
+A fault that is survived leaves the knobs either under control or as they were found, and the other slices alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from slicepilot.controller.modes import Level
+from slicepilot.controller.reasons import Reason
+from slicepilot.env.simulator.scenario import Load, Scenario
+from slicepilot.testbed import faults
+from slicepilot.testbed.removal import take_down
+from slicepilot.testbed.rig import Controller, Rig
+from slicepilot.testbed.spec import TestbedSpec
+from slicepilot.testbed.testbed import Testbed, missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
+NAME = "spf"
+HANG_S, RESTORE_S = 1.0, 0.05
+AGENT = "static-weights-9-nice"
+SLICES = [f"slice{i}" for i in range(1, 6)]
+OTHER = "spd"
+SLICEPILOT = [sys.executable, "-m", "slicepilot.controller.cli"]
+WEIGHT = "cpu.shares" if Path("/sys/fs/cgroup/cpu/cpu.shares").exists() else "cpu.weight"
+FAKETIME = Path(__file__).parents[2] / "build/tools/usr/lib"
+
+
+def light(rate_mbps: float = 8.0) -> Scenario:
+    """Traffic that leaves the machine time for faults."""
+    loads = {name: (Load("cbr", rate_mbps=rate_mbps, packet_bytes=1000),) for name in SLICES}
+    return Scenario("light", "a test", "testbed-five", "testbed", 2.0, 0.01, loads)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Testbed]:
+    """One testbed for faults that leave it whole."""
+    take_down(NAME)
+    testbed = Testbed.up(TestbedSpec(name=NAME, burn_us=50))
+    yield testbed
+    testbed.down()
+
+
+@pytest.fixture
+def rig(shared: Testbed, tmp_path: Path) -> Iterator[Rig]:
+    """Under light load; the knobs have to be as found in the end."""
+    with Rig(shared, tmp_path) as rig:
+        rig.load(light())
+        found = rig.knobs.read()
+        yield rig
+        rig.stop()
+        subprocess.run([*SLICEPILOT, "restore", "--name", NAME, "--state", str(tmp_path / "state")], check=True)
+        assert rig.knobs.read() == found
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[Rig]:
+    """A testbed of one's own, for faults that take parts of it away."""
+    take_down(OTHER)
+    testbed = Testbed.up(TestbedSpec(name=OTHER, burn_us=50))
+    try:
+        with Rig(testbed, tmp_path) as rig:
+            rig.load(light())
+            yield rig
+    finally:
+        testbed.down()
+
+
+def records(controller: Controller, count: int = 200) -> np.ndarray[Any, np.dtype[Any]]:
+    """The latest ticks."""
+    with closing(controller.reader()) as reader:
+        return reader.last(count)
+
+
+def wait_ticks(controller: Controller, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """So many more ticks."""
+    before = controller.ticks()
+    controller.wait_for(lambda: controller.ticks() >= before + count, f"{count} ticks")
+    return records(controller, count)
+
+
+def live(rig: Rig, **settings: Any) -> Controller:
+    """A controller that has changed knobs."""
+    found = rig.knobs.read()
+    controller = rig.start("live", **({"agent": AGENT, "watchdog": {"hang_s": HANG_S}} | settings))
+    controller.wait_for(lambda: rig.knobs.read() != found, "knobs changed")
+    return controller
+
+
+def where(rig: Rig) -> list[str]:
+    return ["--name", NAME, "--run-root", str(rig.folder / "run")]
+
+
+def weight_as_found(rig: Rig) -> str:
+    """Of a slice like the one that was changed."""
+    return (rig.testbed.cgroup("slice3") / WEIGHT).read_text().strip()
+
+
+# -- processes -----------------------------------------------------------------------------------------------------
+
+
+def test_sigkill_of_the_controller(rig: Rig) -> None:
+    found = rig.knobs.read()
+    live(rig)
+    killed_ns = faults.kill_controller(rig)
+    assert rig.restored_after_s(found, killed_ns) < RESTORE_S
+    assert not (rig.state_folder / "journal.json").exists()
+
+
+def test_sigkill_of_the_supervisor(rig: Rig) -> None:
+    found = rig.knobs.read()
+    controller = live(rig)
+    first = controller.supervisor
+    faults.kill_supervisor(rig)
+    controller.wait_for(
+        lambda: controller.supervisor != first and controller.notes()["supervisor"]["alive"], "a new one"
+    )
+    assert rig.knobs.read() != found
+    killed_ns = faults.kill_controller(rig)
+    assert rig.restored_after_s(found, killed_ns) < RESTORE_S
+
+
+def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig) -> None:
+    found = rig.knobs.read()
+    live(rig)
+    faults.kill_both(rig)
+    time.sleep(0.2)
+    assert rig.knobs.read() != found, "nobody was left who could"
+    assert (rig.state_folder / "journal.json").exists()
+    rig.stop()
+    controller = rig.start("live", agent="no-control")
+    controller.wait_for(lambda: rig.knobs.files()["slice1/" + WEIGHT] == found["slice1/" + WEIGHT], "found again")
+    assert rig.stop() == 0
+    assert rig.knobs.read() == found
+
+
+def test_a_controller_that_is_stopped_for_five_seconds_is_fenced(rig: Rig) -> None:
+    found = rig.knobs.read()
+    controller = live(rig)
+    stopped_ns = time.monotonic_ns()
+    with faults.stopped(controller.pid):
+        assert rig.restored_after_s(found, stopped_ns) < HANG_S + 0.25 + RESTORE_S
+        time.sleep(5.0 - 1e-9 * (time.monotonic_ns() - stopped_ns))
+    assert controller.process.wait(5.0) == -9, "what wakes up later must not write"
+    assert rig.knobs.read() == found
+
+
+def test_sigkill_of_the_publisher_does_not_reach_the_loop(rig: Rig) -> None:
+    controller = live(rig)
+    before = controller.notes()["totals"]["missed_ticks"]
+    first = faults.kill_publisher(rig)
+    controller.wait_for(lambda: controller.notes()["publisher_restarts"] == 1, "a new one")
+    assert faults.publisher_pid(rig) != first
+    assert controller.notes()["totals"]["missed_ticks"] - before <= 2
+    controller.wait_for(lambda: bool(rig.command("control", "status", *where(rig))), "it answers")
+
+
+def test_a_second_controller_is_refused(rig: Rig) -> None:
+    live(rig)
+    config = yaml.safe_load((rig.folder / "run.yaml").read_text()) | {"instance": "second"}
+    other = rig.folder / "second.yaml"
+    other.write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [*SLICEPILOT, "run", "-c", str(other)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert "is controlled by process" in done.stderr
+
+
+# -- the node ------------------------------------------------------------------------------------------------------
+
+
+def test_a_upf_that_is_killed_and_restarted(rig: Rig) -> None:
+    controller = live(rig)
+    faults.restart_upf(rig, "slice3")
+    controller.wait_for(lambda: records(controller, 20)["slices"][:, 1, 2].mean() > 4.0, "slice3 carries again", 15.0)
+    seen = records(controller, 100)
+    assert controller.notes()["totals"]["failed_applies"] == 0
+    assert (seen["slices"][:, 1, [0, 1, 3, 4]].mean(axis=0) > 4.0).all()
+
+
+def test_a_namespace_that_is_deleted(doomed: Rig) -> None:
+    controller = live(doomed)
+    faults.remove_namespace(doomed, "slice2")
+    controller.wait_for(
+        lambda: any("slice2" in one or "spd-s2" in one for one in controller.notes()["unmeasured"]), "told"
+    )
+    seen = wait_ticks(controller, 100)
+    assert (seen["reasons"][-1][1] & Reason.SLICE_MISSING.bit) != 0
+    assert (seen["slices"][:, 1, [0, 2, 3, 4]].mean(axis=0) > 4.0).all()
+    assert set(seen["level"].tolist()) == {Level.NORMAL}
+    assert doomed.stop() == 0
+
+
+def test_a_cgroup_that_is_removed_and_made_again(doomed: Rig) -> None:
+    controller = live(doomed)
+    group = doomed.testbed.cgroup("slice4")
+    faults.remove_cgroup(doomed, "slice4")
+    controller.wait_for(lambda: any("slice4" in one for one in controller.notes()["unmeasured"]), "told")
+    wait_ticks(controller, 50)
+    group.mkdir()
+    doomed.testbed.restart_upf("slice4")
+    found = (group / WEIGHT).read_text()
+    controller.wait_for(lambda: not any("slice4" in one for one in controller.notes()["unmeasured"]), "back", 15.0)
+    assert doomed.stop() == 0
+    assert (group / WEIGHT).read_text() == found
+
+
+def test_a_probe_that_somebody_detaches_is_attached_again(rig: Rig) -> None:
+    controller = live(rig)
+    faults.detach_probe(rig, "slice5")
+    controller.wait_for(lambda: bool((records(controller, 3)["slices"][:, 0, 4] == 0).any()), "blind", 5.0)
+    controller.wait_for(lambda: records(controller, 20)["slices"][:, 0, 4].min() > 0, "sees again", 10.0)
+
+
+def test_knobs_that_somebody_else_sets_are_theirs(rig: Rig) -> None:
+    controller = live(rig)
+    path = faults.set_weight(rig, "slice2", 777)
+    controller.wait_for(lambda: bool(controller.notes()["foreign"]), "noticed")
+    assert controller.notes()["foreign"][-1]["slice"] == "slice2"
+    wait_ticks(controller, 50)
+    assert path.read_text().strip() == "777"
+    rig.stop()
+    assert path.read_text().strip() == "777", "respected at the end, too"
+    path.write_text(weight_as_found(rig))
+
+
+def test_knobs_that_somebody_else_insists_on_are_not_fought_over(rig: Rig) -> None:
+    controller = live(rig, foreign={"policy": "reassert", "most_reasserts": 2, "window_s": 60})
+    path = rig.testbed.cgroup("slice2") / WEIGHT
+    deadline = time.monotonic() + 6.0
+    while time.monotonic() < deadline:
+        path.write_text("777")
+        time.sleep(0.3)
+    assert path.read_text().strip() == "777"
+    told = controller.notes()["foreign"]
+    assert [one["policy"] for one in told] == ["reassert", "reassert", "respect"]
+    rig.stop()
+    path.write_text(weight_as_found(rig))
+
+
+# -- the machine ---------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_costs_records_and_nothing_else(rig: Rig) -> None:
+    state = rig.folder / "state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(state)], check=True)
+    try:
+        controller = live(rig)
+        filler = state / "filler"
+        with pytest.raises(OSError, match="No space left"):
+            filler.write_bytes(bytes(1 << 20))
+        totals = controller.notes()["totals"]
+        wait_ticks(controller, 2000)
+        assert controller.notes()["totals"]["late_ticks"] - totals["late_ticks"] <= 5
+        found = rig.knobs.read()
+        assert rig.stop() == 0
+        assert rig.knobs.read() != found
+        done = rig.start("live", wait=False, agent=AGENT)
+        assert done.process.wait(30.0) == 1
+        assert "journal" in done.tail(), "what cannot be written down is not touched"
+    finally:
+        rig.stop()
+        subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+def test_a_clock_that_is_set_does_not_disturb_the_loop(rig: Rig, tmp_path: Path) -> None:
+    [library] = FAKETIME.glob("*/faketime/libfaketime.so.1")
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    environment = {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_NO_CACHE": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+    controller = rig.start("live", agent=AGENT, environment=environment)
+    wait_ticks(controller, 100)
+    before = controller.notes()["totals"]
+    for step in ("+3600", "-3600"):
+        offset.write_text(step)
+        seen = wait_ticks(controller, 100)
+        assert abs(1e-9 * (seen["time_ns"][-1] - time.time_ns()) - float(step)) < 5.0, "the step was seen"
+        gaps_s = 1e-9 * np.diff(seen["monotonic_ns"])
+        assert np.median(gaps_s) == pytest.approx(0.01, rel=0.05)
+        assert set(seen["level"].tolist()) == {Level.NORMAL}
+    after = controller.notes()["totals"]
+    assert after["missed_ticks"] - before["missed_ticks"] <= 5
