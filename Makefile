@@ -19,6 +19,7 @@ demo: .venv/.train ## train an agent in the simulator, compare it with the basel
 # One thread for each of the two test processes. Go's tests come first; what measures real time comes last, by itself.
 test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
 	-@$(MAKE) --no-print-directory live
+	-@tests/packages.sh
 	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not live" $(PYTEST_ARGS)
 	$(BIN)/pytest -q -m live --reruns 3 --reruns-delay 2 $(PYTEST_ARGS)

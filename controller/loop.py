@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..agents.base import Agent
+from ..configs import ConfigError
 from ..env.backend import Receipt
 from ..env.knobs import Knobs
 from ..env.sliding import SlidingView
@@ -208,10 +210,18 @@ class Loop:
         return self.report
 
     def ready(self, pilot: Pilot) -> None:
-        """Let a pilot do once, and forget, what it will do at each tick: first calls allocate and compile."""
+        """Let a pilot do once, and forget, what it will do at each tick: first calls allocate and compile.
+
+        Raises:
+            ConfigError: it cannot decide.
+        """
         backend, seed = self.backend, self.config.seed
         pilot.agent.reset(backend.slices, backend.context, seed)
-        wanted = pilot.agent.decide(self._rehearsed, self.held)
+        try:
+            wanted = pilot.agent.decide(self._rehearsed, self.held)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"policy {pilot.agent.name!r}: its first decision fails: {what}") from error
         pilot.guard.rehearse(self._rehearsed, wanted, self.held)
         pilot.agent.reset(backend.slices, backend.context, seed)
 
@@ -222,7 +232,8 @@ class Loop:
         self.backend.rehearse()
         self._view.rehearse(telemetry)
         if isinstance(pilot.agent, Primed):
-            pilot.agent.prime(telemetry)
+            with contextlib.suppress(Exception):  # it will fail again at the tick, where that is counted
+                pilot.agent.prime(telemetry)
         pilot.guard.rehearse(telemetry, held, held)
 
     def _check(self) -> None:

@@ -13,9 +13,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from ..controller.actuators.cgroup import CpuGroup
+from ..controller.actuators.rtnetlink import RouteSocket
 from ..controller.telemetry.libbpf import LIBRARY
 from ..controller.telemetry.libbpf_abi import BPF_TCX_INGRESS, LinkInfo
 from .layout import netns_path
@@ -109,8 +111,8 @@ def detach_probe(rig: Rig, slice_name: str) -> int:
     namespace, so off all slices' that have the same; and the hook of the older. Returns how many were taken."""
     plan = rig.testbed.layout.slices[rig.testbed.slices.index(slice_name)]
     enter = ["nsenter", f"--net={netns_path(plan.netns)}", "--"]
-    index = int(subprocess.run([*enter, "cat", "/sys/class/net/n3/ifindex"], check=True, capture_output=True).stdout)
-    taken = _detach_links(index)
+    with closing(RouteSocket(Path(netns_path(plan.netns)))) as route:
+        taken = _detach_links(route.index_of("n3"))
     clsact = subprocess.run([*enter, "tc", "qdisc", "delete", "dev", "n3", "clsact"], check=False, capture_output=True)
     if not taken and clsact.returncode:
         raise ProgramError(f"{plan.netns}: no program on n3: {clsact.stderr.decode().strip()}")

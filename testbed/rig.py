@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,18 +52,22 @@ class Knobs:
                     found[f"{target.name}/{name}"] = (target.cgroup / name).read_text().strip()
         return found
 
-    def shapers(self) -> list[str]:
-        """Slices that leave through a shaper of ours."""
-        found = []
-        for target in self._targets:
-            with contextlib.suppress(ActuatorError, OSError), closing(RouteSocket(target.netns)) as route:
-                if target.egress_device is not None and RootQdisc(route, target.egress_device).present():
-                    found.append(target.name)
-        return found
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[Callable[[], list[str]]]:
+        """A function that names the slices that leave through a shaper of ours; quick, its sockets are kept."""
+        with contextlib.ExitStack() as undo:
+            qdiscs: list[tuple[str, RootQdisc]] = []
+            for target in self._targets:
+                with contextlib.suppress(ActuatorError, OSError):
+                    route = undo.enter_context(closing(RouteSocket(target.netns)))
+                    if target.egress_device is not None:
+                        qdiscs.append((target.name, RootQdisc(route, target.egress_device)))
+            yield lambda: [name for name, qdisc in qdiscs if qdisc.present()]
 
     def read(self) -> dict[str, str]:
         """All of it."""
-        return self.files() | {f"{name}/shaper": "ours" for name in self.shapers()}
+        with self.kept() as shapers:
+            return self.files() | {f"{name}/shaper": "ours" for name in shapers()}
 
 
 @dataclass
@@ -250,27 +254,32 @@ class Rig:
             )
         return json.loads(done.stdout)
 
-    def restored_after_s(self, found: Mapping[str, str], since_ns: int, timeout_s: float = 10.0) -> float:
-        """Poll until the knobs are as found; returns the time since then (CLOCK_MONOTONIC).
+    def restored_after_s(self, found: Mapping[str, str], fault: Callable[[], int], timeout_s: float = 10.0) -> float:
+        """Do harm, and poll until the knobs are as found.
+
+        Args:
+            found: by `Knobs.read`.
+            fault: returns when it was done (CLOCK_MONOTONIC ns).
+            timeout_s: at most.
+
+        Returns:
+            The time from there, in seconds, until a look that found everything in place had ended.
 
         Raises:
             ProgramError: not in time; names a knob.
         """
-        with on_time():  # or on a busy machine it would be this process that is late
-            return self._restored_after_s(found, since_ns, timeout_s)
-
-    def _restored_after_s(self, found: Mapping[str, str], since_ns: int, timeout_s: float) -> float:
         files = {name: value for name, value in found.items() if not name.endswith("/shaper")}
-        shapers = sorted(name.removesuffix("/shaper") for name in found if name.endswith("/shaper"))
-        while True:
-            now = self.knobs.files()
-            if now == files and (there := sorted(self.knobs.shapers())) == shapers:
-                return 1e-9 * (time.monotonic_ns() - since_ns)
-            if time.monotonic_ns() - since_ns > 1e9 * timeout_s:
-                wrong = [
-                    f"{name} = {now.get(name)!r} for {files.get(name)!r}"
-                    for name in files
-                    if now.get(name) != files[name]
-                ]
-                raise ProgramError(f"not restored within {timeout_s:g} s: {wrong or there}")
-            time.sleep(POLL_S)
+        shapers = [name.removesuffix("/shaper") for name in found if name.endswith("/shaper")]
+        # What it takes to look is there before: on a busy machine it would be this process that is late.
+        with self.knobs.kept() as look_for_shapers, on_time():
+            since_ns = fault()
+            while True:
+                now = self.knobs.files()
+                there = look_for_shapers()
+                took_s = 1e-9 * (time.monotonic_ns() - since_ns)
+                if now == files and there == shapers:
+                    return took_s
+                if took_s > timeout_s:
+                    wrong = [f"{name} = {now.get(name)!r} for {value!r}" for name, value in files.items()]
+                    raise ProgramError(f"not restored within {timeout_s:g} s: {wrong}, shapers of {there}")
+                time.sleep(POLL_S)

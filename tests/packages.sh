@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Programs that only tests need: Prometheus with promtool, and libfaketime. On Debian and Ubuntu their packages are
-# downloaded and unpacked into build/tools; nothing is installed, no daemon starts, and root is not needed. Elsewhere
-# it names what is missing and fails. Tests look in build/tools first, then on PATH. The wrapper `faketime` looks for its
-# library in /usr; from here preload it: LD_PRELOAD=build/tools/usr/lib/*/faketime/libfaketimeMT.so.1
+# Programs that only tests need: Prometheus with promtool. On Debian and Ubuntu the package is downloaded and unpacked into
+# build/tools; nothing is installed, no daemon starts, and root is not needed. Elsewhere it names what is missing and
+# fails. Tests look in build/tools first, then on PATH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=$PWD/build/tools
@@ -11,7 +10,6 @@ tools=$PWD/build/tools
 declare -A packages=(
 	[usr/bin/promtool]="prometheus"
 	[usr/bin/prometheus]="prometheus"
-	[usr/bin/faketime]="faketime libfaketime"
 )
 
 missing=()

@@ -157,7 +157,8 @@ def _print(document: dict[str, Any]) -> None:
     for row in document["slices"]:
         figures = (row["offered_mbps"], row["carried_mbps"], row["delay_p99_us"] / 1e3, row["late_ticks_pct"])
         table.add_row(row["slice"], *(f"{figure:.1f}" for figure in figures))
-    console.print(table)
+    if document["slices"]:
+        console.print(table)
     if loop["ticks"]:
         total = loop["total_us"]
         console.print(

@@ -19,6 +19,7 @@ from slicepilot.agents.bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle, Trai
 from slicepilot.controller.guard_config import GuardConfig
 from slicepilot.controller.modes import Level
 from slicepilot.controller.reasons import Reason
+from slicepilot.controller.record.ring import UNUSABLE
 from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES, NUM_KNOBS
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
@@ -80,6 +81,28 @@ def constant(folder: Path, actions: list[float]) -> str:
     )
 
 
+def fails_later(folder: Path) -> str:
+    """A policy that asks for a low nice, and has no answer once it has got it."""
+    pick = np.zeros((NUM_FEATURES, 1), np.float32)
+    pick[FEATURES.index(KNOB_FEATURES[1])] = 1.0
+    return bundle_of(
+        folder,
+        [
+            helper.make_node("MatMul", [INPUT_NAME, "pick"], ["nice"]),
+            helper.make_node("Add", ["nice", "little"], ["above"]),
+            helper.make_node("Sqrt", ["above"], ["root"]),
+            helper.make_node("Mul", ["root", "zero"], ["nothing"]),
+            helper.make_node("Add", ["nothing", "actions"], [OUTPUT_NAME]),
+        ],
+        {
+            "pick": pick,
+            "little": np.float32([0.1]),
+            "zero": np.zeros(1, np.float32),
+            "actions": np.float32([0.9, -0.5, 1]),
+        },
+    )
+
+
 def flipping(folder: Path) -> str:
     """A policy that asks for the other end of each knob's range than the one it is at."""
     first = FEATURES.index(KNOB_FEATURES[0])
@@ -110,13 +133,23 @@ def had(seen: np.ndarray[Any, np.dtype[Any]], reason: Reason) -> int:
     return int(((seen["node_reasons"] & reason.bit).astype(bool) | of_slices).sum())
 
 
-def test_a_policy_that_returns_nan_moves_nothing_and_ends_in_safe(rig: Rig, tmp_path: Path) -> None:
-    controller = rig.start("live", "--force", bundle=constant(tmp_path / "nan", [np.nan] * 3), guard="testbed")
+def test_a_policy_whose_first_decision_is_nan_is_refused(rig: Rig, tmp_path: Path) -> None:
+    bundle = constant(tmp_path / "nan", [np.nan] * 3)
+    controller = rig.start("live", "--force", wait=False, bundle=bundle)
+    assert controller.process.wait(30.0) == 2
+    assert "its first decision fails: ValueError: action: not a number" in controller.tail()
+
+
+def test_a_policy_that_begins_to_return_nan_moves_nothing_and_ends_in_safe(rig: Rig, tmp_path: Path) -> None:
+    controller = rig.start("live", "--force", bundle=fails_later(tmp_path / "later"), guard="testbed")
     seen = records(controller, 60)
-    assert had(seen, Reason.NOT_A_NUMBER) + had(seen, Reason.POLICY_ERROR) == len(seen)
-    assert (seen["level"][30:] == Level.SAFE).all()
-    np.testing.assert_array_equal(seen["applied"][-1][1], [-10, 0, 0, 0, 0])
+    failed = np.flatnonzero(seen["flags"] & UNUSABLE)
+    assert len(failed) > len(seen) / 2
+    patience = round(GUARD.policy_error.patience_s / PERIOD_S)
+    assert (seen["level"][failed[0] + patience + 2 :][:20] >= Level.SAFE).all()
+    np.testing.assert_array_equal(seen["applied"][failed[0] + patience + 10][1], [-10, 0, 0, 0, 0])
     assert np.isfinite(seen["allowed"][:, 1]).all()
+    assert had(seen, Reason.POLICY_ERROR)
 
 
 @pytest.mark.parametrize(("name", "end"), [("lowest", -1.0), ("highest", 1.0)])

@@ -5,6 +5,7 @@ A fault that is survived leaves the knobs either under control or as they were f
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -34,7 +35,6 @@ SLICES = [f"slice{i}" for i in range(1, 6)]
 OTHER = "spd"
 SLICEPILOT = [sys.executable, "-m", "slicepilot.controller.cli"]
 WEIGHT = "cpu.shares" if Path("/sys/fs/cgroup/cpu/cpu.shares").exists() else "cpu.weight"
-FAKETIME = Path(__file__).parents[2] / "build/tools/usr/lib"
 
 
 def light(rate_mbps: float = 8.0) -> Scenario:
@@ -102,6 +102,15 @@ def where(rig: Rig) -> list[str]:
     return ["--name", NAME, "--run-root", str(rig.folder / "run")]
 
 
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 9, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    pass
+
+
 def weight_as_found(rig: Rig) -> str:
     """Of a slice like the one that was changed."""
     return (rig.testbed.cgroup("slice3") / WEIGHT).read_text().strip()
@@ -113,9 +122,11 @@ def weight_as_found(rig: Rig) -> str:
 def test_sigkill_of_the_controller(rig: Rig) -> None:
     found = rig.knobs.read()
     live(rig)
-    killed_ns = faults.kill_controller(rig)
-    assert rig.restored_after_s(found, killed_ns) < RESTORE_S
-    assert not (rig.state_folder / "journal.json").exists()
+    assert rig.restored_after_s(found, lambda: faults.kill_controller(rig)) < RESTORE_S
+    deadline = time.monotonic() + 5.0
+    while (rig.state_folder / "journal.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not (rig.state_folder / "journal.json").exists(), "it goes when nothing of the process is left"
 
 
 def test_sigkill_of_the_supervisor(rig: Rig) -> None:
@@ -123,12 +134,10 @@ def test_sigkill_of_the_supervisor(rig: Rig) -> None:
     controller = live(rig)
     first = controller.supervisor
     faults.kill_supervisor(rig)
-    controller.wait_for(
-        lambda: controller.supervisor != first and controller.notes()["supervisor"]["alive"], "a new one"
-    )
+    controller.wait_for(lambda: controller.notes()["supervisor"]["restarts"] == 1, "a new one")
+    assert controller.supervisor != first
     assert rig.knobs.read() != found
-    killed_ns = faults.kill_controller(rig)
-    assert rig.restored_after_s(found, killed_ns) < RESTORE_S
+    assert rig.restored_after_s(found, lambda: faults.kill_controller(rig)) < RESTORE_S
 
 
 def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig) -> None:
@@ -148,10 +157,10 @@ def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig) -> None:
 def test_a_controller_that_is_stopped_for_five_seconds_is_fenced(rig: Rig) -> None:
     found = rig.knobs.read()
     controller = live(rig)
-    stopped_ns = time.monotonic_ns()
+    began_s = time.monotonic()
     with faults.stopped(controller.pid):
-        assert rig.restored_after_s(found, stopped_ns) < HANG_S + 0.25 + RESTORE_S
-        time.sleep(5.0 - 1e-9 * (time.monotonic_ns() - stopped_ns))
+        assert rig.restored_after_s(found, time.monotonic_ns) < HANG_S + HANG_S / 10 + RESTORE_S
+        time.sleep(5.0 - (time.monotonic() - began_s))
     assert controller.process.wait(5.0) == -9, "what wakes up later must not write"
     assert rig.knobs.read() == found
 
@@ -219,9 +228,12 @@ def test_a_cgroup_that_is_removed_and_made_again(doomed: Rig) -> None:
 
 def test_a_probe_that_somebody_detaches_is_attached_again(rig: Rig) -> None:
     controller = live(rig)
-    faults.detach_probe(rig, "slice5")
-    controller.wait_for(lambda: bool((records(controller, 3)["slices"][:, 0, 4] == 0).any()), "blind", 5.0)
-    controller.wait_for(lambda: records(controller, 20)["slices"][:, 0, 4].min() > 0, "sees again", 10.0)
+    taken = faults.detach_probe(rig, "slice5")
+    seen = wait_ticks(controller, 200)
+    np.testing.assert_allclose(seen["slices"][-50:, :2].mean(axis=0), 8.0, rtol=0.1)
+    assert faults.detach_probe(rig, "slice5") == taken, "all had come back"
+    wait_ticks(controller, 200)
+    assert set(seen["level"].tolist()) <= {Level.NORMAL, Level.HOLD}
 
 
 def test_knobs_that_somebody_else_sets_are_theirs(rig: Rig) -> None:
@@ -259,15 +271,14 @@ def test_a_full_disk_costs_records_and_nothing_else(rig: Rig) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(state)], check=True)
     try:
         controller = live(rig)
-        filler = state / "filler"
-        with pytest.raises(OSError, match="No space left"):
-            filler.write_bytes(bytes(1 << 20))
+        fill(state / "filler")
         totals = controller.notes()["totals"]
         wait_ticks(controller, 2000)
         assert controller.notes()["totals"]["late_ticks"] - totals["late_ticks"] <= 5
         found = rig.knobs.read()
         assert rig.stop() == 0
         assert rig.knobs.read() != found
+        fill(state / "more")
         done = rig.start("live", wait=False, agent=AGENT)
         assert done.process.wait(30.0) == 1
         assert "journal" in done.tail(), "what cannot be written down is not touched"
@@ -277,24 +288,19 @@ def test_a_full_disk_costs_records_and_nothing_else(rig: Rig) -> None:
 
 
 def test_a_clock_that_is_set_does_not_disturb_the_loop(rig: Rig, tmp_path: Path) -> None:
-    [library] = FAKETIME.glob("*/faketime/libfaketime.so.1")
-    offset = tmp_path / "offset"
-    offset.write_text("+0")
-    environment = {
-        "LD_PRELOAD": str(library),
-        "FAKETIME_TIMESTAMP_FILE": str(offset),
-        "FAKETIME_NO_CACHE": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }
+    library, offset = tmp_path / "wall_clock.so", tmp_path / "offset"
+    subprocess.run(["clang", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("wall_clock.c")], check=True)
+    offset.write_bytes(bytes(8))
+    environment = {"LD_PRELOAD": str(library), "WALL_CLOCK_OFFSET": str(offset)}
     controller = rig.start("live", agent=AGENT, environment=environment)
     wait_ticks(controller, 100)
     before = controller.notes()["totals"]
-    for step in ("+3600", "-3600"):
-        offset.write_text(step)
+    for step_s in (3600, -3600):
+        with offset.open("r+b") as file:
+            file.write(step_s.to_bytes(8, sys.byteorder, signed=True))
         seen = wait_ticks(controller, 100)
-        assert abs(1e-9 * (seen["time_ns"][-1] - time.time_ns()) - float(step)) < 5.0, "the step was seen"
-        gaps_s = 1e-9 * np.diff(seen["monotonic_ns"])
-        assert np.median(gaps_s) == pytest.approx(0.01, rel=0.05)
+        assert 1e-9 * (seen["time_ns"][-1] - time.time_ns()) == pytest.approx(step_s, abs=5.0), "the step was seen"
+        assert np.median(np.diff(seen["monotonic_ns"])) == pytest.approx(1e7, rel=0.05)
         assert set(seen["level"].tolist()) == {Level.NORMAL}
     after = controller.notes()["totals"]
     assert after["missed_ticks"] - before["missed_ticks"] <= 5
