@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import difflib
 import gc
 import math
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -17,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..configs import ConfigError
+from . import sd_notify
 from .actuators.canary import CanaryActuator
 from .actuators.node import NodeActuator
 from .actuators.shadow import ShadowActuator
+from .changes import LoopEndedError
 from .guard import Guard
 from .guard_config import GuardConfig
 from .live import Actuator
@@ -31,12 +36,14 @@ from .reasons import Reason
 from .record.ring import TickRing
 from .run_config import RunConfig
 from .signals import StopRequest
-from .takeover import Takeover
+from .takeover import Takeover, hang_s
 
 if TYPE_CHECKING:
     from .policies import Policy
 
 CHORE_S = 1.0
+FIRST_TICK_S = 60.0
+Make = Callable[[Callable[[], None]], None]
 
 
 class Operation:
@@ -82,6 +89,7 @@ class Operation:
         self._takeover: Takeover | None = None
         self._acting: tuple[str, ...] = ()
         self._last_reload: dict[str, Any] | None = None
+        self._forced: Policy | None = None
         pilot = Pilot(policy.agent, self._guard(self._guard_config, policy), Mode.SHADOW, self._left_alone(()))
         budget_s = 1e-3 * config.budget_ms
         loop_config = LoopConfig(budget_s, lock_memory=config.lock_memory, check_s=CHORE_S, from_none=False, seed=seed)
@@ -105,12 +113,32 @@ class Operation:
             ActuatorError: knobs that cannot be set or journalled; nothing has been changed.
         """
         self.loop.config = dataclasses.replace(self.loop.config, max_ticks=max_ticks)
+        self._forced = self.policy if force else None
         self.loop.prepare()
+        telling = threading.Thread(target=self._tell_begun, name="begun", daemon=True)
         try:
             self._switch(MODES[self.config.mode], self.config.canary, force, lambda change: change())
+            telling.start()
             return self.loop.run()
         finally:
+            sd_notify.stopping("restoring what was found")
             self._give_back()
+
+    def ticking(self) -> bool:
+        """Whether the last tick is as recent as it should be."""
+        ticks = self.node.backend.ticks
+        return time.monotonic_ns() - ticks.deadline_ns < 1e9 * hang_s(self.config, self.node)
+
+    @property
+    def forced(self) -> bool:
+        """Whether the start's ``force`` was for the policy that there is now."""
+        return self._forced is self.policy
+
+    def _tell_begun(self) -> None:
+        """After the first tick, which has all that is to be said of a run: the scheduling class, too."""
+        with contextlib.suppress(LoopEndedError, TimeoutError):
+            self.loop.changes.make(self._describe, FIRST_TICK_S)
+            sd_notify.ready(f"{self.loop.pilot.mode.label}, {self.policy.agent.name}")
 
     # -- orders, from other threads ------------------------------------------------------------------------------
 
@@ -122,7 +150,6 @@ class Operation:
             ActuatorError: the knobs cannot be set; nothing has changed.
             LoopEndedError, TimeoutError: there is no loop that could.
         """
-        guard = self.loop.pilot.guard
         if order.command == "mode":
             assert order.mode is not None
             self._switch(order.mode, order.slices, order.force, self.loop.changes.make)
@@ -131,48 +158,64 @@ class Operation:
         elif order.command in {"pause", "resume", "safe"}:
             if order.command == "resume" and self._takeover is not None:
                 self._takeover.reclaim()
+            guard = self.loop.pilot.guard
             action = {"pause": guard.pause, "resume": self._resume, "safe": guard.order_safe}[order.command]
             self.loop.changes.make(action)
         else:
             raise ConfigError(f"command = {order.command!r}; accepted: mode, reload, pause, resume, safe")
         self.loop.changes.make(self._publish_notes)
-        return {"mode": self.loop.pilot.mode.label, "slices": list(self._acting), "paused": guard.paused}
+        pilot = self.loop.pilot
+        return {"mode": pilot.mode.label, "slices": list(self._acting), "paused": pilot.guard.paused}
 
     def _resume(self) -> None:
         self.loop.pilot.guard.resume()
         if self._takeover is not None:
             self._takeover.resume()
 
-    def _switch(
-        self, mode: Mode, canary: tuple[str, ...], force: bool, make: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def _switch(self, mode: Mode, canary: tuple[str, ...], force: bool, make: Make) -> None:
         """Open the actuator of a mode, swap it in between two ticks, then close the one before.
 
         From a mode that acts to another that acts it goes by way of the shadow: what was found is found again.
         """
-        acting = {Mode.SHADOW: (), Mode.CANARY: canary, Mode.LIVE: self.slices.names}[mode]
-        if mode is Mode.CANARY and not acting:
-            raise ConfigError("canary = none; accepted: names of the slices to act on")
-        if unknown := set(acting) - set(self.slices.names):
-            raise ConfigError(f"canary: unknown slice {min(unknown)!r}; accepted: {', '.join(self.slices.names)}")
-        if acting == self._acting:
+        acting = self._slices_of(mode, canary)
+        if (mode, acting) == (self.loop.pilot.mode, self._acting):
             return
         if acting:
             self.policy.require_promoted(force)
         if self._takeover is not None:
-            self._into(Mode.SHADOW, (), ShadowActuator(self.node.targets), make)
-            self._give_back()
+            self._retreat(make)
         if acting:
             self._takeover = takeover = self._take(acting)
             try:
-                self._into(mode, acting, self._actuator(takeover.actuator, acting), make)
+                self._into(mode, acting, self._actuator(takeover.actuator, acting), make).close()
             except BaseException:
                 self._give_back()
                 raise
 
-    def _into(
-        self, mode: Mode, acting: tuple[str, ...], actuator: Actuator, make: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def _slices_of(self, mode: Mode, canary: tuple[str, ...]) -> tuple[str, ...]:
+        """What a mode acts on, in the node's order; raises ConfigError."""
+        names = self.slices.names
+        if mode is not Mode.CANARY:
+            return names if mode is Mode.LIVE else ()
+        if not canary:
+            raise ConfigError("canary = none; accepted: names of the slices to act on")
+        if unknown := [name for name in canary if name not in names]:
+            near = difflib.get_close_matches(unknown[0], names, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {hint}accepted: {', '.join(names)}")
+        return tuple(name for name in names if name in canary)
+
+    def _retreat(self, make: Make) -> None:
+        """Into shadow: from here on nobody writes, then what was found comes back, and only then it is read anew."""
+        before = self._into(Mode.SHADOW, (), ShadowActuator(self.node.targets), make)
+        try:
+            self._give_back()
+        finally:
+            before.close()
+        self._into(Mode.SHADOW, (), ShadowActuator(self.node.targets), make).close()
+
+    def _into(self, mode: Mode, acting: tuple[str, ...], actuator: Actuator, make: Make) -> Actuator:
+        """Swap actuator and mode; returns the actuator before, still open. If it fails the new one is closed."""
         before: list[Actuator] = []
         pilot = dataclasses.replace(self.loop.pilot, mode=mode, not_acting=self._left_alone(acting))
 
@@ -182,20 +225,27 @@ class Operation:
             self.loop.held = actuator.receipt.applied
             pilot.guard.acting = bool(acting)
 
-        make(swap)
-        before[0].close()
+        try:
+            make(swap)
+        except BaseException:
+            actuator.close()
+            raise
+        return before[0]
 
     def _take(self, acting: tuple[str, ...]) -> Takeover:
         targets = [target for target in self.node.targets if target.name in acting]
         return Takeover(targets, self.node, self.config, self.state, self.ring.path)
 
     def _actuator(self, actuator: NodeActuator, acting: tuple[str, ...]) -> Actuator:
+        indices = [self.slices.index(name) for name in acting]
         requests = self.policy.agent.request_mcpu
         if requests is not None:
-            actuator.deploy(requests[[self.slices.index(name) for name in acting]])
+            actuator.deploy(requests[indices])
+        if self.policy.nice_scope == "process":
+            # Threads are journalled before they are reniced: now, and not in the loop, which an fsync would hold up.
+            actuator.apply(actuator.read("process"))
         if acting == self.slices.names:
             return actuator
-        indices = [self.slices.index(name) for name in acting]
         return CanaryActuator(actuator, ShadowActuator(self.node.targets), indices)
 
     def _give_back(self) -> None:
@@ -212,10 +262,7 @@ class Operation:
             policy = self.policy if order.bundle is None else load_bundle(order.bundle, self.config.trust)
             if self._acting:
                 policy.require_promoted(order.force)
-            old = self.loop.pilot
-            pilot = dataclasses.replace(
-                old, agent=policy.agent, guard=Guard(config, self.slices, self.node.backend.context)
-            )
+            pilot = dataclasses.replace(self.loop.pilot, agent=policy.agent, guard=self._guard(config, policy))
             if order.bundle is not None:
                 self.loop.ready(pilot)
 

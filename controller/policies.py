@@ -11,8 +11,10 @@ from ..agents.bundle import PolicyBundle
 from ..agents.learned import LearnedAgent
 from ..agents.signature import bundle_digest, verify
 from ..configs import ConfigError
-from ..env.knobs import NiceScope
+from ..env.backend import Context
+from ..env.knobs import Knobs, NiceScope
 from ..env.slices import SliceSet
+from ..env.telemetry import Telemetry
 from . import promotion
 from .node import Node
 from .run_config import RunConfig
@@ -55,16 +57,22 @@ def load_bundle(folder: str | Path, trust: str | None = None) -> Policy:
     return Policy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope)
 
 
-def make_agent(name: str, slices: SliceSet, hardware: str) -> Policy:
+def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> Policy:
     """An agent by name, for a node of identified hardware; these are fixed rules, which need no promotion.
 
     Raises:
-        ConfigError: unknown name.
+        ConfigError: unknown name, or made for other slices.
     """
     from ..agents.registry import make
     from ..env.simulator.hardware import Hardware
 
-    return Policy(make(name, slices, Hardware.from_yaml(hardware)))
+    agent = make(name, slices, Hardware.from_yaml(hardware))
+    try:  # an agent does not say what its nice moves, its decisions do
+        agent.reset(slices, context, 0)
+        decided = agent.decide(Telemetry.empty(len(slices)), Knobs.none(len(slices)))
+    except ValueError as error:
+        raise ConfigError(f"agent {name!r}: {error}") from error
+    return Policy(agent, nice_scope=decided.nice_scope)
 
 
 def policy_of(config: RunConfig, node: Node) -> Policy:
@@ -76,4 +84,4 @@ def policy_of(config: RunConfig, node: Node) -> Policy:
     if config.bundle is not None:
         return load_bundle(config.bundle, config.trust)
     assert config.agent is not None
-    return make_agent(config.agent, node.backend.slices, node.hardware)
+    return make_agent(config.agent, node.backend.slices, node.backend.context, node.hardware)

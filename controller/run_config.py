@@ -65,7 +65,7 @@ class RunConfig:
         bundle: folder of the learned policy; or
         agent: an agent by name. One of the two.
         scenario: loads that the backend plays itself; none: whatever traffic there is.
-        period_ms: of control.
+        period_ms: of control; none is the scenario's, or else 10.
         budget_ms: from the start of observing to knobs that are ready; what is later is dropped.
         guard: name or file of the guard's configuration.
         foreign: what is done about knobs that somebody else sets.
@@ -84,7 +84,7 @@ class RunConfig:
     bundle: str | None = None
     agent: str | None = None
     scenario: str | None = None
-    period_ms: Annotated[float, Field(ge=2, le=30_000)] = 10.0
+    period_ms: Annotated[float, Field(ge=2, le=30_000)] | None = None
     budget_ms: Positive = 2.0
     guard: str = "default"
     foreign: ForeignConfig = field(default_factory=ForeignConfig)

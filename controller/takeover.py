@@ -26,6 +26,11 @@ NOTED = 20  # of the latest changes by others
 HANG_PERIODS = 5
 
 
+def hang_s(config: RunConfig, node: Node) -> float:
+    """Without a tick for so long a loop hangs; with long periods silence is longer."""
+    return max(config.watchdog.hang_s, HANG_PERIODS * node.backend.context.period_s.item())
+
+
 class Takeover:
     """Locks slices, restores what a dead controller has left, writes down what is found, starts the supervisor, opens
     the actuator: in this order, so that at no time a knob is moved that would not come back.
@@ -55,9 +60,7 @@ class Takeover:
             self.recovered = recover(state)
             self._keeper = JournalKeeper(state, targets)
             undo.callback(self._end_supervision)
-            # A tick is a sign of life: with long periods silence is longer.
-            hang_s = max(config.watchdog.hang_s, HANG_PERIODS * 1e-3 * config.period_ms)
-            self._supervisor = Supervisor(self._keeper.path, ring, self._locks.descriptors, hang_s)
+            self._supervisor = Supervisor(self._keeper.path, ring, self._locks.descriptors, hang_s(config, node))
             self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)
             undo.pop_all()
         self._foreign = ForeignWatch(self.actuator, config.foreign, self._release)

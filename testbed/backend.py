@@ -132,6 +132,11 @@ class TestbedBackend(LiveBackend):
         """The packets that left since the last call, `slicepilot.controller.telemetry.layout.PACKET_EVENT`."""
         return self._packets.events.read()
 
+    @property
+    def unreported_events(self) -> int:
+        """Packets that `packet_events` will not have, because its buffer was full."""
+        return int(self._packets.slices["exit"]["unreported"].sum())
+
     def delay_p99_us(self, since: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
         """99th percentile of the delay of all packets (S,) since `delay_counts` said this; 0 of a slice without any."""
         return np.asarray([quantiles_us(own, [0.99])[0] or 0.0 for own in self.delay_counts() - since], np.float64)

@@ -32,7 +32,7 @@ from .processes import ProgramError
 from .testbed import Testbed
 from .traffic import LoadRun
 
-READY_S = 30.0
+READY_S = 90.0  # under a load that leaves it little CPU
 POLL_S = 0.001
 KNOB_FILES = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "cpu.max", "cpu.weight")
 

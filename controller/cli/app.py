@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ...configs import ConfigError
 from ...testbed.processes import ProgramError
 from ..actuators.kernel_file import ActuatorError
+from ..privileges import PrivilegeError
 from ..telemetry.errors import ProbeError
 
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
@@ -46,7 +47,7 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         extra = "live" if error.name in LIVE_PACKAGES else "train"
         _fail(f"{error.name} is not installed: pip install 'slicepilot[{extra}]'", 1)
-    except (ActuatorError, ProbeError, ProgramError) as error:
+    except (ActuatorError, PrivilegeError, ProbeError, ProgramError) as error:
         _fail(str(error), 1)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..run_config import RunConfig
 
 REFRESH_TICKS = 50
+PERIOD_S = 0.01
 
 
 def run(
@@ -32,7 +33,7 @@ def run(
     scenario: Annotated[
         str | None, typer.Option(help="Loads to play, a shipped name or a YAML file; else what traffic there is.")
     ] = None,
-    period_ms: Annotated[float | None, typer.Option(help="Control period.")] = None,
+    period_ms: Annotated[float | None, typer.Option(help="Control period; else the scenario's, or 10.")] = None,
     guard: Annotated[str | None, typer.Option(help="Guard configuration: a shipped name or a YAML file.")] = None,
     listen: Annotated[
         str | None, typer.Option(help="Address and port of metrics and status page, for instance 127.0.0.1:9464.")
@@ -94,12 +95,20 @@ def _open(settings: RunConfig) -> Node:
     """The backends by name; there will be more."""
     from ...testbed.backend import open_node
 
-    return open_node(settings.name, 1e-3 * settings.period_ms, settings.scenario)
+    return open_node(settings.name, _period_s(settings), settings.scenario)
+
+
+def _period_s(settings: RunConfig) -> float:
+    from ...env.simulator.scenario import Scenario
+
+    if settings.period_ms is not None:
+        return 1e-3 * settings.period_ms
+    return PERIOD_S if settings.scenario is None else Scenario.from_yaml(settings.scenario).control_period_s
 
 
 def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None:
     if seconds is not None:
-        return max(1, round(1e3 * seconds / settings.period_ms))
+        return max(1, round(seconds / node.backend.context.period_s.item()))
     return node.backend.context.num_steps if settings.scenario is not None else None
 
 

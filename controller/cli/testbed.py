@@ -111,7 +111,7 @@ def load(
     """
     from ...env.simulator.scenario import Scenario
     from ...testbed.testbed import Testbed
-    from ...testbed.traffic import LoadRun
+    from ...testbed.traffic import LoadRun, flows_of
 
     played, running_testbed = Scenario.from_yaml(scenario), Testbed.attach(name)
     if played.slice_set().names != running_testbed.slices.names:
@@ -131,32 +131,11 @@ def load(
                 time.sleep(min(0.1, duration_s - passed))
     finally:
         reports = run.stop()
-    flows = _flows(reports)
+    flows = flows_of(reports)
     if as_json:
         print_json({"scenario": played.name, "seconds": duration_s, "flows": flows})
     else:
         _print_flows(played.name, duration_s, flows)
-
-
-def _flows(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was sent and what arrived, flow by flow."""
-    received = {flow["flow"]: flow for flow in reports["sink"].get("flows", [])}
-    found = []
-    for sent in reports.get("load", {}).get("flows", []):
-        mine = received.get(sent["flow"], {})
-        found.append(
-            {
-                "flow": sent["name"],
-                "kind": sent["kind"],
-                "offered_mbps": sent["offered_mbps"],
-                "sent_packets": sent["packets"],
-                "received_packets": mine.get("packets", 0),
-                "reordered_packets": mine.get("reordered", 0),
-                "delay_p50_us": mine.get("delay_p50_us"),
-                "delay_p99_us": mine.get("delay_p99_us"),
-            }
-        )
-    return found
 
 
 def _print_flows(scenario: str, duration_s: float, flows: list[dict[str, Any]]) -> None:

@@ -163,13 +163,13 @@ class Publisher:
             os.chown(folder, user.pw_uid, user.pw_gid)
 
     def _end(self, wait_s: float) -> None:
-        """SIGTERM and time to finish; SIGKILL after that."""
+        """Close its connection and give it time to finish; SIGKILL after that."""
         process = self._process
         if process is None:
             return
         if wait_s:
-            with contextlib.suppress(OSError):  # without CAP_KILL: it ends when its connection does
-                process.terminate()
+            with contextlib.suppress(OSError):  # closed already
+                self._control.shutdown(socket.SHUT_RDWR)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(wait_s)
         if process.poll() is None:

@@ -1,8 +1,9 @@
 """The publisher: ``python -m slicepilot.controller.publisher.process``, started by `handle`.
 
 It follows the ring of ticks and does everything that the loop must not: metrics and status page, control socket, logs,
-decision records, estimates. It opens what it needs, then gives up all privileges. It ends when the controller's end of
-the control connection closes, after it has taken in the last ticks and written them.
+decision records, estimates. It opens what it needs, then gives up all privileges. It ends when the control connection
+closes, after it has taken in the last ticks and written them; signals that ask processes to end are for the controller,
+which may have ticks to tell for as long as it lives.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from ...configs import ConfigError
 from .. import privileges
 from ..record.ring import TickReader
+from ..signals import STOPPING
 from .api import ControlApi
 from .events import EventLog
 from .link import LoopLink
@@ -78,10 +80,7 @@ class PublisherProcess:
             page({})
 
     async def run(self) -> int:
-        """Until the controller has gone, or SIGTERM; returns the exit code."""
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._done.set)
-        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the controller ends us, after itself
+        """Until the controller has gone; returns the exit code."""
         self._recorder.start()
         self._link.start()
         await self._api.start()
@@ -128,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the process; 2 for bad input, as everywhere."""
     given = _parser().parse_args(arguments)
     log = configure(given.log)
+    for number in STOPPING:  # a service manager sends them to all processes at once
+        signal.signal(number, signal.SIG_IGN)
     try:
         publisher = _prepare(given, log)
         return 0 if publisher is None else asyncio.run(publisher.run())

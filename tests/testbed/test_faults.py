@@ -18,10 +18,18 @@ import numpy as np
 import pytest
 import yaml
 
+from slicepilot.agents.registry import make
+from slicepilot.controller.guard_config import GuardConfig
+from slicepilot.controller.live import TelemetrySource
+from slicepilot.controller.loop import Loop, LoopConfig, Pilot
 from slicepilot.controller.modes import Level
 from slicepilot.controller.reasons import Reason
+from slicepilot.controller.record.ring import TickReader, TickRing
+from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Load, Scenario
+from slicepilot.env.telemetry import Telemetry
 from slicepilot.testbed import faults
+from slicepilot.testbed.backend import TestbedBackend
 from slicepilot.testbed.removal import take_down
 from slicepilot.testbed.rig import Controller, Rig
 from slicepilot.testbed.spec import TestbedSpec
@@ -33,6 +41,7 @@ HANG_S, RESTORE_S = 1.0, 0.05
 AGENT = "static-weights-9-nice"
 SLICES = [f"slice{i}" for i in range(1, 6)]
 OTHER = "spd"
+GUARD = GuardConfig.from_yaml("testbed")
 SLICEPILOT = [sys.executable, "-m", "slicepilot.controller.cli"]
 WEIGHT = "cpu.shares" if Path("/sys/fs/cgroup/cpu/cpu.shares").exists() else "cpu.weight"
 
@@ -304,3 +313,55 @@ def test_a_clock_that_is_set_does_not_disturb_the_loop(rig: Rig, tmp_path: Path)
         assert set(seen["level"].tolist()) == {Level.NORMAL}
     after = controller.notes()["totals"]
     assert after["missed_ticks"] - before["missed_ticks"] <= 5
+
+
+# -- the probe -----------------------------------------------------------------------------------------------------
+
+
+def play(backend: TestbedBackend, ticks: int, folder: Path) -> np.ndarray[Any, np.dtype[Any]]:
+    """A live loop in this process; its ticks."""
+    ring = TickRing(folder / "ticks", len(SLICES))
+    with closing(TickReader(ring.path)) as reader:
+        agent = make(AGENT, backend.slices, Hardware())
+        Loop(backend, Pilot.live(agent, backend, GUARD), LoopConfig(max_ticks=ticks), ring=ring).run()
+        return reader.new()
+
+
+def test_a_full_ring_of_events_costs_events_and_nothing_else(shared: Testbed, tmp_path: Path) -> None:
+    """Every packet is reported, and nobody takes the reports away."""
+    with closing(TestbedBackend(shared, light(16.0), 0.01, record_packets=True)) as backend:
+        seen = play(backend, 600, tmp_path)
+        lost = backend.unreported_events
+    assert lost > 0
+    np.testing.assert_allclose(seen["slices"][-200:, :2].mean(axis=0), 16.0, rtol=0.05)
+    assert set(seen["level"].tolist()) == {Level.NORMAL}
+
+
+class Freezes:
+    """A probe that from some measurement on always says the same."""
+
+    def __init__(self, source: TelemetrySource, after: int) -> None:
+        self._source, self._left = source, after
+        self._last: Telemetry | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def measure(self) -> Telemetry:
+        self._left -= 1
+        if self._left > 0 or self._last is None:
+            self._last = self._source.measure().copy()
+        return self._last
+
+
+def test_telemetry_that_freezes_leads_to_safe(shared: Testbed, tmp_path: Path) -> None:
+    with closing(TestbedBackend(shared, light(), 0.01)) as backend:
+        backend._source = Freezes(backend._source, 100)
+        seen = play(backend, 250, tmp_path)
+    frozen = np.flatnonzero(seen["node_reasons"] & Reason.TELEMETRY_FROZEN.bit)
+    assert GUARD.telemetry.frozen_ticks is not None
+    assert frozen[0] == pytest.approx(98 + GUARD.telemetry.frozen_ticks, abs=3)
+    safe = frozen[0] + round(GUARD.telemetry.hold_s / 0.01) + 1
+    assert (seen["level"][frozen[0] : safe - 3] == Level.HOLD).all()
+    assert (seen["level"][safe:] == Level.SAFE).all()
+    np.testing.assert_array_equal(seen["applied"][-1][1], [-10, 0, 0, 0, 0])
