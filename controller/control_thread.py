@@ -11,9 +11,6 @@ import threading
 from types import FrameType
 from typing import Any
 
-from ..configs import ConfigError
-from .actuators.kernel_file import ActuatorError
-from .changes import LoopEndedError
 from .modes import Mode
 from .operation import Operation
 from .orders import Order, parse
@@ -102,9 +99,9 @@ class ControlThread:
         mode = Mode.SHADOW if BY_SIGNAL[number] == "shadow" else Mode[config.mode.upper()]
         canary = config.canary if mode is Mode.CANARY else ()
         try:
-            operation.carry_out(Order("mode", mode, canary))
-        except (ConfigError, ActuatorError, LoopEndedError, TimeoutError) as error:
-            operation.loop.report.last_error = f"{number.name}: {error}"
+            operation.carry_out(Order("mode", mode, canary, force=operation.forced))
+        except Exception as error:  # noqa: BLE001 (whatever it is, the next order is served)
+            operation.loop.report.last_error = f"{number.name}: {_line(error)}"
 
     def _by_message(self, publisher: socket.socket) -> bool:
         """Answer one message; false when the publisher has gone."""
@@ -119,8 +116,12 @@ class ControlThread:
             request = json.loads(data)
             identity = request.pop("id", None) if isinstance(request, dict) else None
             answer = {"ok": True} | self._operation.carry_out(parse(request, self._operation.slices.names))
-        except (ValueError, ActuatorError, LoopEndedError, TimeoutError, OSError) as error:
-            answer = {"ok": False, "error": " ".join(str(error).split()) or type(error).__name__}
+        except Exception as error:  # noqa: BLE001 (likewise)
+            answer = {"ok": False, "error": _line(error)}
         with self._answering, contextlib.suppress(OSError):
             publisher.send(json.dumps({"id": identity} | answer).encode())
         return True
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

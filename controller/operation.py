@@ -267,6 +267,8 @@ class Operation:
                 self.loop.ready(pilot)
 
             def swap() -> None:
+                if policy.agent.request_mcpu is not self.policy.agent.request_mcpu:
+                    self.node.backend.deploy(policy.agent.request_mcpu)
                 self.loop.report.add_interventions(self.loop.pilot.guard)
                 pilot.guard.follow(self.loop.pilot.guard)
                 self.loop.pilot, self.policy, self._guard_config = pilot, policy, config

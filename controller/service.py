@@ -63,6 +63,7 @@ def serve(
         companions = _Companions(publisher, control)
         operation.notes.append(companions.notes)
         operation.loop.chores.add(companions.look_after, CHORE_S)
+        undo.enter_context(_signs_of_life(operation))
         undo.enter_context(_quick_threads())
         return operation.run(max_ticks, force)
 
@@ -79,7 +80,7 @@ def _operation(
 
 
 class _Companions:
-    """The publisher, started again when it has ended; and signs of life for a service manager."""
+    """The publisher, started again when it has ended."""
 
     def __init__(self, publisher: Publisher, control: ControlThread) -> None:
         self._publisher, self._control = publisher, control
@@ -88,7 +89,6 @@ class _Companions:
 
     def look_after(self) -> None:
         """Between ticks; starting a process takes longer than there is, so a thread does it."""
-        sd_notify.watchdog()
         busy = self._restarting is not None and self._restarting.is_alive()
         if not busy and not self._publisher.alive():
             self._restarting = threading.Thread(target=self._restart, name="publisher", daemon=True)
@@ -109,6 +109,34 @@ class _Companions:
         else:
             ours.close()
             theirs.close()
+
+
+@contextlib.contextmanager
+def _signs_of_life(operation: Operation) -> Iterator[None]:
+    """Tell a service manager about once a second that there are ticks: in the loop, or where those are further apart,
+    from a thread, which a loop with such a period does not notice."""
+
+    def tell() -> None:
+        if operation.ticking():
+            sd_notify.watchdog()
+
+    if operation.node.backend.context.period_s.item() <= CHORE_S:
+        operation.loop.chores.add(tell, CHORE_S)
+        yield
+        return
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(CHORE_S):
+            tell()
+
+    thread = threading.Thread(target=run, name="signs of life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _options(config: RunConfig, folder: Path, state: Path) -> PublisherOptions:

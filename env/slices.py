@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -123,6 +124,15 @@ class SliceSet:
     def from_yaml(cls, name_or_path: str) -> SliceSet:
         """Load ``configs/slices/NAME.yaml`` or a user's file."""
         return load("slices", name_or_path, cls)
+
+    def repeated(self, num_slices: int) -> SliceSet:
+        """So many slices, these again and again, told apart by name and S-NSSAI."""
+        found = []
+        for i in range(num_slices):
+            spec = self.slices[i % len(self)]
+            name = f"{spec.name}-{i // len(self)}" if i >= len(self) else spec.name
+            found.append(dataclasses.replace(spec, name=name, s_nssai=SNssai(spec.s_nssai.sst, f"{i + 1:06X}")))
+        return SliceSet(tuple(found))
 
     @property
     def names(self) -> tuple[str, ...]:

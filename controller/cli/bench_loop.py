@@ -15,32 +15,36 @@ if TYPE_CHECKING:
     from ..bench_node import BenchNode
     from ..loop import LoopReport
 
-QUOTA_PERIOD_US = 10_000
-UPLINK_MBPS = 1000.0
 BACK_TO_BACK_MS = 1e-3
 PARTS = ("idle", "back_to_back", "contended")
-REPORTED = ("observe", "infer", "guard", "apply", "total")
+REPORTED = ("observe", "infer", "guard", "apply", "total", "record")
 
 
 def loop(
     bundle: Annotated[Path | None, typer.Option(help="Policy bundle; else the newest under runs/.")] = None,
     slices: Annotated[str, typer.Option(help="Slice set.")] = "five-video",
+    num_slices: Annotated[
+        int | None, typer.Option(min=2, max=64, help="So many slices, those of the set again and again.")
+    ] = None,
     period_ms: Annotated[float, typer.Option(min=1, max=1000, help="Control period.")] = 5.0,
     seconds: Annotated[float, typer.Option(min=1, max=120, help="How long each of the two parts runs.")] = 15.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time of observe, infer, guard and apply, on real kernel maps, cgroups and shapers made for the purpose.
 
-    Needs root. "Contended" has a busy process in every slice's cgroup and one more for each CPU. "Back to back" has no
-    rest between ticks: what it takes less than "idle" is the price of caches and address translations that have gone
-    cold during a period.
+    Needs root. The controller is a whole one: guard, records, metrics, journal and supervisor. "Record" is what writing
+    a tick down takes after it, and no part of "total". "Contended" has a busy process in every slice's cgroup and one
+    more for each CPU. "Back to back" has no rest between ticks: what it takes less than "idle" is the price of caches
+    and address translations that have gone cold during a period.
 
     Example: [bold]slicepilot bench loop --period-ms 2[/bold]
     """
     from ...env.slices import SliceSet
 
     slice_set = SliceSet.from_yaml(slices)
-    policy = _load(bundle)
+    if num_slices is not None:
+        slice_set = slice_set.repeated(num_slices)
+    policy = load_bundle(bundle)
     try:
         result = _measure(policy, slice_set, period_ms, seconds)
     except (RuntimeError, OSError) as error:
@@ -60,7 +64,8 @@ def loop(
             console.print(f"    {stage:8} {times['p50']:8.1f} {times['p99']:8.1f} {times['p999']:8.1f}")
 
 
-def _load(bundle: Path | None) -> PolicyBundle:
+def load_bundle(bundle: Path | None) -> PolicyBundle:
+    """The bundle that is named, or else the newest under runs/; raises ConfigError."""
     from ...agents.bundle import PolicyBundle
     from ...configs import ConfigError
 
@@ -93,32 +98,10 @@ def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: 
 
 
 def _run(policy: PolicyBundle, slices: SliceSet, node: BenchNode, period_ms: float, ticks: int) -> LoopReport:
-    import contextlib
+    from ..bench_run import bench_run
 
-    from ...agents.learned import LearnedAgent
-    from ..actuators.node import NodeActuator
-    from ..actuators.quota import QuotaConfig
-    from ..live import LiveBackend, NodeFacts
-    from ..loop import LoopConfig, Pilot, run_loop
-    from ..signals import StopRequest
-    from ..telemetry.source import KernelSource
-
-    with contextlib.ExitStack() as undo:
-        source = KernelSource(node.points, uplink_mbps=UPLINK_MBPS)
-        undo.callback(source.close)
-        actuator = NodeActuator(node.targets, QuotaConfig(period_us=QUOTA_PERIOD_US))
-        undo.callback(actuator.close)
-        facts = NodeFacts(period_s=1e-3 * period_ms, uplink_mbps=UPLINK_MBPS)
-        backend = LiveBackend(slices, source, actuator, node.cgroups, facts)
-        undo.callback(backend.close)
-        stop = StopRequest()
-        pilot = Pilot.live(LearnedAgent(policy, transfer=True), backend)
-        report = run_loop(backend, pilot, LoopConfig(max_ticks=ticks), stop)
-    if stop.asked:
-        raise KeyboardInterrupt
-    if report.last_error is not None:
-        raise RuntimeError(report.last_error)
-    return report
+    with bench_run(policy, slices, node, period_ms) as run:
+        return run.ticks(ticks)
 
 
 def _figures(report: LoopReport) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench_loop, bench_probe, bench_reaction, bench_shadow, bench_soak, bench_upf
+from . import bench_loop, bench_probe, bench_reaction, bench_scrape, bench_shadow, bench_soak, bench_upf
 from .bench import bench
 from .control import control
 from .demo import demo
@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
     bench.command("probe")(bench_probe.probe)
     bench.command("upf")(bench_upf.upf)
     bench.command("reaction")(bench_reaction.reaction)
+    bench.command("scrape")(bench_scrape.scrape)
     bench.command("shadow")(bench_shadow.shadow)
     bench.command("soak")(bench_soak.soak)
     app.add_typer(bench, name="bench")
