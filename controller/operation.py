@@ -260,7 +260,7 @@ class Operation:
         try:
             config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard)
             policy = self.policy if order.bundle is None else load_bundle(order.bundle, self.config.trust)
-            if self._acting:
+            if self._acting and order.bundle is not None:
                 policy.require_promoted(order.force)
             pilot = dataclasses.replace(self.loop.pilot, agent=policy.agent, guard=self._guard(config, policy))
             if order.bundle is not None:

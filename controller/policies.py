@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,13 @@ def load_bundle(folder: str | Path, trust: str | None = None) -> Policy:
         refusal = str(error)
     facts = {"path": str(root.resolve()), "digest": bundle_digest(root), "promoted": not refusal}
     return Policy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope)
+
+
+def rehearse_loading() -> None:
+    """Import what any bundle needs: in a process that has a loop, imports would hold it up for many periods."""
+    with contextlib.suppress(ImportError):  # without numba policies run in onnxruntime alone
+        importlib.import_module("..agents.program", __package__)
+        importlib.import_module("..agents.compiled_codec", __package__)
 
 
 def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> Policy:

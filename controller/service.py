@@ -71,8 +71,9 @@ def serve(
 def _operation(
     node: Node, config: RunConfig, ring: TickRing, state: Path, watch: Watcher | None, seed: int, force: bool
 ) -> Operation:
-    from .policies import policy_of
+    from .policies import policy_of, rehearse_loading
 
+    rehearse_loading()
     policy = policy_of(config, node)
     if MODES[config.mode] is not Mode.SHADOW:
         policy.require_promoted(force)

@@ -158,6 +158,7 @@ class Rig:
 
     def __init__(self, testbed: Testbed, folder: Path) -> None:
         self.testbed, self.folder = testbed, folder
+        folder.chmod(0o755)  # decision records are written by another user
         self.knobs = Knobs(testbed)
         self.controller: Controller | None = None
         self._load: LoadRun | None = None

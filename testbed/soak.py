@@ -91,6 +91,15 @@ class Soak:
             return float("nan")
         return 3600 * float(np.sum(np.concatenate(ages) * np.concatenate(values))) / spread
 
+    def growth(self, process: str, figure: str) -> float:
+        """The most that a process of a kind gained of a figure from its first sample past `WARM_S` to its last."""
+        gains = [0.0]
+        mine = [one for one in self.samples if one.process == process and one.age_s > WARM_S]
+        for pid in {one.pid for one in mine}:
+            own = [getattr(one.used, figure) for one in mine if one.pid == pid]
+            gains.append(float(own[-1] - own[0]))
+        return max(gains)
+
 
 class SoakRun:
     """Plays a soak on a testbed.
@@ -122,7 +131,7 @@ class SoakRun:
             self._start()
             order: list[str] = []
             while (now_s := time.monotonic() - began_s) < seconds:
-                order = order or list(self._rng.permutation(sorted(self._faults())))
+                order = order or [str(name) for name in self._rng.permutation(sorted(self._faults()))]
                 name = order.pop()
                 wait_s = min(fault_every_s * self._rng.uniform(0.5, 1.0), max(seconds - now_s, 0.0))
                 self._advance(name)
@@ -163,7 +172,9 @@ class SoakRun:
             self._start()
 
     def _kill_controller(self, found: dict[str, str]) -> float:
-        return self._rig.restored_after_s(found, lambda: faults.kill_controller(self._rig), RESTORE_LIMIT_S)
+        restored_s = self._rig.restored_after_s(found, lambda: faults.kill_controller(self._rig), RESTORE_LIMIT_S)
+        self._rig.stop()
+        return restored_s
 
     def _kill_both(self, found: dict[str, str]) -> None:
         """Nobody is left to restore; the next start does, and finds what was there before the first."""
@@ -180,7 +191,9 @@ class SoakRun:
         controller = self._rig.controller
         assert controller is not None
         with faults.stopped(controller.pid):
-            return self._rig.restored_after_s(found, time.monotonic_ns, RESTORE_LIMIT_S)
+            restored_s = self._rig.restored_after_s(found, time.monotonic_ns, RESTORE_LIMIT_S)
+        self._rig.stop()
+        return restored_s
 
     def _await_restart(self, what: str, kill: Callable[[Rig], int]) -> None:
         controller = self._rig.controller

@@ -41,7 +41,7 @@ def shadow(
     played = Scenario.from_yaml(scenario)
     testbed = Testbed.up(TestbedSpec(name="spsh", slices=played.slices), owned=True)
     try:
-        with tempfile.TemporaryDirectory() as folder, progress_bar() as progress:
+        with tempfile.TemporaryDirectory(prefix="slicepilot-shadow-") as folder, progress_bar() as progress:
             task = progress.add_task("", total=2 * turns + 1)
             result = bench_shadow(
                 testbed,

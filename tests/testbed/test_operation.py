@@ -43,7 +43,7 @@ from .controlled import missed as missed_by
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spi"
-# Gives slice1 more weight and leaves the others as they are.
+# Nice -5 for slice1 and 5 for the others.
 AGENT = "static-weights-9-nice"
 # Ticks of 10 ms that an order may cost: on a busy machine the thread that carries it out can be preempted while it has
 # the interpreter.
@@ -88,6 +88,11 @@ def cost(controller: Controller, rig: Rig, *arguments: str) -> int:
     gap_ms = np.diff(seen["monotonic_ns"]).max() / 1e6
     print(f"{' '.join(arguments[:2])}: {lost} ticks missed, longest gap {gap_ms:.1f} ms")
     return lost
+
+
+def changed(rig: Rig, found: dict[str, int]) -> set[str]:
+    """Slices whose weight is another one."""
+    return {name for name, weight in weights(rig).items() if weight != found[name]}
 
 
 def open_flags(pid: int, rig: Rig) -> dict[str, int]:
@@ -137,16 +142,14 @@ def test_shadow_writes_nothing_and_live_does(rig: Rig, bundles: dict[str, str]) 
     with WriteWatch(targets_of(rig.testbed)) as watch:
         controller = rig.start("live", "--force", bundle=bundles["low"])
         wait_ticks(controller, 50)
-        assert set(open_flags(controller.pid, rig).values()) > {os.O_RDONLY} or os.O_RDWR in open_flags(
-            controller.pid, rig
-        ).values()
+        assert os.O_RDWR in open_flags(controller.pid, rig).values()
         rig.stop()
     written = {write.what for write in watch.writes if write.pid == controller.pid}
     assert all(any(f"{name}/{WEIGHT}" in what for what in written) for name in SLICES), written
 
 
 def test_modes_change_by_order_without_a_gap(rig: Rig, bundles: dict[str, str]) -> None:
-    found = rig.knobs.read()
+    found, as_found = rig.knobs.read(), weights(rig)
     controller = rig.start("shadow", bundle=bundles["low"])
     assert not journalled(rig)
     assert not supervisors(controller)
@@ -155,7 +158,7 @@ def test_modes_change_by_order_without_a_gap(rig: Rig, bundles: dict[str, str]) 
     assert cost(controller, rig, "mode", "live", "--force") <= MOST_MISSED
     assert journalled(rig)
     assert len(supervisors(controller)) == 1
-    assert all(weight > 1024 for weight in weights(rig).values())
+    assert all(weight > was for weight, was in zip(weights(rig).values(), as_found.values(), strict=True))
 
     with WriteWatch(targets_of(rig.testbed)) as watch:
         assert cost(controller, rig, "mode", "shadow") <= MOST_MISSED
@@ -177,23 +180,23 @@ def test_modes_change_by_order_without_a_gap(rig: Rig, bundles: dict[str, str]) 
 
 
 def test_a_canary_acts_on_named_slices_only(rig: Rig, bundles: dict[str, str]) -> None:
-    with WriteWatch(targets_of(rig.testbed)) as watch:
-        controller = rig.start("shadow", bundle=bundles["low"])
+    others = [target for target in targets_of(rig.testbed) if target.name not in {"slice2", "slice4"}]
+    found = weights(rig)
+    controller = rig.start("shadow", bundle=bundles["low"])
+    with WriteWatch(others) as watch:
         # Not in the node's order.
         assert cost(controller, rig, "mode", "canary", "--slices", "slice4,slice2", "--force") <= MOST_MISSED
         last = wait_ticks(controller, 30)[-1]
-        assert controller.notes()["canary"] == ["slice2", "slice4"]
-        changed = {name for name, weight in weights(rig).items() if weight > 1024}
-        assert cost(controller, rig, "mode", "live", "--force") <= MOST_MISSED, "by way of the shadow"
-        wait_ticks(controller, 30)
-        assert all(weight > 1024 for weight in weights(rig).values())
-        assert cost(controller, rig, "mode", "canary", "--slices", "slice5", "--force") <= MOST_MISSED
-        rig.stop()
-    del watch
-    assert changed == {"slice2", "slice4"}
+    assert not watch.writes
+    assert controller.notes()["canary"] == ["slice2", "slice4"]
+    assert last["mode"] == Mode.CANARY
     alone = (last["reasons"] & Reason.NOT_ACTING.bit).astype(bool)
     assert alone.tolist() == [True, False, True, False, True]
-    assert last["mode"] == Mode.CANARY
+    assert changed(rig, found) == {"slice2", "slice4"}
+    assert cost(controller, rig, "mode", "live", "--force") <= MOST_MISSED, "by way of the shadow"
+    controller.wait_for(lambda: changed(rig, found) == set(SLICES), "live")
+    assert cost(controller, rig, "mode", "canary", "--slices", "slice5", "--force") <= MOST_MISSED
+    assert changed(rig, found) == {"slice5"}
 
 
 def test_signals_take_the_hands_off_and_put_them_on_again(rig: Rig) -> None:
@@ -204,7 +207,9 @@ def test_signals_take_the_hands_off_and_put_them_on_again(rig: Rig) -> None:
         controller = rig.start("canary", agent=AGENT, canary=["slice4", "slice1"])
         wait_ticks(controller, 20)
         acted = weights(rig)
-        assert {name for name in SLICES if acted[name] != found[name]} == {"slice1"}
+        assert acted["slice1"] > found["slice1"]
+        assert acted["slice4"] < found["slice4"]
+        assert changed(rig, found) == {"slice1", "slice4"}
         before = missed_by(controller)
         for _ in range(2):
             controller.process.send_signal(signal.SIGUSR1)
@@ -279,7 +284,7 @@ def test_pause_holds_and_safe_stays_until_resumed(rig: Rig, bundles: dict[str, s
     assert controller.notes()["paused"]
 
     assert order(rig, "resume").returncode == 0
-    controller.wait_for(lambda: all(weight < 1024 for weight in weights(rig).values()), "the other policy")
+    controller.wait_for(lambda: all_lower(rig, found), "the other policy")
     assert order(rig, "safe").returncode == 0
     seen = wait_ticks(controller, 100)
     assert set(seen["level"][-50:].tolist()) == {Level.SAFE}
@@ -288,7 +293,11 @@ def test_pause_holds_and_safe_stays_until_resumed(rig: Rig, bundles: dict[str, s
     assert weights(rig) == found, "no control is the default guard's safe setting"
     assert controller.notes()["ordered_safe"]
     assert order(rig, "resume").returncode == 0
-    controller.wait_for(lambda: all(weight < 1024 for weight in weights(rig).values()), "the policy again")
+    controller.wait_for(lambda: all_lower(rig, found), "the policy again")
+
+
+def all_lower(rig: Rig, found: dict[str, int]) -> bool:
+    return all(weight < found[name] for name, weight in weights(rig).items())
 
 
 def test_a_foreign_change_is_respected_until_resumed(rig: Rig, bundles: dict[str, str]) -> None:
@@ -362,12 +371,7 @@ def test_a_reload_swaps_between_two_ticks(rig: Rig, bundles: dict[str, str], tmp
     assert cost(controller, rig, "reload", "--guard", str(guard)) <= MOST_MISSED
     assert description(controller)["guard"]["safe"]["default"]["nice"] == -3
     assert order(rig, "safe").returncode == 0
-    controller.wait_for(lambda: set(weights(rig).values()) == {round(1024 * 1.25**3)} or _nice(controller) == -3, "its")
-    assert (wait_ticks(controller, 10)["applied"][-1][1] == -3).all()
-
-
-def _nice(controller: Controller) -> float:
-    return float(records(controller, 1)["applied"][-1][1][0])
+    controller.wait_for(lambda: bool((records(controller, 1)["applied"][-1][1] == -3).all()), "the new guard's setting")
 
 
 def assert_swapped(seen: Records) -> None:
