@@ -6,13 +6,10 @@ import contextlib
 import dataclasses
 import difflib
 import gc
-import math
-import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from importlib import metadata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +22,7 @@ from .actuators.canary import CanaryActuator
 from .actuators.node import NodeActuator
 from .actuators.shadow import ShadowActuator
 from .changes import LoopEndedError
+from .description import description_of
 from .guard import Guard
 from .guard_config import GuardConfig
 from .live import Actuator
@@ -90,6 +88,7 @@ class Operation:
         self._acting: tuple[str, ...] = ()
         self._last_reload: dict[str, Any] | None = None
         self._forced: Policy | None = None
+        self._begun = False
         pilot = Pilot(policy.agent, self._guard(self._guard_config, policy), Mode.SHADOW, self._left_alone(()))
         budget_s = 1e-3 * config.budget_ms
         loop_config = LoopConfig(budget_s, lock_memory=config.lock_memory, check_s=CHORE_S, from_none=False, seed=seed)
@@ -125,9 +124,9 @@ class Operation:
             self._give_back()
 
     def ticking(self) -> bool:
-        """Whether the last tick is as recent as it should be."""
+        """Whether there has been a tick, and the last one is as recent as it should be."""
         ticks = self.node.backend.ticks
-        return time.monotonic_ns() - ticks.deadline_ns < 1e9 * hang_s(self.config, self.node)
+        return self._begun and time.monotonic_ns() - ticks.deadline_ns < 1e9 * hang_s(self.config, self.node)
 
     @property
     def forced(self) -> bool:
@@ -138,6 +137,7 @@ class Operation:
         """After the first tick, which has all that is to be said of a run: the scheduling class, too."""
         with contextlib.suppress(LoopEndedError, TimeoutError):
             self.loop.changes.make(self._describe, FIRST_TICK_S)
+            self._begun = True
             sd_notify.ready(f"{self.loop.pilot.mode.label}, {self.policy.agent.name}")
 
     # -- orders, from other threads ------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Operation:
 
         From a mode that acts to another that acts it goes by way of the shadow: what was found is found again.
         """
-        acting = self._slices_of(mode, canary)
+        acting = acting_slices(mode, canary, self.slices.names)
         if (mode, acting) == (self.loop.pilot.mode, self._acting):
             return
         if acting:
@@ -191,19 +191,6 @@ class Operation:
             except BaseException:
                 self._give_back()
                 raise
-
-    def _slices_of(self, mode: Mode, canary: tuple[str, ...]) -> tuple[str, ...]:
-        """What a mode acts on, in the node's order; raises ConfigError."""
-        names = self.slices.names
-        if mode is not Mode.CANARY:
-            return names if mode is Mode.LIVE else ()
-        if not canary:
-            raise ConfigError("canary = none; accepted: names of the slices to act on")
-        if unknown := [name for name in canary if name not in names]:
-            near = difflib.get_close_matches(unknown[0], names, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {hint}accepted: {', '.join(names)}")
-        return tuple(name for name in names if name in canary)
 
     def _retreat(self, make: Make) -> None:
         """Into shadow: from here on nobody writes, then what was found comes back, and only then it is read anew."""
@@ -317,29 +304,13 @@ class Operation:
         }
 
     def _describe(self) -> None:
-        context, node = self.node.backend.context, self.node
-        self.ring.describe(
-            {
-                "run_id": self.run_id,
-                "name": node.name,
-                "version": metadata.version("slicepilot"),
-                "backend": node.kind,
-                "agent": self.policy.agent.name,
-                "bundle": self.policy.bundle,
-                "slice_set": dataclasses.asdict(self.slices),
-                "period_s": context.period_s.item(),
-                "budget_s": self.loop.config.budget_s,
-                "logical_cpus": context.logical_cpus.item(),
-                "uplink_mbps": context.uplink_mbps.item() if math.isfinite(context.uplink_mbps.item()) else None,
-                "threads": context.threads[:, 0].tolist(),
-                "pid": os.getpid(),
-                "started_ns": self.started_ns,
-                "scheduling": str(self.loop.report.scheduling),
-                "nice_scope": self.policy.nice_scope,
-                "hardware": node.hardware,
-                "guard": _finite(dataclasses.asdict(self._guard_config)),
-            }
-        )
+        own = {
+            "run_id": self.run_id,
+            "started_ns": self.started_ns,
+            "budget_s": self.loop.config.budget_s,
+            "scheduling": str(self.loop.report.scheduling),
+        }
+        self.ring.describe(own | description_of(self.node, self.policy, self._guard_config))
 
     def _guard(self, config: GuardConfig, policy: Policy) -> Guard:
         context, requests = self.node.backend.context, policy.agent.request_mcpu
@@ -353,10 +324,14 @@ class Operation:
         return np.where(alone, np.uint32(Reason.NOT_ACTING.bit), np.uint32(0))
 
 
-def _finite(value: Any) -> Any:
-    """The same for JSON, which has no infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def acting_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
+    """What a mode acts on, in the node's order; raises ConfigError."""
+    if mode is not Mode.CANARY:
+        return names if mode is Mode.LIVE else ()
+    if not canary:
+        raise ConfigError("canary = none; accepted: names of the slices to act on")
+    if unknown := [name for name in canary if name not in names]:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {hint}accepted: {', '.join(names)}")
+    return tuple(name for name in names if name in canary)

@@ -16,7 +16,7 @@ from .control_thread import ControlThread
 from .loop import LoopReport, Watcher
 from .modes import MODES, Mode
 from .node import Node
-from .operation import Operation
+from .operation import Operation, acting_slices
 from .publisher.handle import Publisher, PublisherOptions
 from .record.ring import TickRing
 from .run_config import RunConfig
@@ -47,10 +47,12 @@ def serve(
     """
     if (config.bundle is None) == (config.agent is None):
         raise ConfigError("bundle, agent: accepted: exactly one of them")
+    acting_slices(MODES[config.mode], config.canary, node.backend.slices.names)
     instance = config.instance or node.name
     folder, state = Path(config.run_root) / instance, Path(config.state_root) / instance
     with contextlib.ExitStack() as undo:
-        _make(folder)
+        _make("run_root", folder)
+        _make("state_root", state)
         undo.enter_context(Locks({f"controller {instance}": folder}))
         ring = TickRing(folder / "ticks", len(node.backend.slices))
         undo.callback(ring.close)
@@ -144,11 +146,11 @@ def _options(config: RunConfig, folder: Path, state: Path) -> PublisherOptions:
     return PublisherOptions(run=folder, state=state, **asdict(config.publish))
 
 
-def _make(folder: Path) -> None:
+def _make(root: str, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"run_root = {folder.parent}: {error.strerror}; accepted: a folder to write in") from error
+        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; accepted: a folder to write in") from error
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from .testbed import Testbed
 COUNTED = ("ticks", "missed_ticks", "late_ticks")
 SAMPLE_S = 5.0
 RESTORE_LIMIT_S = 10.0
-WARM_S = 20.0
+WARM_S = 30.0
 """A young process still takes memory for what it does for the first time; this is not what a leak looks like."""
 
 

@@ -39,6 +39,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     if as_json:
         print_json([asdict(check) for check in checks])
     else:
+        from rich.markup import escape
         from rich.table import Table
 
         table = Table(box=None, padding=(0, 1))
@@ -50,7 +51,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         console.print(table)
         for check in checks:
             if not check.ok:
-                console.print(f"[yellow]{check.name}[/yellow]: {check.hint}", highlight=False)
+                console.print(f"[yellow]{check.name}[/yellow]: {escape(check.hint)}", highlight=False)
     if not all(check.ok for check in checks if check.needed_for in {"everything", "simulate", "train"}):
         raise typer.Exit(1)
 

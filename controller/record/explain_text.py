@@ -75,6 +75,7 @@ def setting(value: float | str | None) -> str:
     """A knob's value: ``none`` without a limit."""
     if value is None or isinstance(value, str):
         return value or "none"
+    value += 0.0  # no minus before zero
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}" if abs(value) < 1e6 else f"{value:.0e}"
 
 

@@ -30,7 +30,7 @@ from slicepilot.testbed.rig import Controller, Rig
 from slicepilot.testbed.spec import TestbedSpec
 from slicepilot.testbed.testbed import Testbed, missing
 
-from .controlled import SLICES, constant, description, light, missed, order, slicepilot, told, wait_ticks, weights
+from .controlled import SLICES, constant, description, light, order, slicepilot, told, wait_ticks, weights
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spi"
@@ -169,7 +169,6 @@ def test_records_have_the_last_tick_when_everybody_is_asked_to_end(rig: Rig) -> 
             os.kill(pid, signal.SIGTERM)
         assert controller.process.wait(15.0) == 0
         ticks = reader.written
-    assert controller.notes_restarts == 0 if hasattr(controller, "notes_restarts") else True
     stretches = list(SegmentReader(rig.state_folder / "records").stretches())
     sequence = np.concatenate([stretch.records["sequence"] for stretch in stretches])
     assert sequence[-1] == ticks
@@ -183,12 +182,9 @@ def test_top_metrics_and_status_of_a_running_controller(rig: Rig) -> None:
     controller = rig.start("live", "--listen", "127.0.0.1:0", agent=AGENT)
     controller.wait_for(lambda: bool(events(controller, "start")), "its log")
     [start] = events(controller, "start")
-    assert start["scheduling"].startswith("SCHED_FIFO") or "SCHED_FIFO" in start["scheduling"]
     wait_ticks(controller, 150)
     page = {path: get(start["listen"], path) for path in ("/metrics", "/status.json", "/")}
-    assert 'slicepilot_decisions_total{mode="live"' in page["/metrics"].replace("outcome", "outcome") or (
-        "slicepilot_" in page["/metrics"]
-    )
+    assert metric(page["/metrics"], "slicepilot_decisions_total", 'mode="live"', 'outcome="ok"') > 100
     status = json.loads(page["/status.json"])
     assert status["mode"] == "live"
     assert [one["name"] for one in status["slices"]] == SLICES
@@ -201,6 +197,12 @@ def test_top_metrics_and_status_of_a_running_controller(rig: Rig) -> None:
     assert rig.stop() == 0
     assert "no controller runs there" in told(slicepilot("top", "--once", "--run-root", str(rig.folder / "run")), 2)
     assert not (rig.run_folder / "control.sock").exists()
+
+
+def metric(page: str, name: str, *labels: str) -> float:
+    """A sample of the exposition."""
+    [line] = [line for line in page.splitlines() if line.startswith(name) and all(label in line for label in labels)]
+    return float(line.rpartition(" ")[2])
 
 
 def get(address: str, path: str) -> str:
@@ -246,7 +248,9 @@ def test_each_process_has_what_it_needs_and_no_more(rig: Rig) -> None:
     assert int(supervisor["CapEff"], 16) & ~live == 0
     assert int(supervisor["CapBnd"], 16) & ~live == 0
     assert supervisor["NoNewPrivs"] == "1"
-    publisher = status_of(Path(f"/proc/{faults.publisher_pid(rig)}/status"))
+    path = Path(f"/proc/{faults.publisher_pid(rig)}/status")
+    controller.wait_for(lambda: "0" not in status_of(path)["Uid"].split(), "it has opened all that it needs")
+    publisher = status_of(path)
     assert set(publisher["Uid"].split()) == {"65534"}
     assert publisher.get("Groups", "") == ""
     assert {int(publisher[held], 16) for held in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb")} == {0}
@@ -268,7 +272,7 @@ def test_a_scenarios_own_period_holds_unless_another_is_given(rig: Rig) -> None:
             {
                 "name": "slow", "description": "a test", "slices": "testbed-five", "hardware": "testbed",
                 "duration_s": 1.0, "control_period_s": 0.05,
-                "loads": {name: [{"shape": "cbr", "rate_mbps": 2.0, "packet_bytes": 500}] for name in SLICES},
+                "loads": {name: [{"kind": "cbr", "rate_mbps": 2.0, "packet_bytes": 500}] for name in SLICES},
             }
         )
     )  # fmt: skip
@@ -277,7 +281,6 @@ def test_a_scenarios_own_period_holds_unless_another_is_given(rig: Rig) -> None:
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["period_s"] == pytest.approx(0.05)
     assert json.loads(ran.stdout)["loop"]["ticks"] == 20
-    assert missed is not None
 
 
 @pytest.mark.parametrize(
@@ -294,7 +297,7 @@ def test_a_scenarios_own_period_holds_unless_another_is_given(rig: Rig) -> None:
         ({"agent": AGENT}, ("--scenario", "testbed-contenton"), "did you mean testbed-contention"),
         ({"agent": AGENT}, ("--guard", "tesbed"), "did you mean testbed"),
         ({"agent": AGENT}, ("--period-ms", "1"), "period_ms = 1.0: Input should be greater than or equal to 2"),
-        ({"agent": AGENT}, ("--period-ms", "fast"), "'fast' is not a valid float"),
+        ({"agent": AGENT}, ("--period-ms", "fast"), "--period-ms = fast: Input should be a valid number"),
         ({"agent": AGENT}, ("--listen", "localhost"), "listen = 'localhost': accepted: off, or an address and port"),
         ({"agent": AGENT, "name": "spi-none"}, (), "spi-none"),
         ({"agent": AGENT, "run_root": "/proc/none"}, (), "run_root = /proc/none"),
@@ -308,7 +311,6 @@ def test_bad_input_is_one_line(
 ) -> None:
     del testbed
     path = tmp_path / "run.yaml"
-    path.write_text(
-        yaml.safe_dump({"name": NAME, "run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")} | settings)
-    )
+    places = {"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")}
+    path.write_text(yaml.safe_dump({"name": NAME} | places | settings))
     assert line in told(slicepilot("run", "-c", str(path), *options), 2)
