@@ -61,10 +61,15 @@ class BenchRun:
 
 @contextlib.contextmanager
 def bench_run(
-    policy: PolicyBundle, slices: SliceSet, node: BenchNode, period_ms: float, listen: str = "off"
+    policy: PolicyBundle,
+    slices: SliceSet,
+    node: BenchNode,
+    period_ms: float,
+    listen: str = "off",
+    cpu: int | None = None,
 ) -> Iterator[BenchRun]:
-    """A controller over a bench node, gone at the end; ``listen`` as in `PublisherOptions`."""
-    config = RunConfig(name="bench", mode="live", period_ms=period_ms)
+    """A controller over a bench node, gone at the end; ``listen`` and ``cpu`` as in `RunConfig`."""
+    config = RunConfig(name="bench", mode="live", period_ms=period_ms, cpu=cpu)
     with contextlib.ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="slicepilot-bench-")))
         folder.chmod(0o755)  # the publisher writes records as another user
@@ -77,7 +82,9 @@ def bench_run(
         undo.callback(ring.close)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(ours.close)
-        publisher = Publisher.start(PublisherOptions(folder, folder, listen=listen, log="off", estimate_s=0.0), theirs)
+        publisher = Publisher.start(
+            PublisherOptions(folder, folder, listen=listen, log="off", estimate_s=0.0, off_cpu=cpu), theirs
+        )
         undo.callback(publisher.stop)
         stop = StopRequest()
         described = Node("bench", "bench", backend, node.targets, QuotaConfig(period_us=QUOTA_PERIOD_US))

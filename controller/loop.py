@@ -23,7 +23,7 @@ from .guard import Guard, Verdict
 from .guard_config import GuardConfig
 from .live import LiveBackend
 from .modes import Level, Mode
-from .realtime import SchedulingClass, no_collections, on_time
+from .realtime import SchedulingClass, no_collections, on_time, pinned
 from .record import ring as record
 from .signals import StopRequest
 from .timing import DurationHistogram
@@ -40,6 +40,7 @@ class LoopConfig:
             a state that is gone.
         max_ticks: end after so many ticks; none runs until it is stopped.
         lock_memory: keep all pages in memory.
+        cpu: that the loop's thread runs on; none leaves that to the kernel.
         prime: rehearse measurement and decision (of an agent that can, `Primed`) just before each tick.
         check_s: how often to look for what is not measured any more, between two ticks.
         from_none: start without control; else from the knobs that are found.
@@ -49,6 +50,7 @@ class LoopConfig:
     budget_s: float = 0.002
     max_ticks: int | None = None
     lock_memory: bool = False
+    cpu: int | None = None
     prime: bool = True
     check_s: float = 1.0
     from_none: bool = True
@@ -199,7 +201,7 @@ class Loop:
         if config.prime:
             backend.before_ticks(self._rehearse)
         try:
-            with self.stop, no_collections(), on_time(config.lock_memory) as scheduling:
+            with self.stop, no_collections(), pinned(config.cpu), on_time(config.lock_memory) as scheduling:
                 self.report.scheduling = scheduling
                 self._ticks()
         finally:

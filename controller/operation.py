@@ -91,7 +91,9 @@ class Operation:
         self._begun = False
         pilot = Pilot(policy.agent, self._guard(self._guard_config, policy), Mode.SHADOW, self._left_alone(()))
         budget_s = 1e-3 * config.budget_ms
-        loop_config = LoopConfig(budget_s, lock_memory=config.lock_memory, check_s=CHORE_S, from_none=False, seed=seed)
+        loop_config = LoopConfig(
+            budget_s, lock_memory=config.lock_memory, cpu=config.cpu, check_s=CHORE_S, from_none=False, seed=seed
+        )
         self.loop = Loop(node.backend, pilot, loop_config, stop, ring, watch)
         for chore in (self._look_after, self._publish_delays, self._publish_notes):
             self.loop.chores.add(chore, CHORE_S)

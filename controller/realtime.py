@@ -57,6 +57,21 @@ def on_time(lock_memory: bool = False) -> Iterator[SchedulingClass]:
 
 
 @contextlib.contextmanager
+def pinned(cpu: int | None) -> Iterator[None]:
+    """Run the calling thread on one CPU; none leaves it where the kernel wants it. Raises OSError for one that is not
+    there."""
+    if cpu is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
 def no_collections() -> Iterator[None]:
     """No garbage collections meanwhile: what exists is kept out of later ones, too, for as long as this lasts."""
     enabled = gc.isenabled()

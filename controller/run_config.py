@@ -72,6 +72,7 @@ class RunConfig:
         watchdog, publish: see there.
         trust: public key (PEM) that a bundle must be signed with.
         lock_memory: keep all pages in memory.
+        cpu: that the loop's thread has, and the publisher keeps off; none leaves that to the kernel.
         run_root, state_root: folders under which NAME/ is made: sockets and shared memory; journal and records.
     """
 
@@ -92,6 +93,7 @@ class RunConfig:
     publish: PublishConfig = PublishConfig()
     trust: str | None = None
     lock_memory: bool = False
+    cpu: Annotated[int, Field(ge=0)] | None = None
     run_root: str = "/run/slicepilot"
     state_root: str = "/var/lib/slicepilot"
 

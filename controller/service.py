@@ -143,7 +143,7 @@ def _signs_of_life(operation: Operation) -> Iterator[None]:
 
 
 def _options(config: RunConfig, folder: Path, state: Path) -> PublisherOptions:
-    return PublisherOptions(run=folder, state=state, **asdict(config.publish))
+    return PublisherOptions(run=folder, state=state, off_cpu=config.cpu, **asdict(config.publish))
 
 
 def _make(root: str, folder: Path) -> None:

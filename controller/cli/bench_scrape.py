@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 PARTS = ("quiet", "scraped")
 # As many scrapers at once, all of them again and again; at the end it prints how many scrapes were answered in full.
 SCRAPER = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 
 port, count, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+cpus = os.sched_getaffinity(0)
+os.sched_setaffinity(0, cpus - {int(sys.argv[4])} or cpus)
 
 async def scrape():
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -55,7 +58,8 @@ def scrape(
 ) -> None:
     """The loop's p99 while nobody reads the metrics, and while many scrape them at once, in turns.
 
-    Needs root. Example: [bold]slicepilot bench scrape --concurrent 50 --turns 4[/bold]
+    Needs root. The loop has the last CPU (`cpu` of its configuration); publisher and scrapers keep off it.
+    Example: [bold]slicepilot bench scrape --concurrent 50 --turns 4[/bold]
     """
     from ...env.slices import SliceSet
     from ..bench_node import BenchNode
@@ -87,8 +91,9 @@ def _run(
     """The loop's time a tick, and scrapes that were answered."""
     from ..bench_run import bench_run
 
-    with bench_run(policy, slices, node, period_ms, listen="127.0.0.1:0") as run:
-        arguments = [str(run.publisher.http_port), str(concurrent), str(1e-3 * period_ms * ticks)]
+    cpu = max(os.sched_getaffinity(0))
+    with bench_run(policy, slices, node, period_ms, listen="127.0.0.1:0", cpu=cpu) as run:
+        arguments = [str(run.publisher.http_port), str(concurrent), str(1e-3 * period_ms * ticks), str(cpu)]
         scraper = None
         if concurrent:
             scraper = subprocess.Popen([sys.executable, "-c", SCRAPER, *arguments], stdout=subprocess.PIPE, text=True)

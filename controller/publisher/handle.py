@@ -34,6 +34,7 @@ class PublisherOptions:
         log: ``json``, ``pretty`` or ``off``.
         records_mb: disk space for decision records; 0 keeps none.
         estimate_s: time from one estimate of a shadow run to the next; 0 makes none.
+        off_cpu: the loop's own, which the process keeps off; none: it has all.
     """
 
     run: Path
@@ -45,6 +46,7 @@ class PublisherOptions:
     log: str = "json"
     records_mb: float = 256.0
     estimate_s: float = 30.0
+    off_cpu: int | None = None
 
 
 class Publisher:
@@ -141,6 +143,8 @@ class Publisher:
             command += ["--http-fd", str(fds[2])]
             for host in (socket.gethostname(), *options.hosts):
                 command += ["--host", host]
+        if options.off_cpu is not None:
+            command += ["--off-cpu", str(options.off_cpu)]
         if options.group is not None:
             command += ["--group", options.group]
         if os.geteuid() == 0:

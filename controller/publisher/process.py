@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare(given: argparse.Namespace, log: EventLogger) -> PublisherProcess | None:
     """Everything that needs privileges; then there are none. None if the controller has gone meanwhile."""
-    _step_back()
+    _step_back(given.off_cpu)
     http = None if given.http_fd is None else socket.socket(fileno=given.http_fd)
     sockets = Sockets(socket.socket(fileno=given.api_fd), socket.socket(fileno=given.control_fd), http)
     access = Access(os.getuid(), given.group)
@@ -164,13 +164,14 @@ def _described(reader: TickReader, link: socket.socket) -> dict[str, Any] | None
     return description
 
 
-def _step_back() -> None:
-    """Run when the loop does not, and on whatever CPU; be the first to go when memory runs out."""
+def _step_back(off_cpu: int | None) -> None:
+    """Run when the loop does not, and on whatever CPU but its own; be the first to go when memory runs out."""
     # Otherwise Arrow's allocator starts a thread when it is loaded, which would keep the privileges of that time.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    cpus = set(range(os.cpu_count() or 1))
+    os.sched_setaffinity(0, cpus - {off_cpu} or cpus)
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
 
 
@@ -181,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--api-fd", type=int, required=True, help="listening control socket")
     parser.add_argument("--http-fd", type=int, help="listening HTTP socket")
     parser.add_argument("--host", action="append", default=[], help="name the node is reached by over HTTP")
+    parser.add_argument("--off-cpu", type=int, help="CPU to keep off")
     parser.add_argument("--group", help="whose members may use the control socket")
     parser.add_argument("--user", help="to run as")
     parser.add_argument("--records", type=Path, required=True, help="folder of decision records")
