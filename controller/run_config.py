@@ -13,6 +13,7 @@ from .watchdog.foreign import ForeignConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
+DEFAULT_PERIOD_S = 0.01
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 
@@ -96,6 +97,17 @@ class RunConfig:
     cpu: Annotated[int, Field(ge=0)] | None = None
     run_root: str = "/run/slicepilot"
     state_root: str = "/var/lib/slicepilot"
+
+    @property
+    def period_s(self) -> float:
+        """Of control; raises ConfigError for a scenario that cannot be read."""
+        if self.period_ms is not None:
+            return 1e-3 * self.period_ms
+        if self.scenario is None:
+            return DEFAULT_PERIOD_S
+        from ..env.simulator.scenario import Scenario
+
+        return Scenario.from_yaml(self.scenario).control_period_s
 
     @classmethod
     def from_yaml(cls, name_or_path: str) -> RunConfig:

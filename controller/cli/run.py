@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..run_config import RunConfig
 
 REFRESH_TICKS = 50
-PERIOD_S = 0.01
 
 
 def run(
@@ -95,15 +94,7 @@ def _open(settings: RunConfig) -> Node:
     """The backends by name; there will be more."""
     from ...testbed.backend import open_node
 
-    return open_node(settings.name, _period_s(settings), settings.scenario)
-
-
-def _period_s(settings: RunConfig) -> float:
-    from ...env.simulator.scenario import Scenario
-
-    if settings.period_ms is not None:
-        return 1e-3 * settings.period_ms
-    return PERIOD_S if settings.scenario is None else Scenario.from_yaml(settings.scenario).control_period_s
+    return open_node(settings.name, settings.period_s, settings.scenario)
 
 
 def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None:

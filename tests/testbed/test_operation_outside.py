@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from slicepilot.controller.privileges import CAPABILITIES, LIVE
 from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.controller.run_config import RunConfig
+from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.testbed import faults
 from slicepilot.testbed.removal import take_down
 from slicepilot.testbed.rig import Controller, Rig
@@ -264,23 +266,12 @@ def status_of(path: Path) -> dict[str, str]:
 # -- the command line ----------------------------------------------------------------------------------------------
 
 
-def test_a_scenarios_own_period_holds_unless_another_is_given(rig: Rig) -> None:
-    rig.stop_load()
-    path = rig.folder / "slow.yaml"
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "name": "slow", "description": "a test", "slices": "testbed-five", "hardware": "testbed",
-                "duration_s": 1.0, "control_period_s": 0.05,
-                "loads": {name: [{"kind": "cbr", "rate_mbps": 2.0, "packet_bytes": 500}] for name in SLICES},
-            }
-        )
-    )  # fmt: skip
-    common = ("run", "--name", NAME, "--agent", AGENT, "--scenario", str(path), "--json")
-    ran = slicepilot(*common)
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["period_s"] == pytest.approx(0.05)
-    assert json.loads(ran.stdout)["loop"]["ticks"] == 20
+def test_a_scenarios_own_period_holds_unless_another_is_given() -> None:
+    config, scenario = RunConfig.from_yaml("default"), "testbed-bursts"
+    own_s = Scenario.from_yaml(scenario).control_period_s
+    assert config.period_s == pytest.approx(0.01) != own_s
+    assert config.override(scenario=scenario).period_s == own_s
+    assert config.override(scenario=scenario, period_ms=20).period_s == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize(
