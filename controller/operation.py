@@ -166,8 +166,9 @@ class Operation:
         else:
             raise ConfigError(f"command = {order.command!r}; accepted: mode, reload, pause, resume, safe")
         self.loop.changes.make(self._publish_notes)
-        pilot = self.loop.pilot
-        return {"mode": pilot.mode.label, "slices": list(self._acting), "paused": pilot.guard.paused}
+        pilot, guard = self.loop.pilot, self.loop.pilot.guard
+        answer = {"mode": pilot.mode.label, "slices": list(self._acting)}
+        return answer | {"paused": guard.paused, "ordered_safe": guard.ordered_safe, "agent": self.policy.agent.name}
 
     def _resume(self) -> None:
         self.loop.pilot.guard.resume()
@@ -276,9 +277,12 @@ class Operation:
     # -- what the loop does between ticks ------------------------------------------------------------------------
 
     def _look_after(self) -> None:
-        """The supervisor lives, and the knobs are as they were left."""
+        """The supervisor lives, and the knobs are as they were left; those that are somebody else's now are marked."""
         if self._takeover is not None:
             self._takeover.look_after()
+        alone = self._left_alone(self._acting)
+        if not np.array_equal(alone, self.loop.pilot.not_acting):
+            self.loop.pilot = dataclasses.replace(self.loop.pilot, not_acting=alone)
 
     def _publish_delays(self) -> None:
         self.ring.delays(self.node.backend.delay_counts())
@@ -321,9 +325,15 @@ class Operation:
         return guard
 
     def _left_alone(self, acting: tuple[str, ...]) -> npt.NDArray[np.uint32]:
-        """Reason bits of slices that a mode does not act on; in shadow none is acted on, which the mode says."""
-        alone = [bool(acting) and name not in acting for name in self.slices.names]
-        return np.where(alone, np.uint32(Reason.NOT_ACTING.bit), np.uint32(0))
+        """Reason bits of slices that a mode does not act on (in shadow: all, as the mode says), and of those of which
+        somebody else has set a knob."""
+        foreign = set() if self._takeover is None else self._takeover.yielded
+        bits = [
+            Reason.NOT_ACTING.bit * (bool(acting) and name not in acting)
+            | Reason.FOREIGN_CHANGE.bit * (name in foreign)
+            for name in self.slices.names
+        ]
+        return np.asarray(bits, np.uint32)
 
 
 def acting_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:

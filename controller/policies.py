@@ -39,9 +39,14 @@ class Policy:
     nice_scope: NiceScope = "group"
 
     def require_promoted(self, force: bool) -> None:
-        """Raise ConfigError for one that may not act, unless it is forced."""
-        if self.refusal and not force:
-            raise ConfigError(self.refusal)
+        """Raise ConfigError for one that may not act, unless it is forced; a promotion since it was loaded counts."""
+        if not self.refusal or force:
+            return
+        assert self.bundle is not None
+        folder = Path(self.bundle["path"])
+        promotion.check(folder)
+        if bundle_digest(folder) != self.bundle["digest"]:
+            raise ConfigError(f"bundle {str(folder)!r}: was changed since it was loaded; accepted: reload it first")
 
 
 def load_bundle(folder: str | Path, trust: str | None = None) -> Policy:

@@ -90,6 +90,12 @@ class Takeover:
     def resume(self) -> None:
         """Then in the kernel, between ticks; raises ActuatorError."""
         self._foreign.resume()
+        self._noticed = []
+
+    @property
+    def yielded(self) -> set[str]:
+        """Slices of which a knob is somebody else's."""
+        return {name for name, _ in self.actuator.yielded}
 
     def foreign(self) -> list[dict[str, Any]]:
         """The latest knobs that somebody else has set, for the ring's notes."""

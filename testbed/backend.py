@@ -165,10 +165,12 @@ def open_backend(
     config: str = "default",
     record_packets: bool = False,
     read_only: bool = False,
+    name: str | None = None,
 ) -> TestbedBackend:
     """A scenario on the testbed that is up, or else on one of its own that goes down with it.
 
-    With ``read_only`` its knobs are not written until it gets another actuator.
+    With ``read_only`` its knobs are not written until it gets another actuator; ``name`` is the testbed's, none that of
+    the configuration.
 
     Raises:
         ConfigError: unknown names, or a machine that cannot run a testbed.
@@ -180,6 +182,7 @@ def open_backend(
         uplink_mbps=node.uplink_mbps,
         edge_workers=round(node.edge_threads),
         edge_request_mcpu=node.edge_request_mcpu,
+        name=name,
     )
     reclaim(spec.name)
     owned = spec.name not in running()
@@ -222,7 +225,7 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
         backend: LiveBackend = attach_backend(name, control_period_s)
         testbed = Testbed.attach(name)
     else:
-        backend = played = open_backend(scenario, control_period_s, read_only=True)
+        backend = played = open_backend(scenario, control_period_s, read_only=True, name=name)
         testbed = played.testbed
     return Node(testbed.spec.name, "testbed", backend, targets_of(testbed), quota_of(testbed))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NETNS_FOLDER = Path("/run/netns")
-STATE_FOLDER = Path("/run/slicepilot")
+STATE_FOLDER = Path("/run/slicepilot-testbed")
 GTPU_PORT, PFCP_PORT = 2152, 8805
 SINK_ADDRESS = "10.103.0.2"
 UPLINK_ADDRESS = "10.103.0.1"

@@ -5,6 +5,7 @@ Modules of commands import what they need inside their functions: `slicepilot --
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -34,9 +35,12 @@ app = typer.Typer(
 
 
 def main() -> NoReturn:
-    """Entry point: exit code 0 when the command did what it says, 2 for bad input, 1 for a failure, 130 for Ctrl-C."""
+    """Entry point: exit code 0 when the command did what it says, 2 for bad input, 1 for a failure, 130 for Ctrl-C, 143
+    for SIGTERM."""
     from . import commands
 
+    # Whoever is asked to end puts away what it has made: testbeds, loads, knobs.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     commands.register(app)
     try:
         code = app(standalone_mode=False)

@@ -99,8 +99,9 @@ def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_js
         print_json(answer)
     else:
         acting = ", ".join(answer.get("slices", [])) or "no slice"
-        paused = "; paused" if answer.get("paused") else ""
-        console.print(f"mode {answer.get('mode')}, acting on {acting}{paused}", markup=False, highlight=False)
+        told = [f"mode {answer.get('mode')}, acting on {acting}, by {answer.get('agent')}"]
+        told += ["paused"] * bool(answer.get("paused")) + ["safe setting ordered"] * bool(answer.get("ordered_safe"))
+        console.print("; ".join(told), markup=False, highlight=False)
 
 
 def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict[str, Any]:
