@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-Change = Callable[[], None]
+Change = Callable[[], object]
 
 
 class LoopEndedError(RuntimeError):

@@ -119,7 +119,7 @@ class SoakRun:
         self._rig, self._settings, self._advance = Rig(testbed, folder), settings, advance
         self._slices = testbed.slices.names
         self._born: dict[int, float] = {}
-        self._counted = (0, dict.fromkeys(COUNTED, 0))
+        self._counted: tuple[int, dict[str, int]] = (0, {})
         self.result = Soak()
 
     def run(self, seconds: float, fault_every_s: float) -> Soak:
@@ -291,6 +291,6 @@ class SoakRun:
         pid, before = self._counted
         totals = {name: int(controller.notes()["totals"][name]) for name in COUNTED}
         for name, total in totals.items():
-            new = total - (before[name] if pid == controller.pid else 0)
+            new = total - (before.get(name, 0) if pid == controller.pid else 0)
             setattr(self.result, name, getattr(self.result, name) + new)
         self._counted = controller.pid, totals

@@ -85,7 +85,7 @@ def test_the_loop_drives_it_and_leaves_no_trace(backend: TestbedBackend) -> None
     assert report.ticks == 20
     assert report.failed_applies == 0
     assert shares.read_text() != before
-    backend._actuator.restore()
+    backend._actuator.close()
     assert shares.read_text() == before
 
 

@@ -96,9 +96,9 @@ def fails_later(folder: Path) -> str:
         ],
         {
             "pick": pick,
-            "little": np.float32([0.1]),
+            "little": np.asarray([0.1], np.float32),
             "zero": np.zeros(1, np.float32),
-            "actions": np.float32([0.9, -0.5, 1]),
+            "actions": np.asarray([0.9, -0.5, 1], np.float32),
         },
     )
 
@@ -116,7 +116,7 @@ def flipping(folder: Path) -> str:
             helper.make_node("Tanh", ["pushed"], ["side"]),
             helper.make_node("Mul", ["side", "most"], [OUTPUT_NAME]),
         ],
-        {"pick": pick, "little": np.float32([0.5]), "most": np.float32([0.85])},
+        {"pick": pick, "little": np.asarray([0.5], np.float32), "most": np.asarray([0.85], np.float32)},
     )
 
 

@@ -342,14 +342,13 @@ class Freezes:
 
     def __init__(self, source: TelemetrySource, after: int) -> None:
         self._source, self._left = source, after
-        self._last: Telemetry | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
+        self._last = source.measure().copy()
+        self.rehearse, self.check = source.rehearse, source.check
+        self.delay_counts, self.close = source.delay_counts, source.close
 
     def measure(self) -> Telemetry:
         self._left -= 1
-        if self._left > 0 or self._last is None:
+        if self._left > 0:
             self._last = self._source.measure().copy()
         return self._last
 
