@@ -167,8 +167,8 @@ class Operation:
             raise ConfigError(f"command = {order.command!r}; accepted: mode, reload, pause, resume, safe")
         self.loop.changes.make(self._publish_notes)
         pilot, guard = self.loop.pilot, self.loop.pilot.guard
-        answer = {"mode": pilot.mode.label, "slices": list(self._acting)}
-        return answer | {"paused": guard.paused, "ordered_safe": guard.ordered_safe, "agent": self.policy.agent.name}
+        orders = {"paused": guard.paused, "ordered_safe": guard.ordered_safe}
+        return {"mode": pilot.mode.label, "slices": list(self._acting)} | orders
 
     def _resume(self) -> None:
         self.loop.pilot.guard.resume()

@@ -99,7 +99,7 @@ def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_js
         print_json(answer)
     else:
         acting = ", ".join(answer.get("slices", [])) or "no slice"
-        told = [f"mode {answer.get('mode')}, acting on {acting}, by {answer.get('agent')}"]
+        told = [f"mode {answer.get('mode')}, acting on {acting}"]
         told += ["paused"] * bool(answer.get("paused")) + ["safe setting ordered"] * bool(answer.get("ordered_safe"))
         console.print("; ".join(told), markup=False, highlight=False)
 
