@@ -228,8 +228,10 @@ class Loop:
         pilot.agent.reset(backend.slices, backend.context, seed)
 
     def _rehearse(self) -> None:
-        """Go through what the tick will do, as far as it can be done without effect."""
+        """Go through what the tick will do, as far as it can be done without effect; in shadow nothing waits for it."""
         pilot, telemetry, held = self.pilot, self._rehearsed, self.held
+        if pilot.mode is Mode.SHADOW:
+            return
         assert self._view is not None
         self.backend.rehearse()
         self._view.rehearse(telemetry)
