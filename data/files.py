@@ -1,0 +1,57 @@
+"""Files that are whole whatever happens: written beside their place, flushed to disk, renamed.
+
+Nothing beside the standard library: the supervisor, which must stay tiny, writes with these too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+READABLE, PRIVATE = 0o644, 0o600
+LEFTOVERS = ".*.[0-9]*"  # glob of what a writer that was killed leaves behind
+
+
+def write_synced(path: Path, data: bytes, mode: int = READABLE) -> None:
+    """Write a new file and wait until it is on disk; raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes, mode: int = READABLE) -> None:
+    """Replace a file's contents in one step: readers see the old ones or the new ones, never half of either.
+
+    Raises:
+        OSError: it cannot be written; the old file is untouched and nothing else is left behind.
+    """
+    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write_synced(staging, data, mode)
+        staging.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            staging.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there, and wait until that is on disk; raises OSError."""
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the folder's entries are on disk; raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

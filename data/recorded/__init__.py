@@ -1,0 +1,35 @@
+"""Episodes recorded on real UPFs that are shipped; README.md says how each was made."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import resources
+from pathlib import Path
+
+from ...configs import ConfigError
+
+
+def names() -> list[str]:
+    """What there is, sorted."""
+    found = resources.files(__name__).iterdir()
+    return sorted(file.name.removesuffix(".parquet") for file in found if file.name.endswith(".parquet"))
+
+
+def find(name_or_path: str) -> Path:
+    """A recorded dataset by name, or the path that it is; raises ConfigError for a name that there is not."""
+    given = Path(name_or_path)
+    return given if given.suffix or given.parent != Path() or given.exists() else path(name_or_path)
+
+
+def path(name: str) -> Path:
+    """File of a recorded dataset by name, for `slicepilot.data.episode_files.read_episodes`.
+
+    Raises:
+        ConfigError: there is none of this name; says which there are.
+    """
+    if name not in (there := names()):
+        near = difflib.get_close_matches(name, there, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"dataset = {name!r}: {hint}accepted: {', '.join(there) or 'none'}, or a file")
+    with resources.as_file(resources.files(__name__).joinpath(f"{name}.parquet")) as found:
+        return found
