@@ -1,20 +1,19 @@
-"""An evaluation as one HTML file to read: self-contained, in light and dark, on a phone and on paper."""
+"""An evaluation as one HTML file to read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from importlib import resources
-from string import Template
 
 import numpy as np
 
 from . import report_plots as plots
 from .evaluation import AgentResult, ScenarioResult, Verdict
+from .html_page import bullets, page, picture, table
+from .intervals import Interval
 from .report_text import count, figures_shown, headline, lost, ratio, sentences, short_list, some_of
 from .results import Evaluation
 from .scores import EDGE_WORK
-from .statistics import Interval
 
 MAX_ROWS = 12
 METRICS = (
@@ -50,42 +49,17 @@ def render(evaluation: Evaluation) -> str:
     subjects = _subjects(results)
     title = f"slicepilot evaluation: {', '.join(subjects)}" if subjects else "slicepilot evaluation"
     seeds = sorted({r.seeds for r in results})
-    template = Template(
-        resources.files("slicepilot.training").joinpath("report_template.html").read_text(encoding="utf-8")
-    )
-    return template.substitute(
-        title=escape(title),
-        meta=escape(
-            f"{count(len(results), 'scenario')}, {'/'.join(map(str, seeds))} seeds each, the same for every agent. "
-            f"{evaluation.provenance.created}"
-        ),
-        nav="".join(f'<a href="#{escape(anchor)}">{escape(name)}</a>' for anchor, name, _ in sections),
-        body="\n".join(
-            f'<section id="{escape(anchor)}"><h2>{escape(name)}</h2>\n{content}</section>'
-            for anchor, name, content in sections
-        ),
-        footer=escape(f"slicepilot {evaluation.provenance.versions.get('slicepilot', '')}"),
+    return page(
+        title,
+        f"{count(len(results), 'scenario')}, {'/'.join(map(str, seeds))} seeds each, the same for every agent. "
+        f"{evaluation.provenance.created}",
+        sections,
+        f"slicepilot {evaluation.provenance.versions.get('slicepilot', '')}",
     )
 
 
 def _subjects(results: Iterable[ScenarioResult]) -> list[str]:
     return list(dict.fromkeys(name for r in results for name in r.subjects))
-
-
-def _table(head: Iterable[str], rows: Iterable[str], words: Iterable[str] = ()) -> str:
-    """A table that scrolls on its own; columns named in ``words`` hold text, the others figures."""
-    left = set(words)
-    cells = "".join(f'<th scope="col"{" class=words" if name in left else ""}>{escape(name)}</th>' for name in head)
-    table = f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f'<div class="scroll" tabindex="0">{table}</div>'
-
-
-def _figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""
-
-
-def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
 
 
 # -- the verdict ---------------------------------------------------------------------------------------------------
@@ -157,7 +131,7 @@ def _verdict_table(verdicts: dict[str, Verdict]) -> str:
         "Gap to the oracle",
         "Dominated by",
     )
-    return _table(head, rows, words=("Best fixed setting in hindsight", "Dominated by"))
+    return table(head, rows, words=("Best fixed setting in hindsight", "Dominated by"))
 
 
 def _ratio_cell(found: Interval | None) -> str:
@@ -183,7 +157,7 @@ def _overall(evaluation: Evaluation, subjects: list[str]) -> str:
         "Interquartile mean over all scenarios and seeds, resampled inside each scenario (Agarwal et al., 2021). "
         "The return is the mean reward per control period."
     )
-    return f'<h3>Over all scenarios</h3><div class="panels">{_figure(svg, caption)}</div>'
+    return f'<h3>Over all scenarios</h3><div class="panels">{picture(svg, caption)}</div>'
 
 
 # -- one scenario --------------------------------------------------------------------------------------------------
@@ -191,7 +165,7 @@ def _overall(evaluation: Evaluation, subjects: list[str]) -> str:
 
 def _scenario(result: ScenarioResult) -> str:
     parts = [f"<p>{escape(result.description)}</p>", f'<p class="note">{escape(_facts(result))}</p>']
-    parts += [_list(map(escape, sentences(result, name))) for name in result.subjects]
+    parts += [bullets(map(escape, sentences(result, name))) for name in result.subjects]
     short = short_list(result)
     parts.append(_agents_table(result, short))
     if len(short) < len(result.agents):
@@ -199,33 +173,33 @@ def _scenario(result: ScenarioResult) -> str:
         parts.append(f"<details><summary>All {len(result.agents)} settings and agents</summary>{full}</details>")
     parts.append('<div class="panels">')
     parts.append(
-        _figure(
+        picture(
             plots.pareto(result),
             "Means over seeds. Numbers are the experiments of Andrade and Wickboldt (2025); hollow: fewer slices "
             "active. The dashed line joins the fixed settings that no other fixed one beats.",
         )
     )
     parts.append(
-        _figure(
+        picture(
             plots.delay_ecdf(result),
             "From N3 ingress to N6, all seeds. Further left is faster; right of the bound the promise is broken.",
         )
     )
     parts.append(
-        _figure(
+        picture(
             plots.bars(result, "sla_violation_s", "Promises broken", "weighted seconds per run (less is better)"),
             f"Mean with {100 * result.level:.0f}% interval; the featured agents and those that break promises least.",
         )
     )
     parts.append(
-        _figure(
+        picture(
             plots.bars(result, "cpu_held_core_s", "CPU held by limits", "core-seconds per run"),
             "What the limits keep from other work on the node; a slice without a limit holds all that its UPF can use.",
         )
     )
     if result.has_edge:
         parts.append(
-            _figure(
+            picture(
                 plots.bars(result, EDGE_WORK, "The edge application's work", "blocks per run (more is better)"),
                 "What other work on the node got done with the CPU time that the slices left.",
             )
@@ -233,7 +207,7 @@ def _scenario(result: ScenarioResult) -> str:
     parts.append("</div><h3>Over time</h3>")
     parts.append('<div class="panels">')
     parts += [
-        _figure(plots.over_time(result, name), f"{name} on the first seed; knob rows appear where it moves them.")
+        picture(plots.over_time(result, name), f"{name} on the first seed; knob rows appear where it moves them.")
         for name in result.featured
     ]
     parts.append("</div>")
@@ -267,7 +241,7 @@ def _agents_table(result: ScenarioResult, agents: Iterable[AgentResult]) -> str:
             f'<tr class="{"own" if agent.name in result.subjects else ""}"><th scope="row">{escape(agent.name)}'
             f"{f'<span class=tag>{tag}</span>' if tag else ''}</th>{cells}</tr>"
         )
-    return _table(("Agent", *(title for _, title in metrics)), rows)
+    return table(("Agent", *(title for _, title in metrics)), rows)
 
 
 def _metric_cell(result: ScenarioResult, agent: AgentResult, key: str) -> str:
@@ -302,7 +276,7 @@ def _where_it_loses(results: Iterable[ScenarioResult]) -> str:
     if not items:
         return "<p>No agent was put to judgement, or none of its comparisons was lost.</p>"
     note = "Of the settings that are not dominated, the one furthest from it is named for each kind of loss."
-    return f'<p class="note">{note}</p>{_list(items)}'
+    return f'<p class="note">{note}</p>{bullets(items)}'
 
 
 def _fit(evaluation: Evaluation) -> str:
@@ -321,7 +295,7 @@ def _fit(evaluation: Evaluation) -> str:
             rows = [
                 f'<tr><th scope="row">{escape(k.replace("_", " "))}</th><td>{v:g}</td></tr>' for k, v in fit.items()
             ]
-            parts.append(f"<h3>{escape(hardware)}</h3>{_table(('Error of the fit', 'Value'), rows)}")
+            parts.append(f"<h3>{escape(hardware)}</h3>{table(('Error of the fit', 'Value'), rows)}")
         else:
             parts.append(f"<p><b>{escape(hardware)}</b>: not fitted to measurements; orders of size only.</p>")
     return "\n".join(parts)

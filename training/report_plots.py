@@ -1,132 +1,28 @@
-"""The report's pictures: Matplotlib figures as inline SVG whose colours are CSS variables, so they follow the page.
-
-Every panel is drawn at the size at which it is read on a phone; the page lays panels out side by side where there is
-room. What tells things apart is never colour alone: markers, dashes and labels say it too.
-"""
+"""The panels of an evaluation's report, see `slicepilot.training.pictures`."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from html import escape
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
 
 from .evaluation import AgentResult, ScenarioResult
+from .intervals import Interval
+from .pictures import DASHES, PAGE, canvas, log_axis, to_html, width_in
 from .report_text import short_list
 from .rollouts import KNOBS_KEPT, SERIES
 from .scores import ECDF_LEVELS
-from .statistics import Interval
 
-WIDTH_IN = 5.3
 TRACE_POINTS = 200
 MANY_SLICES = 7
 LEGEND_COLUMNS = 4
 CLUSTERS = 45
 
-# Stand-ins that the SVG is drawn with; `_to_html` swaps each for its CSS variable.
-INK, MUTED, GRID, FAINT = "#010101", "#020202", "#030303", "#040404"
-SERIES_COLOURS = tuple(f"#0505{n:02x}" for n in range(1, 8))
-_VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", FAINT: "--faint"} | {
-    colour: f"--s{n}" for n, colour in enumerate(SERIES_COLOURS, 1)
-}
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
+INK, MUTED, FAINT, SERIES_COLOURS = PAGE.ink, PAGE.muted, PAGE.faint, PAGE.series
 MARKERS = {"learned": "*", "oracle": "D", "adaptive": "^", "fixed": "o", "reference": "o"}
-
-_LONG = re.compile(r"(?<=\d)(\.\d)\d+")
-_STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",
-    "font.size": 9.5,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 10,
-    "axes.titlecolor": INK,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "text.color": INK,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "lines.linewidth": 1.4,
-    "path.simplify_threshold": 0.6,
-}
-
-
-@contextmanager
-def _figure(
-    height_in: float, left_in: float, bottom_in: float = 0.5, ratios: Sequence[float] = (1.0,)
-) -> Iterator[tuple[Figure, Any]]:
-    """A figure of stacked axes with fixed margins: automatic layouts draw everything several times."""
-    with mpl.rc_context(cast(Any, _STYLE)):
-        figure = Figure(figsize=(WIDTH_IN, height_in))
-        axes = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
-        figure.subplots_adjust(
-            left=left_in / WIDTH_IN,
-            right=1 - 0.12 / WIDTH_IN,
-            bottom=bottom_in / height_in,
-            top=1 - 0.3 / height_in,
-            hspace=0.18,
-        )
-        yield figure, axes
-
-
-def _width_in(labels: Sequence[str]) -> float:
-    """Room for tick labels, as estimated from their length."""
-    return 0.2 + 0.075 * max(map(len, labels))
-
-
-def _to_html(figure: Figure, label: str) -> str:
-    """Inline SVG: no declarations, no metadata, short numbers, the page's fonts and colours."""
-    figure.patch.set_alpha(0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0)
-    out = io.StringIO()
-    # Labels differ, so the ids of shared shapes do as well, and the same figure is the same text every time.
-    with mpl.rc_context({"svg.hashsalt": label, "svg.fonttype": "none"}):
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    svg = out.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"(font: [^;\"]*?px)[^;\"]*", r"\1 var(--sans)", svg)
-    svg = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda found: _LONG.sub(r"\1", found.group()), svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
-    svg = re.sub(
-        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>',
-        rf'<svg viewBox="\1" role="img" aria-label="{escape(label)}">',
-        svg,
-        count=1,
-    )
-    return re.sub(r"\n\s*", "\n", svg)
-
-
-def _plain(value: float, _: int) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1 or value == 0 else f"{value:g}"
-
-
-def _log(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(_plain))
-    axis.set_minor_locator(NullLocator())
 
 
 def _slice_colours(result: ScenarioResult) -> list[str]:
@@ -163,7 +59,7 @@ def pareto(result: ScenarioResult) -> str:
         x, y = at[agent.name] / cell
         clusters.setdefault((round(x), round(y)), []).append(agent)
     styles = agent_styles(result)
-    with _figure(4.4, 0.6) as (figure, (axes,)):
+    with canvas(4.4, 0.6) as (figure, (axes,)):
         marks = []
         for agents in clusters.values():
             for agent in agents:
@@ -185,7 +81,7 @@ def pareto(result: ScenarioResult) -> str:
         axes.set_ylabel("others' loss, % (less is better)")
         axes.margins(0.2, 0.1)
         _place_labels(figure, axes, marks)
-        return _to_html(figure, f"{result.scenario}: priority slice's loss against the others' loss for every agent")
+        return to_html(figure, f"{result.scenario}: priority slice's loss against the others' loss for every agent")
 
 
 def _place_labels(figure: Figure, axes: Axes, marks: Sequence[tuple[tuple[float, float], str, bool]]) -> None:
@@ -250,7 +146,7 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def delay_ecdf(result: ScenarioResult) -> str:
     """Distribution of the priority slice's delay by the volume carried, for the featured agents, with its bound."""
-    with _figure(4.4, 0.55) as (figure, (axes,)):
+    with canvas(4.4, 0.55) as (figure, (axes,)):
         for name, (colour, dash) in agent_styles(result).items():
             delays_ms = np.maximum(result.agent(name).ecdf_us * 1e-3, 1e-3)
             axes.plot(delays_ms, 100 * ECDF_LEVELS, color=colour, ls=dash, label=_short(name))
@@ -266,12 +162,12 @@ def delay_ecdf(result: ScenarioResult) -> str:
             ha="right",
         )
         axes.set_xscale("log")
-        _log(axes.xaxis)
+        log_axis(axes.xaxis)
         axes.set_title("Priority slice's delay")
         axes.set_xlabel("p99 delay of a control period, ms")
         axes.set_ylabel("% of the volume at or below")
         axes.legend(loc="best", fontsize=8)
-        return _to_html(figure, f"{result.scenario}: cumulative distribution of the priority slice's delay")
+        return to_html(figure, f"{result.scenario}: cumulative distribution of the priority slice's delay")
 
 
 def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
@@ -280,7 +176,7 @@ def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
     summaries = [result.summary(name, key) for name in names]
     styles = agent_styles(result)
     shown = [_short(name) for name in names]
-    with _figure(0.9 + 0.27 * len(names), _width_in(shown)) as (figure, (axes,)):
+    with canvas(0.9 + 0.27 * len(names), width_in(shown)) as (figure, (axes,)):
         at = np.arange(len(names))[::-1]
         values = np.asarray([s.value for s in summaries])
         spread = np.asarray([[s.value - s.low for s in summaries], [s.high - s.value for s in summaries]])
@@ -300,7 +196,7 @@ def bars(result: ScenarioResult, key: str, title: str, unit: str) -> str:
         axes.tick_params(axis="y", length=0)
         axes.set_title(title)
         axes.set_xlabel(unit)
-        return _to_html(figure, f"{result.scenario}: {title.lower()}")
+        return to_html(figure, f"{result.scenario}: {title.lower()}")
 
 
 def over_time(result: ScenarioResult, name: str) -> str:
@@ -314,7 +210,7 @@ def over_time(result: ScenarioResult, name: str) -> str:
     colours = _slice_colours(result)
     legend_rows = -(-len(colours) // LEGEND_COLUMNS) if len(colours) <= MANY_SLICES else 1
     bottom_in, ratios = 0.55 + 0.19 * legend_rows, [1.3, 1.3, *[1.0] * len(moved)]
-    with _figure(0.3 + bottom_in + 1.0 * sum(ratios), 0.75, bottom_in, ratios) as (figure, axes):
+    with canvas(0.3 + bottom_in + 1.0 * sum(ratios), 0.75, bottom_in, ratios) as (figure, axes):
         order = [s for s in range(len(colours)) if s != result.priority_index] + [result.priority_index]
         for axis, row in zip(axes, rows, strict=True):
             values = _finite(trace[SERIES.index(row)], row)
@@ -335,7 +231,7 @@ def over_time(result: ScenarioResult, name: str) -> str:
             labels = [f"{labels[0]} (priority); the other {len(colours) - 1} in grey"]
         figure.legend(handles, labels, loc="lower center", ncols=LEGEND_COLUMNS, fontsize=8, handlelength=2.2)
         axes[-1].set_xlabel("time, s")
-        return _to_html(figure, f"{result.scenario}: throughput, delay and knobs over time under {name}")
+        return to_html(figure, f"{result.scenario}: throughput, delay and knobs over time under {name}")
 
 
 def _thinned(trace: np.ndarray[Any, Any], period_s: float) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -374,7 +270,7 @@ def _label_row(axes: Axes, row: str) -> None:
     axes.tick_params(labelsize=8)
     if row == "delay_p99_us":
         axes.set_yscale("log")
-        _log(axes.yaxis)
+        log_axis(axes.yaxis)
     elif row == "nice":
         axes.invert_yaxis()
     else:
@@ -385,7 +281,7 @@ def overall(names: Sequence[str], summaries: Sequence[Interval], subjects: Seque
     """Return over all scenarios as points with intervals, the best at the top."""
     order = sorted(range(len(names)), key=lambda i: -summaries[i].value)
     shown = [_short(names[i]) for i in order]
-    with _figure(0.9 + 0.24 * len(names), _width_in(shown)) as (figure, (axes,)):
+    with canvas(0.9 + 0.24 * len(names), width_in(shown)) as (figure, (axes,)):
         for row, i in enumerate(order):
             summary, mine = summaries[i], names[i] in subjects
             colour = SERIES_COLOURS[0] if mine else MUTED
@@ -396,4 +292,4 @@ def overall(names: Sequence[str], summaries: Sequence[Interval], subjects: Seque
         axes.tick_params(axis="y", length=0)
         axes.set_title("Return over all scenarios")
         axes.set_xlabel("return (more is better)")
-        return _to_html(figure, "Return of every agent over all scenarios")
+        return to_html(figure, "Return of every agent over all scenarios")

@@ -1,154 +1,224 @@
-"""Interval estimates over seeds: interquartile mean, stratified and paired bootstrap.
+"""The noisy-neighbour suite: how much the delays of groups differ from a baseline's, and how sure that is.
 
-R. Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021 (and its
-library, rliable): report the interquartile mean with a percentile bootstrap interval, and resample runs inside each
-task, never across tasks. Where agents ran on the same seeds, differences are resampled by seed, so that what the seeds
-have in common cancels.
+The figures of R. Moreira et al., "Noisy Neighbor Influence in the Data Plane of Beyond 5G Networks": quantiles and
+spread of every group; against the baseline permutation tests of median and p95, Mann-Whitney's U and Cliff's delta.
+Intervals of the quantiles and of their differences, and p values corrected for the number of groups, are added.
+
+All tests take values as independent. Delays of packets in a row are not, so p is too small for them, and with many
+values a difference of no consequence has a small p too: Cliff's delta says how large it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
-Array = npt.NDArray[np.float64]
-Statistic = Callable[[Array], Array]
-"""Reduces the last axis: (..., N) to (...)."""
+from ..configs import ConfigError
+from .intervals import Array, Interval
+from .resampling import RESAMPLES, difference_interval, permutation_p, quantile, quantile_interval
 
-RESAMPLES = 2000
-LEVEL = 0.95
+COMPARED = (0.5, 0.95)
+MAGNITUDES = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"), (np.inf, "large"))
+"""J. Romano et al., "Appropriate statistics for ordinal level data", FAIR 2006: |delta| below each bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A point estimate with the ends of its confidence interval."""
+@dataclass(frozen=True)
+class Description:
+    """One group's distribution, in the unit of its values.
 
-    value: float
-    low: float
-    high: float
+    Attributes:
+        median: with its BCa interval, as ``p95``.
+        iqr: p75 - p25.
+        mad: median of |value - median|, not scaled (1.4826 of it is a normal distribution's standard deviation).
+    """
+
+    group: str
+    n: int
+    median: Interval
+    p90: float
+    p95: Interval
+    p99: float
+    iqr: float
+    mad: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One group against the baseline; differences are group minus baseline.
+
+    Attributes:
+        median: difference of medians with its BCa interval; ``p95``: of the 95th percentiles.
+        p_perm_median, p_perm_p95: of permutation tests on these differences.
+        u: Mann-Whitney's statistic of the group; ``mann_whitney_p``: of the test that neither group tends to be larger.
+        cliffs_delta: P(group > baseline) - P(group < baseline), -1..1.
+        holm: the three p values, by name, after Holm's correction over all groups compared.
+    """
+
+    group: str
+    median: Interval
+    p_perm_median: float
+    p95: Interval
+    p_perm_p95: float
+    u: float
+    mann_whitney_p: float
+    cliffs_delta: float
+    holm: Mapping[str, float]
 
     @property
-    def excludes_zero(self) -> bool:
-        """Whether the whole interval lies on one side of zero."""
-        return self.low > 0 or self.high < 0
+    def magnitude(self) -> str:
+        """Cliff's delta in a word."""
+        return magnitude(self.cliffs_delta)
 
 
-def mean(values: Array) -> Array:
-    """Arithmetic mean over the last axis."""
-    return np.asarray(np.mean(values, axis=-1), np.float64)
+P_VALUES: tuple[str, ...] = ("p_perm_median", "p_perm_p95", "mann_whitney_p")
 
 
-def median(values: Array) -> Array:
-    """Middle value over the last axis."""
-    return np.asarray(np.median(values, axis=-1), np.float64)
+@dataclass(frozen=True)
+class Suite:
+    """All groups, and all but the baseline against it.
+
+    Attributes:
+        unit: of the delays; resamples, seed: of intervals and permutation tests.
+    """
+
+    unit: str
+    baseline: str
+    descriptions: tuple[Description, ...]
+    comparisons: tuple[Comparison, ...]
+    resamples: int
+    seed: int
+
+    def description_rows(self, by: str) -> list[dict[str, Any]]:
+        """The study's table of one grouping: ``by``, n, median, p90, p95, p99, iqr; then what is added to it."""
+        return [
+            {by: d.group, "n": d.n, "median": d.median.value, "p90": d.p90, "p95": d.p95.value, "p99": d.p99}
+            | {"iqr": d.iqr, "mad": d.mad}
+            | _ends("median", d.median)
+            | _ends("p95", d.p95)
+            for d in self.descriptions
+        ]
+
+    def comparison_rows(self) -> list[dict[str, Any]]:
+        """The study's table of tests against the baseline, differences with their unit; then what is added to it."""
+        median, p95 = ("_".join(filter(None, ["delta", name, self.unit])) for name in ("median", "p95"))
+        return [
+            {"comparison": c.group, median: c.median.value, "p_perm_median": c.p_perm_median}
+            | {p95: c.p95.value, "p_perm_p95": c.p_perm_p95, "mann_whitney_p": c.mann_whitney_p}
+            | {"cliffs_delta": c.cliffs_delta, "magnitude": c.magnitude}
+            | {f"{name}_holm": c.holm[name] for name in P_VALUES}
+            | _ends(median, c.median)
+            | _ends(p95, c.p95)
+            for c in self.comparisons
+        ]
 
 
-def interquartile_mean(values: npt.ArrayLike) -> Array:
-    """Mean of the middle half over the last axis: floor(N / 4) values are cut at either end (a 25% trimmed mean)."""
-    ordered = np.sort(np.asarray(values, np.float64), axis=-1)
-    cut = ordered.shape[-1] // 4
-    return mean(ordered[..., cut : ordered.shape[-1] - cut])
+def _ends(name: str, interval: Interval) -> dict[str, float]:
+    return {f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
-def resample_indices(
-    size: int, resamples: int = RESAMPLES, seed: int = 0
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Indices (resamples, size) drawn with replacement; the same seed gives the same draws, which pairs them."""
-    return np.random.default_rng(seed).integers(0, size, (resamples, size))
-
-
-def interval(
-    values: npt.ArrayLike,
-    statistic: Statistic = interquartile_mean,
+def noisy_neighbour(
+    groups: Mapping[str, npt.ArrayLike],
+    baseline: str,
+    unit: str,
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
     seed: int = 0,
-) -> Interval:
-    """Percentile bootstrap interval of a statistic of N values (N,), one per seed."""
-    return stratified_interval([np.asarray(values, np.float64)], statistic, resamples, level, seed)
-
-
-def stratified_interval(
-    strata: Sequence[npt.ArrayLike],
-    statistic: Statistic = interquartile_mean,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = 0,
-) -> Interval:
-    """Interval of a statistic of all strata's values together, resampled inside each stratum.
+    on_progress: Callable[[float], None] = lambda fraction: None,
+) -> Suite:
+    """The whole suite of a table of delays.
 
     Args:
-        strata: values of each task (scenario), (N_m,) each; scores must be on one scale.
-        statistic: reduces the last axis.
-        resamples: bootstrap draws.
-        level: coverage, 0..1.
-        seed: of the draws.
+        groups: delays (N,) of each group, at least two of them, in any order.
+        baseline: the group that the others are held against.
+        unit: of the delays.
+        resamples: of each interval and permutation test.
+        seed: of the resamples.
+        on_progress: called with the part that is done, 0..1.
 
     Raises:
-        ValueError: no values at all.
+        ConfigError: no such baseline; a group with fewer than two values, or with one that is not finite.
     """
-    columns = [np.asarray(column, np.float64) for column in strata]
-    if not columns or any(column.size == 0 for column in columns):
-        raise ValueError("strata: at least one value each is needed")
-    drawn = np.concatenate(
-        [column[resample_indices(column.size, resamples, seed + m)] for m, column in enumerate(columns)], axis=-1
-    )
-    low, high = _percentiles(statistic(drawn), level)
-    return Interval(float(statistic(np.concatenate(columns))), float(low), float(high))
+    if baseline not in groups:
+        raise ConfigError(f"baseline = {baseline!r}: accepted: {', '.join(groups)}")
+    ordered = {name: _ordered(name, values) for name, values in groups.items()}
+    steps = 2 * len(ordered) - 1
+    descriptions = []
+    for done, (name, values) in enumerate(ordered.items(), 1):
+        descriptions.append(describe(name, values, resamples, seed))
+        on_progress(done / steps)
+    comparisons = []
+    for done, name in enumerate((name for name in ordered if name != baseline), len(ordered) + 1):
+        comparisons.append(compare(name, ordered[name], ordered[baseline], resamples, seed))
+        on_progress(done / steps)
+    return Suite(unit, baseline, tuple(descriptions), tuple(_corrected(comparisons)), resamples, seed)
 
 
-def paired_differences(
-    first: npt.ArrayLike, others: npt.ArrayLike, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = 0
-) -> list[Interval]:
-    """Intervals of the mean difference ``first`` (N,) minus each row of ``others`` (R, N), resampled by seed."""
-    difference = np.asarray(first, np.float64) - np.atleast_2d(np.asarray(others, np.float64))
-    draws = mean(difference[:, resample_indices(difference.shape[-1], resamples, seed)])
-    low, high = _percentiles(draws, level)
-    return [Interval(float(v), float(a), float(b)) for v, a, b in zip(mean(difference), low, high, strict=True)]
+def _ordered(name: str, values: npt.ArrayLike) -> Array:
+    ordered = np.sort(np.asarray(values, np.float64), axis=None)
+    if len(ordered) < 2:
+        raise ConfigError(f"group = {name!r}: {len(ordered)} values: accepted: at least 2")
+    if not np.isfinite(ordered[[0, -1]]).all():
+        raise ConfigError(f"group = {name!r}: a delay is not finite: accepted: numbers")
+    return ordered
 
 
-def paired_ratio(
-    numerator: npt.ArrayLike,
-    denominator: npt.ArrayLike,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = 0,
-) -> Interval:
-    """Interval of mean(numerator) / mean(denominator), (N,) each, resampled by seed.
+def describe(group: str, ordered: Array, resamples: int = RESAMPLES, seed: int = 0) -> Description:
+    """The figures of one group's ordered delays (N,)."""
+    median, p95 = (quantile_interval(ordered, level, resamples, seed) for level in COMPARED)
+    p25, p75, p90, p99 = (quantile(ordered, level) for level in (0.25, 0.75, 0.9, 0.99))
+    mad = float(np.median(np.abs(ordered - median.value)))
+    return Description(group, len(ordered), median, p90, p95, p99, p75 - p25, mad)
 
-    0 / 0 counts as 1 (no difference); anything else over 0 is infinite.
+
+def compare(group: str, ordered: Array, baseline: Array, resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
+    """One group's ordered delays (N,) against those of the baseline (M,); alone, Holm's correction changes nothing."""
+    median, p95 = (difference_interval(ordered, baseline, level, resamples, seed) for level in COMPARED)
+    p_median, p_p95 = permutation_p(ordered, baseline, COMPARED, resamples, seed)
+    u, p = mann_whitney(ordered, baseline)
+    adjusted = dict(zip(P_VALUES, (p_median, p_p95, p), strict=True))
+    return Comparison(group, median, p_median, p95, p_p95, u, p, cliffs_delta(ordered, baseline), adjusted)
+
+
+def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    adjusted = {name: holm([getattr(c, name) for c in comparisons]) for name in P_VALUES}
+    return [
+        replace(c, holm={name: float(adjusted[name][index]) for name in P_VALUES})
+        for index, c in enumerate(comparisons)
+    ]
+
+
+def mann_whitney(first: npt.ArrayLike, second: npt.ArrayLike) -> tuple[float, float]:
+    """Mann-Whitney's U of the first group and its two-sided p.
+
+    As SciPy chooses, p is exact where a group has at most 8 values and none are tied, else normal with corrections for
+    ties and continuity.
     """
-    top, bottom = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
-    index = resample_indices(top.size, resamples, seed)
-    low, high = _percentiles(_ratio(mean(top[index]), mean(bottom[index])), level)
-    return Interval(float(_ratio(mean(top), mean(bottom))), float(low), float(high))
+    result = stats.mannwhitneyu(first, second, alternative="two-sided", method="auto")
+    return float(result.statistic), float(result.pvalue)
 
 
-def _ratio(top: Array, bottom: Array) -> Array:
-    safe = np.where(bottom == 0, 1.0, bottom)
-    return np.where(bottom == 0, np.where(top == 0, 1.0, np.inf), top / safe)
+def cliffs_delta(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+    """P(first > second) - P(first < second) over all pairs of values, -1..1, in O(n log n)."""
+    x, y = np.asarray(first, np.float64).ravel(), np.sort(np.asarray(second, np.float64), axis=None)
+    less, not_more = np.searchsorted(y, x, "left"), np.searchsorted(y, x, "right")
+    return float((int(less.sum()) + int(not_more.sum()) - len(x) * len(y)) / (len(x) * len(y)))
 
 
-def _percentiles(draws: Array, level: float) -> tuple[Array, Array]:
-    """Lower and upper end over the last axis. The nearest drawn value is taken, so that infinite draws stay so."""
-    tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(draws, [tail, 100.0 - tail], axis=-1, method="nearest")
-    return low, high
+def magnitude(delta: float) -> str:
+    """Cliff's delta in a word of `MAGNITUDES`."""
+    return next(word for bound, word in MAGNITUDES if abs(delta) < bound)
 
 
-def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, q: float) -> Array:
-    """Smallest value that at least ``q`` of the weight does not exceed, over axis 0: (T, ...) to (...).
-
-    Columns without any weight give 0.
-    """
-    table = np.asarray(values, np.float64)
-    order = np.argsort(table, axis=0, kind="stable")
-    ordered = np.take_along_axis(table, order, axis=0)
-    cumulative = np.cumsum(np.take_along_axis(np.asarray(weights, np.float64), order, axis=0), axis=0)
-    total = cumulative[-1]
-    reached = cumulative >= q * total
-    found = np.take_along_axis(ordered, np.argmax(reached, axis=0)[None], axis=0)[0]
-    return np.where(total > 0, found, 0.0)
+def holm(p_values: npt.ArrayLike) -> Array:
+    """p values (M,) after S. Holm's step-down correction ("A simple sequentially rejective multiple test procedure",
+    Scandinavian Journal of Statistics 6, 1979)."""
+    p = np.asarray(p_values, np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted

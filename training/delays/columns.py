@@ -1,0 +1,146 @@
+"""Which columns of a table hold delays, which say what group a row belongs to, and which may explain the delays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ...configs import ConfigError
+
+FILE = "file"
+"""Stands for the file that a row comes from where a column is asked for."""
+UNITS = ("ns", "us", "ms", "s")
+BASELINES = ("baseline", "none", "no-control")
+"""What a group is called that the others are held against."""
+
+_DELAY = re.compile(rf"(delay|latency)\w*_({'|'.join(UNITS)})")
+_GROUPS = ("condition", "traffic_class", "slice", "behaviour", "message_type", "mode", "qfi", "priority", "experiment")
+_LOADS = (
+    ("cpu", re.compile(r"cpu_limit_used\w*|cpu_use_mcpu")),
+    ("cpu", re.compile(r"cpu_user\w*")),
+    ("packets", re.compile(r"net_packets_n3_received\w*|packets_per_s|packets\w*_pps")),
+    ("offered_mbps", re.compile(r"offered_mbps")),
+    ("packet_bytes", re.compile(r"packet_bytes")),
+)
+"""By the name that the regression has for them; where two of a name are there, the first counts."""
+_KINDS = ("qfi", "traffic_class", "condition", "slice", "behaviour", "mode")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is read of a table.
+
+    Attributes:
+        value: the delays; ``unit`` is how its name ends, one of `UNITS` or nothing.
+        by: what groups the rows, maybe `FILE`.
+        loads: numbers that may explain the delays, by the name that the regression has for them.
+        kinds: texts that may, levels of categorical covariates.
+    """
+
+    value: str
+    unit: str
+    by: str
+    loads: dict[str, str]
+    kinds: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Each column once."""
+        return tuple(dict.fromkeys([self.value, *{self.by} - {FILE}, *self.loads.values(), *self.kinds]))
+
+
+def choose(
+    schema: pa.Schema, value: str | None = None, by: str | None = None, on: Sequence[str] | None = None
+) -> Columns:
+    """Columns as they are asked for, and for those that are not the ones that look like it.
+
+    Args:
+        schema: of the table.
+        value: the column of delays.
+        by: the column that groups, or `FILE`.
+        on: the covariates.
+
+    Raises:
+        ConfigError: no such column, none that looks like it, or one of the wrong type.
+    """
+    chosen = delay_column(schema, value)
+    if chosen is None:
+        raise ConfigError(
+            f"value = {value}: accepted: a column of numbers: {', '.join(_numbers(schema)) or 'none here'}"
+        )
+    unit = chosen.rpartition("_")[2]
+    loads, kinds = _covariates(schema, chosen, on)
+    return Columns(chosen, unit if unit in UNITS else "", _by(schema, by), loads, kinds)
+
+
+def delay_column(schema: pa.Schema, value: str | None = None) -> str | None:
+    """The column of delays, as asked for or as it is called; None where there is none."""
+    if value is not None:
+        return value if value in _numbers(schema) else None
+    alike = [name for name in _numbers(schema) if _DELAY.fullmatch(name)]
+    # The tail is what promises are about.
+    return next((name for name in alike if "p99" in name), alike[0] if alike else None)
+
+
+def loads_of(schema: pa.Schema) -> dict[str, str]:
+    """The columns of load, by the name that the regression has for them."""
+    found: dict[str, str] = {}
+    for term, pattern in _LOADS:
+        name = next(filter(pattern.fullmatch, _numbers(schema)), None)
+        if name is not None:
+            found.setdefault(term, name)
+    return found
+
+
+def _covariates(schema: pa.Schema, value: str, on: Sequence[str] | None) -> tuple[dict[str, str], tuple[str, ...]]:
+    if on is None:
+        return loads_of(schema), tuple(name for name in _KINDS if name in schema.names)
+    for name in on:
+        if name not in schema.names or name == value:
+            raise ConfigError(f"on = {name!r}: accepted: {', '.join(n for n in schema.names if n != value)}")
+    loads = {name: name for name in on if name in _numbers(schema) and name not in _KINDS}
+    return loads, tuple(name for name in on if name not in loads)
+
+
+def _by(schema: pa.Schema, by: str | None) -> str:
+    groups = [f.name for f in schema if not pa.types.is_floating(f.type) and not pa.types.is_temporal(f.type)]
+    if by is not None:
+        if by not in {*groups, FILE}:
+            raise ConfigError(f"by = {by!r}: accepted: {', '.join([*groups, FILE])}")
+        return by
+    return next((name for name in _GROUPS if name in groups), FILE)
+
+
+def _numbers(schema: pa.Schema) -> list[str]:
+    return [f.name for f in schema if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)]
+
+
+def baseline_of(groups: Iterable[str], name: str | None = None) -> str:
+    """The group to hold the others against: as named, else one that is called so, else the first.
+
+    Raises:
+        ConfigError: no such group.
+    """
+    known = list(groups)
+    if name is None:
+        return next((group for group in known if group.lower() in BASELINES), known[0])
+    if name not in known:
+        raise ConfigError(f"baseline = {name!r}: accepted: {', '.join(known)}")
+    return name
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorted, 2 before 10."""
+
+    def parts(name: str) -> list[tuple[bool, int, str]]:
+        return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
+
+    return sorted(names, key=parts)
+
+
+def shortened(name: str, longest: int) -> str:
+    """A name of so many characters at most; its beginning and end tell more than its middle."""
+    return name if len(name) <= longest else f"{name[: longest // 3]}…{name[longest // 3 + 1 - longest :]}"

@@ -1,0 +1,155 @@
+"""What was going on while a delay was measured, where another column or another table says it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...configs import ConfigError
+from ...data.tidy import Stream
+from ..intervals import Array
+from .columns import loads_of
+
+RECEIVED_NS, SEQUENCE = "received_ns", "sequence"
+RUN = ("qfi", "condition")
+"""What tells one run of Moreira et al. from another."""
+NS = 1e9
+LEAST_PART = 0.1  # of a second that a rate is worked out from
+
+Rows = Mapping[str, npt.NDArray[Any]]
+
+
+class Context(Protocol):
+    """Makes covariates of rows.
+
+    Attributes:
+        numbers, texts: columns that the rows must have kept.
+        loads: the covariates, by the name that the regression has for them, and what each is.
+        note: what to know about them.
+    """
+
+    numbers: tuple[str, ...]
+    texts: tuple[str, ...]
+    loads: Mapping[str, str]
+    note: str
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """All rows go by here."""
+        ...
+
+    def beside(self, rows: Rows) -> dict[str, Array]:
+        """The covariates of some of the rows (M,)."""
+        ...
+
+
+class _Second(NamedTuple):
+    """What was received in a second of the clock, and when the first and the last of it."""
+
+    packets: int
+    first_ns: float
+    last_ns: float
+
+
+class PacketRate:
+    """Packets of all groups that were received in the same second, by the part of it that there are packets of: a file
+    begins and ends amid a second."""
+
+    numbers: tuple[str, ...] = (RECEIVED_NS,)
+    texts: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.loads: Mapping[str, str] = {"packets": "packets_per_s"}
+        self.note = "packets_per_s: packets of all groups that were received in the same second"
+        self._seconds: dict[int, _Second] = {}
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Count."""
+        received_ns = np.sort(numbers(batch.column(RECEIVED_NS)))
+        seconds = received_ns // NS
+        edges = np.flatnonzero(np.diff(seconds, prepend=np.nan, append=np.nan) != 0).tolist()
+        for start, end in pairwise(edges):
+            first, last = float(received_ns[start]), float(received_ns[end - 1])
+            known = self._seconds.get(int(seconds[start]), _Second(0, first, last))
+            self._seconds[int(seconds[start])] = _Second(
+                known.packets + end - start, min(known.first_ns, first), max(known.last_ns, last)
+            )
+
+    def beside(self, rows: Rows) -> dict[str, Array]:
+        """The rate in each row's second."""
+        rates = {second: self._rate(second) for second in self._seconds}
+        return {"packets": np.asarray([rates[second] for second in (rows[RECEIVED_NS] // NS).tolist()], np.float64)}
+
+    def _rate(self, second: int) -> float:
+        own = self._seconds[second]
+        start_ns = second * NS if second - 1 in self._seconds else own.first_ns
+        end_ns = (second + 1) * NS if second + 1 in self._seconds else own.last_ns
+        return own.packets / max((end_ns - start_ns) / NS, LEAST_PART)
+
+
+class RunResources:
+    """CPU and packet rate of the UPF's container during the run that a latency belongs to.
+
+    The latencies carry no time, only their order: those of a run are spread evenly over its seconds.
+
+    Args:
+        tables: of resources, one row a second in order of time, with the columns of `RUN`.
+
+    Raises:
+        ConfigError: what reading them raises.
+    """
+
+    numbers: tuple[str, ...] = (SEQUENCE,)
+    texts: tuple[str, ...] = RUN
+
+    def __init__(self, tables: Iterable[Stream]) -> None:
+        self.loads: Mapping[str, str] = {}
+        self.note = "latencies carry no time: those of a run are spread evenly over its seconds of resources"
+        self._seconds: dict[tuple[str, ...], dict[str, list[Array]]] = {}
+        self._latencies: Counter[tuple[str, ...]] = Counter()
+        for table in tables:
+            self.loads = self.loads or loads_of(table.schema)
+            if absent := {*self.loads.values(), *RUN} - set(table.schema.names):
+                raise ConfigError(f"resources: a table without {min(absent)}; accepted: tables of one kind")
+            for batch in table.batches:
+                self._keep(batch)
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        runs = list(zip(*(texts(batch.column(name)) for name in RUN), strict=True))
+        for run in dict.fromkeys(runs):
+            mine = np.asarray([own == run for own in runs], np.bool_)
+            own = self._seconds.setdefault(run, {term: [] for term in self.loads})
+            for term, name in self.loads.items():
+                own[term].append(numbers(batch.column(name))[mine])
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Count the latencies of each run."""
+        counted = pa.Table.from_batches([batch]).group_by(list(RUN)).aggregate([([], "count_all")])
+        runs = zip(*(texts(counted.column(name)) for name in RUN), strict=True)
+        self._latencies.update(dict(zip(runs, counted.column("count_all").to_pylist(), strict=True)))
+
+    def beside(self, rows: Rows) -> dict[str, Array]:
+        """The resources of each row's second, NaN where its run has none."""
+        found = {term: np.full(len(rows[SEQUENCE]), np.nan) for term in self.loads}
+        for run, own in self._seconds.items():
+            mine = np.logical_and.reduce([rows[name] == word for name, word in zip(RUN, run, strict=True)])
+            share = (rows[SEQUENCE][mine] + 0.5) / max(self._latencies[run], 1)
+            for term, parts in own.items():
+                seconds = np.concatenate(parts)
+                found[term][mine] = seconds[np.minimum((share * len(seconds)).astype(np.int64), len(seconds) - 1)]
+        return found
+
+
+def numbers(column: pa.Array) -> Array:
+    """As float64 (N,), NaN where there is none."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+
+
+def texts(column: Any) -> list[str]:
+    """As text (N,), empty where there is none."""
+    return ["" if value is None else str(value) for value in column.to_pylist()]

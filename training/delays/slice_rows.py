@@ -1,0 +1,72 @@
+"""What slices were measured at, one row per slice and control period, out of episodes or records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...configs import ConfigError
+from ...data.episodes import EpisodeSet
+from ...data.tidy import Stream
+from ...env.telemetry import SLICE_FIELDS
+
+WORDS = pa.dictionary(pa.int32(), pa.string())
+_CARRIED = SLICE_FIELDS.index("carried_mbps")
+_DELAYS = [index for index, name in enumerate(SLICE_FIELDS) if name.startswith("delay_")]
+
+
+def schema_of(*words: str) -> pa.Schema:
+    """Columns: slice, ``words``, and those of `slicepilot.env.telemetry.SLICE_FIELDS`."""
+    return pa.schema([(name, WORDS) for name in ("slice", *words)] + [(name, pa.float32()) for name in SLICE_FIELDS])
+
+
+def slice_rows(
+    telemetry: npt.NDArray[Any],
+    valid: npt.NDArray[np.bool_],
+    names: tuple[str, ...],
+    words: Mapping[str, tuple[npt.NDArray[Any], tuple[str, ...]]],
+) -> pa.RecordBatch:
+    """Rows of T periods and S slices; delays are NaN where a slice could not be measured or carried nothing.
+
+    Args:
+        telemetry: (T, 8, S), as `SLICE_FIELDS`.
+        valid: (T, S), the slice was measured.
+        names: of the slices.
+        words: by column, codes (T,) and what they stand for.
+    """
+    periods, _, slices = telemetry.shape
+    figures = telemetry.transpose(1, 0, 2).reshape(len(SLICE_FIELDS), -1).astype(np.float32)
+    silent = ~valid.reshape(-1) | (figures[_CARRIED] <= 0)
+    for index in _DELAYS:
+        figures[index][silent] = np.nan
+    coded = {"slice": (np.tile(np.arange(slices), periods), names)}
+    coded |= {name: (np.repeat(codes, slices), labels) for name, (codes, labels) in words.items()}
+    arrays = [
+        pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(labels, pa.string()))
+        for codes, labels in coded.values()
+    ]
+    return pa.record_batch([*arrays, *map(pa.array, figures)], schema_of(*words))
+
+
+def episode_rows(episodes: EpisodeSet) -> Stream:
+    """What followed each decision of episodes, with the behaviour that decided.
+
+    Raises:
+        ConfigError: the telemetry was not kept.
+    """
+    names = tuple(str(spec.get("name")) for spec in episodes.facts.get("slices", ()))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, episode in enumerate(episodes):
+            if episode.telemetry is None or episode.telemetry.shape[1:] != (len(SLICE_FIELDS), len(names)):
+                raise ConfigError(f"episode {number}: telemetry was not kept; accepted: episodes of `dataset record`")
+            seen = episode.telemetry[1:]
+            valid = np.ones(seen.shape[::2], np.bool_) if episode.valid is None else episode.valid[1:]
+            acted = np.zeros(len(seen), np.int32)
+            yield slice_rows(seen, valid, names, {"behaviour": (acted, (episode.behaviour,))})
+
+    return Stream(schema_of("behaviour"), batches(), ("slice", "behaviour"))
