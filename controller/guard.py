@@ -8,7 +8,7 @@ measurement be believed?), `guard_watch` (does the policy go on?), `guard_moves`
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..env.backend import Context
 from ..env.knobs import Knobs, NiceScope
 from ..env.slices import FloatArray, SliceSet
-from ..env.telemetry import SLICE_FIELDS, Telemetry
+from ..env.telemetry import Telemetry
 from . import guard_layout as at
 from .guard_config import GuardConfig
 from .guard_rules import Rules
@@ -27,8 +27,7 @@ from .reasons import Reason
 _LEVELS = tuple(Level)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What the guard says to a tick.
 
     Attributes:
@@ -80,8 +79,7 @@ class Guard:
         self._scope: NiceScope = nice_scope
         self._rules = Rules.of(config, slices, context, nice_scope, request_mcpu)
         num_slices = len(slices)
-        self._shape = (num_slices, 1)
-        self._measured = (len(SLICE_FIELDS), num_slices, 1)
+        self._num_slices = num_slices
         self._work, self._rehearsal = (Work(self._rules, num_slices) for _ in range(2))
         self._memory = self._work.memory
         self._overruns = deque[int](maxlen=config.overruns.most + 1)
@@ -109,7 +107,7 @@ class Guard:
 
     def rehearse(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
         """Go through the motions of `judge` on a copy of what the guard remembers."""
-        self._rehearsal.memory.take(self._memory)
+        self._rehearsal.take(self._work)
         now_ns = self._memory.node[at.BEFORE].item() + 1
         self._judge(telemetry, wanted, held, now_ns, self._rehearsal)
 
@@ -180,27 +178,25 @@ class Guard:
     def counts(self) -> dict[tuple[Reason, int], int]:
         """Ticks in which a reason was given, by reason and index of the slice (-1: the node); without zeros."""
         table = self._memory.counts
-        num_slices = self._shape[0]
+        num_slices = self._num_slices
         return {
             (Reason(row), column if column < num_slices else -1): table[row, column].item()
             for row, column in np.argwhere(table).tolist()
         }
 
     def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> Verdict:
-        if telemetry.slices.shape != self._measured or telemetry.valid.shape != self._shape or not self._fits(held):
-            raise ValueError(f"guard: telemetry or held knobs of another shape; accepted: {self._shape} by slice")
-        failed = wanted is None or wanted.nice_scope != self._scope or not self._fits(wanted)
+        failed = wanted is None or wanted.nice_scope != self._scope
         wish = held if failed or wanted is None else wanted
-        out = np.empty((at.KNOBS, *self._shape), np.float32)
-        outcome, node_reasons, level = work.run(telemetry, wish, held, failed, now_ns, out)
+        outcome, node_reasons, level = work.run(telemetry, wish, held, failed, now_ns)
         if outcome == at.AS_WANTED:
             allowed = wish
         elif outcome == at.AS_HELD:
             allowed = held
+        elif outcome == at.CHANGED:
+            limits, nices, rates = work.out.copy()
+            allowed = Knobs(limits, nices, rates, self._scope)
         else:
-            allowed = Knobs(out[at.LIMIT], out[at.NICE], out[at.EGRESS], self._scope)
+            raise ValueError(
+                f"guard: telemetry or held knobs of another shape; accepted: ({self._num_slices}, 1) by slice"
+            )
         return Verdict(allowed, work.reasons, node_reasons, _LEVELS[level])
-
-    def _fits(self, knobs: Knobs) -> bool:
-        shape = self._shape
-        return knobs.cpu_limit_mcpu.shape == shape and knobs.nice.shape == shape and knobs.egress_mbps.shape == shape

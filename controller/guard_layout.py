@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,8 @@ KNOBS = 3
 # What a slice may do: follow the policy, stay, or take its safe setting.
 FOLLOW, STAY, TO_SAFE = range(3)
 
-# What came out: the very wish, what holds, or something else.
-AS_WANTED, AS_HELD, CHANGED = range(3)
+# What came out: the very wish, what holds, something else, or nothing, since the arrays do not fit each other.
+AS_WANTED, AS_HELD, CHANGED, MISSHAPEN = range(4)
 
 # Rules of a knob, float (KNOB_RULES, 3, S). `SLEW` (per ns) and `SIGNIFICANT` are on the knob's axis: natural logarithm
 # of a limit or rate, levels of nice.
@@ -118,8 +118,3 @@ class Memory:
         memory.knob_times[[CHANGED_AT, FROZEN_UNTIL]] = NEVER_NS
         memory.service[[BELOW_SINCE, SLOW_SINCE]] = NEVER_NS
         return memory
-
-    def take(self, other: Memory) -> None:
-        """Become equal to another of the same sizes."""
-        for part in fields(self):
-            np.copyto(getattr(self, part.name), getattr(other, part.name))

@@ -129,7 +129,6 @@ class LiveBackend:
         self.ticks = AbsoluteTicks(facts.period_s)
         self._source, self._actuator = source, actuator
         self._throttling = ThrottleMeter(cgroups, facts.period_s)
-        self._prepare: Callable[[], None] | None = None
 
     @property
     def receipt(self) -> Receipt:
@@ -173,13 +172,12 @@ class LiveBackend:
         self.wait()
         return self.measure()
 
-    def wait(self) -> int:
-        """Sleep until the next tick; returns how late it is, in ns."""
-        return self.ticks.wait(self._prepare)
+    def wait(self, prepare: Callable[[], None] | None = None) -> int:
+        """Sleep until the next tick; returns how late it is, in ns.
 
-    def before_ticks(self, prepare: Callable[[], None] | None) -> None:
-        """Have something done just before each tick, so that the tick itself finds it in the caches; None ends that."""
-        self._prepare = prepare
+        ``prepare`` is called just before it, so that the tick itself finds what it needs in the caches.
+        """
+        return self.ticks.wait(prepare)
 
     def rehearse(self) -> None:
         """See `TelemetrySource.rehearse`; and what holds is asked for again, which writes nothing."""
@@ -189,7 +187,7 @@ class LiveBackend:
     def measure(self) -> Telemetry:
         """Figures since the last measurement."""
         telemetry = self._source.measure()
-        self._throttling.fill(telemetry.throttled_ratio, self._actuator.receipt.applied.cpu_limit_mcpu)
+        self._throttling.fill(telemetry, self._actuator.receipt.applied.cpu_limit_mcpu)
         return telemetry
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:

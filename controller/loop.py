@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from .modes import Level, Mode
 from .realtime import SchedulingClass, no_collections, on_time, pinned
 from .record import ring as record
 from .signals import StopRequest
-from .timing import DurationHistogram
+from .timing import DurationHistogram, DurationNotes
 
 STAGES = ("observe", "infer", "guard", "apply")
 
@@ -66,12 +67,17 @@ class Pilot:
         guard: has the last word.
         mode: what becomes of decisions. In shadow the guard works on from its own last words, since no others hold.
         not_acting: reason bits (S,) uint32 of slices that are left alone.
+        left_alone: whether there are any.
     """
 
     agent: Agent
     guard: Guard
     mode: Mode
     not_acting: npt.NDArray[np.uint32]
+    left_alone: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left_alone = bool(self.not_acting.any())
 
     @classmethod
     def live(cls, agent: Agent, backend: LiveBackend, config: GuardConfig | None = None) -> Pilot:
@@ -177,6 +183,7 @@ class Loop:
         self.stop, self.ring, self.watch = stop or StopRequest(), ring, watch
         self.changes, self.chores = Changes(), Chores()
         self.report = LoopReport(SchedulingClass("unchanged"))
+        self._durations = DurationNotes(self.report.stages)
         self.held = Knobs.none(len(backend.slices))
         self._rehearsed = Telemetry.empty(len(backend.slices))
         self._view: SlidingView | None = None
@@ -198,14 +205,12 @@ class Loop:
         backend, config = self.backend, self.config
         if self._view is None:
             self.prepare()
-        if config.prime:
-            backend.before_ticks(self._rehearse)
         try:
             with self.stop, no_collections(), pinned(config.cpu), on_time(config.lock_memory) as scheduling:
                 self.report.scheduling = scheduling
                 self._ticks()
         finally:
-            backend.before_ticks(None)
+            self._durations.count()
             self.changes.end()
         self.report.add_interventions(self.pilot.guard)
         self.report.missed_ticks = backend.ticks.missed
@@ -228,10 +233,8 @@ class Loop:
         pilot.agent.reset(backend.slices, backend.context, seed)
 
     def _rehearse(self) -> None:
-        """Go through what the tick will do, as far as it can be done without effect; in shadow nothing waits for it."""
+        """Go through what the tick will do, as far as it can be done without effect."""
         pilot, telemetry, held = self.pilot, self._rehearsed, self.held
-        if pilot.mode is Mode.SHADOW:
-            return
         assert self._view is not None
         self.backend.rehearse()
         self._view.rehearse(telemetry)
@@ -255,15 +258,18 @@ class Loop:
         backend, config, report, changes = self.backend, self.config, self.report, self.changes
         view = self._view
         assert view is not None
-        observe, infer, check, act = (report.stages[stage].record for stage in STAGES)
-        total, recorded, wakeup = (report.stages[stage].record for stage in ("total", "record", "wakeup"))
+        note, chores = self._durations.note, self.chores
+        # Looked up once: an enumeration's members are not plain attributes.
+        shadow, safe = Mode.SHADOW, Level.SAFE
+        rehearse = self._rehearse if config.prime else None
         now, budget_ns = time.monotonic_ns, round(config.budget_s * 1e9)
         receipt = backend.receipt
         backend.ticks.restart()
         backend.ticks.missed = 0
-        self.chores.start(now())
+        chores.start(now())
         while not self.stop.asked and report.ticks != config.max_ticks:
-            late_ns = backend.wait()
+            # In shadow nothing waits for a decision: rehearsals would only cost.
+            late_ns = backend.wait(None if self.pilot.mode is shadow else rehearse)
             start = now()
             telemetry = backend.measure()
             seen = view.see(telemetry)
@@ -275,33 +281,29 @@ class Loop:
             guarded = now()
             late = guarded - start > budget_ns
             # A late wish answers a state that is gone; the safe setting answers any.
-            if not late or verdict.level >= Level.SAFE:
+            if not late or verdict.level >= safe:
                 receipt = backend.apply(verdict.allowed)
             if late:
                 report.late_ticks += 1
                 pilot.guard.overran(guarded)
-            self.held = verdict.allowed if pilot.mode is Mode.SHADOW else receipt.applied
+            self.held = verdict.allowed if pilot.mode is shadow else receipt.applied
             applied = now()
             report.ticks += 1
             if receipt.error is not None:
                 report.failed_applies += 1
                 report.last_error = receipt.error
-            observe(observed - start)
-            infer(inferred - observed)
-            check(guarded - inferred)
-            act(applied - guarded)
-            total(applied - start)
-            wakeup(late_ns)
+            stages_ns = (observed - start, inferred - observed, guarded - inferred, applied - guarded)
             if self.ring is not None:
-                stages_ns = (late_ns, observed - start, inferred - observed, guarded - inferred, applied - guarded)
-                self._write(self.ring, start, stages_ns, telemetry, wanted, verdict, receipt, late)
-            recorded(now() - applied)
+                self._write(self.ring, start, late_ns, stages_ns, telemetry, wanted, verdict, receipt, late)
+            recorded = now()
+            note(*stages_ns, applied - start, recorded - applied, late_ns)
             if self.watch is not None:
                 self.watch(telemetry, verdict.allowed, receipt)
             if changes.pending is not None:
                 changes.take()
                 receipt = backend.receipt
-            self._run_chore(now())
+            if recorded >= chores.due_ns:
+                self._run_chore(recorded)
 
     def _run_chore(self, now_ns: int) -> None:
         try:
@@ -313,7 +315,8 @@ class Loop:
         self,
         ring: record.TickRing,
         start_ns: int,
-        stages_ns: tuple[int, int, int, int, int],
+        late_ns: int,
+        stages_ns: tuple[int, int, int, int],
         telemetry: Telemetry,
         wanted: Knobs | None,
         verdict: Verdict,
@@ -325,30 +328,29 @@ class Loop:
             late * record.LATE
             | (wanted is None) * record.UNUSABLE
             | (receipt.error is not None) * record.APPLY_ERROR
-            | pilot.guard.paused * record.PAUSED
-            | (pilot.mode is Mode.SHADOW) * record.SHADOW
+            | getattr(pilot.agent, "held", False) * record.HELD
         )
-        head = (time.time_ns(), start_ns, pilot.mode, verdict.level, flags, verdict.node_reasons)
+        densities = None if wanted is None else getattr(pilot.agent, "log_density", None)  # of a `Drawing` agent
+        log_density = math.nan if densities is None else float(densities[0])
         ring.write(
-            record.Tick(*head, self.backend.ticks.missed, *stages_ns),
+            record.Tick(
+                time.time_ns(),
+                start_ns,
+                pilot.mode,
+                verdict.level,
+                flags,
+                verdict.node_reasons,
+                self.backend.ticks.missed,
+                late_ns,
+                *stages_ns,
+                log_density,
+            ),
             telemetry,
             self._no_wish if wanted is None else wanted,
             verdict.allowed,
             receipt.applied,
-            verdict.reasons | pilot.not_acting,
+            verdict.reasons | pilot.not_acting if pilot.left_alone else verdict.reasons,
         )
-
-
-def run_loop(
-    backend: LiveBackend,
-    pilot: Pilot,
-    config: LoopConfig | None = None,
-    stop: StopRequest | None = None,
-    ring: record.TickRing | None = None,
-    watch: Watcher | None = None,
-) -> LoopReport:
-    """`Loop.run` for who needs nothing else of it."""
-    return Loop(backend, pilot, config, stop, ring, watch).run()
 
 
 def _no_numbers(num_slices: int) -> Knobs:

@@ -1,54 +1,44 @@
-"""One controller from start to end: who may write, and what is changed while the loop runs."""
+"""One controller from start to end: what it runs, and what is changed while the loop runs."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import gc
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..configs import ConfigError
 from . import sd_notify
-from .actuators.canary import CanaryActuator
-from .actuators.node import NodeActuator
-from .actuators.shadow import ShadowActuator
+from .acting import Acting
 from .changes import LoopEndedError
 from .description import description_of
 from .guard import Guard
 from .guard_config import GuardConfig
-from .live import Actuator
 from .loop import Loop, LoopConfig, LoopReport, Pilot, Watcher
 from .modes import MODES, Mode
 from .node import Node
 from .orders import Order
-from .reasons import Reason
 from .record.ring import TickRing
 from .run_config import RunConfig
 from .signals import StopRequest
-from .takeover import Takeover, hang_s
+from .takeover import hang_s
 
 if TYPE_CHECKING:
     from .policies import Policy
 
 CHORE_S = 1.0
 FIRST_TICK_S = 60.0
-Make = Callable[[Callable[[], None]], None]
 
 
 class Operation:
     """Runs a policy on a node in the mode that is asked for, and changes mode, policy and guard while it runs.
-
-    Whoever wants to write takes slices over first (`Takeover`): a lock on each, what was found on disk, a supervisor
-    that restores it. In shadow there is none of this, and no descriptor that could write.
 
     Orders come from other threads. What is slow about them is done there; the loop only swaps what it works with,
     between two ticks.
@@ -78,24 +68,23 @@ class Operation:
         watch: Watcher | None = None,
         seed: int = 0,
     ) -> None:
-        self.node, self.config, self.policy, self.state = node, config, policy, state
-        self.ring = ring
+        self.node, self.config, self.policy, self.ring = node, config, policy, ring
         self.slices = node.backend.slices
         self.run_id, self.started_ns = uuid.uuid4().hex, time.time_ns()
-        self.notes: list[Callable[[], dict[str, Any]]] = [self._own_notes]
         self._guard_config = GuardConfig.from_yaml(config.guard)
-        self._takeover: Takeover | None = None
-        self._acting: tuple[str, ...] = ()
         self._last_reload: dict[str, Any] | None = None
         self._forced: Policy | None = None
         self._begun = False
-        pilot = Pilot(policy.agent, self._guard(self._guard_config, policy), Mode.SHADOW, self._left_alone(()))
+        guard = self._guard(self._guard_config, policy, acting=False)
+        pilot = Pilot(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
         budget_s = 1e-3 * config.budget_ms
         loop_config = LoopConfig(
             budget_s, lock_memory=config.lock_memory, cpu=config.cpu, check_s=CHORE_S, from_none=False, seed=seed
         )
         self.loop = Loop(node.backend, pilot, loop_config, stop, ring, watch)
-        for chore in (self._look_after, self._publish_delays, self._publish_notes):
+        self._acting = Acting(self.loop, node, config, state, ring.path)
+        self.notes: list[Callable[[], dict[str, Any]]] = [self._own_notes, self._acting.notes]
+        for chore in (self._acting.look_after, self._publish_delays, self._publish_notes):
             self.loop.chores.add(chore, CHORE_S)
         self._describe()
         self._publish_notes()
@@ -118,12 +107,13 @@ class Operation:
         self.loop.prepare()
         telling = threading.Thread(target=self._tell_begun, name="begun", daemon=True)
         try:
-            self._switch(MODES[self.config.mode], self.config.canary, force, lambda change: change())
+            mode, canary = MODES[self.config.mode], self.config.canary
+            self._acting.switch(mode, canary, self.policy, force, lambda change: change())
             telling.start()
             return self.loop.run()
         finally:
             sd_notify.stopping("restoring what was found")
-            self._give_back()
+            self._acting.give_back()
 
     def ticking(self) -> bool:
         """Whether there has been a tick, and the last one is as recent as it should be."""
@@ -154,12 +144,12 @@ class Operation:
         """
         if order.command == "mode":
             assert order.mode is not None
-            self._switch(order.mode, order.slices, order.force, self.loop.changes.make)
+            self._acting.switch(order.mode, order.slices, self.policy, order.force, self.loop.changes.make)
         elif order.command == "reload":
             self._reload(order)
         elif order.command in {"pause", "resume", "safe"}:
-            if order.command == "resume" and self._takeover is not None:
-                self._takeover.reclaim()
+            if order.command == "resume":
+                self._acting.reclaim()
             guard = self.loop.pilot.guard
             action = {"pause": guard.pause, "resume": self._resume, "safe": guard.order_safe}[order.command]
             self.loop.changes.make(action)
@@ -168,80 +158,11 @@ class Operation:
         self.loop.changes.make(self._publish_notes)
         pilot, guard = self.loop.pilot, self.loop.pilot.guard
         orders = {"paused": guard.paused, "ordered_safe": guard.ordered_safe}
-        return {"mode": pilot.mode.label, "slices": list(self._acting)} | orders
+        return {"mode": pilot.mode.label, "slices": list(self._acting.slices)} | orders
 
     def _resume(self) -> None:
         self.loop.pilot.guard.resume()
-        if self._takeover is not None:
-            self._takeover.resume()
-
-    def _switch(self, mode: Mode, canary: tuple[str, ...], force: bool, make: Make) -> None:
-        """Open the actuator of a mode, swap it in between two ticks, then close the one before.
-
-        From a mode that acts to another that acts it goes by way of the shadow: what was found is found again.
-        """
-        acting = acting_slices(mode, canary, self.slices.names)
-        if (mode, acting) == (self.loop.pilot.mode, self._acting):
-            return
-        if acting:
-            self.policy.require_promoted(force)
-        if self._takeover is not None:
-            self._retreat(make)
-        if acting:
-            self._takeover = takeover = self._take(acting)
-            try:
-                self._into(mode, acting, self._actuator(takeover.actuator, acting), make).close()
-            except BaseException:
-                self._give_back()
-                raise
-
-    def _retreat(self, make: Make) -> None:
-        """Into shadow: from here on nobody writes, then what was found comes back, and only then it is read anew."""
-        before = self._into(Mode.SHADOW, (), ShadowActuator(self.node.targets), make)
-        try:
-            self._give_back()
-        finally:
-            before.close()
-        self._into(Mode.SHADOW, (), ShadowActuator(self.node.targets), make).close()
-
-    def _into(self, mode: Mode, acting: tuple[str, ...], actuator: Actuator, make: Make) -> Actuator:
-        """Swap actuator and mode; returns the actuator before, still open. If it fails the new one is closed."""
-        before: list[Actuator] = []
-        pilot = dataclasses.replace(self.loop.pilot, mode=mode, not_acting=self._left_alone(acting))
-
-        def swap() -> None:
-            before.append(self.node.backend.use(actuator))
-            self.loop.pilot, self._acting = pilot, acting
-            self.loop.held = actuator.receipt.applied
-            pilot.guard.acting = bool(acting)
-
-        try:
-            make(swap)
-        except BaseException:
-            actuator.close()
-            raise
-        return before[0]
-
-    def _take(self, acting: tuple[str, ...]) -> Takeover:
-        targets = [target for target in self.node.targets if target.name in acting]
-        return Takeover(targets, self.node, self.config, self.state, self.ring.path)
-
-    def _actuator(self, actuator: NodeActuator, acting: tuple[str, ...]) -> Actuator:
-        indices = [self.slices.index(name) for name in acting]
-        requests = self.policy.agent.request_mcpu
-        if requests is not None:
-            actuator.deploy(requests[indices])
-        if self.policy.nice_scope == "process":
-            # Threads are journalled before they are reniced: now, and not in the loop, which an fsync would hold up.
-            actuator.apply(actuator.read("process"))
-        if acting == self.slices.names:
-            return actuator
-        return CanaryActuator(actuator, ShadowActuator(self.node.targets), indices)
-
-    def _give_back(self) -> None:
-        takeover, self._takeover = self._takeover, None
-        if takeover is not None:
-            takeover.give_back()
+        self._acting.resume()
 
     def _reload(self, order: Order) -> None:
         """A new policy, guard or both: everything is loaded, checked and tried out before the loop takes it."""
@@ -250,9 +171,11 @@ class Operation:
         try:
             config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard)
             policy = self.policy if order.bundle is None else load_bundle(order.bundle, self.config.trust)
-            if self._acting and order.bundle is not None:
+            acting = bool(self._acting.slices)
+            if acting and order.bundle is not None:
                 policy.require_promoted(order.force)
-            pilot = dataclasses.replace(self.loop.pilot, agent=policy.agent, guard=self._guard(config, policy))
+            guard = self._guard(config, policy, acting)
+            pilot = dataclasses.replace(self.loop.pilot, agent=policy.agent, guard=guard)
             if order.bundle is not None:
                 self.loop.ready(pilot)
 
@@ -276,14 +199,6 @@ class Operation:
 
     # -- what the loop does between ticks ------------------------------------------------------------------------
 
-    def _look_after(self) -> None:
-        """The supervisor lives, and the knobs are as they were left; those that are somebody else's now are marked."""
-        if self._takeover is not None:
-            self._takeover.look_after()
-        alone = self._left_alone(self._acting)
-        if not np.array_equal(alone, self.loop.pilot.not_acting):
-            self.loop.pilot = dataclasses.replace(self.loop.pilot, not_acting=alone)
-
     def _publish_delays(self) -> None:
         self.ring.delays(self.node.backend.delay_counts())
 
@@ -295,17 +210,13 @@ class Operation:
 
     def _own_notes(self) -> dict[str, Any]:
         report, pilot = self.loop.report, self.loop.pilot
-        takeover = self._takeover
         return {
             "mode": pilot.mode.label,
-            "canary": list(self._acting) if pilot.mode is Mode.CANARY else [],
             "paused": pilot.guard.paused,
             "ordered_safe": pilot.guard.ordered_safe,
             "unmeasured": report.unmeasured,
             "last_error": report.last_error,
             "totals": report.totals() | {"missed_ticks": self.node.backend.ticks.missed},
-            "foreign": [] if takeover is None else takeover.foreign(),
-            "supervisor": None if takeover is None else takeover.supervisor(),
             "reload": self._last_reload,
         }
 
@@ -318,32 +229,8 @@ class Operation:
         }
         self.ring.describe(own | description_of(self.node, self.policy, self._guard_config))
 
-    def _guard(self, config: GuardConfig, policy: Policy) -> Guard:
+    def _guard(self, config: GuardConfig, policy: Policy, acting: bool) -> Guard:
         context, requests = self.node.backend.context, policy.agent.request_mcpu
         guard = Guard(config, self.slices, context, policy.nice_scope, requests)
-        guard.acting = bool(self._acting)
+        guard.acting = acting
         return guard
-
-    def _left_alone(self, acting: tuple[str, ...]) -> npt.NDArray[np.uint32]:
-        """Reason bits of slices that a mode does not act on (in shadow: all, as the mode says), and of those of which
-        somebody else has set a knob."""
-        foreign = set() if self._takeover is None else self._takeover.yielded
-        bits = [
-            Reason.NOT_ACTING.bit * (bool(acting) and name not in acting)
-            | Reason.FOREIGN_CHANGE.bit * (name in foreign)
-            for name in self.slices.names
-        ]
-        return np.asarray(bits, np.uint32)
-
-
-def acting_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
-    """What a mode acts on, in the node's order; raises ConfigError."""
-    if mode is not Mode.CANARY:
-        return names if mode is Mode.LIVE else ()
-    if not canary:
-        raise ConfigError("canary = none; accepted: names of the slices to act on")
-    if unknown := [name for name in canary if name not in names]:
-        near = difflib.get_close_matches(unknown[0], names, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {hint}accepted: {', '.join(names)}")
-    return tuple(name for name in names if name in canary)

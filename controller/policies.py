@@ -67,8 +67,7 @@ def load_bundle(folder: str | Path, trust: str | None = None) -> Policy:
 def rehearse_loading() -> None:
     """Import what any bundle needs: in a process that has a loop, imports would hold it up for many periods."""
     with contextlib.suppress(ImportError):  # without numba policies run in onnxruntime alone
-        importlib.import_module("..agents.program", __package__)
-        importlib.import_module("..agents.compiled_codec", __package__)
+        importlib.import_module("..agents.compiled_policy", __package__)
 
 
 def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> Policy:

@@ -1,6 +1,6 @@
 """Giving up what a process does not need: capabilities(7), the way back to them, and the user it started as.
 
-The loop process starts as root, attaches and opens everything, then keeps `LIVE` or `SHADOW` alone. It stays user 0:
+The loop process starts as root, attaches and opens everything, then keeps `LOOP` alone. It stays user 0:
 cgroup files and namespaces of others are root's, and owning them needs no capability. The publisher keeps nothing.
 Numbers and structures: linux/capability.h, linux/prctl.h; no library beside libc.
 """
@@ -26,29 +26,22 @@ mac_admin syslog wake_alarm block_suspend audit_read perfmon bpf checkpoint_rest
 CAPABILITIES = tuple(f"CAP_{name.upper()}" for name in _IN_ORDER.split())
 """Names by number."""
 
-SHADOW = {
+LOOP = {
     "CAP_IPC_LOCK": "grow with all memory locked; a supervisor that locks its own",
     "CAP_KILL": "end a publisher that runs as another user",
-    "CAP_NET_ADMIN": "attach programs to the devices of a UPF again, where the kernel has no TCX",
+    "CAP_NET_ADMIN": "egress rates; attach programs to the devices of a UPF again, where the kernel has no TCX",
     "CAP_SETGID": "start a publisher without root's groups",
     "CAP_SETUID": "start a publisher as another user",
     "CAP_SYS_ADMIN": "enter the network namespace of a UPF that has restarted; load programs for it",
-    "CAP_SYS_NICE": "SCHED_FIFO for the loop's thread and for a supervisor",
+    "CAP_SYS_NICE": "nice of the UPFs' threads; SCHED_FIFO for the loop's thread and for a supervisor",
     "CAP_SYS_PTRACE": "look at the network namespace of a UPF that is known by its process",
 }
-"""What a loop that only measures needs once everything is attached, and what for.
+"""What a loop needs once everything is attached, and what for; one that only measures needs all of them, too.
 
 CAP_BPF and CAP_PERFMON are not among them: CAP_SYS_ADMIN, which setns(2) asks for, includes both (linux/capability.h).
+It starts with CAP_SETPCAP, to take all others out of the bounding set, and CAP_CHOWN, where it has to give a folder to
+its publisher's user.
 """
-
-LIVE = SHADOW | {
-    "CAP_NET_ADMIN": "egress rates; and as in shadow",
-    "CAP_SYS_NICE": "nice of the UPFs' threads; and as in shadow",
-}
-"""What a loop that acts, or may be told to, needs: the same names, for more."""
-
-START = LIVE | {"CAP_SETPCAP": "take all others out of the bounding set"}
-"""What it has to start with; CAP_CHOWN too, where it has to give a folder to its publisher's user."""
 
 PR_SET_DUMPABLE, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 4, 23, 24, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4

@@ -149,7 +149,7 @@ def promote(bundle: Path, verdict: Verdict) -> Promotion:
         ValueError: the verdict is no, or on other contents than the bundle now has.
         OSError: it cannot be written; what was there is untouched.
     """
-    from ..agents.bundle import replace_file
+    from ..data.files import replace_file
     from .record.moments import rfc3339
 
     if not verdict.promoted or verdict.digest != bundle_digest(bundle):

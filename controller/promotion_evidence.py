@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .modes import Level, Mode
 from .reasons import MEANINGS, Reason, Severity
 from .record.columns import Records
-from .record.ring import LATE, PAUSED
+from .record.ring import LATE
 
 _LONGEST_US = 1_000_000
 _OPERATOR = Reason.PAUSED.bit | Reason.ORDERED_SAFE.bit
@@ -53,8 +53,7 @@ class ShadowEvidence:
     def add(self, description: dict[str, Any], records: Records) -> None:
         """Take more ticks, oldest first within a run."""
         shadow = records["mode"] == Mode.SHADOW
-        operated = (records["flags"] & PAUSED != 0) | (records["node_reasons"] & _OPERATOR != 0)
-        kept = shadow & ~operated
+        kept = shadow & (records["node_reasons"] & _OPERATOR == 0)
         if not len(records):
             return
         run_id, count = description["run_id"], len(description["slice_set"]["slices"])

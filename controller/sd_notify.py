@@ -16,7 +16,7 @@ def ready(status: str = "") -> bool:
 
 
 def watchdog(status: str = "") -> bool:
-    """Still ticking: to be called well within `watchdog_s`, for instance once a second."""
+    """Still ticking: to be called well within the unit's ``WatchdogSec=``, for instance once a second."""
     return _tell(f"WATCHDOG=1\n{_status(status)}")
 
 
@@ -28,14 +28,6 @@ def status(text: str) -> bool:
 def stopping(text: str = "") -> bool:
     """Ending on purpose: the knobs are being restored."""
     return _tell(f"STOPPING=1\n{_status(text)}")
-
-
-def watchdog_s() -> float | None:
-    """After how long without `watchdog` the manager kills this process (``WatchdogSec=``); None for never."""
-    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-        return None
-    limit_us = os.environ.get("WATCHDOG_USEC", "")
-    return int(limit_us) / 1e6 if limit_us.isdigit() and int(limit_us) else None
 
 
 def _status(text: str) -> str:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from ..configs import ConfigError
 from . import privileges, sd_notify
+from .acting import acting_slices
 from .control_thread import ControlThread
 from .loop import LoopReport, Watcher
 from .modes import MODES, Mode
 from .node import Node
-from .operation import Operation, acting_slices
+from .operation import Operation
 from .publisher.handle import Publisher, PublisherOptions
 from .record.ring import TickRing
 from .run_config import RunConfig
@@ -60,7 +61,7 @@ def serve(
         publisher = Publisher.start(_options(config, folder, state), theirs)
         undo.callback(publisher.stop)
         # A testbed of one's own goes at the end, and not even its owner may write to the root of the cgroups.
-        privileges.keep_only([*privileges.LIVE, *(["CAP_DAC_OVERRIDE"] if config.scenario is not None else [])])
+        privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if config.scenario is not None else [])])
         operation = _operation(node, config, ring, state, watch, seed, force)
         control = undo.enter_context(ControlThread(operation, ours))
         companions = _Companions(publisher, control)

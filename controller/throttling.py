@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..env.slices import FloatArray
+from ..env.telemetry import Telemetry
 from .actuators.kernel_file import ActuatorError, KernelFile
 
 # The kernel counts CFS periods only while the group has work. After this long without one it has had none to miss.
@@ -36,18 +37,31 @@ class ThrottleMeter:
         self._ratios = [0.0] * len(cgroups)
         self._per_call = min(len(cgroups), math.ceil(len(cgroups) * period_s / REFRESH_S))
         self._next = 0
+        self._limited: list[int] = []
+        self._limits_mcpu: FloatArray | None = None
+        self._filled: Telemetry | None = None
 
-    def fill(self, ratios: FloatArray, limits_mcpu: FloatArray) -> None:
-        """Write the ratios (S, 1) under the limits that hold (S, 1); a group that has vanished reads 0."""
-        known, limits, count = self._ratios, limits_mcpu.ravel().tolist(), len(self._slices)
+    def fill(self, telemetry: Telemetry, limits_mcpu: FloatArray) -> None:
+        """Write the ratios under the limits (S, 1) that hold; a group that has vanished reads 0.
+
+        Other limits are another array. Without any, ratios that are 0 are left as they are.
+        """
+        if limits_mcpu is not self._limits_mcpu:
+            self._change(limits_mcpu)
+        elif not self._limited and telemetry is self._filled:
+            return
+        known, count = self._ratios, len(self._slices)
         for _ in range(self._per_call):
             self._next = index = (self._next + 1) % count
-            if limits[index] != math.inf:
+            if index in self._limited:
                 known[index] = self._slices[index].ratio()
-        for index, limit in enumerate(limits):
-            if limit == math.inf:
-                known[index] = 0.0
-        ratios[:, 0] = known
+        telemetry.throttled_ratio[:, 0] = known
+        self._filled = telemetry
+
+    def _change(self, limits_mcpu: FloatArray) -> None:
+        self._limits_mcpu = limits_mcpu
+        self._limited = [index for index, limit in enumerate(limits_mcpu.ravel().tolist()) if limit != math.inf]
+        self._ratios = [ratio if index in self._limited else 0.0 for index, ratio in enumerate(self._ratios)]
 
     def heal(self) -> None:
         """Open the files of groups anew that were removed and made again; between ticks."""

@@ -6,16 +6,13 @@ import ctypes
 import errno
 import os
 import time
+from array import array
 from collections.abc import Callable
 
 _CLOCK_MONOTONIC, _TIMER_ABSTIME = 1, 1  # linux/time.h
 _NS = 1_000_000_000
 # Preparation starts ahead of a tick by this much of what it took, averaged over about 1 / gain ticks.
 LEAD_RATIO, LEAD_GAIN, FIRST_LEAD_NS = 1.25, 0.1, 500_000
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
 
 
 class AbsoluteTicks:
@@ -33,8 +30,8 @@ class AbsoluteTicks:
         self.period_ns = round(period_s * _NS)
         self.missed = 0
         self._sleep = ctypes.CDLL(None, use_errno=False).clock_nanosleep
-        self._until = _Timespec()
-        self._reference = ctypes.byref(self._until)
+        self._until = array("l", (0, 0))  # struct timespec: seconds, nanoseconds
+        self._address = ctypes.c_void_p(self._until.buffer_info()[0])
         self._lead_ns = FIRST_LEAD_NS
         self.restart()
 
@@ -74,8 +71,8 @@ class AbsoluteTicks:
         self._lead_ns += round((wanted_ns - self._lead_ns) * LEAD_GAIN)
 
     def _sleep_until(self, when_ns: int) -> None:
-        self._until.tv_sec, self._until.tv_nsec = divmod(when_ns, _NS)
-        while (error := self._sleep(_CLOCK_MONOTONIC, _TIMER_ABSTIME, self._reference, None)) == errno.EINTR:
+        self._until[0], self._until[1] = divmod(when_ns, _NS)
+        while (error := self._sleep(_CLOCK_MONOTONIC, _TIMER_ABSTIME, self._address, None)) == errno.EINTR:
             pass
         if error:
             raise OSError(error, os.strerror(error), "clock_nanosleep")

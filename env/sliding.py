@@ -44,48 +44,42 @@ class SlidingView:
         self._node_sums = np.zeros((len(NODE_FIELDS), lanes))
         self._slices = np.zeros((len(SLICE_FIELDS), num_slices, lanes), np.float32)
         self._node = np.zeros((len(NODE_FIELDS), lanes), np.float32)
+        self._kept = (
+            *(self._windows, self._past, self._past_node, self._past_p99, self._longest_p99),
+            *(self._sums, self._node_sums, self._slices, self._node),
+        )
         self._seen = 0
         # Compiled, or taken from the cache, before the first period.
-        self.rehearse(Telemetry.empty(num_slices, lanes))
+        self._source = Telemetry.empty(num_slices, lanes)
+        self._view = self._of(self._source)
+        self.rehearse(self._source)
 
     def see(self, telemetry: Telemetry) -> Telemetry:
         """The measurement of one more period as agents see it; its arrays hold until the next call."""
         if self.passes:
             return telemetry
-        self._over(telemetry, keep=True)
+        _over(telemetry.slices, telemetry.node, self._seen, True, *self._kept)
         self._seen += 1
-        return Telemetry(self._slices, self._node, telemetry.age_s, telemetry.valid)
+        if telemetry is not self._source:  # a live node's is the same object each time
+            self._source, self._view = telemetry, self._of(telemetry)
+        return self._view
 
     def rehearse(self, telemetry: Telemetry) -> None:
         """Go through the motions of `see` without effect on what it will say."""
         if not self.passes:
-            self._over(telemetry, keep=False)
+            _over(telemetry.slices, telemetry.node, self._seen, False, *self._kept)
 
-    def _over(self, telemetry: Telemetry, keep: bool) -> None:
-        _over(
-            telemetry.slices,
-            telemetry.node,
-            self._windows,
-            self._seen,
-            keep,
-            self._past,
-            self._past_node,
-            self._past_p99,
-            self._longest_p99,
-            self._sums,
-            self._node_sums,
-            self._slices,
-            self._node,
-        )
+    def _of(self, telemetry: Telemetry) -> Telemetry:
+        return Telemetry(self._slices, self._node, telemetry.age_s, telemetry.valid)
 
 
 @njit(cache=True, error_model="numpy")
 def _over(
     slices: FloatArray,
     node: FloatArray,
-    windows: np.ndarray,
     seen: int,
     keep: bool,
+    windows: np.ndarray,
     past: FloatArray,
     past_node: FloatArray,
     past_p99: FloatArray,

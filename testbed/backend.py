@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +117,10 @@ class TestbedBackend(LiveBackend):
             return None
         return int.from_bytes(self.testbed.edge_counter.read_bytes()[:8], sys.byteorder)
 
-    def wait(self) -> int:
-        """Play the scenario's events that are due, then sleep until the next tick; returns how late it is, in ns."""
+    def wait(self, prepare: Callable[[], None] | None = None) -> int:
+        """Play the scenario's events that are due, then as `LiveBackend.wait`."""
         self._timeline.step()
-        return super().wait()
+        return super().wait(prepare)
 
     def measure(self) -> Telemetry:
         """Figures since the last measurement; a slice that is absent now is not valid."""

@@ -25,7 +25,7 @@ from .traffic import LoadRun, flows_of
 from .write_watch import Write, WriteWatch
 
 PARTS = ("none", "shadow")
-SETTLE_S = 1.0
+SETTLE_S = 5.0  # the publisher spends two seconds of CPU time on its imports
 
 
 @dataclass

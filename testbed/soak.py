@@ -28,6 +28,8 @@ SAMPLE_S = 5.0
 RESTORE_LIMIT_S = 10.0
 WARM_S = 30.0
 """A young process still takes memory for what it does for the first time; this is not what a leak looks like."""
+STEADY_S = 240.0
+"""By then the publisher has written segments of a whole minute some times, and its buffers have grown to their size."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,10 @@ class Soak:
 
     def slope(self, process: str, figure: str) -> float:
         """Growth an hour of a figure of `Resources`, over all processes of a kind, each from its own level; NaN without
-        two samples of one that is older than `WARM_S`."""
+        two samples of one that is older than `STEADY_S`."""
         ages: list[npt.NDArray[np.float64]] = []
         values: list[npt.NDArray[np.float64]] = []
-        mine = [one for one in self.samples if one.process == process and one.age_s > WARM_S]
+        mine = [one for one in self.samples if one.process == process and one.age_s > STEADY_S]
         for pid in {one.pid for one in mine}:
             own = [one for one in mine if one.pid == pid]
             age = np.asarray([one.age_s for one in own])

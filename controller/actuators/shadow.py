@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
 
@@ -48,28 +49,29 @@ class ShadowActuator:
 
     def refresh(self) -> list[str]:
         """Read anew what others have set; groups that have gone and come back are opened again."""
-        lost = []
-        for index, target in enumerate(self._targets):
-            try:
-                self._readers[index].read()
-            except ActuatorError as error:
-                lost.append(f"{target.name}: {error}")
-                with contextlib.suppress(ActuatorError):
-                    fresh = _Reader(target)
-                    self._readers[index].close()
-                    self._readers[index] = fresh
-        if not _same(found := self.read(), self.receipt.applied):
+        lost: dict[int, ActuatorError] = {}
+        found = self.read(lost)
+        for index in lost:
+            with contextlib.suppress(ActuatorError):
+                fresh = _Reader(self._targets[index])
+                self._readers[index].close()
+                self._readers[index] = fresh
+        if lost:
+            found = self.read()
+        if not _same(found, self.receipt.applied):
             self.receipt = Receipt(found)
-        return lost
+        return [f"{self._targets[index].name}: {error}" for index, error in lost.items()]
 
-    def read(self) -> Knobs:
-        """What holds in the kernel; "none" for a group that has gone."""
+    def read(self, lost: dict[int, ActuatorError] | None = None) -> Knobs:
+        """What holds in the kernel; "none" for a group that has gone, which ``lost`` names by index."""
         rows = []
-        for reader in self._readers:
+        for index, reader in enumerate(self._readers):
             try:
                 rows.append(reader.read())
-            except ActuatorError:
+            except ActuatorError as error:
                 rows.append((math.inf, 0.0, math.inf))
+                if lost is not None:
+                    lost[index] = error
         limits, nices, rates = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
         return Knobs(limits, nices, rates)
 
@@ -112,6 +114,7 @@ class _Reader:
         return (math.inf if quota in {b"max", b"-1"} else float(quota)), float(period), float(weight)
 
 
+@functools.lru_cache(256)
 def _nearest_nice(ratio: float) -> float:
     """The level whose share of nice 0's weight is nearest to a ratio; the smallest of equals."""
     levels = range(LOWEST_NICE, LOWEST_NICE + len(PRIO_TO_WEIGHT))

@@ -40,6 +40,7 @@ class ControlApi:
         listener: Unix stream socket, bound and listening; taken over.
         access: who may connect.
         status: for ``status``, and for the slices' names.
+        refresh: brings it up to date.
         forward: hands an order to the loop's process and returns its answer.
         report: told of every valid order but ``status``, with its answer.
 
@@ -52,11 +53,12 @@ class ControlApi:
         listener: socket.socket,
         access: Access,
         status: Status,
+        refresh: Callable[[], None],
         forward: Callable[[Order], Awaitable[Answer]],
         report: Report,
     ) -> None:
         self._listener, self._access, self._status = listener, access, status
-        self._forward, self._report = forward, report
+        self._refresh, self._forward, self._report = refresh, forward, report
         self._clients = 0
         self._idle: dict[asyncio.StreamWriter, float] = {}
         self.requests = self.refused = 0
@@ -134,6 +136,7 @@ class ControlApi:
         except RecursionError:  # just shallow enough to be parsed
             return refusal("order: too deeply nested; accepted: one object on a line", "input")
         if order["command"] == "status":
+            self._refresh()
             return {"ok": True, "status": self._status.document(0)}
         answer = await self._forward(order)
         self._report(peer, order, answer)

@@ -42,26 +42,29 @@ class EventLog:
         log: where to.
         status: what is followed.
         listen: where pages are served; None where they are not.
+        summary_s: from one summary to the next; its ticks and times are always those of the last minute.
     """
 
-    def __init__(self, log: EventLogger, status: Status, listen: HttpAddress | None) -> None:
-        self._log, self._status, self._listen = log, status, listen
+    def __init__(
+        self, log: EventLogger, status: Status, listen: HttpAddress | None, summary_s: float = SUMMARY_S
+    ) -> None:
+        self._log, self._status, self._listen, self._summary_s = log, status, listen, summary_s
         self._started = False
         self._mode: Mode | None = None
         self._level: Level | None = None
         self._masks = np.zeros((1, status.num_slices + 1), np.uint32)
         self._given: dict[tuple[int, Reason], _Given] = {}
         self._notes: dict[str, Any] = {}
-        self._summary_s = time.monotonic() + SUMMARY_S
+        self._next_summary_s = time.monotonic() + summary_s
         self._minute: Counts = np.zeros((status.num_slices + 1, len(REASONS)), np.int64)
 
     def update(self, records: Records) -> None:
         """Log what the new records, oldest first, and the present notes have brought."""
         now_s = time.monotonic()
-        if not self._started:
-            self._started = True
-            self._start()
         if len(records):
+            if not self._started:  # a start that was refused has no tick
+                self._started = True
+                self._start()
             self._changes(records)
             self._reasons(records)
         self._flush(now_s)
@@ -69,8 +72,8 @@ class EventLog:
         if notes != self._notes:
             self._compare(self._notes, notes)
             self._notes = notes
-        if now_s >= self._summary_s:
-            self._summary_s = now_s + SUMMARY_S
+        if now_s >= self._next_summary_s:
+            self._next_summary_s = now_s + self._summary_s
             self._summary()
 
     def command(self, peer: Peer, order: dict[str, Any], answer: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from ..record.ring import TickReader
 from ..signals import STOPPING
 from .api import ControlApi
 from .events import EventLog
+from .exposition import FRESH_S
 from .link import LoopLink
 from .listeners import HttpAddress
 from .logs import FORMS, EventLogger, configure
@@ -36,10 +38,11 @@ from .peers import Access
 from .recorder import Recorder
 from .status import Status
 from .totals import Totals
-from .web import Route, WebServer
+from .web import Page, Route, WebServer
 
-POLL_S = 0.5
-"""Twice a second: a look costs about as much for many ticks as for few, and the ring holds at least eight seconds."""
+POLL_S = 1.0
+"""A look at the ring costs about as much for many ticks as for few, and the ring holds at least eight seconds. Whoever
+looks at us meanwhile has us look, too."""
 WAIT_S = 0.05
 NICE, OOM_SCORE = 10, 500
 
@@ -71,8 +74,9 @@ class PublisherProcess:
         self._totals = Totals(reader.num_slices)
         self._events = EventLog(log, status, None if sockets.http is None else HttpAddress.of(sockets.http))
         self._link = LoopLink(sockets.link, self._done.set)
-        self._api = ControlApi(sockets.control, access, status, self._link.forward, self._events.command)
-        self._web = None if sockets.http is None else WebServer(sockets.http, self._routes(), hosts)
+        self._updated_s = float("-inf")
+        self._api = ControlApi(sockets.control, access, status, self._refresh, self._link.forward, self._events.command)
+        self._web = None if sockets.http is None else WebServer(sockets.http, self._fresh_routes(), hosts)
 
     def rehearse(self) -> None:
         """Show what there is, so that nothing has to be imported any more afterwards."""
@@ -98,8 +102,25 @@ class PublisherProcess:
     def _routes(self) -> dict[str, Route]:
         return routes(self._status, Metrics(self._status, self._totals, self._figures))
 
+    def _fresh_routes(self) -> dict[str, Route]:
+        """The pages, brought up to date when they are asked for."""
+
+        def fresh(page: Route) -> Route:
+            def show(headers: dict[str, str]) -> Page:
+                self._refresh()
+                return page(headers)
+
+            return show
+
+        return {path: fresh(page) for path, page in self._routes().items()}
+
+    def _refresh(self) -> None:
+        """Update what is not fresh any more."""
+        if time.monotonic() - self._updated_s >= FRESH_S:
+            self._update()
+
     def _update(self) -> None:
-        status = self._status
+        status, self._updated_s = self._status, time.monotonic()
         records = status.update(self._reader)
         status.estimate = self._recorder.estimate
         self._totals.add(records, status.description)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..record.segments import SegmentWriter
 
 BACKLOG = 40
-"""Batches that may wait; at two a second, twenty seconds' worth."""
+"""Batches that may wait: at one a second, forty seconds' worth, and ten while somebody looks all the time."""
 MIB = 1 << 20
 Batch = tuple[Records, dict[str, Any], int]
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..modes import Level, Mode
-from ..reasons import MEANINGS
-from ..record.ring import KNOB_FIELDS, PAUSED, TickReader
+from ..reasons import MEANINGS, Reason
+from ..record.ring import KNOB_FIELDS, TickReader
 from .history import SECONDS, History
 from .tally import REASONS, STAGES, DelayCounter, Records
 
@@ -90,7 +90,7 @@ class Status:
     @property
     def paused(self) -> bool:
         """Whether an operator has paused the guard."""
-        return bool(len(self.last) and self.last["flags"][0] & PAUSED)
+        return bool(len(self.last) and self.last["node_reasons"][0] & Reason.PAUSED.bit)
 
     def acts_on(self, name: str) -> bool:
         """Whether decisions on a slice are applied in this mode."""

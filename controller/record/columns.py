@@ -23,12 +23,12 @@ from ...configs import ConfigError
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..modes import Level, Mode
 from ..reasons import Reason
-from .ring import APPLY_ERROR, KNOB_FIELDS, LATE, PAUSED, SHADOW, STAGES_NS, UNUSABLE, record_dtype
+from .ring import APPLY_ERROR, HELD, KNOB_FIELDS, LATE, STAGES_NS, UNUSABLE, record_dtype
 
 FORMAT, KEY = 1, "slicepilot"
 DECISIONS = ("wanted", "allowed", "applied")
-FLAGS = {"late": LATE, "unusable": UNUSABLE, "apply_error": APPLY_ERROR, "paused": PAUSED, "shadow": SHADOW}
-_SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *STAGES_NS, "age_s")
+FLAGS = {"late": LATE, "unusable": UNUSABLE, "apply_error": APPLY_ERROR, "held": HELD}
+_SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *STAGES_NS, "age_s", "log_density")
 _WORDS = {"mode": tuple(mode.label for mode in Mode), "level": tuple(level.label for level in Level)}
 _STEADY = ("sequence", "time", "monotonic_ns")  # grow by about the same from row to row
 _SAMPLE = 8  # every how manieth value is looked at to choose an encoding
@@ -79,7 +79,9 @@ def to_records(table: Any, names: Sequence[str]) -> Records:
     """The records a table was made from."""
     records = np.zeros(table.num_rows, record_dtype(len(names)))
     for column, values in _views(records, names):
-        if len(records):
+        if column == "log_density" and column not in table.column_names:  # of records before there was one
+            values[:] = np.nan
+        elif len(records):
             values[:] = values_of(table, column)
     return records
 

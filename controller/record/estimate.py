@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 INTERVAL_S, WINDOW_S, SETTLE_S = 10.0, 2.0, 0.4
 MIN_TICKS = 20
 MAX_LOST_RATIO = 0.05
-KEPT = 360
 MIN_CARRIED_MBPS = 0.5
 """Where the p99 delay of a slice that carries next to nothing says nothing."""
 Array = npt.NDArray[np.float64]
@@ -66,12 +65,16 @@ class Estimator:
         self._recent: deque[Records] = deque()
         self._due_ns: int | None = None
         self._replay: Replay | None = None
-        self._estimates: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def add(self, records: Records) -> dict[str, Any] | None:
-        """Take more ticks, oldest first; an estimate when one was due and could be made.
+        """Take more ticks, oldest first; an estimate, as JSON would have it, when one was due and could be made.
 
         None comes of ticks that acted on all slices (their decisions are what held), and of a window with gaps.
+
+        ``slices`` has, for each slice that was measured throughout, ``carried_mbps``, ``delay_p99_us`` and ``broken_s``
+        (time in which its promise was broken, of ``window_s``): each ``held``, ``policy``, ``difference``, ``error``,
+        ``measured`` and whether the difference is ``distinguishable``; a delay is null where next to nothing was
+        carried.
         """
         if not len(records):
             return None
@@ -88,23 +91,7 @@ class Estimator:
         window = np.concatenate(self._recent)[-self._ticks :]
         if not self._usable(window):
             return None
-        estimate = self._estimate(window)
-        self._estimates.append(estimate)
-        return estimate
-
-    def latest(self) -> dict[str, Any] | None:
-        """The newest estimate, as JSON would have it.
-
-        ``slices`` has, for each slice that was measured throughout, ``carried_mbps``, ``delay_p99_us`` and ``broken_s``
-        (time in which its promise was broken, of ``window_s``): each ``held``, ``policy``, ``difference``, ``error``,
-        ``measured`` and whether the difference is ``distinguishable``; a delay is null where next to nothing was
-        carried.
-        """
-        return self._estimates[-1] if self._estimates else None
-
-    def all(self) -> list[dict[str, Any]]:
-        """The newest `KEPT` estimates, oldest first."""
-        return list(self._estimates)
+        return self._estimate(window)
 
     def _usable(self, window: Records) -> bool:
         if len(window) < self._ticks or (window["mode"] == Mode.LIVE).any():

@@ -18,7 +18,7 @@ from ..reasons import MEANINGS, Reason, reasons_in
 from .columns import DECISIONS, FLAGS, Records, slice_names
 from .moments import rfc3339
 from .reader import Moment, Stretch
-from .ring import KNOB_FIELDS, SHADOW, STAGES_NS
+from .ring import KNOB_FIELDS, STAGES_NS
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
@@ -39,7 +39,7 @@ def explain_tick(moment: Moment) -> dict[str, Any]:
         "sequence": int(record["sequence"]),
         "mode": Mode(record["mode"]).label,
         "level": Level(record["level"]).label,
-        "flags": _flags(int(record["flags"])),
+        "flags": _flags(int(record["flags"]), int(record["node_reasons"])),
         "missed_ticks": None if before is None else int(record["missed"]) - int(before["missed"]),
         "node": {
             **{name: float(value) for name, value in zip(NODE_FIELDS, record["node"], strict=True)},
@@ -110,7 +110,11 @@ def _window(description: dict[str, Any], names: Sequence[str], records: Records)
         "missed_ticks": int(records["missed"][-1]) - int(records["missed"][0]),
         "modes": _counts(Mode(mode).label for mode in records["mode"].tolist()),
         "levels": _counts(Level(level).label for level in records["level"].tolist()),
-        "flags": _counts(flag for flags in records["flags"].tolist() for flag in _flags(flags)),
+        "flags": _counts(
+            flag
+            for flags, why in zip(records["flags"].tolist(), records["node_reasons"].tolist(), strict=True)
+            for flag in _flags(flags, why)
+        ),
         "reasons": _reason_counts(records, names),
         "slices": [_slice_window(records, s, name) for s, name in enumerate(names)],
         "stages_us": _stage_quantiles(records),
@@ -169,9 +173,9 @@ def _reason(reason: Reason) -> dict[str, Any]:
     return {"reason": reason.label, "severity": meaning.severity.name.lower(), "meaning": meaning.text}
 
 
-def _flags(flags: int) -> list[str]:
-    """All but the one that the mode says already."""
-    return [name for name, bit in FLAGS.items() if flags & bit and bit != SHADOW]
+def _flags(flags: int, node_reasons: int) -> list[str]:
+    """By name; that an operator has paused the guard is among the node's reasons."""
+    return [name for name, bit in FLAGS.items() if flags & bit] + ["paused"] * bool(node_reasons & Reason.PAUSED.bit)
 
 
 def _counts(labels: Iterable[str]) -> dict[str, int]:

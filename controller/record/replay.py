@@ -17,7 +17,7 @@ from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
 from ...env.slices import FloatArray, Promises, SliceSet
 from ...env.telemetry import SLICE_FIELDS, Telemetry
-from ...training.statistics import weighted_quantile
+from ...training.intervals import weighted_quantile
 
 Array = npt.NDArray[np.float64]
 RUNS = 2

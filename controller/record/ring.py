@@ -12,6 +12,7 @@ for, read before and after; a document or histogram when its generation is even 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import struct
@@ -36,7 +37,7 @@ KNOB_FIELDS = ("cpu_limit_mcpu", "nice", "egress_mbps")
 STAGES_NS = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
 
 # Flags of a record.
-LATE, UNUSABLE, APPLY_ERROR, PAUSED, SHADOW = 1, 2, 4, 8, 16
+LATE, UNUSABLE, APPLY_ERROR, HELD = 1, 2, 4, 8
 
 
 def record_dtype(num_slices: int) -> np.dtype[Any]:
@@ -44,7 +45,8 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
 
     ``sequence`` is the tick's number + 1; ``time_ns`` CLOCK_REALTIME and ``monotonic_ns`` CLOCK_MONOTONIC at its start;
     ``wanted``, ``allowed`` and ``applied`` are knobs in the order of `KNOB_FIELDS`: what the policy asked for, what the
-    guard let through, and what the receipt says holds (in shadow: what others have set). Masks are of
+    guard let through, and what the receipt says holds (in shadow: what others have set). ``log_density``, NaN of most,
+    and the flag `HELD` are what a policy that draws says of its wish (`slicepilot.agents.base.Drawing`). Masks are of
     `slicepilot.controller.reasons`, ``description`` the generation of the run's description it was decided under.
     """
     s = num_slices
@@ -61,6 +63,7 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
             ("missed", "u4"),
             *((stage, "u4") for stage in STAGES_NS),
             ("age_s", "f4"),
+            ("log_density", "f4"),
             ("slices", "f4", (len(SLICE_FIELDS), s)),
             ("node", "f4", len(NODE_FIELDS)),
             ("wanted", "f4", (len(KNOB_FIELDS), s)),
@@ -73,11 +76,12 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
     )
 
 
-_HEAD = struct.Struct("=qqIBBHIIIIIIIf")  # after sequence, up to age_s
+_HEAD = struct.Struct("=qqIBBHIIIIIII")  # after sequence, before age_s
+_WORD = 8
 
 
 class Tick(NamedTuple):
-    """The scalars of a record, units as in `record_dtype`, in the file's order."""
+    """The scalars of a record, units as in `record_dtype`, in the file's order but for ``age_s``."""
 
     time_ns: int = 0
     monotonic_ns: int = 0
@@ -91,6 +95,7 @@ class Tick(NamedTuple):
     infer_ns: int = 0
     guard_ns: int = 0
     apply_ns: int = 0
+    log_density: float = math.nan
 
 
 class _Layout:
@@ -129,17 +134,24 @@ class TickRing:
         finally:
             os.close(descriptor)
         self._layout = layout
+        self._records_at, self._record_bytes = layout.records, layout.dtype.itemsize
         head = (MAGIC, VERSION, num_slices, slots, layout.dtype.itemsize, layout.records, 0, time.monotonic_ns())
         HEADER.pack_into(self._memory, 0, *head, 0, 0, 0)
         self._records: npt.NDArray[Any] = np.frombuffer(self._memory, layout.dtype, slots, layout.records)
         self._delays = np.frombuffer(self._memory, np.uint64, num_slices * BUCKETS, layout.delays).reshape(
             num_slices, BUCKETS
         )
-        # Plain views of the records' parts: writing a row of a two-dimensional array is NumPy's cheapest store.
+        # numba is for who writes: readers are started more often, and by people who wait.
+        from .ring_kernel import put
+
+        self._put: Any = put
+        self._words = memoryview(self._memory).cast("Q")
         flat = np.frombuffer(self._memory, np.uint8, slots * layout.dtype.itemsize, layout.records)
         table = flat.reshape(slots, layout.dtype.itemsize)
-        self._floats, self._masks, self._valid = _views(table, layout.dtype)
-        self._head_at = layout.dtype.fields["time_ns"][1]  # type: ignore[index]
+        self._tables = _views(table, layout.dtype)
+        self._rehearse()
+        fields: Any = layout.dtype.fields
+        self._head_at = fields["time_ns"][1]
         self._written = 0
         self._description = 0
         staging.replace(path)
@@ -163,10 +175,6 @@ class TickRing:
         self._delays[:] = counts
         struct.pack_into("=Q", self._memory, DELAYS_AT, generation + 1)
 
-    def beat(self) -> None:
-        """A sign of life without a tick."""
-        struct.pack_into("=Q", self._memory, BEAT_AT, time.monotonic_ns())
-
     def write(
         self,
         tick: Tick,
@@ -176,37 +184,46 @@ class TickRing:
         applied: Knobs,
         reasons: npt.NDArray[np.uint32],
     ) -> None:
-        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` (S,)."""
-        written = self._written
+        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` (S,). A wish of another shape has no numbers."""
+        written, words = self._written, self._words
         slot = written % self.slots
-        at = self._layout.records + slot * self._layout.dtype.itemsize
-        struct.pack_into("=Q", self._memory, at, 0)
-        _HEAD.pack_into(
-            self._memory,
-            at + self._head_at,
-            *tick[:2],
-            self._description,
-            *tick[2:],
-            telemetry.age_s.item(),
+        at = self._records_at + slot * self._record_bytes
+        words[at // _WORD] = 0
+        _HEAD.pack_into(self._memory, at + self._head_at, *tick[:2], self._description, *tick[2:-1])
+        measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
+        knobs = (
+            wanted.cpu_limit_mcpu,
+            wanted.nice,
+            wanted.egress_mbps,
+            allowed.cpu_limit_mcpu,
+            allowed.nice,
+            allowed.egress_mbps,
+            applied.cpu_limit_mcpu,
+            applied.nice,
+            applied.egress_mbps,
         )
-        s = self.num_slices
-        row, end = self._floats[slot], len(SLICE_FIELDS) * s
-        row[:end] = telemetry.slices.ravel()
-        row[end : end + 2] = telemetry.node.ravel()
-        at_knobs = end + 2
-        for knobs in (wanted, allowed, applied):
-            for values in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps):
-                row[at_knobs : at_knobs + s] = values.ravel()
-                at_knobs += s
-        self._masks[slot] = reasons
-        self._valid[slot, :s] = telemetry.valid.ravel()
-        self._written = written = written + 1
-        struct.pack_into("=Q", self._memory, at, written)
-        struct.pack_into("=QQ", self._memory, WRITTEN_AT, written, tick.monotonic_ns)
+        try:
+            self._put(slot, *self._tables, tick.log_density, *measured, *knobs, reasons)
+        except (TypeError, ValueError):  # of another precision, layout or shape
+            plain = *map(_plain, measured[:3]), np.array(measured[3], np.bool_), *map(_plain, knobs)
+            no_numbers = np.full((self.num_slices, 1), np.nan, np.float32)
+            wish = [values if values.shape == no_numbers.shape else no_numbers for values in plain[4:7]]
+            plain = *plain[:4], *wish, *plain[7:]
+            self._put(slot, *self._tables, tick.log_density, *plain, np.array(reasons, np.uint32))
+        self._written = words[at // _WORD] = written + 1
+        words[WRITTEN_AT // _WORD] = written + 1
+        words[BEAT_AT // _WORD] = tick.monotonic_ns
 
     def close(self) -> None:
         """Remove the file; readers keep what they have mapped."""
         self.path.unlink(missing_ok=True)
+
+    def _rehearse(self) -> None:
+        """Compile what writes, or take it from the cache; a tick has no time for that."""
+        telemetry, knob = Telemetry.empty(self.num_slices), np.zeros((self.num_slices, 1), np.float32)
+        measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
+        self._put(0, *self._tables, math.nan, *measured, *[knob] * 9, np.zeros(self.num_slices, np.uint32))
+        self._put.disable_compile()
 
     def _begin(self, at: int) -> int:
         generation: int = struct.unpack_from("=Q", self._memory, at)[0] + 1
@@ -224,9 +241,13 @@ class TickRing:
         return generation
 
 
+def _plain(values: FloatArray) -> FloatArray:
+    return np.array(values, np.float32, order="C")
+
+
 def _views(table: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> tuple[FloatArray, Any, Any]:
     fields: Any = dtype.fields
-    first, masks, valid = fields["slices"][1], fields["reasons"][1], fields["valid"][1]
+    first, masks, valid = fields["age_s"][1], fields["reasons"][1], fields["valid"][1]
     end = masks + fields["reasons"][0].itemsize
     return (
         table[:, first:masks].view(np.float32),

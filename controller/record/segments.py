@@ -7,8 +7,6 @@ Estimates of what a shadow run would have changed lie beside them as ``estimates
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from ...data.files import LEFTOVERS, replace_file
 from .columns import Records, encode, header_of, read_header, slice_names, to_table
 
 SEGMENT_S = 15.0
 """Less than what the ring holds at 5 ms (20 s): who takes over from a writer that was killed finds all ticks there."""
 MAX_ROWS, MAX_BUFFER_BYTES = 1 << 16, 1 << 26
 NAME = re.compile(r"(?P<kind>estimates-)?(?P<run>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})-(?P<time>\d{16,20})\.parquet")
-_UNFINISHED = ".part"
 
 
 @dataclass(frozen=True, order=True)
@@ -73,7 +71,7 @@ class SegmentWriter:
         self.segments = self.dropped_rows = self.errors = 0
         self.last_error: str | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f".*{_UNFINISHED}"):  # of a writer that was killed
+        for leftover in folder.glob(LEFTOVERS):  # of a writer that was killed
             leftover.unlink(missing_ok=True)
         self._sizes = {name: name.path.stat().st_size for name in list_segments(folder)}
         self.bytes = sum(self._sizes.values())
@@ -113,7 +111,7 @@ class SegmentWriter:
             del self._descriptions[old]
 
     def add_estimate(self, estimate: dict[str, Any]) -> None:
-        """Take an estimate (`Estimator.latest`); it is written with the segment that comes next."""
+        """Take an estimate (`Estimator.add`); it is written with the segment that comes next."""
         self._estimates.append(estimate)
 
     def flush(self) -> None:
@@ -157,16 +155,12 @@ class SegmentWriter:
 
     def _write(self, name: str, data: bytes) -> bool:
         """Write one file; False when it could not be."""
-        staging, path = self.folder / f".{name}{_UNFINISHED}", self.folder / name
+        path = self.folder / name
         try:
             self._make_room(len(data))
-            _write_synced(staging, data)
-            staging.replace(path)
-            _sync_folder(self.folder)
+            replace_file(path, data)
         except OSError as error:
             self._note(f"{name}: {error.strerror or error}")
-            with contextlib.suppress(OSError):
-                staging.unlink(missing_ok=True)
             return False
         written = SegmentName.of(path)
         assert written is not None
@@ -198,22 +192,3 @@ class SegmentWriter:
     def _note(self, error: str) -> None:
         self.errors += 1
         self.last_error = error
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

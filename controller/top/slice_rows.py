@@ -12,7 +12,7 @@ from .glyphs import Glyphs, Values, linear, logarithmic, mean, resample
 
 GOOD, NOTE, BAD, QUIET = "green", "yellow", "bold red", "dim"
 SEVERITIES = {"info": QUIET, "warning": NOTE, "severe": BAD}
-NAME_CELLS, STATE_CELLS = 12, 7
+NAME_CELLS = 12
 FASTEST_US = 10.0  # where the log axis of delays begins
 COLUMNS = (
     *(("offered", 8), ("carried", 8), ("loss", 6), ("p50 ms", 7), ("p99 ms", 7), ("bound", 6)),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...data.files import PRIVATE, replace_file
 from ..actuators.nice import ThreadOriginal
 from ..actuators.processes import start_ticks
-from .files import replace_file
 from .schema import JournalError, as_value
 
 VERSION = 1
@@ -109,7 +109,7 @@ class Journal:
 
     def save(self, path: Path) -> None:
         """Replace the file, on disk when this returns; raises OSError, and the old file is untouched."""
-        replace_file(path, json.dumps(dataclasses.asdict(self), indent=1).encode())
+        replace_file(path, json.dumps(dataclasses.asdict(self), indent=1).encode(), PRIVATE)
 
     @property
     def of_this_boot(self) -> bool:

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...data.files import remove_file
 from ..actuators.kernel_file import ActuatorError
 from ..actuators.nice import ThreadOriginal
 from ..actuators.slice_knobs import KnobName, SliceTargets
-from .files import remove_file
 from .journal import FILE, Journal
 from .survey import survey
 

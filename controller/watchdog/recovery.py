@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...configs import ConfigError
+from ...data.files import remove_file
 from ..actuators.kernel_file import ActuatorError
-from .files import remove_file
 from .journal import FILE, Journal
 from .restore import RestoreReport, restore
 from .schema import JournalError

@@ -25,8 +25,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from ...data.files import PRIVATE, remove_file, replace_file
 from ..record.header import Pulse
-from .files import remove_file, replace_file
 from .journal import Journal
 from .readiness import be_ready
 from .restore import RestoreReport, restore
@@ -177,7 +177,7 @@ class Guardian:
             "finished_ns": finished_ns,
             **asdict(report),
         }
-        replace_file(self._path.with_name(RESTORED_FILE), json.dumps(document, indent=1).encode())
+        replace_file(self._path.with_name(RESTORED_FILE), json.dumps(document, indent=1).encode(), PRIVATE)
 
 
 def _thread(thread: int, process: int) -> int:

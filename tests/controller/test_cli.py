@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,12 @@ def test_bad_input_from_a_shell(case: str, tmp_path: Path) -> None:
     assert result.stderr.startswith(f"slicepilot: error: {message}")
     assert len(result.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    result = slicepilot("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"slicepilot {project['version']}\n", "")
 
 
 def test_a_scenario_file_with_an_error_is_named_with_its_field(tmp_path: Path) -> None:
@@ -155,3 +162,28 @@ def test_experiments_are_numbers_and_ranges(text: str, numbers: list[int]) -> No
 def test_other_experiments_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^experiments = .*: accepted: "):
         parse_numbers(text)
+
+
+FORKED = """
+import os, signal, sys, time
+from slicepilot.controller.cli import app
+
+app._end_on_sigterm()
+ready, told = os.pipe()
+try:
+    child = os.fork()
+    if child == 0:
+        os.write(told, b"!")
+        time.sleep(60)
+    os.read(ready, 1)
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+finally:
+    print("put away", flush=True)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_that_is_ended_leaves_its_parents_things_alone() -> None:
+    result = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (143, "put away\n")

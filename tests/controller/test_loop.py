@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -10,136 +9,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.registry import make
-from slicepilot.controller.actuators.cgroup import CpuGroup
-from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
 from slicepilot.controller.changes import LoopEndedError
-from slicepilot.controller.guard_config import Distrust, Dwell, GuardConfig, Hysteresis, Oscillation, Patience, Slew
-from slicepilot.controller.live import LiveBackend, NodeFacts
-from slicepilot.controller.loop import Loop, LoopConfig, LoopReport, Pilot, Watcher
+from slicepilot.controller.loop import Loop, LoopConfig, Pilot
 from slicepilot.controller.modes import Mode
 from slicepilot.controller.record.ring import LATE, UNUSABLE, TickReader, TickRing
 from slicepilot.controller.signals import StopRequest
-from slicepilot.controller.telemetry.layout import BUCKETS
-from slicepilot.controller.throttling import ThrottleMeter
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slice_env import SliceEnv
-from slicepilot.env.slices import FloatArray, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
-SLICES = SliceSet.from_yaml("five-video")
-PERIOD_S = 0.005
-Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
-
-
-class Readings:
-    """Telemetry that is known beforehand."""
-
-    def __init__(self) -> None:
-        self.telemetry = Telemetry.empty(len(SLICES))
-        self.telemetry.slices[:2] = 45.0
-        self.measured = self.checks = self.rehearsals = 0
-        self.closed = False
-
-    def rehearse(self) -> None:
-        self.rehearsals += 1
-
-    def delay_counts(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:
-        return np.zeros((len(SLICES), BUCKETS), np.uint32)
-
-    def measure(self) -> Telemetry:
-        self.measured += 1
-        return self.telemetry
-
-    def check(self) -> list[str]:
-        self.checks += 1
-        self.telemetry.valid[2] = False
-        return ["n3 of slice3: the device has gone"]
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Asks:
-    """Decides what a function of the number of decisions says."""
-
-    name = "asks"
-    request_mcpu: FloatArray | None = None
-
-    def __init__(self, ask: Callable[[int], Knobs]) -> None:
-        self.ask = ask
-
-    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        self.decisions = 0
-        self.saw: list[Knobs] = []
-
-    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        self.decisions += 1
-        self.saw.append(knobs)
-        return self.ask(self.decisions)
-
-
-def knobs(limit: float, nice: float = 0.0) -> Knobs:
-    limits, nices, rates = (np.full((5, 1), value, np.float32) for value in (limit, nice, np.inf))
-    return Knobs(limits, nices, rates)
-
-
-@contextlib.contextmanager
-def live(groups: list[Path], readings: Readings | None = None, period_s: float = PERIOD_S) -> Iterator[LiveBackend]:
-    targets = [SliceTargets(name, path) for name, path in zip(SLICES.names, groups, strict=True)]
-    actuator = NodeActuator(targets, QuotaConfig(period_us=10_000))
-    facts = NodeFacts(period_s, uplink_mbps=1000, num_steps=20)
-    backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, facts)
-    try:
-        yield backend
-    finally:
-        backend.close()
-
-
-# Agents here jump, turn back and fail at will.
-LOOSE = GuardConfig(
-    hysteresis=Hysteresis(0.0, 0.0),
-    dwell=Dwell(0.0, 0.0, 0.0),
-    slew=Slew(1e6, 1e6, 1e6),
-    oscillation=Oscillation(reversals=1000),
-    not_a_number=Patience(60.0),
-    policy_error=Patience(60.0),
-    telemetry=Distrust(frozen_ticks=None),
-)
-
-
-def loop_of(
-    backend: LiveBackend,
-    agent: Agent,
-    config: LoopConfig | None = None,
-    stop: StopRequest | None = None,
-    watch: Watcher | None = None,
-    ring: TickRing | None = None,
-) -> Loop:
-    return Loop(backend, Pilot.live(agent, backend, LOOSE), config, stop, ring, watch)
-
-
-def run_loop(backend: LiveBackend, agent: Agent, *arguments: Any, **options: Any) -> LoopReport:
-    return loop_of(backend, agent, *arguments, **options).run()
-
-
-def found(group: Path) -> tuple[float, int, int]:
-    """Limit, CFS period and the number in the weight's file."""
-    at = CpuGroup.at(group)
-    quota = CpuQuota(at)
-    weight = group / ("cpu.shares" if at.version == 1 else "cpu.weight")
-    return quota.read(), quota.period_us, int(weight.read_text())
+from .scripted import LOOSE, PERIOD_S, SLICES, Asks, Readings, found, knobs, live, loop_of, run_loop
 
 
 def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None:
@@ -394,21 +281,11 @@ def test_any_agent_can_be_driven(groups: list[Path], name: str) -> None:
     assert [found(group)[2] for group in groups] == weights
 
 
-NOW_AND_THEN = """
-import signal, time
-signal.alarm(60)
-print("started", flush=True)
-while True:
-    end = time.monotonic() + 0.0003
-    while time.monotonic() < end:
-        pass
-    time.sleep(0.01)
-"""
 PROGRAM = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import test_loop as t
+import scripted as t
 paths = [Path(p) for p in sys.argv[2:]]
 with t.live(paths) as backend:
     def ask(k):
@@ -432,89 +309,3 @@ def test_signals_end_the_loop_in_good_order_and_the_knobs_come_back(groups: list
         assert int(process.stdout.readline()) >= 10
     assert process.returncode == 0
     assert [found(group) for group in groups] == before
-
-
-# -- the backend -------------------------------------------------------------------------------------------------
-
-
-def test_a_period_is_waited_for_and_reset_takes_all_control_off(groups: list[Path]) -> None:
-    weight = found(groups[0])[2]
-    with live(groups, period_s=0.05) as backend:
-        backend.apply(knobs(300.0, 5))
-        start = time.monotonic()
-        backend.reset()
-        assert time.monotonic() - start >= 0.05
-        assert found(groups[0]) == (math.inf, 10_000, weight)
-        backend.observe()
-        backend.observe()
-        assert time.monotonic() - start >= 0.15
-        assert backend.context.period_s.tolist() == [pytest.approx(0.05)]
-        assert backend.context.logical_cpus.tolist() == [len(os.sched_getaffinity(0))]
-
-
-def test_the_environment_runs_over_a_live_node(groups: list[Path]) -> None:
-    with live(groups) as backend:
-        env = SliceEnv(backend=backend)
-        observation, _ = env.reset(seed=0)
-        assert env.observation_space.contains(observation)
-        ended, steps = False, 0
-        while not ended:
-            observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            assert env.observation_space.contains(observation)
-            assert math.isfinite(reward)
-            ended, steps = terminated or truncated, steps + 1
-        assert steps == 20
-
-
-def test_throttled_ratio_is_the_share_of_periods_without_quota(groups: list[Path], busy_process: Busy) -> None:
-    limits = np.asarray([[100], [100], [np.inf], [1500], [100]], np.float32)
-    ratios: FloatArray = np.ones((5, 1), np.float32)
-    meter = ThrottleMeter(groups, period_s=0.5)
-    with (
-        busy_process(groups[0]),
-        busy_process(groups[1], NOW_AND_THEN) as started,
-        busy_process(groups[2]),
-        busy_process(groups[3]),
-    ):
-        assert started.stdout is not None
-        started.stdout.readline()
-        for group, limit in zip(groups, limits[:, 0].tolist(), strict=True):
-            CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=10_000)).set(limit)
-        time.sleep(0.1)
-        meter.fill(ratios, limits)
-        time.sleep(0.5)
-        meter.fill(ratios, limits)
-    meter.close()
-    assert ratios[0, 0] > 0.8
-    assert ratios[1, 0] < 0.3
-    assert ratios[2:, 0].tolist() == [0, 0, 0], "no quota; a quota that suffices; nothing that runs"
-
-
-def test_throttled_ratio_of_a_group_that_vanishes_is_zero(groups: list[Path]) -> None:
-    meter = ThrottleMeter(groups, period_s=0.5)
-    groups[0].rmdir()
-    ratios: FloatArray = np.ones((5, 1), np.float32)
-    meter.fill(ratios, np.full((5, 1), 500, np.float32))
-    meter.close()
-    assert ratios[0, 0] == 0
-
-
-def test_short_periods_read_the_groups_in_turn(groups: list[Path], busy_process: Busy) -> None:
-    limits = np.full((5, 1), 100, np.float32)
-    ratios: FloatArray = np.zeros((5, 1), np.float32)
-    for group in groups:
-        CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=10_000)).set(100)
-    meter = ThrottleMeter(groups, period_s=0.005)
-    with contextlib.ExitStack() as running:
-        for group in groups:
-            running.enter_context(busy_process(group))
-        time.sleep(0.5)
-        seen = []
-        for _ in range(5):
-            meter.fill(ratios, limits)
-            seen.append(int((ratios > 0.5).sum()))
-    assert seen == [1, 2, 3, 4, 5]
-    limits[3] = np.inf
-    meter.fill(ratios, limits)
-    meter.close()
-    assert ratios[3, 0] == 0, "a limit that is lifted throttles no more"

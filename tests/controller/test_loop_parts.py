@@ -9,14 +9,16 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicepilot.controller.chores import Chores
 from slicepilot.controller.realtime import no_collections, on_time
 from slicepilot.controller.signals import StopRequest
 from slicepilot.controller.ticks import AbsoluteTicks
-from slicepilot.controller.timing import MAX_BITS, SUB_BITS, DurationHistogram
+from slicepilot.controller.timing import MAX_BITS, ROWS, SUB_BITS, DurationHistogram, DurationNotes
 
 # -- histogram ---------------------------------------------------------------------------------------------------
 
@@ -26,8 +28,9 @@ from slicepilot.controller.timing import MAX_BITS, SUB_BITS, DurationHistogram
 )
 def test_percentiles_are_right_within_a_bucket(durations: list[int], percent: float) -> None:
     histogram = DurationHistogram()
-    for duration in durations:
+    for duration in durations[:3]:
         histogram.record(duration)
+    histogram.record(durations[3:])
     exact = sorted(durations)[max(math.ceil(percent / 100 * len(durations)) - 1, 0)]
     assert histogram.percentile_ns(percent) == pytest.approx(exact, rel=2.0**-SUB_BITS, abs=1)
     assert histogram.max_ns == max(durations)
@@ -50,6 +53,43 @@ def test_summary_is_in_microseconds() -> None:
     for _ in range(1000):
         histogram.record(20_000)
     assert histogram.summary_us() == {key: pytest.approx(20, rel=0.04) for key in ("p50", "p99", "p999")}
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS, 2 * ROWS + 7])
+def test_rows_that_were_noted_are_counted_by_column(rows: int) -> None:
+    together, alone = ({name: DurationHistogram() for name in ("observe", "infer")} for _ in range(2))
+    notes = DurationNotes(together)
+    for row in range(rows):
+        notes.note(row * row, 5_000 + row)
+        alone["observe"].record(row * row)
+        alone["infer"].record(5_000 + row)
+    notes.count()
+    notes.count()
+    for name, histogram in together.items():
+        assert (histogram.count, histogram.max_ns) == (rows, alone[name].max_ns)
+        levels = [1.0, 50.0, 99.0]
+        np.testing.assert_array_equal(
+            [histogram.percentile_ns(level) for level in levels], [alone[name].percentile_ns(level) for level in levels]
+        )
+
+
+# -- chores ------------------------------------------------------------------------------------------------------
+
+
+def test_chores_come_one_after_the_other_and_say_when_the_next_is_due() -> None:
+    chores, called = Chores(), list[str]()
+    chores.add(lambda: called.append("a"), 1e-6)
+    chores.add(lambda: called.append("b"), 3e-6)
+    chores.start(0)
+    assert chores.due_ns == 1000
+    for now_ns in range(0, 6_001, 500):
+        due = chores.due_ns <= now_ns
+        before = len(called)
+        chores.run_one(now_ns)
+        assert (len(called) > before) == due
+    assert "".join(called) == "aabaaab"
+    chores.add(lambda: called.append("c"), 1.0)
+    assert chores.due_ns == 0, "of what is new, at once"
 
 
 # -- clock -------------------------------------------------------------------------------------------------------

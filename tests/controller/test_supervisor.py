@@ -49,12 +49,13 @@ import numpy as np
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.realtime import on_time
-from slicepilot.controller.record.ring import TickRing
+from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.watchdog.handle import Supervisor
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
 
 # As large as a controller with its policy, since the kernel takes that apart before it tells of the death; a thread
 # that receives commands, and one that is on time.
@@ -71,12 +72,15 @@ supervisor = Supervisor(keeper.path, ring.path, locks.descriptors, hang_s)
 node = NodeActuator(targets, QuotaConfig(period_us=10_000), remember=keeper.remember)
 node.deploy(np.full(len(targets), 250, np.float32))
 column = np.arange(1, len(targets) + 1, dtype=np.float32)[:, None]
-receipt = node.apply(Knobs(200 * column, column, 10 * column, "process"))
+knobs = Knobs(200 * column, column, 10 * column, "process")
+receipt = node.apply(knobs)
+telemetry, nothing = Telemetry.empty(len(targets)), np.zeros(len(targets), np.uint32)
 print(json.dumps({"error": receipt.error, "recovered": recovered, **supervisor.facts}), flush=True)
 restarts = 0
 with on_time():
     while "stop" not in sys.argv or not (state / "stop").exists():
-        ring.beat()
+        tick = Tick(monotonic_ns=time.monotonic_ns())
+        ring.write(tick, telemetry, knobs, knobs, knobs, nothing)
         time.sleep(0.005)
         supervisor.revive()
         if supervisor.restarts != restarts:

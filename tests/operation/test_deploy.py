@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.controller import sd_notify
-from slicepilot.controller.privileges import START
+from slicepilot.controller.privileges import LOOP
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "systemd" / "slicepilot@.service"
@@ -66,7 +66,8 @@ def test_the_unit_exposes_little() -> None:
 
 
 def test_the_unit_bounds_the_capabilities_to_those_the_controller_names() -> None:
-    assert set(" ".join(settings()["CapabilityBoundingSet"]).split()) == {*START, "CAP_CHOWN"}
+    """What the loop keeps, and what it needs before: to bound itself to that, and to give its publisher a folder."""
+    assert set(" ".join(settings()["CapabilityBoundingSet"]).split()) == {*LOOP, "CAP_SETPCAP", "CAP_CHOWN"}
     assert settings()["AmbientCapabilities"] == [""]
 
 
@@ -129,19 +130,6 @@ def test_without_a_manager_nobody_is_told(address: str | None, monkeypatch: pyte
     if address is not None:
         monkeypatch.setenv("NOTIFY_SOCKET", address)
     assert not sd_notify.ready()
-
-
-def test_the_manager_says_how_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
-    monkeypatch.delenv("WATCHDOG_PID", raising=False)
-    assert sd_notify.watchdog_s() is None
-    monkeypatch.setenv("WATCHDOG_USEC", "10000000")
-    assert sd_notify.watchdog_s() == 10.0
-    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid() + 1))
-    assert sd_notify.watchdog_s() is None, "meant for another process"
-    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
-    monkeypatch.setenv("WATCHDOG_USEC", "soon")
-    assert sd_notify.watchdog_s() is None
 
 
 def test_telling_needs_the_standard_library_only() -> None:

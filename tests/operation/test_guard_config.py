@@ -14,7 +14,7 @@ import pytest
 from numba.core import config as numba_config
 
 from slicepilot.configs import ConfigError, available, load, validate
-from slicepilot.controller import guard_moves, guard_node, guard_telemetry, guard_watch, guard_work
+from slicepilot.controller import guard, guard_moves, guard_node, guard_telemetry, guard_watch, guard_work
 from slicepilot.controller.guard import Guard
 from slicepilot.controller.guard_config import GuardConfig
 from slicepilot.env.knobs import Knobs
@@ -192,4 +192,6 @@ def test_compiled_and_interpreted_they_say_the_same(seed: int, monkeypatch: pyte
         ("settle", guard_node),
     ):
         monkeypatch.setattr(guard_work, name, getattr(interpreted(module), name))
+    monkeypatch.setattr(guard_work, "judge", guard_work.judge_of("interpreted"))
+    monkeypatch.setattr(guard, "never_compile_again", lambda: None)
     assert random_run(seed) == compiled

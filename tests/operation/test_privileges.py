@@ -20,7 +20,7 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.cgroup import CpuHierarchy
 from slicepilot.controller.actuators.kernel_file import ActuatorError
-from slicepilot.controller.privileges import CAPABILITIES, LIVE, SHADOW, START, drop_all, keep_only
+from slicepilot.controller.privileges import CAPABILITIES, LOOP, drop_all, keep_only
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "slicepilot@.service"
 
@@ -188,7 +188,7 @@ except ValueError as error:
 
 # Attaches to two UPFs as the loop does, gives up all but the named capabilities, and then does what a running loop has
 # to do: one line in, one line out ("" or why it failed).
-LOOP = """
+PROGRAM = """
 import ctypes, functools, json, mmap, os, resource, subprocess, sys
 from pathlib import Path
 import numpy as np
@@ -333,7 +333,7 @@ def failures(
     failed = {}
     actions = [action for action in ACTIONS if acts or action not in OF_ACTING]
     with subprocess.Popen(
-        [sys.executable, "-c", LOOP, json.dumps(setup)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, json.dumps(setup)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as loop:
         assert loop.stdin is not None
         assert loop.stdout is not None
@@ -350,8 +350,8 @@ def failures(
 @pytest.mark.parametrize("hook", ["tcx", "clsact"])
 @pytest.mark.parametrize("acts", [True, False])
 def test_the_named_capabilities_suffice(node: Node, acts: bool, hook: str) -> None:
-    assert failures(node, set(LIVE if acts else SHADOW), acts=acts, hook=hook) == {}
-    assert failures(node, set(LIVE if acts else SHADOW), acts=acts, hook=hook, locked=True) == {}
+    assert failures(node, set(LOOP), acts=acts, hook=hook) == {}
+    assert failures(node, set(LOOP), acts=acts, hook=hook, locked=True) == {}
 
 
 # Where a program is attached by a clsact filter; by TCX, attaching again needs no CAP_NET_ADMIN.
@@ -370,20 +370,20 @@ NEEDED_FOR = {
 @pytest.mark.parametrize("acts", [True, False])
 @pytest.mark.parametrize("name", sorted(NEEDED_FOR))
 def test_each_of_them_is_needed(node: Node, name: str, acts: bool) -> None:
-    keep = set(LIVE if acts else SHADOW) - {name}
+    keep = set(LOOP) - {name}
     failed = failures(node, keep, acts=acts, locked=name == "CAP_IPC_LOCK")
     assert failed.keys() == NEEDED_FOR[name] - (set() if acts else set(OF_ACTING))
     assert all("Error" in words for words in failed.values())
 
 
-def test_every_set_is_accounted_for() -> None:
-    assert set(NEEDED_FOR) == set(LIVE) == set(SHADOW)
-    assert set(START) - set(LIVE) == {"CAP_SETPCAP"}
+def test_every_capability_is_accounted_for() -> None:
+    assert set(NEEDED_FOR) == set(LOOP)
 
 
 @pytest.mark.parametrize("hook", ["tcx", "clsact"])
 def test_what_the_loop_starts_with_suffices_to_attach(node: Node, hook: str) -> None:
-    assert failures(node, set(LIVE), acts=True, hook=hook, first=f"keep_only({sorted(START)})") == {}
+    first = f"keep_only({sorted({*LOOP, 'CAP_SETPCAP'})})"
+    assert failures(node, set(LOOP), acts=True, hook=hook, first=first) == {}
 
 
 # What systemd does with SystemCallFilter= and SystemCallErrorNumber=EPERM (seccomp(2)).
@@ -425,6 +425,6 @@ def test_the_units_system_calls_suffice(node: Node, hook: str) -> None:
     assert {"bpf", "setns", "read"} <= allowed
     assert not {"ptrace", "mount", "init_module", "keyctl", "reboot"} & allowed
     first = FILTER.replace("NAMES", repr(sorted(allowed)))
-    assert failures(node, set(LIVE), acts=True, hook=hook, first=first) == {}
+    assert failures(node, set(LOOP), acts=True, hook=hook, first=first) == {}
     first = FILTER.replace("NAMES", repr(sorted(allowed - {"sched_setscheduler"})))
-    assert failures(node, set(LIVE), acts=True, hook=hook, first=first).keys() == {"real_time", "supervisor"}
+    assert failures(node, set(LOOP), acts=True, hook=hook, first=first).keys() == {"real_time", "supervisor"}

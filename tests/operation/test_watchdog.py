@@ -8,10 +8,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +22,7 @@ from slicepilot.configs import ConfigError, validate
 from slicepilot.controller.actuators.nice import ThreadOriginal
 from slicepilot.controller.actuators.processes import process_of, start_ticks
 from slicepilot.controller.record.header import Pulse
-from slicepilot.controller.record.ring import TickRing
-from slicepilot.controller.watchdog.files import replace_file
+from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.watchdog.foreign import ForeignConfig
 from slicepilot.controller.watchdog.journal import FILE, FoundEgress, FoundSlice, Journal
 from slicepilot.controller.watchdog.lock import Locks
@@ -29,6 +30,9 @@ from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.controller.watchdog.restore import restore
 from slicepilot.controller.watchdog.schema import JournalError
 from slicepilot.controller.watchdog.silence import START_GRACE_S, Silence
+from slicepilot.data.files import replace_file
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
 
 SECOND_NS = 1_000_000_000
 
@@ -118,7 +122,7 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_else_does(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("slicepilot.controller.watchdog.files.os.fsync", full)
+    monkeypatch.setattr("slicepilot.data.files.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         replace_file(path, b"new")
     assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (b"old", 1)
@@ -210,9 +214,10 @@ def test_before_its_first_beat_a_controller_may_take_its_time() -> None:
 def test_the_pulse_is_the_rings_beat(tmp_path: Path) -> None:
     ring = TickRing(tmp_path / "ticks", 2, 4)
     pulse = Pulse(tmp_path / "ticks")
-    before = pulse.beat_ns()
-    ring.beat()
-    assert pulse.beat_ns() > before
+    before_ns, now_ns = pulse.beat_ns(), time.monotonic_ns()
+    knobs = Knobs.none(2)
+    ring.write(Tick(monotonic_ns=now_ns), Telemetry.empty(2), knobs, knobs, knobs, np.zeros(2, np.uint32))
+    assert before_ns < pulse.beat_ns() == now_ns
     pulse.close()
     (tmp_path / "other").write_bytes(bytes(4096))
     with pytest.raises(ValueError, match="not a tick ring"):

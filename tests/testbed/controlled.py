@@ -1,9 +1,11 @@
-"""A testbed under light load, policies whose wishes are known, and what a running controller has told."""
+"""A testbed under load, policies whose wishes are known, and what a running controller has told."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from slicepilot.agents.bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle, Trai
 from slicepilot.env.encoding import NUM_FEATURES, NUM_KNOBS
 from slicepilot.env.simulator.scenario import Load, Scenario
 from slicepilot.env.slices import SliceSet
+from slicepilot.testbed.removal import take_down
 from slicepilot.testbed.rig import Controller, Rig
+from slicepilot.testbed.spec import TestbedSpec
+from slicepilot.testbed.testbed import Testbed
 
 SLICES = [f"slice{i}" for i in range(1, 6)]
 WEIGHT = "cpu.shares" if Path("/sys/fs/cgroup/cpu/cpu.shares").exists() else "cpu.weight"
@@ -25,33 +30,60 @@ SLICEPILOT = [sys.executable, "-m", "slicepilot.controller.cli"]
 Records = np.ndarray[Any, np.dtype[Any]]
 
 
+@contextlib.contextmanager
+def fresh_testbed(spec: TestbedSpec) -> Iterator[Testbed]:
+    """One that goes down at the end, in place of what a test that was killed may have left under its name."""
+    take_down(spec.name)
+    testbed = Testbed.up(spec)
+    try:
+        yield testbed
+    finally:
+        testbed.down()
+
+
+@contextlib.contextmanager
+def rig_under(load: Scenario, testbed: Testbed, folder: Path) -> Iterator[Rig]:
+    """A rig whose knobs have to be as found in the end."""
+    with Rig(testbed, folder) as rig:
+        rig.load(load)
+        found = rig.knobs.read()
+        yield rig
+        rig.stop()
+        assert rig.knobs.read() == found
+
+
 def light(rate_mbps: float = 8.0) -> Scenario:
     """Traffic that leaves the machine time for everything else."""
     loads = {name: (Load("cbr", rate_mbps=rate_mbps, packet_bytes=1000),) for name in SLICES}
     return Scenario("light", "a test", "testbed-five", "testbed", 2.0, 0.01, loads)
 
 
-def constant(folder: Path, nice_action: float) -> str:
-    """A bundle that asks for the same nice on every slice, and for no limits."""
-    actions = np.asarray([1.0, nice_action, 1.0], np.float32)
+def bundle_of(folder: Path, nodes: Sequence[onnx.NodeProto], constants: Mapping[str, Any]) -> str:
+    """A policy of a few operators, as a bundle."""
     dynamic = ["lanes", "slices"]
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", [INPUT_NAME, "nothing"], ["zero"]),
-            helper.make_node("Add", ["zero", "actions"], [OUTPUT_NAME]),
-        ],
-        "policy",
-        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, [*dynamic, NUM_FEATURES])],
-        [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, [*dynamic, NUM_KNOBS])],
-        [
-            onnx.numpy_helper.from_array(np.zeros((NUM_FEATURES, NUM_KNOBS), np.float32), "nothing"),
-            onnx.numpy_helper.from_array(actions, "actions"),
-        ],
-    )
+    inputs = [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, [*dynamic, NUM_FEATURES])]
+    outputs = [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, [*dynamic, NUM_KNOBS])]
+    initial = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "policy", inputs, outputs, initial)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     slices = SliceSet.from_yaml("testbed-five")
     PolicyBundle(slices, model.SerializeToString(), TrainingRecord("made", seed=0)).save(folder)
     return str(folder)
+
+
+def constant(folder: Path, nice: float, cpu_limit: float = 1.0, egress: float = 1.0) -> str:
+    """A bundle that always asks for the same on every slice, as actions in [-1, 1]; without limits unless given."""
+    return bundle_of(
+        folder,
+        [
+            helper.make_node("MatMul", [INPUT_NAME, "nothing"], ["zero"]),
+            helper.make_node("Add", ["zero", "actions"], [OUTPUT_NAME]),
+        ],
+        {
+            "nothing": np.zeros((NUM_FEATURES, NUM_KNOBS), np.float32),
+            "actions": np.asarray([cpu_limit, nice, egress], np.float32),
+        },
+    )
 
 
 def records(controller: Controller, count: int = 200) -> Records:
@@ -85,8 +117,12 @@ def weights(rig: Rig) -> dict[str, int]:
 
 def order(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``slicepilot control`` to the rig's controller."""
-    where = ["--name", rig.testbed.spec.name, "--run-root", str(rig.folder / "run")]
-    return slicepilot("control", *arguments, *where)
+    return slicepilot("control", *arguments, *where(rig))
+
+
+def where(rig: Rig) -> list[str]:
+    """Options that name the rig's controller."""
+    return ["--name", rig.testbed.spec.name, "--run-root", str(rig.folder / "run")]
 
 
 def slicepilot(*arguments: str) -> subprocess.CompletedProcess[str]:

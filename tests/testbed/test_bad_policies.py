@@ -6,16 +6,13 @@ Each is a bundle like any other: a model in ONNX, loaded, checked and run as all
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
-from slicepilot.agents.bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle, TrainingRecord
+from slicepilot.agents.bundle import INPUT_NAME, OUTPUT_NAME
 from slicepilot.controller.guard_config import GuardConfig
 from slicepilot.controller.modes import Level
 from slicepilot.controller.reasons import Reason
@@ -23,10 +20,11 @@ from slicepilot.controller.record.ring import UNUSABLE
 from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES, NUM_KNOBS
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
-from slicepilot.testbed.removal import take_down
 from slicepilot.testbed.rig import Controller, Rig
 from slicepilot.testbed.spec import TestbedSpec
 from slicepilot.testbed.testbed import Testbed, missing
+
+from .controlled import Records, bundle_of, constant, fresh_testbed, records, rig_under, wait_ticks
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spp"
@@ -40,45 +38,15 @@ BOUND_S = 1.0
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
-    take_down(NAME)
-    testbed = Testbed.up(TestbedSpec(name=NAME))
-    yield testbed
-    testbed.down()
+    with fresh_testbed(TestbedSpec(name=NAME)) as testbed:
+        yield testbed
 
 
 @pytest.fixture
 def rig(testbed: Testbed, tmp_path: Path) -> Iterator[Rig]:
     """More load than the machine can carry: a slice that is not protected loses at once."""
-    with Rig(testbed, tmp_path) as rig:
-        rig.load(Scenario.from_yaml("testbed-contention"))
-        found = rig.knobs.read()
+    with rig_under(Scenario.from_yaml("testbed-contention"), testbed, tmp_path) as rig:
         yield rig
-        rig.stop()
-        assert rig.knobs.read() == found
-
-
-def bundle_of(folder: Path, nodes: list[onnx.NodeProto], constants: dict[str, Any]) -> str:
-    """A policy of a few operators, as a bundle."""
-    dynamic = ["lanes", "slices"]
-    inputs = [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, [*dynamic, NUM_FEATURES])]
-    outputs = [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, [*dynamic, NUM_KNOBS])]
-    initial = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "policy", inputs, outputs, initial)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    PolicyBundle(SLICES, model.SerializeToString(), TrainingRecord("made", seed=0)).save(folder)
-    return str(folder)
-
-
-def constant(folder: Path, actions: list[float]) -> str:
-    """A policy that always says the same."""
-    return bundle_of(
-        folder,
-        [
-            helper.make_node("MatMul", [INPUT_NAME, "nothing"], ["zero"]),
-            helper.make_node("Add", ["zero", "actions"], [OUTPUT_NAME]),
-        ],
-        {"nothing": np.zeros((NUM_FEATURES, NUM_KNOBS), np.float32), "actions": np.asarray(actions, np.float32)},
-    )
 
 
 def fails_later(folder: Path) -> str:
@@ -120,21 +88,20 @@ def flipping(folder: Path) -> str:
     )
 
 
-def records(controller: Controller, count: int) -> np.ndarray[Any, np.dtype[Any]]:
-    before = controller.ticks()
-    controller.wait_for(lambda: controller.ticks() >= before + count, f"{count} ticks")
-    with closing(controller.reader()) as reader:
-        return reader.last(count + before)
+def watched(controller: Controller, count: int) -> Records:
+    """All ticks from the first one on, after so many more."""
+    wait_ticks(controller, count)
+    return records(controller, controller.ticks())
 
 
-def had(seen: np.ndarray[Any, np.dtype[Any]], reason: Reason) -> int:
+def had(seen: Records, reason: Reason) -> int:
     """Ticks in which the node or a slice had a reason."""
     of_slices = (seen["reasons"] & reason.bit).any(axis=1)
     return int(((seen["node_reasons"] & reason.bit).astype(bool) | of_slices).sum())
 
 
 def test_a_policy_whose_first_decision_is_nan_is_refused(rig: Rig, tmp_path: Path) -> None:
-    bundle = constant(tmp_path / "nan", [np.nan] * 3)
+    bundle = constant(tmp_path / "nan", np.nan, np.nan, np.nan)
     controller = rig.start("live", "--force", wait=False, bundle=bundle)
     assert controller.process.wait(30.0) == 2
     assert "its first decision fails: ValueError: action: not a number" in controller.tail()
@@ -142,7 +109,7 @@ def test_a_policy_whose_first_decision_is_nan_is_refused(rig: Rig, tmp_path: Pat
 
 def test_a_policy_that_begins_to_return_nan_moves_nothing_and_ends_in_safe(rig: Rig, tmp_path: Path) -> None:
     controller = rig.start("live", "--force", bundle=fails_later(tmp_path / "later"), guard="testbed")
-    seen = records(controller, 60)
+    seen = watched(controller, 60)
     failed = np.flatnonzero(seen["flags"] & UNUSABLE)
     assert len(failed) > len(seen) / 2
     patience = round(GUARD.policy_error.patience_s / PERIOD_S)
@@ -156,9 +123,9 @@ def test_a_policy_that_begins_to_return_nan_moves_nothing_and_ends_in_safe(rig: 
 def test_a_policy_stuck_at_the_bounds_stays_inside_the_envelope(
     rig: Rig, tmp_path: Path, name: str, end: float
 ) -> None:
-    bundle = constant(tmp_path / name, [end, -end, end])
+    bundle = constant(tmp_path / name, -end, end, end)
     controller = rig.start("live", "--force", bundle=bundle, guard="testbed")
-    seen = records(controller, 200)
+    seen = watched(controller, 200)
     limits, _, rates = seen["allowed"].transpose(1, 0, 2)
     assert (limits[:, 0] >= GUARD.floor.slices["priority"].cpu_limit_mcpu).all()
     assert (limits[:, 1:] >= GUARD.floor.default.cpu_limit_mcpu).all()
@@ -168,7 +135,7 @@ def test_a_policy_stuck_at_the_bounds_stays_inside_the_envelope(
 
 def test_a_policy_that_flips_is_frozen(rig: Rig, tmp_path: Path) -> None:
     controller = rig.start("live", "--force", bundle=flipping(tmp_path / "flips"), guard="testbed")
-    seen = records(controller, 300)
+    seen = watched(controller, 300)
     frozen = np.flatnonzero((seen["reasons"] & Reason.OSCILLATION.bit).any(axis=1))
     assert len(frozen)
     window = round(GUARD.oscillation.window_s / PERIOD_S)
@@ -181,7 +148,7 @@ def test_a_policy_that_flips_is_frozen(rig: Rig, tmp_path: Path) -> None:
 def test_a_policy_that_was_trained_to_starve_the_priority_slice(rig: Rig) -> None:
     """Made by ``slicepilot train -c testbed-starve``, which pays for what all the others carry."""
     controller = rig.start("live", "--force", bundle=str(STARVES), guard="testbed")
-    seen = records(controller, 1500)
+    seen = watched(controller, 1500)
     below_s = longest_below_s(seen)
     share = (seen["slices"][:, 1, 0].sum() / seen["slices"][:, 0, 0].sum()).item()
     print(f"longest below the floor {below_s:.2f} s; priority slice carried {share:.0%}")
@@ -190,7 +157,7 @@ def test_a_policy_that_was_trained_to_starve_the_priority_slice(rig: Rig) -> Non
     assert controller.notes()["last_error"] is None
 
 
-def longest_below_s(seen: np.ndarray[Any, np.dtype[Any]]) -> float:
+def longest_below_s(seen: Records) -> float:
     """The longest time for which any slice's carried rate, in means of the guard's window, is below its floor."""
     window = round(GUARD.sla_floor.window_s / PERIOD_S)
     kernel = np.ones(window) / window

@@ -26,77 +26,57 @@ from slicepilot.controller.modes import Level
 from slicepilot.controller.reasons import Reason
 from slicepilot.controller.record.ring import TickReader, TickRing
 from slicepilot.env.simulator.hardware import Hardware
-from slicepilot.env.simulator.scenario import Load, Scenario
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.testbed import faults
 from slicepilot.testbed.backend import TestbedBackend
-from slicepilot.testbed.removal import take_down
 from slicepilot.testbed.rig import Controller, Rig
 from slicepilot.testbed.spec import TestbedSpec
 from slicepilot.testbed.testbed import Testbed, missing
+
+from .controlled import (
+    SLICES,
+    WEIGHT,
+    Records,
+    fresh_testbed,
+    light,
+    records,
+    rig_under,
+    slicepilot,
+    told,
+    wait_ticks,
+    where,
+)
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spf"
 HANG_S, RESTORE_S = 1.0, 0.05
 AGENT = "static-weights-9-nice"
-SLICES = [f"slice{i}" for i in range(1, 6)]
 OTHER = "spd"
 GUARD = GuardConfig.from_yaml("testbed")
-SLICEPILOT = [sys.executable, "-m", "slicepilot.controller.cli"]
-WEIGHT = "cpu.shares" if Path("/sys/fs/cgroup/cpu/cpu.shares").exists() else "cpu.weight"
-
-
-def light(rate_mbps: float = 8.0) -> Scenario:
-    """Traffic that leaves the machine time for faults."""
-    loads = {name: (Load("cbr", rate_mbps=rate_mbps, packet_bytes=1000),) for name in SLICES}
-    return Scenario("light", "a test", "testbed-five", "testbed", 2.0, 0.01, loads)
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Testbed]:
     """One testbed for faults that leave it whole."""
-    take_down(NAME)
-    testbed = Testbed.up(TestbedSpec(name=NAME, burn_us=50))
-    yield testbed
-    testbed.down()
+    with fresh_testbed(TestbedSpec(name=NAME, burn_us=50)) as testbed:
+        yield testbed
 
 
 @pytest.fixture
 def rig(shared: Testbed, tmp_path: Path) -> Iterator[Rig]:
-    """Under light load; the knobs have to be as found in the end."""
-    with Rig(shared, tmp_path) as rig:
-        rig.load(light())
-        found = rig.knobs.read()
+    with rig_under(light(), shared, tmp_path) as rig:
         yield rig
         rig.stop()
-        subprocess.run([*SLICEPILOT, "restore", "--name", NAME, "--state", str(tmp_path / "state")], check=True)
-        assert rig.knobs.read() == found
+        restored = slicepilot("restore", "--name", NAME, "--state", str(tmp_path / "state"))
+        assert restored.returncode == 0, restored.stderr
 
 
 @pytest.fixture
 def doomed(tmp_path: Path) -> Iterator[Rig]:
     """A testbed of one's own, for faults that take parts of it away."""
-    take_down(OTHER)
-    testbed = Testbed.up(TestbedSpec(name=OTHER, burn_us=50))
-    try:
-        with Rig(testbed, tmp_path) as rig:
-            rig.load(light())
-            yield rig
-    finally:
-        testbed.down()
-
-
-def records(controller: Controller, count: int = 200) -> np.ndarray[Any, np.dtype[Any]]:
-    """The latest ticks."""
-    with closing(controller.reader()) as reader:
-        return reader.last(count)
-
-
-def wait_ticks(controller: Controller, count: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """So many more ticks."""
-    before = controller.ticks()
-    controller.wait_for(lambda: controller.ticks() >= before + count, f"{count} ticks")
-    return records(controller, count)
+    with fresh_testbed(TestbedSpec(name=OTHER, burn_us=50)) as testbed, Rig(testbed, tmp_path) as rig:
+        rig.load(light())
+        yield rig
 
 
 def live(rig: Rig, **settings: Any) -> Controller:
@@ -105,10 +85,6 @@ def live(rig: Rig, **settings: Any) -> Controller:
     controller = rig.start("live", **({"agent": AGENT, "watchdog": {"hang_s": HANG_S}} | settings))
     controller.wait_for(lambda: rig.knobs.read() != found, "knobs changed")
     return controller
-
-
-def where(rig: Rig) -> list[str]:
-    return ["--name", NAME, "--run-root", str(rig.folder / "run")]
 
 
 def fill(path: Path) -> None:
@@ -189,11 +165,7 @@ def test_a_second_controller_is_refused(rig: Rig) -> None:
     config = yaml.safe_load((rig.folder / "run.yaml").read_text()) | {"instance": "second"}
     other = rig.folder / "second.yaml"
     other.write_text(yaml.safe_dump(config))
-    done = subprocess.run(
-        [*SLICEPILOT, "run", "-c", str(other)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 2
-    assert "is controlled by process" in done.stderr
+    assert "is controlled by process" in told(slicepilot("run", "-c", str(other)), 2)
 
 
 # -- the node ------------------------------------------------------------------------------------------------------
@@ -318,7 +290,7 @@ def test_a_clock_that_is_set_does_not_disturb_the_loop(rig: Rig, tmp_path: Path)
 # -- the probe -----------------------------------------------------------------------------------------------------
 
 
-def play(backend: TestbedBackend, ticks: int, folder: Path) -> np.ndarray[Any, np.dtype[Any]]:
+def play(backend: TestbedBackend, ticks: int, folder: Path) -> Records:
     """A live loop in this process; its ticks."""
     ring = TickRing(folder / "ticks", len(SLICES))
     with closing(TickReader(ring.path)) as reader:

@@ -22,17 +22,29 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from slicepilot.controller.privileges import CAPABILITIES, LIVE
+from slicepilot.controller.privileges import CAPABILITIES, LOOP
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.run_config import RunConfig
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.testbed import faults
-from slicepilot.testbed.removal import take_down
 from slicepilot.testbed.rig import Controller, Rig
 from slicepilot.testbed.spec import TestbedSpec
 from slicepilot.testbed.testbed import Testbed, missing
 
-from .controlled import SLICES, constant, description, light, order, slicepilot, told, wait_ticks, weights
+from .controlled import (
+    SLICES,
+    constant,
+    description,
+    fresh_testbed,
+    light,
+    order,
+    rig_under,
+    slicepilot,
+    told,
+    wait_ticks,
+    weights,
+    where,
+)
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spi"
@@ -54,10 +66,8 @@ LENIENT = {
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
-    take_down(NAME)
-    testbed = Testbed.up(TestbedSpec(name=NAME, burn_us=50))
-    yield testbed
-    testbed.down()
+    with fresh_testbed(TestbedSpec(name=NAME, burn_us=50)) as testbed:
+        yield testbed
 
 
 @pytest.fixture
@@ -70,13 +80,8 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def rig(testbed: Testbed, folder: Path) -> Iterator[Rig]:
-    """Under light load; the knobs have to be as found in the end."""
-    with Rig(testbed, folder) as rig:
-        rig.load(light())
-        found = rig.knobs.read()
+    with rig_under(light(), testbed, folder) as rig:
         yield rig
-        rig.stop()
-        assert rig.knobs.read() == found
 
 
 def refused(rig: Rig, *options: str, **settings: Any) -> str:
@@ -191,11 +196,10 @@ def test_top_metrics_and_status_of_a_running_controller(rig: Rig) -> None:
     assert status["mode"] == "live"
     assert [one["name"] for one in status["slices"]] == SLICES
     assert status["slices"][0]["knobs"]["applied"]["nice"] == -5
-    where = ("--name", NAME, "--run-root", str(rig.folder / "run"))
-    top = slicepilot("top", "--once", *where)
+    top = slicepilot("top", "--once", *where(rig))
     assert top.returncode == 0, top.stderr
     assert all(name in top.stdout for name in SLICES)
-    assert rig.command("control", "status", *where)["mode"] == "live"
+    assert rig.command("control", "status", *where(rig))["mode"] == "live"
     assert rig.stop() == 0
     assert "no controller runs there" in told(slicepilot("top", "--once", "--run-root", str(rig.folder / "run")), 2)
     assert not (rig.run_folder / "control.sock").exists()
@@ -240,23 +244,22 @@ def test_a_service_manager_is_told(rig: Rig) -> None:
 
 def test_each_process_has_what_it_needs_and_no_more(rig: Rig) -> None:
     controller = rig.start("live", agent=AGENT)
-    live = sum(1 << CAPABILITIES.index(name) for name in LIVE)
+    loop = sum(1 << CAPABILITIES.index(name) for name in LOOP)
     for thread in Path(f"/proc/{controller.pid}/task").iterdir():
         status = status_of(thread / "status")
-        assert (int(status["CapEff"], 16), int(status["CapBnd"], 16)) == (live, live), status["Name"]
-        assert int(status["CapPrm"], 16) == live
+        assert (int(status["CapEff"], 16), int(status["CapBnd"], 16)) == (loop, loop), status["Name"]
+        assert int(status["CapPrm"], 16) == loop
         assert status["NoNewPrivs"] == "1"
     supervisor = status_of(Path(f"/proc/{controller.supervisor}/status"))
-    assert int(supervisor["CapEff"], 16) & ~live == 0
-    assert int(supervisor["CapBnd"], 16) & ~live == 0
+    assert int(supervisor["CapEff"], 16) & ~loop == 0
+    assert int(supervisor["CapBnd"], 16) & ~loop == 0
     assert supervisor["NoNewPrivs"] == "1"
     path = Path(f"/proc/{faults.publisher_pid(rig)}/status")
-    controller.wait_for(lambda: "0" not in status_of(path)["Uid"].split(), "it has opened all that it needs")
+    controller.wait_for(lambda: status_of(path)["NoNewPrivs"] == "1", "it has given up the last thing")
     publisher = status_of(path)
     assert set(publisher["Uid"].split()) == {"65534"}
     assert publisher.get("Groups", "") == ""
     assert {int(publisher[held], 16) for held in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb")} == {0}
-    assert publisher["NoNewPrivs"] == "1"
 
 
 def status_of(path: Path) -> dict[str, str]:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from slicepilot.testbed.removal import take_down
 from slicepilot.testbed.soak import SoakRun
 from slicepilot.testbed.spec import TestbedSpec
-from slicepilot.testbed.testbed import Testbed, missing
+from slicepilot.testbed.testbed import missing
+
+from .controlled import fresh_testbed
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
@@ -21,15 +22,13 @@ BUNDLE = Path(__file__).parents[1] / "data" / "starves-priority"
 
 
 def test_three_minutes_of_faults_leave_nothing_behind() -> None:
-    take_down(NAME)
-    testbed = Testbed.up(TestbedSpec(name=NAME, burn_us=50))
-    try:
-        # The worst policy there is: the guard acts all the time, too. Other users cannot look into pytest's folders.
-        settings = {"bundle": str(BUNDLE), "guard": "testbed"}
-        with tempfile.TemporaryDirectory(prefix="slicepilot-soak-") as folder:
-            soak = SoakRun(testbed, Path(folder), settings, seed=1, advance=lambda _: None).run(180.0, 12.0)
-    finally:
-        testbed.down()
+    # The worst policy there is: the guard acts all the time, too. Other users cannot look into pytest's folders.
+    settings = {"bundle": str(BUNDLE), "guard": "testbed"}
+    with (
+        fresh_testbed(TestbedSpec(name=NAME, burn_us=50)) as testbed,
+        tempfile.TemporaryDirectory(prefix="slicepilot-soak-") as folder,
+    ):
+        soak = SoakRun(testbed, Path(folder), settings, seed=1, advance=lambda _: None).run(180.0, 12.0)
     print(*soak.events, sep="\n")
     assert [event for event in soak.events if event.failure] == []
     assert soak.crashes == []

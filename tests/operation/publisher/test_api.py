@@ -26,6 +26,7 @@ from slicepilot.controller.publisher.api import BURST, MAX_CLIENTS, MAX_LINE_BYT
 from slicepilot.controller.publisher.link import LoopLink
 from slicepilot.controller.publisher.listeners import control_listener
 from slicepilot.controller.publisher.peers import Access
+from slicepilot.controller.reasons import Reason
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")
 
@@ -355,12 +356,20 @@ def test_the_command_line_gives_orders(controller: Any, monkeypatch: pytest.Monk
 
 
 def test_the_command_line_shows_status_and_refusals(controller: Any) -> None:
+    given = (Reason.TELEMETRY_IMPLAUSIBLE, Reason.SLA_FLOOR, Reason.OSCILLATION, Reason.SAFE_SETTING)
+    controller.reasons[1] = sum(reason.bit for reason in given)
     controller.tick(20)
     controller.publish()
     result = invoke(controller, "status")
     assert result.exit_code == 0
     assert result.output.startswith("node: live, guard normal, captain\n")
-    assert all(f"slice{k}" in result.output for k in range(1, 6))
+    rows = [line.split() for line in result.output.splitlines()]
+    figures = ["40", "40", "0.8", "none", "0", "none"]
+    for k in (1, 3, 4, 5):
+        assert [f"slice{k}", *figures] in rows
+    [at] = [number for number, row in enumerate(rows) if row[:7] == ["slice2", *figures]]
+    shown = [word for row in (rows[at][7:], *rows[at + 1 : rows.index(["slice3", *figures])]) for word in row]
+    assert sorted(shown) == sorted(reason.label for reason in given), "one under the other, each of them whole"
     assert max(map(len, result.output.splitlines())) <= 80
     assert json.loads(invoke(controller, "status", "--json").output)["ticks"]["written"] == 20
     controller.answer = lambda order: {"ok": False, "error": "slices are another's"}

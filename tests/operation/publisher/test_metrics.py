@@ -161,7 +161,7 @@ def test_knobs_and_states_are_shown_as_they_are(controller: Any, seen: Seen) -> 
     limits = np.array([[250.0], [np.inf], [500], [500], [500]], np.float32)
     controller.wanted = Knobs(limits, np.full((5, 1), -3, np.float32), np.full((5, 1), 80, np.float32))
     controller.note(canary=["slice2"], foreign=[{"slice": "slice4", "knob": "nice", "found": 1, "ours": 0}])
-    controller.tick(mode=2, level=3, flags=8)
+    controller.tick(mode=2, level=3, node_reasons=Reason.PAUSED.bit)
     seen.look()
     assert seen.value("slice_cpu_limit_cores", slice="slice1", stage="wanted") == 0.25
     assert seen.value("slice_cpu_limit_cores", slice="slice2", stage="wanted") == math.inf

@@ -63,6 +63,16 @@ def test_pages_are_served_with_their_policies(controller: Any) -> None:
     assert int(headers["content-length"]) > 10_000
 
 
+def test_what_is_shown_is_what_is_so_when_it_is_asked_for(controller: Any) -> None:
+    controller.tick(50)
+    controller.publish()
+    for ticks in (60, 70, 80):
+        controller.tick(10)
+        time.sleep(0.3)  # longer than a rendering lasts, shorter than the publisher rests by itself
+        assert json.loads(controller.get("/status.json")[2])["ticks"]["written"] == ticks
+        assert controller.ask({"command": "status"})["status"]["ticks"]["written"] == ticks
+
+
 def test_the_page_needs_nothing_from_elsewhere_and_writes_no_markup() -> None:
     text = status_page().body.decode()
     assert set(re.findall(r"\w+://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}

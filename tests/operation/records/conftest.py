@@ -57,7 +57,7 @@ def ticks(count: int, first: int = 1, generation: int = 2, num_slices: int = len
     records["time_ns"] = START_NS + (number - 1) * round(1e9 * PERIOD_S)
     records["monotonic_ns"] = records["time_ns"] - START_NS + 1_000
     records["slices"][:, :, :] = np.asarray([45, 40, 120, 590, 0.1, 391, 0.25, 12], np.float32)[None, :, None]
-    records["node"], records["age_s"] = (0.125, 0.2), 0.0005
+    records["node"], records["age_s"], records["log_density"] = (0.125, 0.2), 0.0005, np.nan
     for decision in ("wanted", "allowed", "applied"):
         records[decision][:, :, :] = np.asarray([500, -3, np.inf], np.float32)[None, :, None]
     stages = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")

@@ -19,7 +19,7 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import FloatArray
-from slicepilot.training.statistics import weighted_quantile
+from slicepilot.training.intervals import weighted_quantile
 
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]
@@ -65,9 +65,8 @@ def recorded(records: Records, series: FloatArray, held: Knobs, allowed: Knobs) 
 
 def estimates_of(records: Records, description: dict[str, Any], interval_s: float = 2.0) -> list[dict[str, Any]]:
     estimator = Estimator(description, interval_s)
-    for part in np.array_split(records, 60):
-        estimator.add(part)
-    return estimator.all()
+    made = [estimator.add(part) for part in np.array_split(records, 60)]
+    return [estimate for estimate in made if estimate is not None]
 
 
 def figures(series: FloatArray) -> tuple[FloatArray, Any]:
@@ -212,6 +211,4 @@ def test_an_estimate_every_interval_and_no_more(ticks: Ticks, description: Descr
     records = recorded(ticks(COUNT), played(FREE), FREE, first_ahead())
     assert len(estimates_of(records, description(), interval_s=2.0)) == 3
     assert len(estimates_of(records, description(), interval_s=10.0)) == 1
-    estimator = Estimator(description())
-    assert estimator.latest() is None
-    assert estimator.add(records[:0]) is None
+    assert Estimator(description()).add(records[:0]) is None

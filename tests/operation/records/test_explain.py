@@ -21,7 +21,7 @@ from slicepilot.controller.record.explain import explain_tick, explain_window
 from slicepilot.controller.record.explain_text import WIDTH, tick_lines, window_lines
 from slicepilot.controller.record.moments import parse_duration, parse_time, rfc3339
 from slicepilot.controller.record.reader import Moment, Stretch
-from slicepilot.controller.record.ring import LATE, SHADOW
+from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.record.segments import SegmentWriter
 
 Ticks = Callable[..., Records]
@@ -98,7 +98,7 @@ def test_no_line_is_wider_than_a_terminal(ticks: Ticks, description: Description
     worst["slices"][1] = 1e12
     worst["wanted"][1], worst["allowed"][1], worst["applied"][1] = 123456.7, -20, 98765.4
     worst["reasons"][1] = worst["node_reasons"][1] = sum(reason.bit for reason in Reason)
-    worst["flags"][1], worst["missed"][1], worst["level"][1] = 31, 1 << 31, Level.LATCHED
+    worst["flags"][1], worst["missed"][1], worst["level"][1] = 7, 1 << 31, Level.LATCHED
     worst["infer_ns"][1] = 4_000_000_000
     window = [line for run in explain_window([Stretch(told, worst)]) for line in window_lines(run)]
     for line in [*lines(worst, told), *window]:
@@ -122,6 +122,9 @@ def test_a_late_tick_and_one_without_a_predecessor(ticks: Ticks, description: De
     assert "mode shadow, level normal; ready too late: not applied" in told
     assert "the tick before is not recorded" in told
     assert "guard: nothing to object to" in told
+    records["node_reasons"] = Reason.PAUSED.bit
+    told = tick_lines(explain_tick(Moment(description(), records[0], None)))
+    assert "mode shadow, level normal; ready too late: not applied; paused" in told
 
 
 def test_json_has_neither_nan_nor_infinity(records: Records, description: Description) -> None:
@@ -138,19 +141,19 @@ def test_a_window_counts(ticks: Ticks, description: Description) -> None:
     records = ticks(200)
     records["reasons"][10:15, 1] = Reason.SLEW.bit
     records["node_reasons"][20:24], records["level"][20:24] = Reason.TELEMETRY_STALE.bit, Level.HOLD
-    records["flags"][:] = SHADOW
-    records["flags"][30] |= LATE
+    records["flags"][30] = LATE
+    records["node_reasons"][40:42] = Reason.PAUSED.bit
     records["applied"][50:, 0, 2], records["applied"][60:, 0, 2] = 600, 610
     records["wanted"][:, 1, 3] = np.nan
     records["infer_ns"][-1] = 900_000
     records = np.delete(records, slice(100, 103))
     [told] = explain_window([Stretch(description(), records[:90]), Stretch(description(), records[90:])])
-    assert (told["ticks"], told["lost_ticks"], told["flags"]) == (197, 3, {"late": 1})
+    assert (told["ticks"], told["lost_ticks"], told["flags"]) == (197, 3, {"late": 1, "paused": 2})
     assert told["levels"] == {"normal": 193, "hold": 4}
     assert told["slices"][2]["changes"]["cpu_limit_mcpu"] == {"wanted": 0, "allowed": 0, "applied": 2}
     assert told["slices"][3]["changes"]["nice"]["wanted"] == 0
     text = window_lines(told)
-    assert "mode shadow 197; level normal 193, hold 4; 3 lost, 0 missed; late 1" in text
+    assert "mode shadow 197; level normal 193, hold 4; 3 lost, 0 missed; paused 2, late 1" in text
     assert "  slew (info): slice2 5: moved as far as one step may go" in text
     assert "  telemetry_stale (warning): node 4: measurements too old: hold, then safe" in text
     assert "max              12      40     900       9      22     971" in text
@@ -194,18 +197,8 @@ def test_durations() -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = (
-        "import sys, typer\n"
-        "from slicepilot.controller.cli import app, explain\n"
-        "application = typer.Typer()\n"
-        "application.command()(explain.explain)\n"
-        "app.app = application\n"
-        "import slicepilot.controller.cli.commands as commands\n"
-        "commands.register = lambda application: None\n"
-        "app.main()\n"
-    )
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-m", "slicepilot.controller.cli", "explain", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -25,7 +25,7 @@ from slicepilot.controller.promotion_config import Criteria
 from slicepilot.controller.reasons import Reason
 from slicepilot.controller.record.columns import Records
 from slicepilot.controller.record.reader import SegmentReader
-from slicepilot.controller.record.ring import LATE, PAUSED
+from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.record.segments import SegmentWriter
 
 Ticks = Callable[..., Records]
@@ -208,7 +208,7 @@ def test_hold_and_safe_are_no_agreement(judged: Callable[..., Verdict]) -> None:
 
 def test_paused_ticks_do_not_count(judged: Callable[..., Verdict]) -> None:
     def operated(records: Records) -> None:
-        records["flags"][:300] = PAUSED
+        records["node_reasons"][:300] = Reason.PAUSED.bit
         records["node_reasons"][300:600] = Reason.ORDERED_SAFE.bit
         records["wanted"][:600, 0] = 5000
         records["reasons"][300:600] = Reason.SLA_FLOOR.bit
@@ -323,17 +323,8 @@ def test_the_shipped_criteria_are_the_defaults() -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = (
-        "import typer\n"
-        "from slicepilot.controller.cli import app, commands, promote\n"
-        "application = typer.Typer()\n"
-        "application.command()(promote.promote)\n"
-        "app.app = application\n"
-        "commands.register = lambda application: None\n"
-        "app.main()\n"
-    )
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-m", "slicepilot.controller.cli", "promote", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,82 @@
+"""What is written into a ring, and what comes out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slicepilot.controller.record.ring import KNOB_FIELDS, Tick, TickReader, TickRing
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
+
+SLOTS = 4
+
+
+def random_knobs(rng: np.random.Generator, count: int) -> Knobs:
+    limits, nices, rates = rng.uniform(1, 900, (3, count, 1)).astype(np.float32)
+    return Knobs(limits, nices, rates)
+
+
+def same(record: np.ndarray, knobs: Knobs) -> None:
+    for row, name in enumerate(KNOB_FIELDS):
+        np.testing.assert_array_equal(record[row], getattr(knobs, name)[:, 0])
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(count=st.integers(1, 20), ticks=st.integers(1, 2 * SLOTS), seed=st.integers(0, 1000))
+def test_a_record_holds_what_was_written(tmp_path: Path, count: int, ticks: int, seed: int) -> None:
+    rng, written = np.random.default_rng(seed), []
+    ring = TickRing(tmp_path / "ticks", count, SLOTS)
+    reader = TickReader(ring.path)
+    assert not len(reader.new()), "nothing has been written yet"
+    for number in range(ticks):
+        telemetry = Telemetry.empty(count)
+        telemetry.slices[:], telemetry.node[:] = rng.random(telemetry.slices.shape), rng.random((2, 1))
+        telemetry.age_s[0], telemetry.valid[:] = rng.random(), rng.random((count, 1)) < 0.5
+        knobs = random_knobs(rng, count), random_knobs(rng, count), random_knobs(rng, count)
+        reasons = rng.integers(0, 1 << 32, count, np.uint32)
+        tick = Tick(number, number + 1, 2, 3, 5, 7, 11, *range(20, 25), log_density=-0.5 * number)
+        ring.write(tick, telemetry, *knobs, reasons)
+        written.append((tick, telemetry, knobs, reasons))
+    records = reader.new()
+    assert records["sequence"].tolist() == list(range(1, ticks + 1))[-SLOTS:]
+    assert reader.beat_ns == ticks
+    for record, (tick, telemetry, knobs, reasons) in zip(records, written[-SLOTS:], strict=True):
+        assert [record[name] for name in Tick._fields] == list(tick)
+        np.testing.assert_array_equal(record["slices"], telemetry.slices[..., 0])
+        np.testing.assert_array_equal(record["node"], telemetry.node[:, 0])
+        assert record["age_s"] == telemetry.age_s[0]
+        np.testing.assert_array_equal(record["valid"][:count].astype(bool), telemetry.valid[:, 0])
+        np.testing.assert_array_equal(record["reasons"], reasons)
+        for stage, given_knobs in zip(("wanted", "allowed", "applied"), knobs, strict=True):
+            same(record[stage], given_knobs)
+    reader.close()
+    ring.close()
+
+
+def test_wishes_of_any_kind_are_written(tmp_path: Path) -> None:
+    ring = TickRing(tmp_path / "ticks", 3, SLOTS)
+    reader = TickReader(ring.path)
+    telemetry, plain, nothing = Telemetry.empty(3), Knobs.none(3), np.zeros(3, np.uint32)
+    column: Any = np.arange(3.0)[:, None]
+    wishes: list[Any] = [column, column.astype(int), (np.arange(6, dtype=np.float32) / 2)[::2, None]]
+    for wish in wishes:
+        ring.write(Tick(), telemetry, Knobs(wish, plain.nice, plain.egress_mbps), plain, plain, nothing)
+    for record in reader.new():
+        assert record["wanted"][0].tolist() == [0, 1, 2]
+    for shape in ((2, 1), (3,), (3, 2), (0, 1)):
+        misfit: Any = np.ones(shape, np.float32)
+        ring.write(Tick(), telemetry, Knobs(misfit, plain.nice, plain.egress_mbps), plain, plain, nothing)
+        [record] = reader.new()
+        assert np.isnan(record["wanted"][0]).all()
+        assert record["wanted"][1].tolist() == [0, 0, 0]
+        same(record["allowed"], plain)
+    with pytest.raises(ValueError, match="another shape"):
+        ring.write(Tick(), telemetry, plain, Knobs.none(2), plain, nothing)
+    reader.close()
+    ring.close()
