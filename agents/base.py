@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from ..env.backend import Context
 from ..env.knobs import Knobs
@@ -32,6 +33,23 @@ class Agent(Protocol):
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """Knobs (S, L) for the next control period, from the last one's telemetry and the knobs that hold now."""
         ...
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """An agent that draws what it wants at random, and knows how likely that was. What its last decision was:
+
+    Attributes:
+        wanted: float32 (L, S, 3), the draw on the axes of actions (`slicepilot.env.encoding.KnobDecoder`); it may lie
+            outside of [-1, 1], what came of it does not.
+        log_density: float64 (L,), natural logarithm of the density that ``wanted`` was drawn from; NaN while ``held``.
+        held: the decision repeats an earlier draw. A draw that holds for ten periods was decided once: its density
+            counts in the first of them, and in the others there was no choice that could have been another.
+    """
+
+    wanted: FloatArray
+    log_density: npt.NDArray[np.float64]
+    held: bool
 
 
 def lanes_of(telemetry: Telemetry) -> tuple[int, int]:

@@ -7,10 +7,8 @@ and refuses what does not fit, naming file, field, value and what is accepted. N
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ import yaml
 from pydantic import ConfigDict, Field
 
 from ..configs import ConfigError, validate
+from ..data.files import sync_folder, write_synced
 from ..env.encoding import (
     CPU_AXIS_PER_THREAD_MCPU,
     EGRESS_AXIS_MBPS,
@@ -224,44 +223,6 @@ class PolicyBundle:
 
     def __str__(self) -> str:
         return f"bundle {str(self.origin)!r}" if self.origin else "bundle"
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file and wait until it is on disk; raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file's contents in one step: the old ones stay whole until the new ones are on disk.
-
-    Raises:
-        OSError: it cannot be written; the old file is untouched and nothing else is left behind.
-    """
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write_synced(staging, data)
-        staging.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            staging.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the folder's entries are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _swap(staging: Path, target: Path) -> None:

@@ -23,6 +23,7 @@ from ..env.slices import FloatArray
 from ..env.telemetry import SLICE_FIELDS, Telemetry
 
 _KNOBS_AT, _NODE_AT, _ACTIVE = (FEATURES.index(name) for name in (KNOB_FEATURES[0], NODE_FEATURES[0], "active"))
+NO_NUMBER = "action: not a number; accepted: finite values, clipped to -1..1"
 _ZERO, _ONE, _NONE_ABOVE, _NICE_AXIS = (np.float32(value) for value in (0.0, 1.0, NONE_ABOVE, NICE_AXIS))
 
 
@@ -32,35 +33,39 @@ class CompiledCodec:
     Args:
         encoder: of the run.
         decoder: for the same slices.
+
+    Attributes:
+        table: the last observation (1, S, D); what is fixed for a run is in it from the start.
+        nice_scope: the decoder's.
+        scale, axes: for `encode` and `decode`.
     """
 
     def __init__(self, encoder: ObservationEncoder, decoder: KnobDecoder) -> None:
         num_slices = len(decoder.slices)
-        self._nice_scope: NiceScope = decoder.nice_scope
+        self.nice_scope: NiceScope = decoder.nice_scope
         reference, full = np.asarray([TELEMETRY_SCALE[field] for field in SLICE_FIELDS]).T
-        self._scale = np.stack([1.0 / reference, 1.0 / np.log1p(full / reference)], axis=1)
-        # What is fixed for a run is in the table from the start.
-        self._table = encoder.encode(Telemetry.empty(num_slices), np.zeros((NUM_KNOBS, num_slices, 1), np.float32))
-        self._axes = np.stack([*decoder.row_low, *decoder.row_high, *decoder.log_gain, *decoder.log_offset])[..., 0]
-        self._axes = np.ascontiguousarray(self._axes, np.float32)
+        self.scale = np.stack([1.0 / reference, 1.0 / np.log1p(full / reference)], axis=1)
+        self.table = encoder.encode(Telemetry.empty(num_slices), np.zeros((NUM_KNOBS, num_slices, 1), np.float32))
+        axes = np.stack([*decoder.row_low, *decoder.row_high, *decoder.log_gain, *decoder.log_offset])[..., 0]
+        self.axes = np.ascontiguousarray(axes, np.float32)
 
     def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
-        """The table (1, S, D); the next call overwrites it."""
-        _encode(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, self._scale, self._table)
-        return self._table
+        """`table`, which the next call overwrites."""
+        encode(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, self.scale, self.table)
+        return self.table
 
     def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
         """Knobs for an action (1, S, 3), and what the decoder's ``encode`` would say of them; raises ValueError."""
-        num_slices = action.shape[1]
-        rows, knobs = np.empty((2, NUM_KNOBS, num_slices, 1), np.float32)
-        if not _decode(action, self._axes, rows, knobs):
-            raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
-        return Knobs(knobs[0], knobs[1], knobs[2], self._nice_scope), rows
+        rows = action.transpose(2, 1, 0).copy()
+        knobs = np.empty_like(rows)
+        if not decode(self.axes, rows, knobs):
+            raise ValueError(NO_NUMBER)
+        return Knobs(knobs[0], knobs[1], knobs[2], self.nice_scope), rows
 
     def knob_rows(self, knobs: Knobs) -> FloatArray:
         """What the decoder's ``encode`` says of knobs that it did not decide, (3, S, 1); fresh."""
         rows = np.empty((NUM_KNOBS, *knobs.nice.shape), np.float32)
-        _encode_knobs(knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps, self._axes, rows)
+        _encode_knobs(knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps, self.axes, rows)
         return rows
 
 
@@ -83,7 +88,7 @@ def _encode_knobs(
 
 
 @njit(cache=True, error_model="numpy")
-def _encode(
+def encode(
     measured: np.ndarray,
     node: np.ndarray,
     valid: np.ndarray,
@@ -91,12 +96,13 @@ def _encode(
     scale: np.ndarray,
     table: np.ndarray,
 ) -> None:
+    """Telemetry (8, S, 1), (2, 1), (S, 1) and knobs (3, S, 1) to a table (1, S, D) of either precision."""
     for s in range(len(valid)):
         row = table[0, s]
         for field in range(len(scale)):
             value = measured[field, s, 0]
             position = math.log1p(value * scale[field, 0]) * scale[field, 1] if value > _ZERO else 0.0
-            row[field] = min(position, 1.0)
+            row[field] = np.float32(min(position, 1.0))
         for knob in range(len(knob_rows)):
             row[_KNOBS_AT + knob] = knob_rows[knob, s, 0]
         row[_ACTIVE] = valid[s, 0]
@@ -106,12 +112,15 @@ def _encode(
 
 
 @njit(cache=True, error_model="numpy")
-def _decode(action: np.ndarray, axes: np.ndarray, rows: np.ndarray, knobs: np.ndarray) -> bool:
-    """False if an action is not a number. ``axes`` (10, S) here and above: lowest and highest row of each knob, gain of
-    both limits' axes, their offset."""
-    for s in range(action.shape[1]):
+def decode(axes: np.ndarray, rows: np.ndarray, knobs: np.ndarray) -> bool:
+    """Knobs for actions, both (3, S, 1), which become what the decoder's ``encode`` would say; False if an action is
+    not a number.
+
+    ``axes`` (10, S) here and above: lowest and highest row of each knob, gain of both limits' axes, their offset.
+    """
+    for s in range(rows.shape[1]):
         for knob in range(NUM_KNOBS):
-            value = action[0, s, knob]
+            value = rows[knob, s, 0]
             if not math.isfinite(value):
                 return False
             within = min(max(value, axes[knob, s]), axes[NUM_KNOBS + knob, s])

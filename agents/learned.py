@@ -17,7 +17,7 @@ from .bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle
 from .onnx_file import OnnxError
 
 if TYPE_CHECKING:
-    from .compiled_codec import CompiledCodec
+    from .compiled_policy import CompiledPolicy
     from .program import Program
 
 ACTIVE = FEATURES.index("active")
@@ -29,8 +29,7 @@ class LearnedAgent:
     """Runs a bundle's policy over L lanes; deterministic.
 
     Many lanes go through onnxruntime. For a single one, a live node, the policy is compiled for its shape where numba
-    is installed (`slicepilot.agents.program`, `slicepilot.agents.compiled_codec`), which is several times faster;
-    `compiled` says so after `reset`.
+    is installed (`slicepilot.agents.compiled_policy`), which is several times faster; `compiled` says so after `reset`.
 
     Args:
         bundle: a loaded policy.
@@ -45,7 +44,7 @@ class LearnedAgent:
         self.name = name or bundle.training.algorithm
         self._session: ort.InferenceSession | None = None
         self._program: Program | None = None
-        self._codec: CompiledCodec | None = None
+        self._policy: CompiledPolicy | None = None
         self._shape: tuple[int, int, int] | None = None
         self._decided: tuple[Knobs, FloatArray] | None = None
         self._encoded: tuple[Knobs, FloatArray] | None = None
@@ -68,12 +67,13 @@ class LearnedAgent:
             self._action = np.zeros((lanes, num_slices, NUM_KNOBS), np.float32)
             self._binding = _bind(self._session, self._table, self._action)
             self._program = _compiled(self.bundle.model, self._session, shape) if lanes == 1 else None
-            self._codec = None
+            self._policy = None
             self._shape = shape
         if self._program is not None:
             from .compiled_codec import CompiledCodec
+            from .compiled_policy import CompiledPolicy
 
-            self._codec = CompiledCodec(self._encoder, self._decoder)
+            self._policy = CompiledPolicy(self._program, CompiledCodec(self._encoder, self._decoder))
         self._decided = self._encoded = None
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
@@ -85,15 +85,14 @@ class LearnedAgent:
         """Decide and forget it: brings code and data into caches shortly before a decision is due."""
         if self._decided is not None:
             knobs, rows = self._decided
-            self._decide(telemetry, rows if self._codec is None else self._codec.knob_rows(knobs))
+            self._decide(telemetry, rows if self._policy is None else self._policy.codec.knob_rows(knobs))
 
     def _decide(self, telemetry: Telemetry, rows: FloatArray) -> tuple[Knobs, FloatArray]:
         """Knobs, and what `KnobDecoder.encode` would say of them."""
+        if self._policy is not None:
+            return self._policy.decide(telemetry, rows)
         if self._session is None:
             raise RuntimeError("the agent has not been reset yet: call reset() first")
-        if self._program is not None and self._codec is not None:
-            self._program.run(self._codec.encode(telemetry, rows), self._action)
-            return self._codec.decode(self._action)
         self._table[:] = self._encoder.encode(telemetry, rows)
         self._session.run_with_iobinding(self._binding)
         return self._decoder.decode(self._action)
@@ -105,14 +104,14 @@ class LearnedAgent:
         if self._decided is not None and knobs is self._decided[0]:
             return self._decided[1]
         if self._encoded is None or knobs is not self._encoded[0]:
-            rows = self._decoder.encode(knobs) if self._codec is None else self._codec.knob_rows(knobs)
+            rows = self._decoder.encode(knobs) if self._policy is None else self._policy.codec.knob_rows(knobs)
             self._encoded = knobs, rows
         return self._encoded[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the session, which cannot be pickled; the copy makes its own at its next reset."""
         kept = {key: value for key, value in self.__dict__.items() if key != "_binding"}
-        return kept | dict.fromkeys(("_session", "_program", "_codec", "_shape", "_decided", "_encoded"))
+        return kept | dict.fromkeys(("_session", "_program", "_policy", "_shape", "_decided", "_encoded"))
 
 
 def _bind(session: ort.InferenceSession, table: FloatArray, action: FloatArray) -> ort.IOBinding:

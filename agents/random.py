@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ..env.backend import Context
 from ..env.encoding import NUM_KNOBS, KnobDecoder
@@ -12,7 +13,10 @@ from ..env.telemetry import Telemetry
 
 
 class RandomAgent:
-    """Uniform over the encoded knobs of every slice and lane, held for ``hold_periods`` control periods."""
+    """Uniform over the encoded knobs of every slice and lane, held for ``hold_periods`` control periods.
+
+    A `slicepilot.agents.base.Drawing`.
+    """
 
     request_mcpu: FloatArray | None = None
 
@@ -25,14 +29,19 @@ class RandomAgent:
         """Start the sequence that belongs to the seed."""
         num_slices, lanes = context.promises.weight.shape
         self._decoder = KnobDecoder(slices)
-        self._shape = (lanes, num_slices, NUM_KNOBS)
+        self.wanted: FloatArray = np.zeros((lanes, num_slices, NUM_KNOBS), np.float32)
+        self.log_density: npt.NDArray[np.float64] = np.full(lanes, np.nan)
+        self.held = False
         self._rng = np.random.default_rng(seed)
         self._periods = 0
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """The draw that holds now."""
-        if self._periods % self.hold_periods == 0:
-            action = self._rng.uniform(-1.0, 1.0, self._shape).astype(np.float32)
-            self._held, _ = self._decoder.decode(action)
+        self.held = self._periods % self.hold_periods != 0
+        if not self.held:
+            self.wanted = self._rng.uniform(-1.0, 1.0, self.wanted.shape).astype(np.float32)
+            self._knobs, _ = self._decoder.decode(self.wanted)
+        # The density of every axis is 1 / 2.
+        self.log_density[:] = np.nan if self.held else -np.log(2.0) * self.wanted[0].size
         self._periods += 1
-        return self._held
+        return self._knobs

@@ -13,6 +13,7 @@ from ..data.reference import published_settings
 from ..env.slices import SliceSet
 from .base import Agent
 from .captain import Captain
+from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
 from .oracle import Oracle
 from .proportional import ProportionalShare
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ..env.reward import RewardWeights
     from ..env.simulator.hardware import Hardware
 
+EXPLORING = "exploring-"
+"""In front of any name: that agent with noise around its choices, `slicepilot.agents.exploring`."""
 REQUEST_RATIOS = (3, 9, 64, 512)
 NICE_RATIOS = (3, 9, 64)
 
@@ -93,7 +96,7 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
     """An agent for a slice set on a node.
 
     Args:
-        name: one of `available`.
+        name: one of `available`, or one with `EXPLORING` in front.
         slices: what it will control; fixes for which pods it has requests.
         hardware: the node, for settings that depend on its size; None for the default one.
         weights: of the reward, for the oracle; None for the default ones.
@@ -101,6 +104,11 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
     Raises:
         ConfigError: unknown name; says which are accepted and which are nearest.
     """
+    if name.startswith(EXPLORING):
+        other = make(name.removeprefix(EXPLORING), slices, hardware, weights)
+        if isinstance(other, Oracle):
+            raise ConfigError(f"agent = {name!r}: accepted: {EXPLORING} in front of an agent that does not look ahead")
+        return ExploringAgent(other)
     factories = _factories()
     if name not in factories:
         near = difflib.get_close_matches(name, factories, n=3)
@@ -108,6 +116,7 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
         accepted = [n for n in factories if not n.startswith("experiment-")]
         last = len(published_settings())
         accepted[1:1] = [f"experiment-1 to experiment-{last} (or with -scaled)"]
+        accepted.append(f"any of them after {EXPLORING}")
         raise ConfigError(f"agent: unknown name {name!r}; {hint}accepted: {', '.join(accepted)}")
     if hardware is None:
         # Only here: the module's neighbours compile the simulator, which a live controller does not import.

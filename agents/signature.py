@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..configs import ConfigError
-from .bundle import SUMS_FILE, replace_file
+from ..data.files import replace_file
+from .bundle import SUMS_FILE
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -6,7 +6,14 @@ import sys
 HEAVY_PACKAGES = {"matplotlib", "mlflow", "pandas", "ray", "stable_baselines3", "torch"}
 
 # Modules outside slicepilot.training that may import a heavy package, each with its reason.
-ALLOWED_HEAVY_MODULES: set[str] = set()
+ALLOWED_HEAVY_MODULES = {
+    # Networks and what learns them from logs, in PyTorch: training imports them, a live node runs their ONNX export.
+    *(f"slicepilot.agents.network.{name}" for name in ("node_shares", "slice_network", "values")),
+    *(
+        f"slicepilot.agents.offline.{name}"
+        for name in ("actors", "behaviour_cloning", "cql", "iql", "learner", "memory", "networks", "td3_bc")
+    ),
+}
 
 IMPORT_EVERYTHING = """
 import importlib, pathlib, sys

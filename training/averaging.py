@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .policy import DeterministicPolicy, PpoPolicy, SacPolicy
+from ..agents.network.slice_network import DeterministicPolicy
 
 # The weight of update t grows as t to this power: about the last tenth of a run counts, however long it is.
 POWER = 9
@@ -16,11 +16,11 @@ POWER = 9
 class PolicyAverage:
     """Polynomial-decay average of a policy's weights (Shamir and Zhang 2013, arXiv:1212.1824, section 4).
 
-    ``policy`` is the average after the updates seen so far.
+    ``policy`` is the average after the updates seen so far of the one that learns.
     """
 
-    def __init__(self, learned: PpoPolicy | SacPolicy) -> None:
-        self._learned, self.updates = learned.deterministic(), 0
+    def __init__(self, learned: DeterministicPolicy) -> None:
+        self._learned, self.updates = learned, 0
         self.policy: DeterministicPolicy = copy.deepcopy(self._learned)
 
     def update(self) -> None:

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
+from ..agents.network.slice_network import NetworkConfig
 from ..configs import load, validate
 from ..env.simulator.backend import Episodes, ScenarioEpisodes
 from ..env.simulator.scenario import Scenario
-from .policy import NetworkConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
@@ -159,10 +159,7 @@ def _check(config: TrainingConfig) -> TrainingConfig:
             f"ppo.batch_transitions = {config.ppo.batch_transitions}: accepted: a divisor of "
             f"num_envs * ppo.rollout_steps = {rollout}"
         )
-    if config.network.attention_heads and config.network.width % config.network.attention_heads:
-        raise ValueError(
-            f"network.attention_heads = {config.network.attention_heads}: accepted: a divisor of network.width"
-        )
+    config.network.check()
     return config
 
 

@@ -19,9 +19,7 @@ from ..data.reference import published_settings
 from ..env.reward import RewardWeights
 from ..env.simulator.scenario import Scenario
 from ..env.slices import FloatArray, SliceSet
-from .rollouts import Recording, only_active, play
-from .scores import EDGE_WORK, Scores, Window, delay_ecdf_us, delay_p99_us, score, violation_s
-from .statistics import (
+from .intervals import (
     Array,
     Interval,
     interquartile_mean,
@@ -30,6 +28,8 @@ from .statistics import (
     paired_differences,
     paired_ratio,
 )
+from .rollouts import Recording, only_active, play
+from .scores import EDGE_WORK, Scores, Window, delay_ecdf_us, delay_p99_us, score, violation_s
 
 BackendName = Literal["simulator", "testbed"]
 Role = Literal["learned", "fixed", "adaptive", "oracle", "reference"]
@@ -56,6 +56,7 @@ class EvaluationConfig:
         seed: of the simulator; together with the number of seeds it fixes all arrivals and noise.
         loss_window_s: per scenario the span (from, to] in which the two headline losses are taken; the whole run for a
             scenario that is not listed.
+        control_period_s: of all scenarios; None = their own.
         reward: name of the reward weights behind the return.
         backend: ``simulator``, or ``testbed``: real UPFs in real time, agents in turns, one repetition per seed.
         tie_pct: losses that differ by less, in percentage points, count as equal.
@@ -68,6 +69,7 @@ class EvaluationConfig:
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 30
     seed: Annotated[int, Field(ge=0)] = 0
     loss_window_s: dict[str, Annotated[Window, AfterValidator(_check_window)]] = field(default_factory=dict)
+    control_period_s: Annotated[float, Field(ge=0.002, le=30.0)] | None = None
     backend: BackendName = "simulator"
     reward: str = "default"
     tie_pct: Annotated[float, Field(ge=0)] = 0.1

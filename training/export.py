@@ -12,10 +12,10 @@ import onnxruntime as ort
 import torch
 
 from ..agents.bundle import INPUT_NAME, OUTPUT_NAME, Agreement
+from ..agents.network.node_shares import ACTIVE
+from ..agents.network.slice_network import DeterministicPolicy
 from ..env.encoding import NUM_FEATURES
 from ..env.slices import FloatArray
-from .node_shares import ACTIVE
-from .policy import DeterministicPolicy
 
 OPSET = 18  # the first that the exporter emits without conversion; onnxruntime 1.14 and later read it
 SLICE_COUNTS = (2, 5, 64)

@@ -25,7 +25,7 @@ from ..env.simulator.exogenous import NodeEvents, Traffic
 from ..env.simulator.hardware import Hardware, HardwareArrays
 from ..env.simulator.scenario import Load, Scenario
 from ..env.slices import FloatArray, Promises, SliceSet
-from .statistics import Array, weighted_quantile
+from .intervals import Array, weighted_quantile
 from .turns import LiveBackend
 
 # What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period). A testbed's UPF does

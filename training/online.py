@@ -8,8 +8,6 @@ budget, reports progress and writes checkpoints; at the end the policy is export
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
-from ..agents.bundle import PolicyBundle, TrainingRecord, replace_file
+from ..agents.bundle import PolicyBundle, TrainingRecord
+from ..agents.network.node_shares import NodeShares
+from ..agents.network.slice_network import as_table
 from ..configs import ConfigError
 from ..env.encoding import NUM_FEATURES
 from ..env.reward import RewardWeights
@@ -33,8 +32,8 @@ from .averaging import PolicyAverage
 from .checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from .config import TrainingConfig
 from .export import check_agreement, to_onnx
-from .node_shares import NodeShares
-from .policy import PpoPolicy, SacPolicy, as_table
+from .policy import PpoPolicy, SacPolicy
+from .runs import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
 from .sb3_vec_env import ReturnScaler, SliceVecEnv
 from .tracking import Tracker, git_revision, versions
 
@@ -74,40 +73,6 @@ class TrainingResult:
     reward: float
     return_mean: float | None
     curve: list[dict[str, float]] = field(default_factory=list, repr=False)
-
-
-class Budget:
-    """Steps and seconds that a run may use; ``before_s`` are those of the run that it resumes. A stopwatch."""
-
-    def __init__(self, config: TrainingConfig, before_s: float = 0.0) -> None:
-        self.config, self.before_s = config, before_s
-        self._started_s: float | None = None
-        self._stopped_s: float | None = None
-
-    def start(self) -> None:
-        """Time counts from here."""
-        self._started_s = time.monotonic()
-
-    def stop(self) -> float:
-        """Time stands still from here; returns it."""
-        self._stopped_s = self.elapsed_s
-        return self._stopped_s
-
-    @property
-    def elapsed_s(self) -> float:
-        """Training time so far."""
-        if self._stopped_s is not None:
-            return self._stopped_s
-        return self.before_s + (0.0 if self._started_s is None else time.monotonic() - self._started_s)
-
-    def fraction(self, steps: int) -> float:
-        """How much is used up, 0..1."""
-        used = [0.0]
-        if self.config.total_steps is not None:
-            used.append(steps / self.config.total_steps)
-        if self.config.minutes is not None:
-            used.append(self.elapsed_s / (60.0 * self.config.minutes))
-        return min(1.0, max(used))
 
 
 def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True) -> SliceVecEnv:
@@ -261,7 +226,7 @@ class _Monitor(BaseCallback):
         learner: Any = self.model
         temperature = getattr(learner, "log_ent_coef", None)
         Checkpoint(
-            config=_plain(dataclasses.asdict(self.config)),
+            config=plain_config(self.config),
             steps=self.num_timesteps,
             updates=learner._n_updates,
             elapsed_s=self.budget.elapsed_s,
@@ -273,12 +238,6 @@ class _Monitor(BaseCallback):
             temperature=None if temperature is None else temperature.detach().clone(),
             generators=generator_states(),
         ).write(self.checkpoint)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def _restore(learner: Any, env: SliceVecEnv, average: PolicyAverage, checkpoint: Checkpoint) -> None:
@@ -308,11 +267,7 @@ def resumed_config(checkpoint: Checkpoint, config: TrainingConfig | None) -> Tra
     if config is None:
         return stored
     free = {"total_steps", "minutes", "checkpoint_minutes", "threads", "tracking"}
-    for spec in dataclasses.fields(config):
-        given, kept = getattr(config, spec.name), getattr(stored, spec.name)
-        if spec.name not in free and given != kept:
-            raise ConfigError(f"{spec.name} = {given!r}: accepted with resume: {kept!r}, as in the checkpoint")
-    return config
+    return check_resumed(stored, config, free)
 
 
 def train(
@@ -340,14 +295,15 @@ def train(
     # A resumed run must not replay the environments' first runs.
     seed = config.seed if resume is None else _next_seed(config.seed, resume.steps)
     env = make_env(config, seed)
-    budget = Budget(config, resume.elapsed_s if resume else 0.0)
+    budget = Budget(config.total_steps, config.minutes, resume.elapsed_s if resume else 0.0)
     learner = make_learner(config, env, budget)
     assert isinstance(learner.policy, (PpoPolicy, SacPolicy))
-    average = PolicyAverage(learner.policy)
+    average = PolicyAverage(learner.policy.deterministic())
     if resume is not None:
         _restore(learner, env, average, resume)
-    _write_text(root / "config.yaml", yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False))
-    tracker = _tracker(config, name, resume, root / "config.yaml")
+    config_file, tracker = write_config(root, config), None
+    if config.tracking == "mlflow":
+        tracker = open_tracker(name, config, config.source, resume.run_id if resume else None, config_file)
     monitor = _Monitor(config, budget, env, average, root / FILE_NAME, tracker, report)
     status = "FAILED"
     try:
@@ -361,7 +317,7 @@ def train(
             monitor.num_timesteps = before
         monitor.sum_up(budget.stop())
         monitor.save()
-        bundle = _saved(_bundle(config, learner, average, env, budget.elapsed_s, tracker), root / "bundle")
+        bundle = save_bundle(_bundle(config, learner, average, env, budget.elapsed_s, tracker), root / "bundle")
         if tracker is not None:
             tracker.artifact(root / "bundle", "bundle")
         status = "FINISHED"
@@ -389,18 +345,6 @@ def _next_seed(seed: int, steps: int) -> int:
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0])
 
 
-def _tracker(config: TrainingConfig, name: str, resume: Checkpoint | None, config_file: Path) -> Tracker | None:
-    """The MLflow run, continued where possible; none if not wanted."""
-    if config.tracking == "none":
-        return None
-    tracker = Tracker(name, resume.run_id if resume else None)
-    if resume is None or tracker.run_id != resume.run_id:
-        tracker.parameters(dataclasses.asdict(config))
-        tracker.tags({"git_revision": git_revision(), "source": config.source})
-        tracker.artifact(config_file)
-    return tracker
-
-
 def _bundle(
     config: TrainingConfig,
     learner: Optimiser,
@@ -423,7 +367,7 @@ def _bundle(
         run_id=tracker.run_id if tracker else None,
         git_revision=git_revision(),
         versions=versions(),
-        config=_plain(dataclasses.asdict(config)),
+        config=plain_config(config),
     )
     return PolicyBundle(env.slices, model, record, agreement=agreement)
 
@@ -437,20 +381,3 @@ def _recorded(env: SliceVecEnv, learner: Any) -> FloatArray:
         env.step_async(learner.predict(observation, deterministic=True)[0])
         observation = env.step_wait()[0]
     return np.concatenate(parts)[:RECORDED_OBSERVATIONS].reshape(RECORDED_OBSERVATIONS, -1, NUM_FEATURES)
-
-
-def _write_text(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode())
-    except OSError as error:
-        raise ConfigError(f"out = {str(path.parent)!r}: cannot be written: {error.strerror}") from error
-
-
-def _saved(bundle: PolicyBundle, folder: Path) -> PolicyBundle:
-    try:
-        return bundle.save(folder)
-    except OSError as error:
-        raise ConfigError(
-            f"bundle {str(folder)!r}: cannot be written: {error.strerror}; the checkpoint is kept: make room and resume"
-        ) from error

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import platform
-import tempfile
 import zipfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -19,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from ..configs import ConfigError, load
+from ..data.files import replace_file
 from ..env.simulator.hardware import HardwareFile
 from .evaluation import AgentResult, ScenarioResult, finite
-from .statistics import Interval, interquartile_mean, stratified_interval
+from .intervals import Interval, interquartile_mean, stratified_interval
 
 FORMAT = 2
 RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"
@@ -98,25 +98,8 @@ def save(evaluation: Evaluation, folder: Path) -> None:
         "fits": evaluation.fits,
         "scenarios": [_scenario_document(result) for result in evaluation.scenarios],
     }
-    write_atomically(folder / ARRAYS_FILE, packed)
-    write_atomically(folder / RESULTS_FILE, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside the target, flush to disk, rename: readers see the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    replace_file(folder / ARRAYS_FILE, packed)
+    replace_file(folder / RESULTS_FILE, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
 
 
 def _scenario_document(result: ScenarioResult) -> dict[str, Any]:

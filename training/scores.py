@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from .intervals import Array, weighted_quantile
 from .rollouts import BoolArray, Recording
-from .statistics import Array, weighted_quantile
 
 EDGE_WORK = "edge_work"
 ECDF_LEVELS = np.linspace(0.0, 1.0, 201)

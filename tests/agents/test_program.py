@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from slicepilot.agents.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.compiled_codec import CompiledCodec
+from slicepilot.agents.compiled_policy import CompiledPolicy
 from slicepilot.agents.learned import LearnedAgent
+from slicepilot.agents.network.slice_network import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
 from slicepilot.agents.onnx_file import OnnxError, read_graph
 from slicepilot.agents.program import compile_graph, compile_policy
 from slicepilot.env.backend import Context
-from slicepilot.env.encoding import NUM_FEATURES
+from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.export import random_observations, to_onnx
-from slicepilot.training.policy import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
 
 SHAPE = (1, 5, 4)
 
@@ -206,6 +208,43 @@ def test_a_policy_decides_as_onnxruntime_does(policy: bytes, num_slices: int) ->
         program.run(table[None], action)
         reference: Any = session.run(None, {"observation": table[None]})[0]
         np.testing.assert_allclose(action, reference, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_slices", [1, 5, 64])
+def test_in_one_call_the_same_is_decided(policy: bytes, num_slices: int) -> None:
+    slices = SliceSet.from_yaml("five-video").repeated(num_slices)
+    one = np.ones(1, np.float32)
+    context = Context(one, 4 * one, 1000 * one, Promises.of(slices, 1), slices.column("upf_threads"), 1)
+    shape = (1, num_slices, NUM_FEATURES)
+    encoder, decoder = ObservationEncoder(context), KnobDecoder(slices)
+    program, codec = compile_policy(policy, shape), CompiledCodec(encoder, decoder)
+    together = CompiledPolicy(compile_policy(policy, shape), CompiledCodec(encoder, decoder))
+    action, rng, decided = np.zeros((1, num_slices, 3), np.float32), np.random.default_rng(num_slices), []
+    rows = decoder.encode(Knobs.none(num_slices))
+    for _ in range(20):
+        telemetry = Telemetry.empty(num_slices)
+        telemetry.slices[:] = rng.exponential(100.0, telemetry.slices.shape)
+        telemetry.node[:], telemetry.valid[:] = rng.random((2, 1)), rng.random((num_slices, 1)) < 0.9
+        program.run(codec.encode(telemetry, rows), action)
+        expected, expected_rows = codec.decode(action)
+        knobs, rows = together.decide(telemetry, rows)
+        decided.append((knobs, knobs.copy()))
+        np.testing.assert_array_equal(rows, expected_rows)
+        for name in ("cpu_limit_mcpu", "nice", "egress_mbps"):
+            np.testing.assert_array_equal(getattr(knobs, name), getattr(expected, name))
+    for knobs, copy in decided:  # decisions are the caller's to keep
+        np.testing.assert_array_equal(knobs.cpu_limit_mcpu, copy.cpu_limit_mcpu)
+
+
+def test_a_policy_that_says_no_number_is_refused(policy: bytes) -> None:
+    slices = SliceSet.from_yaml("five-video")
+    one = np.ones(1, np.float32)
+    context = Context(one, 4 * one, 1000 * one, Promises.of(slices, 1), slices.column("upf_threads"), 1)
+    decoder, program = KnobDecoder(slices), compile_policy(policy, (1, 5, NUM_FEATURES))
+    program.weights[:] = np.nan
+    broken = CompiledPolicy(program, CompiledCodec(ObservationEncoder(context), decoder))
+    with pytest.raises(ValueError, match="not a number"):
+        broken.decide(Telemetry.empty(5), decoder.encode(Knobs.none(5)))
 
 
 def test_a_single_node_is_decided_by_the_compiled_policy(policy: bytes) -> None:

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from slicepilot.agents.network.slice_network import NetworkConfig
 from slicepilot.env.vector_env import action_space, observation_space
 from slicepilot.training.averaging import PolicyAverage
-from slicepilot.training.policy import NetworkConfig, PpoPolicy
+from slicepilot.training.policy import PpoPolicy
 
 
 def policy() -> PpoPolicy:
@@ -28,7 +29,7 @@ def mean(average: PolicyAverage) -> float:
 @pytest.mark.parametrize("updates", [50, 2000])
 def test_weights_count_by_the_ninth_power_of_their_time(updates: int) -> None:
     learned = policy()
-    average = PolicyAverage(learned)
+    average = PolicyAverage(learned.deterministic())
     for t in range(updates):
         fill(learned, t / updates)
         average.update()
@@ -41,7 +42,7 @@ def test_weights_count_by_the_ninth_power_of_their_time(updates: int) -> None:
 
 def test_it_goes_on_where_it_was() -> None:
     learned, other = policy(), policy()
-    one, two = PolicyAverage(learned), PolicyAverage(other)
+    one, two = PolicyAverage(learned.deterministic()), PolicyAverage(other.deterministic())
     for t in range(20):
         fill(learned, float(t))
         one.update()

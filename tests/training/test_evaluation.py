@@ -21,11 +21,11 @@ from slicepilot.training.evaluation import (
     oracle_gap_pct,
     role_of,
 )
+from slicepilot.training.intervals import Interval
 from slicepilot.training.report import render
 from slicepilot.training.results import Evaluation, Provenance, hardware_fits, log_evaluation, read, save
 from slicepilot.training.rollouts import only_active, play
 from slicepilot.training.scores import delay_p99_us, in_window, score, violation_s
-from slicepilot.training.statistics import Interval
 
 LANES, SEED = 4, 7
 
@@ -334,13 +334,16 @@ def small_scenario(folder: Path, file: str = "small.yaml", **changes: Any) -> Pa
 def test_command_prints_saves_and_reports(tmp_path: Path) -> None:
     scenario = small_scenario(tmp_path)
     options = ["--scenario", str(scenario), "--seeds", "3", "--agents", "no-control,reactive-sla,experiment-7"]
+    options += ["--period-ms", "500"]
     call = ["evaluate", *options, "--no-mlflow", "--json", "--results", "out", "--report", "page.html"]
     result = python("from slicepilot.controller.cli import main; main()", *call, folder=tmp_path)
     document = json.loads(result.stdout)
     assert (document["scenario"], document["seeds"]) == ("small", 3)
     assert [a["name"] for a in document["agents"]] == ["no-control", "reactive-sla", "experiment-7"]
     assert {p.name for p in tmp_path.iterdir()} == {"small.yaml", "out", "page.html"}
-    assert (tmp_path / "page.html").read_text() == render(read(tmp_path / "out"))
+    saved = read(tmp_path / "out")
+    assert saved.scenarios[0].period_s == 0.5
+    assert (tmp_path / "page.html").read_text() == render(saved)
 
 
 MANY_CALLS = """
@@ -368,6 +371,7 @@ BAD: tuple[tuple[list[str] | dict[str, Any], str], ...] = (
     (["--agents", "nothing-*"], "matches none"),
     (["--seeds", "0"], "1 to 10000"),
     (["--seeds", "many"], "seeds"),
+    (["--period-ms", "1"], "period-ms"),
     (["--bundle", "nowhere"], "nowhere"),
     (["--config", "strict"], "default"),
     ({"loads": {"slice1": [{"kind": "cbr", "rate_mbps": -1}]}}, "rate_mbps = -1"),

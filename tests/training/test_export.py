@@ -5,6 +5,7 @@ import onnx
 import pytest
 import torch
 
+from slicepilot.agents.network.slice_network import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
 from slicepilot.training.export import (
     OPSET,
     SLICE_COUNTS,
@@ -14,7 +15,6 @@ from slicepilot.training.export import (
     random_observations,
     to_onnx,
 )
-from slicepilot.training.policy import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
 
 
 def policy(heads: int = 0, seed: int = 0) -> DeterministicPolicy:

@@ -25,13 +25,13 @@ from slicepilot.training.checkpoint import Checkpoint
 from slicepilot.training.config import TrainingConfig
 from slicepilot.training.online import (
     UNBOUNDED,
-    Budget,
     TrainingResult,
     make_env,
     make_learner,
     resumed_config,
     train,
 )
+from slicepilot.training.runs import Budget
 
 SMOKE = TrainingConfig.from_yaml("ppo-smoke")
 UNTRACKED = dataclasses.replace(SMOKE, tracking="none", total_steps=1024)
@@ -46,7 +46,7 @@ def learned(config: TrainingConfig) -> tuple[Any, list[float]]:
     """The learner after a run, and the mean reward per rollout."""
     torch.set_num_threads(config.threads)
     env = make_env(config)
-    budget = Budget(config)
+    budget = Budget(config.total_steps, config.minutes)
     learner = make_learner(config, env, budget)
     rewards = []
     chunk = 10 * config.num_envs * config.ppo.rollout_steps
@@ -132,7 +132,7 @@ def test_training_is_reproducible_by_seed() -> None:
 
 def test_sac_updates_actor_and_critics() -> None:
     env = make_env(TINY_SAC)
-    learner: Any = make_learner(TINY_SAC, env, Budget(TINY_SAC))
+    learner: Any = make_learner(TINY_SAC, env, Budget(TINY_SAC.total_steps, None))
     before = {name: value.clone() for name, value in learner.policy.state_dict().items()}
     learner.learn(512, log_interval=UNBOUNDED)
     after = learner.policy.state_dict()

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from slicepilot.agents.network.node_shares import ACTIVE, GRANTED_LIMIT, NodeShares
+from slicepilot.agents.network.slice_network import HELD, NetworkConfig
 from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABOVE, NUM_FEATURES, NUM_KNOBS, KnobDecoder
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.vector_env import ControlLoop, action_space, observation_space
 from slicepilot.training.export import random_observations
-from slicepilot.training.node_shares import ACTIVE, GRANTED_LIMIT, NodeShares
-from slicepilot.training.policy import HELD, NetworkConfig, PpoPolicy, SacPolicy
+from slicepilot.training.policy import PpoPolicy, SacPolicy
 from slicepilot.training.sb3_vec_env import NO_CONTROL
 
 NETWORKS = [NetworkConfig(width=16), NetworkConfig(width=16, attention_heads=2)]

@@ -1,0 +1,121 @@
+"""What another policy would have done in logged episodes."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from slicepilot.agents.base import Agent
+from slicepilot.agents.fixed import FixedAgent, no_control
+from slicepilot.agents.proportional import ProportionalShare
+from slicepilot.agents.random import RandomAgent
+from slicepilot.agents.reactive import ReactiveSla
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes import EpisodeSet
+from slicepilot.env.encoding import ObservationEncoder
+from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
+from slicepilot.training.ope.logged import Node, alike, fixed_action, same_pods, telemetry_of, watch
+
+INF = np.inf
+FULL_SCALE = np.asarray([9e3, 9e3, 9e6, 9e6, 0.99, 15e3, 0.99, 9e5])
+
+
+@pytest.mark.parametrize("agent", [ReactiveSla(), ProportionalShare()])
+def test_who_acted_would_have_done_what_it_did(agent: Agent, record: Any) -> None:
+    """Also one with a memory: it is its own run that it watches."""
+    own = record([agent])
+    node = Node.of(own)
+    for episode, wanted in zip(own, watch(agent, own.episodes, node), strict=True):
+        assert len(wanted) == len(episode) + 1
+        # A nice level is rounded, and what is next to a half may fall to either side.
+        off = np.abs(wanted[:-1] - episode.wanted)
+        assert np.quantile(off, 0.99) < 1e-3
+
+
+def test_episodes_of_different_lengths_are_watched_side_by_side(log: EpisodeSet) -> None:
+    first, second = log.episodes[:2]
+    short = replace(
+        second,
+        **{name: getattr(second, name)[:41] for name in ("observations", "telemetry", "node", "valid")},
+        **{name: getattr(second, name)[:40] for name in ("actions", "rewards", "wanted", "log_density")},
+        terms={},
+        decisions={},
+    )
+    node = Node.of(log)
+    both = watch(ReactiveSla(), [first, short], node)
+    alone = watch(ReactiveSla(), [short], node)
+    assert [len(rows) for rows in both] == [len(first) + 1, 41]
+    np.testing.assert_allclose(both[1], alone[0], atol=1e-6)
+
+
+@settings(max_examples=30)
+@given(arrays.arrays(np.float64, (8, 5, 3), elements=st.floats(0, 1)), st.integers(0, 2**15 - 1))
+def test_figures_behind_observations_come_back(log: EpisodeSet, shares: np.ndarray, there: int) -> None:
+    node = Node.of(log)
+    valid = np.asarray([there >> n & 1 for n in range(15)], np.bool_).reshape(5, 3)
+    figures = (shares * FULL_SCALE[:, None, None]).astype(np.float32)
+    telemetry = Telemetry(figures, np.full((2, 3), 0.5, np.float32), np.zeros(3, np.float32), valid)
+    encoder = ObservationEncoder(node.context(3, 1))
+    found = telemetry_of(encoder.encode(telemetry, np.zeros((3, 5, 3), np.float32)))
+    for row, name in enumerate(SLICE_FIELDS):
+        np.testing.assert_allclose(found.slices[row], figures[row], rtol=2e-3, atol=1e-2, err_msg=name)
+    np.testing.assert_allclose(found.node, telemetry.node)
+    np.testing.assert_array_equal(found.valid, valid)
+
+
+def test_a_setting_is_told_from_exploration(log: EpisodeSet) -> None:
+    kinds = {episode.behaviour: fixed_action(episode) for episode in log}
+    assert {name for name, action in kinds.items() if action is not None} == {"no-control", "limited"}
+    assert kinds["no-control"] is not None
+    np.testing.assert_allclose(kinds["no-control"][:, [0, 2]], 1.0)
+
+
+def test_who_does_nearly_the_same_is_one_group(log: EpisodeSet) -> None:
+    assert log.behaviours == ("no-control", "limited", "exploring-no-control", "exploring-limited", "random")
+    numbers = alike(log)
+    assert len(set(numbers)) == 3
+    assert numbers[0] == numbers[2]
+    assert numbers[1] == numbers[3]
+
+
+def test_what_draws_cannot_be_asked(log: EpisodeSet) -> None:
+    with pytest.raises(ConfigError, match="agent = 'random': draws at random; accepted"):
+        watch(RandomAgent(), log.episodes, Node.of(log))
+
+
+def test_other_pods_are_left_out(log: EpisodeSet) -> None:
+    node = Node.of(log)
+    other = replace(log.episodes[0], info={**log.episodes[0].info, "request_mcpu": [500, 250, 250, 250, 250]})
+    mixed = EpisodeSet((other, *log.episodes[1:]), log.facts)
+    assert len(same_pods(mixed, node)) == len(log) - 1
+    with pytest.raises(ConfigError, match="on pods of the declared CPU requests"):
+        same_pods(EpisodeSet((other,), log.facts), node)
+
+
+def test_facts_that_are_missing_are_named(log: EpisodeSet) -> None:
+    facts = {name: value for name, value in log.facts.items() if name != "reward"}
+    with pytest.raises(ConfigError, match=r"facts\.reward = None: accepted"):
+        Node.of(EpisodeSet(log.episodes, facts))
+    other = {**log.facts, "encoder": {**log.facts["encoder"], "features": ["something"]}}
+    with pytest.raises(ConfigError, match=r"encoder\.features = \['something'\]: accepted"):
+        Node.of(EpisodeSet(log.episodes, other))
+
+
+def test_an_agent_that_does_nothing_does_nothing_everywhere(log: EpisodeSet) -> None:
+    for rows in watch(no_control(), log.episodes, Node.of(log)):
+        np.testing.assert_allclose(rows[..., [0, 2]], 1.0)
+        np.testing.assert_allclose(rows[..., 1], 0.0)
+
+
+def test_nice_inside_a_pod_is_no_action(log: EpisodeSet) -> None:
+    node = Node.of(log)
+    inside = FixedAgent("inside", [INF, 250, 250, 250, 250], [-5, 5, 5, 5, 5], nice_scope="process")
+    between = FixedAgent("between", [INF, 250, 250, 250, 250], [-5, 5, 5, 5, 5])
+    first, second = (watch(agent, log.episodes[:1], node)[0][0] for agent in (inside, between))
+    assert not first[:, 1].any()
+    np.testing.assert_allclose(second[:, 1], [-0.25, 0.25, 0.25, 0.25, 0.25])
+    np.testing.assert_allclose(first[:, 0], second[:, 0])

@@ -1,0 +1,215 @@
+"""Can the data say anything about a policy? What it would do, and where, against what was done there.
+
+A knob of a slice is supported in a state if one of the logged actions in similar states had it nearly there. Similar is
+the tenth (`SIMILAR`) of the logged states whose arrivals, standardised, are nearest; near is `NEAR` on the axis of
+-1..1. Arrivals, because they come whoever decides; the rest of a state is the doing of the one that acted, whose own
+actions would be all there is around it. A policy is supported in a knob if it is in at least `ENOUGH` of the states.
+
+Of the states that a policy leads to, where they are known from a model, those count as known that lie about as near to
+the logged ones as logged states of different episodes lie to each other, in all figures.
+
+What is asked knob by knob is the least that is needed. Whether the knobs were ever together where a policy puts them is
+another question: `Coverage.joint_distance` says how far off the nearest logged setting of all knobs is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial import KDTree
+
+from ...data.episodes import EpisodeSet, Floats
+from ...env.encoding import FEATURES, KNOB_FEATURES, STATIC_FEATURES
+from .estimate import Array
+from .logged import ACTIVE
+
+SIMILAR, NEAR, ENOUGH = 0.1, 0.1, 0.8
+APART_S = 0.05
+"""Logged states that are nearer in time are nearly the same; one of them stands for all."""
+MAX_STATES = 4000
+BINS = 20
+KNOWN_QUANTILE = 0.99
+STEADY = 1e-4
+ARRIVALS = [FEATURES.index("offered_mbps"), ACTIVE]
+FIGURES = [i for i, name in enumerate(FEATURES) if name not in (*KNOB_FEATURES, *STATIC_FEATURES)]
+KNOB_WORDS = {"cpu_limit": "CPU limit", "nice": "nice", "egress": "egress rate"}
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How well a policy is supported by data.
+
+    Attributes:
+        slices: names, S.
+        support: (S, 3), share of states in which the knob lies near a logged one of similar states.
+        histogram: (S, 3), share of its values that fall into a twentieth of the axis in which anything was logged, in
+            whatever state.
+        joint_distance: median distance (root mean square over slices and knobs) to the nearest logged action.
+        states: share of the policy's own states that are like logged ones; None where it has not been played.
+    """
+
+    slices: tuple[str, ...]
+    support: Array
+    histogram: Array
+    joint_distance: float
+    states: float | None = None
+
+    @property
+    def gaps(self) -> list[tuple[str, str, float]]:
+        """Slice, knob and support where there is too little, the least first."""
+        found = [
+            (self.slices[s], KNOB_FEATURES[k], float(self.support[s, k]))
+            for s, k in zip(*np.nonzero(self.support < ENOUGH), strict=True)
+        ]
+        return sorted(found, key=lambda gap: gap[2])
+
+    @property
+    def supported(self) -> bool:
+        """Whether the data can say something about the policy."""
+        return not self.gaps and (self.states is None or self.states >= ENOUGH)
+
+    @property
+    def verdict(self) -> str:
+        """The same in words."""
+        said = []
+        if self.gaps:
+            name, knob, share = self.gaps[0]
+            said.append(f"{_percent(share)} of its settings of {name}'s {KNOB_WORDS[knob]} are near logged ones")
+        if len(self.gaps) > 1:
+            said.append(f"{len(self.gaps)} of {self.support.size} knobs are outside of the data")
+        if self.states is not None and self.states < ENOUGH:
+            said.append(f"{_percent(self.states)} of the states it leads to are like logged ones")
+        return f"the data cannot say: {'; '.join(said)}" if said else "supported"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "supported": self.supported,
+            "verdict": self.verdict,
+            "support": _by_knob(self.slices, self.support),
+            "histogram": _by_knob(self.slices, self.histogram),
+            "joint_distance": self.joint_distance,
+            "states": self.states,
+        }
+
+
+class LoggedSupport:
+    """What was done in which states, to hold policies against.
+
+    Args:
+        episodes: what was logged.
+        slices: names.
+        period_s: of the episodes.
+        seed: of the choice of states, where there are very many.
+    """
+
+    def __init__(self, episodes: EpisodeSet, slices: tuple[str, ...], period_s: float, seed: int = 0) -> None:
+        moves = episodes.transitions()
+        self.slices = slices
+        apart = max(1, round(APART_S / period_s))
+        chosen = np.concatenate([np.arange(0, len(episode), apart) + start for episode, start in _starts(episodes)])
+        if len(chosen) > MAX_STATES:
+            chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_STATES, replace=False))
+        self._rows = chosen + moves.episode[chosen]  # among T + 1 rows an episode
+        self._actions = moves.actions[chosen]
+        arrivals = _Standard(moves.observations[chosen], ARRIVALS)
+        self._similar = _nearest(arrivals(moves.observations[chosen]), max(1, round(SIMILAR * len(chosen))))
+        self._bins = _bins(moves.actions).any(axis=0)
+        flat = moves.actions.reshape(len(moves), -1)
+        self._settings = KDTree(np.unique(np.round(flat, 2), axis=0))
+        self._figures = _Standard(moves.observations[chosen], FIGURES)
+        self._states = KDTree(self._figures(moves.observations[chosen]))
+        self._known = self._usual_distance(moves.episode[chosen])
+
+    def _usual_distance(self, episode: npt.NDArray[np.int64]) -> float:
+        """How far nearly all logged states lie from the nearest one of another episode; infinite if there is one."""
+        near, index = self._states.query(self._states.data, min(len(episode), 200))
+        elsewhere = episode[np.reshape(index, (len(episode), -1))] != episode[:, None]
+        nearest = np.where(elsewhere, np.reshape(near, elsewhere.shape), np.inf).min(axis=1)
+        found = nearest[np.isfinite(nearest)]
+        return float(np.quantile(found, KNOWN_QUANTILE)) if len(found) else np.inf
+
+    def of(self, target: Sequence[Floats], visited: Floats | None = None) -> Coverage:
+        """Coverage of a policy.
+
+        Args:
+            target: what it would have done, (T + 1, S, 3) an episode, as `slicepilot.training.ope.logged.watch` says.
+            visited: observations (N, S, D) of its own runs, for instance in a model.
+        """
+        actions = np.concatenate(list(target))[self._rows]
+        near = np.stack(
+            [
+                np.abs(self._actions[index] - action).min(axis=0) <= NEAR + STEADY
+                for index, action in zip(self._similar, actions, strict=True)
+            ]
+        )
+        bins = _bins(actions)
+        apart, _ = self._settings.query(actions.reshape(len(actions), -1))
+        return Coverage(
+            slices=self.slices,
+            support=near.mean(axis=0, dtype=np.float64),
+            histogram=(bins & self._bins).any(axis=-1).mean(axis=0, dtype=np.float64),
+            joint_distance=float(np.median(apart)) / float(np.sqrt(actions[0].size)),
+            states=None if visited is None else self._share_known(visited),
+        )
+
+    def _share_known(self, visited: Floats) -> float:
+        near, _ = self._states.query(self._figures(visited))
+        return float(np.mean(near <= self._known))
+
+
+class _Standard:
+    """Some columns of observations (N, S, D) as (N, S * columns) of mean 0 and deviation 1.
+
+    What never varied in the data is left out; a state in which it does is one that the data do not know of in any case.
+    """
+
+    def __init__(self, observations: Floats, columns: list[int]) -> None:
+        self._columns = columns
+        rows = self._rows(observations)
+        self._mean, self._scale = rows.mean(axis=0), np.maximum(rows.std(axis=0), STEADY)
+
+    def _rows(self, observations: Floats) -> Rows:
+        return observations[..., self._columns].reshape(len(observations), -1)
+
+    def __call__(self, observations: Floats) -> Rows:
+        return (self._rows(observations) - self._mean) / self._scale
+
+
+def _starts(episodes: EpisodeSet) -> list[tuple[Any, int]]:
+    """Episodes with a step in them, each with the number of its first."""
+    own = [episode for episode in episodes if len(episode)]
+    return list(zip(own, np.cumsum([0, *map(len, own[:-1])]).tolist(), strict=True))
+
+
+def _nearest(points: Rows, count: int) -> npt.NDArray[np.int64]:
+    """Indices (N, count) of the nearest of points (N, K) to each of them, itself among them."""
+    squares = np.square(points).sum(axis=1)
+    found = np.empty((len(points), count), np.int64)
+    for start in range(0, len(points), 256):
+        part = slice(start, start + 256)
+        distance = squares - 2.0 * (points[part] @ points.T)
+        found[part] = np.argpartition(distance, count - 1, axis=1)[:, :count]
+    return found
+
+
+def _bins(actions: Floats) -> npt.NDArray[np.bool_]:
+    """Actions (N, S, 3) to (N, S, 3, bins): which one holds each."""
+    number = np.clip(((actions + 1.0) / 2.0 * BINS).astype(np.int64), 0, BINS - 1)
+    return np.asarray(number[..., None] == np.arange(BINS))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+def _by_knob(slices: tuple[str, ...], shares: Array) -> dict[str, dict[str, float]]:
+    return {
+        name: dict(zip(KNOB_FEATURES, map(float, row), strict=True)) for name, row in zip(slices, shares, strict=True)
+    }

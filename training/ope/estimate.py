@@ -1,0 +1,93 @@
+"""One kind of answer for all estimators: a figure with its interval, or why the data cannot say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from ..intervals import LEVEL, RESAMPLES, resample_indices
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean reward per control period of a policy.
+
+    Attributes:
+        value: the figure; NaN where there is none.
+        low, high: ends of its interval.
+        diagnostics: plain values that say how it came about, such as ``held_out_error``: by how much the estimator was
+            off, root mean square, on policies whose reward is known and whose episodes it did not see.
+        refused: why there is no figure, in a few words; empty where there is one.
+    """
+
+    value: float
+    low: float
+    high: float
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    refused: str = ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a figure."""
+        return not self.refused
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for JSON, which has no NaN."""
+        if self.refused:
+            return {"refused": self.refused, "diagnostics": dict(self.diagnostics)}
+        return {"value": self.value, "ci95": [self.low, self.high], "diagnostics": dict(self.diagnostics)}
+
+
+def refusal(reason: str, diagnostics: Mapping[str, Any] | None = None) -> Estimate:
+    """No figure, and why."""
+    return Estimate(math.nan, math.nan, math.nan, diagnostics or {}, reason)
+
+
+def widened(value: float, draws: Array, error: float, groups: int, diagnostics: Mapping[str, Any]) -> Estimate:
+    """A figure whose 95% interval holds two independent errors.
+
+    Both are known from few draws or policies, so their law is Student's.
+
+    Args:
+        value: the figure.
+        draws: bootstrap draws of it (R,): their deviation is the sample's error.
+        error: the estimator's own, root mean square over policies whose reward is known.
+        groups: how many of these are independent of each other, its degrees of freedom; 0 where there are none.
+        diagnostics: further ones.
+    """
+    sampling = float(np.std(draws, ddof=1)) if len(draws) > 1 else 0.0
+    half = math.hypot(_reach(len(draws) - 1) * sampling, _reach(groups) * error)
+    return Estimate(value, value - half, value + half, {**diagnostics, "sampling_sd": sampling, "groups": groups})
+
+
+def _reach(degrees: int) -> float:
+    """Standard deviations from the middle of Student's law to an end of the interval; 0 without a degree of freedom."""
+    return float(stats.t.ppf(0.5 + 0.5 * LEVEL, degrees)) if degrees > 0 else 0.0
+
+
+def bootstrap_ratio(sums: npt.ArrayLike, counts: npt.ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Array:
+    """Draws (R,) of sum over sum, where whole episodes are drawn with replacement.
+
+    Args:
+        sums, counts: (E,) of each episode, for instance of rewards and of steps.
+        resamples: draws, R.
+        seed: of the draws.
+    """
+    top, bottom = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
+    index = resample_indices(len(top), resamples, seed)
+    below = bottom[index].sum(axis=1)
+    return np.asarray(top[index].sum(axis=1)[below != 0] / below[below != 0], np.float64)
+
+
+def percentile_ends(draws: Array, level: float = LEVEL) -> tuple[float, float]:
+    """Ends of a percentile interval."""
+    low, high = np.percentile(draws, [50.0 * (1.0 - level), 50.0 * (1.0 + level)])
+    return float(low), float(high)

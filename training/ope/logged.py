@@ -1,0 +1,171 @@
+"""Logged episodes side by side, and what another policy would have done in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
+
+from ...agents.base import Agent, Drawing
+from ...configs import ConfigError, validate
+from ...data.episodes import Episode, EpisodeSet, Floats
+from ...env.backend import Context
+from ...env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, unscaled
+from ...env.knobs import Knobs
+from ...env.reward import RewardWeights
+from ...env.slices import Promises, SliceSet
+from ...env.telemetry import SLICE_FIELDS, Telemetry
+from ..offline_data import slices_of
+
+KNOBS = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[-1]) + 1)
+NODE = slice(FEATURES.index(NODE_FEATURES[0]), FEATURES.index(NODE_FEATURES[-1]) + 1)
+ACTIVE = FEATURES.index("active")
+HELD = "held"
+"""Name of the column of `Episode.decisions` that marks steps in which an earlier decision still held."""
+SAME, AROUND = 1e-4, 0.25
+
+
+@dataclass(frozen=True)
+class Node:
+    """What is fixed for all episodes of a set."""
+
+    slices: SliceSet
+    period_s: float
+    logical_cpus: float
+    uplink_mbps: float
+    weights: RewardWeights
+
+    @classmethod
+    def of(cls, episodes: EpisodeSet) -> Node:
+        """From the set's facts; raises ConfigError where one is missing, or observations mean something else here."""
+        facts = episodes.facts
+        for name in ("slices", "period_s", "logical_cpus", "reward"):
+            if name not in facts:
+                raise ConfigError(f"facts.{name} = None: accepted: episodes of slices, which state it")
+        uplink = facts.get("uplink_mbps")
+        return cls(
+            slices=slices_of(episodes),
+            period_s=float(facts["period_s"]),
+            logical_cpus=float(facts["logical_cpus"]),
+            uplink_mbps=float("inf") if uplink is None else float(uplink),
+            weights=validate(RewardWeights, facts["reward"], "facts.reward"),
+        )
+
+    def context(self, lanes: int, num_steps: int) -> Context:
+        """The same for so many lanes and steps."""
+        ones = np.ones(lanes, np.float32)
+        return Context(
+            period_s=np.float32(self.period_s) * ones,
+            logical_cpus=np.float32(self.logical_cpus) * ones,
+            uplink_mbps=np.float32(self.uplink_mbps) * ones,
+            promises=Promises.of(self.slices, lanes),
+            threads=self.slices.column("upf_threads") * ones,
+            num_steps=num_steps,
+        )
+
+    @cached_property
+    def decoder(self) -> KnobDecoder:
+        """Actions to knobs and back."""
+        return KnobDecoder(self.slices)
+
+
+def same_pods(episodes: EpisodeSet, node: Node) -> EpisodeSet:
+    """The episodes with a step in them whose pods had the CPU requests that the slices declare.
+
+    Requests weigh pods against each other, and neither observations nor actions say what they were: episodes with
+    other ones are of another node.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    declared = node.slices.column("cpu_request_mcpu")[:, 0]
+    own = tuple(
+        episode
+        for episode in episodes
+        if len(episode) and np.array_equal(np.asarray(episode.info.get("request_mcpu", declared), np.float32), declared)
+    )
+    if not own:
+        raise ConfigError(
+            f"episodes: none of {len(episodes)} was recorded with steps and on pods of the declared CPU requests; "
+            "accepted: at least one (slicepilot dataset record, without --published-requests)"
+        )
+    return EpisodeSet(own, episodes.facts)
+
+
+def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) -> list[Floats]:
+    """What an agent would have asked for after each observation, (T + 1, S, 3) an episode, encoded.
+
+    It sees what the one that acted saw, knobs included. What an agent remembers (an integral, a mean) is therefore of
+    another's run; one that decides by the observation alone does exactly what it would have done.
+
+    Raises:
+        ConfigError: it draws at random.
+    """
+    lanes, longest = len(episodes), max(map(len, episodes))
+    agent.reset(node.slices, node.context(lanes, longest), seed)
+    if isinstance(agent, Drawing):  # only now: a draw's attributes belong to a run
+        raise ConfigError(f"agent = {agent.name!r}: draws at random; accepted: ones that decide by what they see")
+    tables = np.stack([_padded(episode.observations, longest + 1) for episode in episodes], axis=1)
+    wanted = np.empty((longest + 1, lanes, len(node.slices), KNOBS.stop - KNOBS.start), np.float32)
+    last, rows = None, np.empty(0, np.float32)
+    for t, table in enumerate(tables):
+        knobs, _ = node.decoder.decode(table[..., KNOBS])
+        asked = agent.decide(telemetry_of(table), knobs)
+        if asked is not last:
+            rows, last = node.decoder.encode(_of_group_scope(asked)).transpose(2, 1, 0), asked
+        wanted[t] = rows
+    return [wanted[: len(episode) + 1, lane] for lane, episode in enumerate(episodes)]
+
+
+def _of_group_scope(knobs: Knobs) -> Knobs:
+    """Nice of process scope ranks threads inside a pod and moves no weight: as an action it is none."""
+    return replace(knobs, nice=np.zeros_like(knobs.nice)) if knobs.nice_scope == "process" else knobs
+
+
+def telemetry_of(table: Floats) -> Telemetry:
+    """The figures behind observations (L, S, D): the inverse of `slicepilot.env.encoding.ObservationEncoder`."""
+    columns = [unscaled(field, table[..., FEATURES.index(field)]).T for field in SLICE_FIELDS]
+    return Telemetry(
+        slices=np.ascontiguousarray(np.stack(columns)),
+        node=np.ascontiguousarray(table[:, 0, NODE].T),
+        age_s=np.zeros(len(table), np.float32),
+        valid=np.ascontiguousarray(table[..., ACTIVE].T > 0.5),
+    )
+
+
+def fixed_action(episode: Episode) -> npt.NDArray[np.float32] | None:
+    """What an episode's policy did throughout, if it was one thing.
+
+    The first periods do not count: a change of many knobs at once can take a moment to be written.
+    """
+    wanted = episode.wanted[len(episode) // 20 :]
+    if not len(wanted) or np.abs(wanted - wanted[-1]).max() > SAME:
+        return None
+    return np.clip(wanted[-1], -1.0, 1.0)
+
+
+def alike(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
+    """Numbers of groups, one for each of `EpisodeSet.behaviours`.
+
+    In a group are those who do nearly the same on average, or nearly the same as another one in it: within `AROUND`,
+    root mean square over slices and knobs.
+    """
+    means = [np.mean([e.actions.mean(axis=0) for e in episodes.of(name)], axis=0) for name in episodes.behaviours]
+    table = np.reshape(means, (len(means), -1))
+    near = np.square(table[:, None] - table).mean(axis=-1) <= AROUND**2
+    return np.asarray(connected_components(near, directed=False)[1], np.int64)
+
+
+def decided(episode: Episode) -> npt.NDArray[np.int64]:
+    """Steps in which something was decided, and not an earlier decision held."""
+    held = episode.decisions.get(HELD)
+    return np.arange(len(episode)) if held is None else np.flatnonzero(~np.asarray(held, np.bool_))
+
+
+def _padded(rows: Floats, length: int) -> Floats:
+    """The last row repeated."""
+    return np.concatenate([rows, np.repeat(rows[-1:], length - len(rows), axis=0)])

@@ -1,0 +1,201 @@
+"""A model's word: the policy plays in the identified simulator, under the loads that were measured.
+
+The model has errors, and what they do to the reward is known for those who acted: their logged actions are played under
+the loads of their own episodes, and what they earn is held against what they did earn. A straight line through these
+pairs puts the model's figures on the scale of real ones. Its slope is drawn towards 1, which is a model's that is only
+shifted, with the weight of one more pair: pairs are few, and policies that are asked about may lie beyond them.
+
+Behaviours that do nearly the same count as one pair, because they say the same. By how much each pair is missed by the
+line through the others is the model's error on policies unlike all that acted, which widens the interval beside a
+bootstrap of episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...agents.base import Agent
+from ...configs import ConfigError
+from ...data.episodes import Episode, EpisodeSet
+from ...env.backend import Context
+from ...env.encoding import KnobDecoder, ObservationEncoder
+from ...env.knobs import Knobs
+from ...env.simulator.backend import SimulatorBackend
+from ...env.simulator.hardware import Hardware
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+from ..intervals import RESAMPLES
+from ..rollouts import record
+from .coverage import APART_S
+from .estimate import Array, Estimate, bootstrap_ratio, widened
+from .logged import Node, alike
+from .measured_loads import MeasuredLoads
+
+SPREAD = 0.1
+
+
+class Replayed:
+    """Does what was logged: an agent for the model's errors.
+
+    Args:
+        episodes: one per lane.
+        node: of them.
+    """
+
+    name = "replayed"
+    request_mcpu: FloatArray | None = None
+
+    def __init__(self, episodes: Sequence[Episode], node: Node) -> None:
+        longest = max(map(len, episodes))
+        padded = [np.pad(e.actions, ((0, longest - len(e)), (0, 0), (0, 0)), mode="edge") for e in episodes]
+        self._actions = np.stack(padded, axis=1)
+        self._decoder = node.decoder
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """From the first action."""
+        self._step = 0
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """The next one."""
+        self._step += 1
+        return self._decoder.decode(self._actions[self._step - 1])[0]
+
+
+class Witness:
+    """Lets an agent decide and keeps some of what it sees, as observations.
+
+    Args:
+        agent: who decides.
+        every: control periods from one observation kept to the next.
+    """
+
+    request_mcpu: FloatArray | None = None
+
+    def __init__(self, agent: Agent, every: int) -> None:
+        self.agent, self.every, self.name = agent, every, agent.name
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run."""
+        self.agent.reset(slices, context, seed)
+        self._encoder, self._decoder = ObservationEncoder(context), KnobDecoder(slices)
+        self._seen: list[FloatArray] = []
+        self._periods = 0
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """What the agent decides."""
+        if self._periods % self.every == 0:
+            self._seen.append(self._encoder.encode(telemetry, self._decoder.encode(knobs)))
+        self._periods += 1
+        return self.agent.decide(telemetry, knobs)
+
+    @property
+    def observations(self) -> FloatArray:
+        """Those of the last run, (N * L, S, D)."""
+        return np.concatenate(self._seen)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """From what the model says to what is really earned: intercept + slope x, reward per period.
+
+    Attributes:
+        intercept, slope: of the line.
+        error: root mean square by which groups of behaviours are missed, each by the line through the others. Of a
+            single group, by how much the model misses it without the line.
+        groups: how many there are.
+        by_behaviour: what the model says of each minus what it earned, without the line.
+    """
+
+    intercept: float
+    slope: float
+    error: float
+    groups: int
+    by_behaviour: dict[str, float]
+
+    @classmethod
+    def of(cls, said: Array, earned: Array, names: Sequence[str], groups: npt.NDArray[np.int64]) -> Calibration:
+        """From pairs (B,) of behaviours, each with the number of its group."""
+        off = dict(zip(names, map(float, said - earned), strict=True))
+        x, y = (np.asarray([column[groups == one].mean() for one in np.unique(groups)]) for column in (said, earned))
+        missed = x - y
+        if len(x) > 1:
+            lines = [line(np.delete(x, g), np.delete(y, g)) for g in range(len(x))]
+            missed = np.asarray([a + slope * x[g] - y[g] for g, (a, slope) in enumerate(lines)])
+        return cls(*line(x, y), float(np.sqrt(np.mean(np.square(missed)))), len(x), off)
+
+    def __call__(self, said: Array) -> Array:
+        """On the scale of what is earned."""
+        return self.intercept + self.slope * said
+
+
+def line(said: Array, earned: Array) -> tuple[float, float]:
+    """Intercept and slope by least squares with a ridge towards a slope of 1, for pairs (G,).
+
+    The ridge weighs as much as the mean pair, and as one that is `SPREAD` away from the middle.
+    """
+    centred = said - said.mean()
+    spread = float(centred @ centred)
+    ridge = spread / len(said) + SPREAD**2
+    slope = max((float(centred @ earned) + ridge) / (spread + ridge), 0.0)
+    return float(earned.mean() - slope * said.mean()), slope
+
+
+class IdentifiedModel:
+    """The simulator as a model of the node that episodes were logged on.
+
+    Args:
+        episodes: with telemetry, at least one step each.
+        node: of the episodes.
+        hardware: as identified on that node.
+        seed: of the noise.
+
+    Raises:
+        ConfigError: telemetry was not kept.
+    """
+
+    def __init__(self, episodes: EpisodeSet, node: Node, hardware: Hardware, seed: int = 0) -> None:
+        if any(episode.telemetry is None for episode in episodes):
+            raise ConfigError("telemetry = None: accepted: episodes that kept it, whose loads can be played again")
+        self.episodes, self.node, self.hardware, self.seed = episodes, node, hardware, seed
+        self._lengths = np.asarray([len(episode) for episode in episodes])
+        self.calibration = self._calibration()
+
+    def earned(self, agent: Agent) -> Array:
+        """Sums of the agent's rewards over the length of each episode, (E,)."""
+        loads = MeasuredLoads(self.episodes.episodes, self.node, self.hardware)
+        backend = SimulatorBackend(loads, len(self.episodes))
+        try:
+            rewards = record(agent, backend, self.seed, self.node.weights).reward
+        finally:
+            backend.close()
+        counted = np.arange(len(rewards))[:, None] < self._lengths
+        return np.asarray(np.sum(rewards * counted, axis=0, dtype=np.float64))
+
+    def estimate(self, agent: Agent, resamples: int = RESAMPLES) -> tuple[Estimate, FloatArray]:
+        """Mean reward per period on the scale of real ones; and observations (N, S, D) of the agent's runs."""
+        witness = Witness(agent, max(1, round(APART_S / self.node.period_s)))
+        earned = self.earned(witness)
+        scale = self.calibration
+        draws = scale(bootstrap_ratio(earned, self._lengths, resamples, self.seed))
+        said = float(earned.sum() / self._lengths.sum())
+        facts: dict[str, Any] = {
+            "held_out_error": scale.error,
+            "uncalibrated": said,
+            "slope": scale.slope,
+            "error_by_behaviour": scale.by_behaviour,
+        }
+        value = scale.intercept + scale.slope * said
+        return widened(value, draws, scale.error, max(scale.groups - 1, 1), facts), witness.observations
+
+    def _calibration(self) -> Calibration:
+        said = self.earned(Replayed(self.episodes.episodes, self.node))
+        did = np.asarray([episode.rewards.sum(dtype=np.float64) for episode in self.episodes])
+        who = np.asarray([episode.behaviour for episode in self.episodes])
+        names = self.episodes.behaviours
+        pairs = [[sums[who == name].sum() / self._lengths[who == name].sum() for name in names] for sums in (said, did)]
+        return Calibration.of(np.asarray(pairs[0]), np.asarray(pairs[1]), names, alike(self.episodes))
