@@ -5,9 +5,10 @@ Modules of commands import what they need inside their functions: `slicepilot --
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -34,13 +35,29 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        print(f"slicepilot {metadata.version('slicepilot')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del version  # its callback has answered
+
+
 def main() -> NoReturn:
     """Entry point: exit code 0 when the command did what it says, 2 for bad input, 1 for a failure, 130 for Ctrl-C, 143
     for SIGTERM."""
     from . import commands
 
-    # Whoever is asked to end puts away what it has made: testbeds, loads, knobs.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    _end_on_sigterm()
     commands.register(app)
     try:
         code = app(standalone_mode=False)
@@ -56,6 +73,21 @@ def main() -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_on_sigterm() -> None:
+    """Whoever is asked to end puts away what it has made: testbeds, loads, knobs.
+
+    Not a forked child, which libraries end by SIGTERM too: unwinding its copy of the stack would put away the parent's.
+    """
+    owner = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        if os.getpid() != owner:
+            os._exit(128 + number)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def _explain(error: Any) -> str:

@@ -86,7 +86,7 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
 
     import numpy as np
 
-    from ..loop import LoopConfig, Pilot, run_loop
+    from ..loop import Loop, LoopConfig, Pilot
     from ..reaction import Tick, burst_starts, reaction
     from ..signals import StopRequest
 
@@ -106,7 +106,7 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
     live.packet_events()
     stop = StopRequest()
     config = LoopConfig(max_ticks=live.context.num_steps, seed=seed)
-    run_loop(live, Pilot.live(agent, live), config, stop, watch=watch)
+    Loop(live, Pilot.live(agent, live), config, stop, watch=watch).run()
     if stop.asked:
         raise KeyboardInterrupt
     time.sleep(0.1)
@@ -137,7 +137,7 @@ def _burst_length_ns(played: Scenario, priority: int) -> int:
 def _row(name: str, reactions: list[Reaction]) -> dict[str, Any]:
     import numpy as np
 
-    from ...training.statistics import interval, median
+    from ...training.intervals import interval, median
 
     total_ms = 1e-6 * np.asarray([one.total_ns for one in reactions], np.float64)
     spread = interval(total_ms, median, 2000, LEVEL, 0)

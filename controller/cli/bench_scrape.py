@@ -105,7 +105,7 @@ def _run(
 def _document(p99_us: dict[str, list[float]], answered: int, concurrent: int) -> dict[str, Any]:
     import numpy as np
 
-    from ...training.statistics import interval, median
+    from ...training.intervals import interval, median
 
     ratios = [scraped / quiet for scraped, quiet in zip(p99_us["scraped"], p99_us["quiet"], strict=True)]
     found = interval(ratios, median)

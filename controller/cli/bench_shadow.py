@@ -86,7 +86,7 @@ def _ratios(shadow: list[float], none: list[float]) -> dict[str, float | list[fl
 
 
 def _spread(values: list[float]) -> dict[str, float | list[float]]:
-    from ...training.statistics import interval, mean
+    from ...training.intervals import interval, mean
 
     found = interval(values, mean)
     return {"mean": found.value, "ci95": [found.low, found.high]}

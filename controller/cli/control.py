@@ -10,6 +10,8 @@ import typer
 from .cast import names_of
 from .output import console, print_json
 
+NAME_CELLS = 12  # of a slice's name: in 80 columns there has to be room for figures and the longest reason
+
 control = typer.Typer(help="Give orders to a running controller.", no_args_is_help=True)
 
 Name = Annotated[str | None, typer.Option(help="Which controller; not needed where only one runs.")]
@@ -118,12 +120,16 @@ def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict
 def _print_status(document: dict[str, Any]) -> None:
     from rich.table import Table
 
+    from ..reasons import Reason
     from .output import figures_table
 
     paused = ", paused" if document["paused"] else ""
     head = f"{document['run']['name']}: {document['mode']}, guard {document['level']}{paused}, {document['agent']}"
     console.print(head, markup=False, highlight=False)
-    table: Table = figures_table("", ["slice", "offered", "carried", "p99 ms", "CPU limit", "nice", "egress", "guard"])
+    table: Table = figures_table("", ["slice", "offered", "carried", "p99 ms", "CPU limit", "nice", "egress"])
+    table.padding = 0
+    table.columns[0].max_width = NAME_CELLS
+    table.add_column("guard", min_width=max(len(reason.label) for reason in Reason))  # the next ones go on below
     for one in document["slices"]:
         knobs = one["knobs"]["applied"] or dict.fromkeys(("cpu_limit_mcpu", "nice", "egress_mbps"))
         delay_us = one["delay_p99_us"]

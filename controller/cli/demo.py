@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +13,7 @@ import typer
 from ...configs import ConfigError
 from .output import console
 
-LIVE_S = 5.0
+LIVE_SCENARIO, LIVE_S = "testbed-contention", 5.0
 
 
 def demo(
@@ -45,24 +47,25 @@ def demo(
     report = out / "report.html"
     evaluate(bundle=[out / "training" / "bundle"], config=judge, results=out / "results", report=report)
     headline("4/4  The same policy on real UPFs")
-    _live(out / "training" / "bundle")
+    live(out / "training" / "bundle")
     headline(f"Done. Open {report} in a browser; `mlflow ui --backend-store-uri sqlite:///mlflow.db` shows the runs.")
 
 
-def _live(bundle: Path) -> None:
-    """A few seconds on a testbed without control and with the policy; where that is not possible, why."""
+def live(bundle: Path, seconds: float = LIVE_S) -> None:
+    """A few seconds on a testbed without control and with the policy; where that is not possible, why.
+
+    Each has a process of its own: a controller gives up its privileges for good.
+    """
     from ...testbed.testbed import missing
-    from ..telemetry.errors import ProbeError
-    from .run import run
 
     if lacks := missing():
         console.print(f"left out: this machine lacks {'; '.join(lacks)}", highlight=False)
         return
-    try:
-        run(agent="no-control", seconds=LIVE_S)
-        run(bundle=bundle, seconds=LIVE_S)
-    except ProbeError as error:
-        console.print(f"left out: {error}", highlight=False)
+    where = ["--scenario", LIVE_SCENARIO, "--guard", "testbed", "--seconds", str(seconds)]
+    for who in (["--agent", "no-control"], ["--bundle", str(bundle), "--mode", "live", "--force"]):
+        if subprocess.run([sys.executable, "-m", f"{__package__}", "run", *who, *where], check=False).returncode:
+            console.print("left out: see above", highlight=False)
+            return
 
 
 def _next_free(folder: Path) -> Path:

@@ -33,6 +33,9 @@ def evaluate(
     scenario: Annotated[list[str] | None, typer.Option(help="Name or YAML file; may be repeated.")] = None,
     agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated; * matches any part.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each agent on each scenario.")] = None,
+    period_ms: Annotated[
+        float | None, typer.Option(min=2, max=30_000, help="Control period; else the scenarios'.")
+    ] = None,
     config: Annotated[str, typer.Option("-c", "--config", help="How to judge: a shipped name or a file.")] = "default",
     results: Annotated[Path, typer.Option(help="Folder to save the results in.")] = RESULTS,
     report: Annotated[Path | None, typer.Option(help="Also write an HTML report to this file.")] = None,
@@ -45,12 +48,13 @@ def evaluate(
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
+    from ...data.files import replace_file
     from ...training.evaluation import EvaluationConfig
-    from ...training.results import Evaluation, Provenance, hardware_fits, log_evaluation, save, write_atomically
+    from ...training.results import Evaluation, Provenance, hardware_fits, log_evaluation, save
 
-    settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds)
+    settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds, period_ms)
     learned = load_learned(bundle or [])
-    scenarios = _scenarios(settings.scenarios)
+    scenarios = _scenarios(settings)
     casts = [_cast(played, settings, learned) for played in scenarios]
     if settings.backend == "testbed":
         judged = [_judge_live(played, cast, settings, learned) for played, cast in zip(scenarios, casts, strict=True)]
@@ -62,7 +66,8 @@ def evaluate(
     if report is not None:
         from ...training.report import render
 
-        write_atomically(report, render(evaluation).encode())
+        report.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(report, render(evaluation).encode())
     if mlflow:
         run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
         log_evaluation(evaluation, report, run_id)
@@ -130,7 +135,11 @@ def _judge_live(
 
 
 def _settings(
-    config: EvaluationConfig, scenarios: list[str] | None, agents: list[str] | None, seeds: int | None
+    config: EvaluationConfig,
+    scenarios: list[str] | None,
+    agents: list[str] | None,
+    seeds: int | None,
+    period_ms: float | None,
 ) -> EvaluationConfig:
     """The configuration with what the command line overrides; raises `ConfigError` for a bad number of seeds."""
     if seeds is not None and not 1 <= seeds <= 10_000:
@@ -140,13 +149,16 @@ def _settings(
         scenarios=tuple(dict.fromkeys(scenarios or config.scenarios)),
         agents=names_of(agents or []) or config.agents,
         seeds=seeds or config.seeds,
+        control_period_s=1e-3 * period_ms if period_ms else config.control_period_s,
     )
 
 
-def _scenarios(names: Sequence[str]) -> list[Scenario]:
+def _scenarios(config: EvaluationConfig) -> list[Scenario]:
     from ...env.simulator.scenario import Scenario
 
-    scenarios = [Scenario.from_yaml(name) for name in names]
+    scenarios = [Scenario.from_yaml(name) for name in config.scenarios]
+    if config.control_period_s is not None:
+        scenarios = [replace(played, control_period_s=config.control_period_s) for played in scenarios]
     for played in scenarios:
         if sum(played.name == other.name for other in scenarios) > 1:
             raise ConfigError(f"scenario: name {played.name!r} is used twice; accepted: each name once")

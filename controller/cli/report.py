@@ -21,8 +21,9 @@ def report(
     from ...training.results import read
 
     evaluation = read(results)
+    from ...data.files import replace_file
     from ...training.report import render
-    from ...training.results import write_atomically
 
-    write_atomically(output, render(evaluation).encode())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(output, render(evaluation).encode())
     console.print(f"report in {output}", soft_wrap=True)

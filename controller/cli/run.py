@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...configs import ConfigError
+from . import run_episodes
 from .output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Act with a bundle that was never promoted.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="How long; else the scenario's, or endless.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the loads' phases and random arrivals.")] = 0,
+    record: Annotated[
+        Path | None, typer.Option(help="Folder in which the run is left as episodes, to learn from.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Let an agent watch, and if asked move, the knobs of real UPFs; what it found comes back at the end.
@@ -66,7 +72,9 @@ def run(
         trust=str(trust) if trust else None,
         publish={key: value for key, value in publish.items() if value is not None},
     )
-    node = _open(settings)
+    if record is not None:
+        run_episodes.check(record, settings)
+    node, begun_ns = _open(settings), time.time_ns()
     try:
         ticks = _ticks(node, settings, seconds)
         totals = None if ticks is None else _Totals(node.backend.slices)
@@ -84,10 +92,18 @@ def run(
     finally:
         node.backend.close()
     document = _document(settings, node, totals, report)
+    failure = None
+    if record is not None:
+        try:
+            document["episodes"] = run_episodes.write(record, settings, begun_ns)
+        except ConfigError as error:  # the run's figures are told nevertheless
+            failure = error
     if as_json:
         print_json(document)
     else:
         _print(document)
+    if failure is not None:
+        raise failure
 
 
 def _open(settings: RunConfig) -> Node:
@@ -169,5 +185,10 @@ def _print(document: dict[str, Any]) -> None:
     if loop["interventions"]:
         counts = ", ".join(f"{name} {count}" for name, count in sorted(loop["interventions"].items()))
         console.print(f"guard: {counts}", highlight=False)
+    if "episodes" in document:
+        told = document["episodes"]
+        console.print(f"{told['episodes']} episodes, {told['steps']:,} steps:", highlight=False)
+        for path in (*told["parquet"], *told["minari"]):
+            console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     if loop["last_error"]:
         console.print(f"[yellow]{loop['failed_applies']} receipts with errors, the last:[/yellow] {loop['last_error']}")

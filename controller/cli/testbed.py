@@ -168,11 +168,11 @@ def identify(
     """
     import yaml
 
+    from ...data.files import replace_file
     from ...testbed.backend import TestbedBackend
     from ...testbed.spec import TestbedSpec
     from ...testbed.testbed import Testbed
     from ...training import identify as method
-    from ...training.results import write_atomically
 
     spec = TestbedSpec.from_yaml(config).override(name="spid")
     start = method.first_guess(spec.burn_us, spec.uplink_mbps, spec.uplink_queue_ms, spec.quota_period_ms)
@@ -196,7 +196,8 @@ def identify(
         for kind, schedule, observed in (("fitted", fitted_on, seen), ("unseen", judged_on, new))
     }
     document = method.hardware_document(hardware, figures["unseen"], f"burn_us {spec.burn_us:g}")
-    write_atomically(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())
     if as_json:
         print_json({"hardware": str(out), **figures})
         return
