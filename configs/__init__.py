@@ -1,5 +1,21 @@
 """YAML configuration shipped with slicepilot and the one loader that validates it."""
 
-from .loader import ConfigError, available, load, locate, read_yaml, validate
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from .loader import available, load, locate, read_yaml, validate
 
 __all__ = ["ConfigError", "available", "load", "locate", "read_yaml", "validate"]
+
+
+def __getattr__(name: str) -> Any:
+    """The loader, once it is wanted: pydantic takes as long to import as NumPy, and many need the error alone."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import loader
+
+    return getattr(loader, name)

@@ -16,13 +16,11 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from .errors import ConfigError
+
 T = TypeVar("T")
 
 PACKAGE = __name__.rpartition(".")[0]
-
-
-class ConfigError(ValueError):
-    """Bad input from outside: the message is one line that names the field, the value and what is accepted."""
 
 
 def available(kind: str) -> list[str]:

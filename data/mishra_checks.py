@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from .arrow import values_of
 from .csv_blocks import Block
 from .faults import DatasetError, FaultKind, Faults
+from .native import library
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -29,28 +29,30 @@ RECENT_ROWS = 1 << 18  # of the last second that are kept, and those of one bloc
 ODD, UNORDERED = 1, 2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
 def inspect(
-    delay_us: np.ndarray, packet_bytes: np.ndarray, received_ns: np.ndarray, sent_ns: np.ndarray, latest_ns: int
+    delay_us: npt.NDArray[np.float64],
+    packet_bytes: npt.NDArray[np.int32],
+    received_ns: Ints,
+    sent_ns: Ints,
+    latest_ns: int,
 ) -> int:
     """Whether any row (N,) needs a closer look: `ODD`, at its figures; `UNORDERED`, at its place among the others.
 
     ``latest_ns`` is when the latest one before them left. Without `UNORDERED` they left one after the other, and none
     is there twice.
     """
-    found, tied = 0, 0
-    for row in range(len(delay_us)):
-        passed_us = (sent_ns[row] - received_ns[row]) / 1e3
-        fine = abs(delay_us[row] - passed_us) <= ROUNDED_US + ROUNDED_RATIO * passed_us
-        fine &= (delay_us[row] >= 0) & (received_ns[row] >= 0) & (sent_ns[row] >= 0)
-        if not (fine and PACKET_BYTES[0] <= packet_bytes[row] <= PACKET_BYTES[1]):
-            found |= ODD
-        # Two packets may leave in the same nanosecond.
-        tied = tied + 1 if sent_ns[row] == latest_ns else 0
-        if sent_ns[row] < latest_ns or tied > 1 or (tied and (row == 0 or received_ns[row] == received_ns[row - 1])):
-            found |= UNORDERED
-        latest_ns = sent_ns[row]
-    return found
+    loops = library()
+    if loops is not None:
+        return int(loops.inspect_packets(len(delay_us), delay_us, packet_bytes, received_ns, sent_ns, latest_ns))
+    passed_us = (sent_ns - received_ns) / 1e3
+    fine = np.abs(delay_us - passed_us) <= ROUNDED_US + ROUNDED_RATIO * passed_us
+    fine &= (delay_us >= 0) & (received_ns >= 0) & (sent_ns >= 0)
+    fine &= (packet_bytes >= PACKET_BYTES[0]) & (packet_bytes <= PACKET_BYTES[1])
+    since_ns = np.diff(sent_ns, prepend=latest_ns)
+    tied = since_ns == 0  # two packets may leave in the same nanosecond
+    again = tied[1:] & (tied[:-1] | (received_ns[1:] == received_ns[:-1]))
+    unordered = (since_ns < 0).any() or tied[:1].any() or again.any()
+    return (0 if fine.all() else ODD) | (UNORDERED if unordered else 0)
 
 
 def in_range(block: Block, faults: Faults) -> Block:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
+import numpy.typing as npt
 
 from .csv_blocks import OnProgress
 from .faults import Faults
 from .mishra import MAX_NAMES, checked_forwarding, checked_pfcp
+from .native import library
 from .tally import Floats, Ints, Tally, edges
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -216,13 +217,12 @@ def _figures(tally: Tally, names: Sequence[str]) -> list[tuple[int, dict[str, An
     ]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _add_up(
-    slices: np.ndarray, packet_bytes: np.ndarray, received_ns: np.ndarray, sent_ns: np.ndarray, totals: np.ndarray
-) -> None:
+def _add_up(slices: Ints, packet_bytes: npt.NDArray[np.int32], received_ns: Ints, sent_ns: Ints, totals: Ints) -> None:
     """Add packets (N,) to the rows of their slices (G, 3): bytes, when the first came, when the last left."""
-    for row in range(len(slices)):
-        slice_number = slices[row]
-        totals[slice_number, 0] += packet_bytes[row]
-        totals[slice_number, 1] = min(totals[slice_number, 1], received_ns[row])
-        totals[slice_number, 2] = max(totals[slice_number, 2], sent_ns[row])
+    loops = library()
+    if loops is not None:
+        loops.add_packets(len(slices), slices, packet_bytes, received_ns, sent_ns, totals)
+        return
+    np.add.at(totals[:, 0], slices, packet_bytes)
+    np.minimum.at(totals[:, 1], slices, received_ns)
+    np.maximum.at(totals[:, 2], slices, sent_ns)

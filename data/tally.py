@@ -12,7 +12,8 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from .native import library
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -108,7 +109,7 @@ class Tally:
         if more > 0:
             self.histogram = np.concatenate([self.histogram, np.zeros((more, BUCKETS), np.int64)])
             self._sums = np.concatenate([self._sums, np.tile(_EMPTY, (more, 1))])
-        _count(groups, values, values.view(np.int64), self.histogram, self._sums)
+        _add(groups, values, self.histogram, self._sums)
 
     def mean(self) -> Floats:
         """Arithmetic mean of each group (G,); NaN where it is empty."""
@@ -138,19 +139,19 @@ _COUNT, _TOTAL, _LEAST, _GREATEST, _PIVOT, _OFFSET, _SQUARE = range(7)
 _EMPTY = np.asarray([0, 0, np.inf, 0, 0, 0, 0], np.float64)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _count(groups: np.ndarray, values: np.ndarray, bits: np.ndarray, histogram: np.ndarray, sums: np.ndarray) -> None:
-    """Add values (N,), whose bits stand beside them, to the rows of their groups."""
-    for index in range(len(values)):
-        group, value = groups[index], values[index]
-        if sums[group, _COUNT] == 0:
-            sums[group, _PIVOT] = value
-        offset = value - sums[group, _PIVOT]
-        sums[group, _COUNT] += 1
-        sums[group, _TOTAL] += value
-        sums[group, _OFFSET] += offset
-        sums[group, _SQUARE] += offset * offset
-        sums[group, _LEAST] = min(sums[group, _LEAST], value)
-        sums[group, _GREATEST] = max(sums[group, _GREATEST], value)
-        bucket = (bits[index] >> _SHIFT) - _FIRST
-        histogram[group, min(max(bucket, 0), BUCKETS - 1)] += 1
+def _add(groups: Ints, values: Floats, histogram: Ints, sums: Floats) -> None:
+    """Add values (N,) to the rows of their groups."""
+    loops = library()
+    if loops is not None:
+        loops.add_values(len(values), groups, values, histogram, BUCKETS, sums, _SHIFT, _FIRST)
+        return
+    cells = np.bincount(groups * BUCKETS + buckets_of(values), minlength=histogram.size)
+    histogram += cells.reshape(histogram.shape)
+    present, first = np.unique(groups, return_index=True)
+    new = sums[present, _COUNT] == 0
+    sums[present[new], _PIVOT] = values[first[new]]
+    offsets = values - sums[groups, _PIVOT]
+    for column, added in ((_COUNT, None), (_TOTAL, values), (_OFFSET, offsets), (_SQUARE, offsets * offsets)):
+        sums[:, column] += np.bincount(groups, added, len(sums))
+    np.minimum.at(sums[:, _LEAST], groups, values)
+    np.maximum.at(sums[:, _GREATEST], groups, values)

@@ -270,6 +270,16 @@ def test_numbers_of_any_length_are_read_as_python_reads_them(
     assert list(map(repr, plain.table.column("d").to_pylist())) == [repr(float(decimal)) for _, decimal in fields]
 
 
+@pytest.mark.parametrize("types", [[NAME, NAME], [NAME, pa.int64()], [pa.float64(), NAME, pa.int32(), NAME]])
+def test_rows_of_the_shortest_fields_have_room(types: list[Any]) -> None:
+    line = ",".join("" if kind == NAME else "7" for kind in types) + "\n"
+    schema = pa.schema([(str(n), kind) for n, kind in enumerate(types)])
+    plain = read_plain(bytearray(line.encode() * 3000), schema, ",")
+    assert plain is not None
+    for column, kind in zip(plain.table.columns, types, strict=True):
+        assert column.to_pylist() == ["" if kind == NAME else 7] * 3000
+
+
 @pytest.mark.parametrize("bad", "/:x\xb0\x00 +")
 @pytest.mark.parametrize("digits", range(1, 19))
 def test_one_byte_that_is_no_digit_makes_a_line_odd(digits: int, bad: str) -> None:

@@ -14,6 +14,8 @@ from slicepilot.data.mishra import FORWARDING, FORWARDING_COLUMNS, PFCP, forward
 from slicepilot.data.mishra_checks import REORDERED_NS
 from slicepilot.data.mishra_made import write_forwarding
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 START_NS = 7_000_000_000_000
 Row = dict[str, Any]
 

@@ -20,6 +20,8 @@ from slicepilot.data.mishra_figures import (
 from slicepilot.data.mishra_made import write_forwarding
 from slicepilot.data.mishra_windows import WINDOWS, windows
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 ROWS = 30_000
 Groups = dict[Any, list[dict[str, Any]]]
 
