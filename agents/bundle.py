@@ -174,9 +174,9 @@ class PolicyBundle:
                 version's, an invalid field, a model whose inputs or outputs are not the policy's.
         """
         root = Path(folder)
-        if not root.is_dir():
+        if not _is_folder(root):
             raise ConfigError(f"bundle {str(root)!r}: no such folder; accepted: a folder that training has written")
-        data = {name: _read(root, name) for name in (SUMS_FILE, DESCRIPTION_FILE, MODEL_FILE)}
+        data = {name: read_part(root, name) for name in (SUMS_FILE, DESCRIPTION_FILE, MODEL_FILE)}
         _check_sums(root, data)
         source = f"bundle {str(root)!r}: {DESCRIPTION_FILE}"
         raw = _parse(source, data[DESCRIPTION_FILE])
@@ -256,9 +256,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _read(root: Path, name: str) -> bytes:
+def _is_folder(path: Path) -> bool:
     try:
-        return (root / name).read_bytes()
+        return path.is_dir()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def read_part(root: Path, name: str) -> bytes:
+    """A file of a bundle; raises ConfigError."""
+    path = root / name
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would wait for whoever writes
+            raise ConfigError(f"bundle {str(root)!r}: {name}: accepted: a file")
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"bundle {str(root)!r}: {name}: {error.strerror}") from error
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ..configs import ConfigError
 from ..data.files import replace_file
-from .bundle import SUMS_FILE
+from .bundle import SUMS_FILE, read_part
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -34,7 +34,7 @@ def bundle_digest(folder: Path) -> str:
     Raises:
         ConfigError: the file cannot be read.
     """
-    return hashlib.sha256(_read(folder, SUMS_FILE)).hexdigest()
+    return hashlib.sha256(read_part(folder, SUMS_FILE)).hexdigest()
 
 
 def sign(folder: Path, private_key: Path) -> None:
@@ -61,7 +61,7 @@ def verify(folder: Path, public_key: Path) -> str:
     if not (folder / SIGNATURE_FILE).exists():
         raise ConfigError(f"{where}: missing; accepted: a bundle signed with `slicepilot promote --sign`")
     try:
-        signature = base64.b64decode(_read(folder, SIGNATURE_FILE).strip(), validate=True)
+        signature = base64.b64decode(read_part(folder, SIGNATURE_FILE).strip(), validate=True)
     except binascii.Error:
         raise ConfigError(f"{where}: not base64; accepted: what `slicepilot promote --sign` has written") from None
     message = signed_bytes(folder)
@@ -72,18 +72,18 @@ def verify(folder: Path, public_key: Path) -> str:
             f"{where}: not of this {SUMS_FILE} and {PROMOTION_FILE} by {str(public_key)!r}; "
             "accepted: a bundle signed with that key and unchanged since"
         ) from None
-    return hashlib.sha256(_read(folder, SUMS_FILE)).hexdigest()
+    return hashlib.sha256(read_part(folder, SUMS_FILE)).hexdigest()
 
 
 def signed_bytes(folder: Path) -> bytes:
     """What a signature covers; raises ConfigError."""
-    sums = _read(folder, SUMS_FILE)
+    sums = read_part(folder, SUMS_FILE)
     if any(line.endswith(f"  {PROMOTION_FILE}".encode()) for line in sums.splitlines()):
         # Else the signature of a promoted bundle would also be that of one whose sums end with the promotion's line.
         raise ConfigError(f"bundle {str(folder)!r}: {SUMS_FILE}: lists {PROMOTION_FILE}; accepted: the policy's files")
     if not (folder / PROMOTION_FILE).exists():
         return sums
-    digest = hashlib.sha256(_read(folder, PROMOTION_FILE)).hexdigest()
+    digest = hashlib.sha256(read_part(folder, PROMOTION_FILE)).hexdigest()
     return sums + f"{digest}  {PROMOTION_FILE}\n".encode()
 
 
@@ -124,10 +124,3 @@ def _key(path: Path, accepted: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"key {str(path)!r}: {error.strerror}; accepted: {accepted}") from error
-
-
-def _read(folder: Path, name: str) -> bytes:
-    try:
-        return (folder / name).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"bundle {str(folder)!r}: {name}: {error.strerror}") from error

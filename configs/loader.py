@@ -37,7 +37,7 @@ def locate(kind: str, name_or_path: str | Path) -> Path:
     """
     path = Path(name_or_path)
     if path.suffix in {".yaml", ".yml"} or path.parent != Path():
-        if not path.is_file():
+        if not _is_file(path):
             raise ConfigError(f"{kind}: file {str(path)!r} does not exist")
         return path
     names = available(kind)
@@ -55,14 +55,23 @@ def read_yaml(path: Path) -> Any:
     Raises:
         ConfigError: unreadable file or invalid YAML, with line and column.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would wait for whoever writes
+        raise ConfigError(f"file {str(path)!r}: accepted: a YAML file")
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"file {str(path)!r}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none; nested too deeply
         where = getattr(error, "problem_mark", None)
         at = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
         raise ConfigError(f"file {str(path)!r}: not valid YAML{at}") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def validate(kind: type[T], raw: Any, source: str) -> T:

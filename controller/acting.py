@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ class Acting:
     Whoever wants to write takes slices over first (`Takeover`): a lock on each, what was found on disk, a supervisor
     that restores it. In shadow there is none of this, and no descriptor that could write.
 
+    Modes are switched from several threads, one at a time.
+
     Args:
         loop: in shadow.
         node: with a read-only actuator.
@@ -52,6 +55,7 @@ class Acting:
         self._loop, self._node, self._config, self._state, self._ring = loop, node, config, state, ring
         self._names = node.backend.slices.names
         self._takeover: Takeover | None = None
+        self._switching = threading.RLock()
 
     def switch(self, mode: Mode, canary: tuple[str, ...], policy: Policy, force: bool, make: Make) -> None:
         """Open the actuator of a mode, swap it in between two ticks, then close the one before.
@@ -63,26 +67,28 @@ class Acting:
             ActuatorError: knobs that cannot be set, journalled or restored.
         """
         slices = acting_slices(mode, canary, self._names)
-        if (mode, slices) == (self._loop.pilot.mode, self.slices):
-            return
-        if slices:
-            policy.require_promoted(force)
-        if self._takeover is not None:
-            self._retreat(make)
-        if slices:
-            targets = [target for target in self._node.targets if target.name in slices]
-            self._takeover = takeover = Takeover(targets, self._node, self._config, self._state, self._ring)
-            try:
-                self._into(mode, slices, self._actuator(takeover.actuator, slices, policy), make).close()
-            except BaseException:
-                self.give_back()
-                raise
+        with self._switching:
+            if (mode, slices) == (self._loop.pilot.mode, self.slices):
+                return
+            if slices:
+                policy.require_promoted(force)
+            if self._takeover is not None:
+                self._retreat(make)
+            if slices:
+                targets = [target for target in self._node.targets if target.name in slices]
+                self._takeover = takeover = Takeover(targets, self._node, self._config, self._state, self._ring)
+                try:
+                    self._into(mode, slices, self._actuator(takeover.actuator, slices, policy), make).close()
+                except BaseException:
+                    self.give_back()
+                    raise
 
     def give_back(self) -> None:
         """Restore what was found; raises ActuatorError."""
-        takeover, self._takeover = self._takeover, None
-        if takeover is not None:
-            takeover.give_back()
+        with self._switching:
+            takeover, self._takeover = self._takeover, None
+            if takeover is not None:
+                takeover.give_back()
 
     def reclaim(self) -> None:
         """An operator wants knobs back that somebody else has set; see `Takeover`."""
@@ -113,12 +119,12 @@ class Acting:
 
     def _retreat(self, make: Make) -> None:
         """Into shadow: from here on nobody writes, then what was found comes back, and only then it is read anew."""
-        before = self._into(Mode.SHADOW, (), ShadowActuator(self._node.targets), make)
+        before = self._into(Mode.SHADOW, (), self._watcher(), make)
         try:
             self.give_back()
         finally:
             before.close()
-        self._into(Mode.SHADOW, (), ShadowActuator(self._node.targets), make).close()
+        self._into(Mode.SHADOW, (), self._watcher(), make).close()
 
     def _into(self, mode: Mode, slices: tuple[str, ...], actuator: Actuator, make: Make) -> Actuator:
         """Swap actuator and mode; returns the actuator before, still open. If it fails the new one is closed."""
@@ -148,7 +154,11 @@ class Acting:
             actuator.apply(actuator.read("process"))
         if slices == self._names:
             return actuator
-        return CanaryActuator(actuator, ShadowActuator(self._node.targets), indices)
+        return CanaryActuator(actuator, self._watcher(), indices)
+
+    def _watcher(self) -> ShadowActuator:
+        """Hands off has to work also while a slice is gone."""
+        return ShadowActuator(self._node.targets, missing_ok=True)
 
     def _left_alone(self, slices: tuple[str, ...]) -> npt.NDArray[np.uint32]:
         """Reason bits of slices that a mode does not act on (in shadow: all, as the mode says), and of those of which

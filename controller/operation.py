@@ -75,6 +75,7 @@ class Operation:
         self._last_reload: dict[str, Any] | None = None
         self._forced: Policy | None = None
         self._begun = False
+        self._started = threading.Event()
         guard = self._guard(self._guard_config, policy, acting=False)
         pilot = Pilot(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
         budget_s = 1e-3 * config.budget_ms
@@ -109,9 +110,11 @@ class Operation:
         try:
             mode, canary = MODES[self.config.mode], self.config.canary
             self._acting.switch(mode, canary, self.policy, force, lambda change: change())
+            self._started.set()
             telling.start()
             return self.loop.run()
         finally:
+            self._started.set()  # whoever waits finds that there is no loop
             sd_notify.stopping("restoring what was found")
             self._acting.give_back()
 
@@ -135,13 +138,15 @@ class Operation:
     # -- orders, from other threads ------------------------------------------------------------------------------
 
     def carry_out(self, order: Order) -> dict[str, Any]:
-        """Do what an operator asks for; returns what has become of it.
+        """Do what an operator asks for; returns what has become of it. While the controller starts, it waits for that.
 
         Raises:
             ConfigError: it cannot be done as asked; nothing has changed.
             ActuatorError: the knobs cannot be set; nothing has changed.
             LoopEndedError, TimeoutError: there is no loop that could.
         """
+        if not self._started.wait(FIRST_TICK_S):
+            raise TimeoutError(f"the controller has not started within {FIRST_TICK_S:g} s")
         if order.command == "mode":
             assert order.mode is not None
             self._acting.switch(order.mode, order.slices, self.policy, order.force, self.loop.changes.make)

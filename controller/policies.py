@@ -31,12 +31,14 @@ class Policy:
         bundle: ``{"path", "digest", "promoted"}`` as in a run's description; None for an agent by name.
         refusal: why it may not act; empty for one that may.
         nice_scope: what its nice moves.
+        trust: public key (PEM) that a promotion must be signed with, too; none: anybody may promote.
     """
 
     agent: Agent
     bundle: dict[str, Any] | None = None
     refusal: str = ""
     nice_scope: NiceScope = "group"
+    trust: str | None = None
 
     def require_promoted(self, force: bool) -> None:
         """Raise ConfigError for one that may not act, unless it is forced; a promotion since it was loaded counts."""
@@ -45,6 +47,8 @@ class Policy:
         assert self.bundle is not None
         folder = Path(self.bundle["path"])
         promotion.check(folder)
+        if self.trust is not None:
+            verify(folder, Path(self.trust))
         if bundle_digest(folder) != self.bundle["digest"]:
             raise ConfigError(f"bundle {str(folder)!r}: was changed since it was loaded; accepted: reload it first")
 
@@ -61,7 +65,7 @@ def load_bundle(folder: str | Path, trust: str | None = None) -> Policy:
     except ConfigError as error:
         refusal = str(error)
     facts = {"path": str(root.resolve()), "digest": bundle_digest(root), "promoted": not refusal}
-    return Policy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope)
+    return Policy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope, trust)
 
 
 def rehearse_loading() -> None:

@@ -173,7 +173,7 @@ def check(bundle: Path) -> Promotion:
     """The promotion of a bundle.
 
     Raises:
-        ConfigError: it was never promoted, or not with the contents it has now.
+        ConfigError: it was never promoted, not with the contents it has now, or not by its findings.
     """
     path = bundle / PROMOTION_FILE
     if not path.exists():
@@ -189,6 +189,8 @@ def check(bundle: Path) -> Promotion:
         raise ConfigError(
             f"bundle {str(bundle)!r}: promoted as {promotion.bundle[:12]}, but it is {digest[:12]} now; {_HINT}"
         )
+    if not promotion.findings or not all(finding.ok for finding in promotion.findings):
+        raise ConfigError(f"bundle {str(bundle)!r}: {PROMOTION_FILE}: findings that do not promote it; {_HINT}")
     return promotion
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -49,6 +50,8 @@ def serve(
     if (config.bundle is None) == (config.agent is None):
         raise ConfigError("bundle, agent: accepted: exactly one of them")
     acting_slices(MODES[config.mode], config.canary, node.backend.slices.names)
+    if config.cpu is not None and config.cpu not in (cpus := os.sched_getaffinity(0)):
+        raise ConfigError(f"cpu = {config.cpu}; accepted: one of {', '.join(map(str, sorted(cpus)))}")
     instance = config.instance or node.name
     folder, state = Path(config.run_root) / instance, Path(config.state_root) / instance
     with contextlib.ExitStack() as undo:

@@ -9,6 +9,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SWITCHING = (signal.SIGUSR1, signal.SIGUSR2)
+"""What the controller switches its mode by; a service manager may send either kind to all processes at once."""
 
 
 class StopRequest:

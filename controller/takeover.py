@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from .watchdog.keeper import JournalKeeper
 from .watchdog.lock import Locks
 from .watchdog.recovery import recover
 
-NOTED = 20  # of the latest changes by others
+REASSERTED = 20  # changes that are told, of the latest in a window
 HANG_PERIODS = 5
 
 
@@ -67,7 +68,8 @@ class Takeover:
         # Entries that the loop makes go to disk from a thread: an fsync may take many periods.
         self._later = ThreadPoolExecutor(1, "journal")
         self._entry: Future[None] | None = None
-        self._noticed: list[dict[str, Any]] = []
+        self._standing: dict[tuple[str, str], dict[str, Any]] = {}
+        self._reasserted: deque[dict[str, Any]] = deque(maxlen=REASSERTED)
         self._given_back = False
 
     def look_after(self) -> None:
@@ -76,8 +78,7 @@ class Takeover:
         if self._supervisor is not None:
             self._supervisor.revive()
         with contextlib.suppress(ActuatorError):  # a slice that is going is told by receipts
-            changes = self._foreign.look(time.monotonic_ns())
-            self._noticed = (self._noticed + [_as_note(change) for change in changes])[-NOTED:]
+            self._note(self._foreign.look(time.monotonic_ns()))
         if self._entry is not None and self._entry.done():
             entry, self._entry = self._entry, None
             entry.result()
@@ -90,7 +91,8 @@ class Takeover:
     def resume(self) -> None:
         """Then in the kernel, between ticks; raises ActuatorError."""
         self._foreign.resume()
-        self._noticed = []
+        self._standing.clear()
+        self._reasserted.clear()
 
     @property
     def yielded(self) -> set[str]:
@@ -98,8 +100,8 @@ class Takeover:
         return {name for name, _ in self.actuator.yielded}
 
     def foreign(self) -> list[dict[str, Any]]:
-        """The latest knobs that somebody else has set, for the ring's notes."""
-        return self._noticed
+        """Knobs that are somebody else's now, and the latest that were set again, for the ring's notes."""
+        return sorted([*self._standing.values(), *self._reasserted], key=lambda note: note["time_ns"])
 
     def supervisor(self) -> dict[str, Any] | None:
         """For the ring's notes."""
@@ -124,6 +126,18 @@ class Takeover:
         self._keeper.remove()
         if self._supervisor is not None:
             self._supervisor.disarm_and_wait()
+
+    def _note(self, changes: Sequence[Foreign]) -> None:
+        for change in changes:
+            if change.policy == "respect":
+                self._standing[change.slice, change.knob] = _as_note(change)
+            else:
+                self._reasserted.append(_as_note(change))
+        theirs = {(change.slice, change.knob) for change in self._foreign.standing}
+        self._standing = {key: note for key, note in self._standing.items() if key in theirs}
+        oldest_ns = time.time_ns() - 1e9 * self._foreign.config.window_s
+        while self._reasserted and self._reasserted[0]["time_ns"] < oldest_ns:
+            self._reasserted.popleft()
 
     def _release(self, name: str, knob: KnobName) -> None:
         self._entry = self._later.submit(self._keeper.release, name, knob)

@@ -72,6 +72,7 @@ class NodeActuator:
         self._open = partial(SliceKnobs, quota=quota, egress=egress, remember=remember)
         self._tell_renewed = renew
         self._slices: list[SliceKnobs] = []
+        self._requests: list[float | None] = [None] * len(targets)
         atexit.register(self.close)
         try:
             for target in targets:
@@ -116,8 +117,8 @@ class NodeActuator:
 
         It is what nice 0 means from now on; group nice is 0 afterwards. Raises ActuatorError.
         """
-        requests = [None] * len(self._slices) if request_mcpu is None else request_mcpu.tolist()
-        for knob, request in zip(self._slices, requests, strict=True):
+        self._requests = [None] * len(self._slices) if request_mcpu is None else request_mcpu.tolist()
+        for knob, request in zip(self._slices, self._requests, strict=True):
             knob.deploy(request)
 
     def read(self, nice_scope: NiceScope = "group") -> Knobs:
@@ -138,7 +139,7 @@ class NodeActuator:
         return found
 
     def refresh(self) -> list[str]:
-        """What has vanished and why; what has come back, as somebody else's or anew, is taken up as it is found.
+        """What has vanished and why; what has come back is taken up as it is found, with the weight of its request.
 
         Between ticks: some 20 us a slice, and milliseconds for one that has come back.
         """
@@ -149,7 +150,8 @@ class NodeActuator:
             try:
                 if self._tell_renewed is not None:
                     self._tell_renewed(one.target)
-                self._slices[index] = self._open(one.target)
+                self._slices[index] = fresh = self._open(one.target)
+                fresh.deploy(self._requests[index])
             except ActuatorError:
                 lost.append(one.vanished())
             else:

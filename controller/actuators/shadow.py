@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import math
 from collections.abc import Sequence
@@ -24,16 +25,20 @@ class ShadowActuator:
     Nice is that of group scope, relative to the weight that was found. An egress rate is not read: nobody else's shaper
     has a meaning that is known here.
 
+    Args:
+        targets: what is read.
+        missing_ok: a group that is not there now is one that has gone: "none", until it comes back.
+
     Raises:
         ActuatorError: a group is missing or has no CPU knobs.
     """
 
-    def __init__(self, targets: Sequence[SliceTargets]) -> None:
+    def __init__(self, targets: Sequence[SliceTargets], missing_ok: bool = False) -> None:
         self._targets = tuple(targets)
-        self._readers: list[_Reader] = []
+        self._readers: list[_Reader | None] = []
         try:
             for target in targets:
-                self._readers.append(_Reader(target))
+                self._readers.append(_open(target, missing_ok))
             self.receipt = Receipt(self.read())
         except BaseException:
             self.close()
@@ -54,7 +59,8 @@ class ShadowActuator:
         for index in lost:
             with contextlib.suppress(ActuatorError):
                 fresh = _Reader(self._targets[index])
-                self._readers[index].close()
+                if (gone := self._readers[index]) is not None:
+                    gone.close()
                 self._readers[index] = fresh
         if lost:
             found = self.read()
@@ -67,6 +73,8 @@ class ShadowActuator:
         rows = []
         for index, reader in enumerate(self._readers):
             try:
+                if reader is None:
+                    raise ActuatorError(f"{self._targets[index].cgroup}: no such cgroup", errno.ENOENT)
                 rows.append(reader.read())
             except ActuatorError as error:
                 rows.append((math.inf, 0.0, math.inf))
@@ -78,8 +86,18 @@ class ShadowActuator:
     def close(self) -> None:
         """Release the files; there is nothing to restore."""
         for reader in self._readers:
-            reader.close()
+            if reader is not None:
+                reader.close()
         self._readers = []
+
+
+def _open(target: SliceTargets, missing_ok: bool) -> _Reader | None:
+    try:
+        return _Reader(target)
+    except ActuatorError:
+        if missing_ok and not target.cgroup.exists():
+            return None
+        raise
 
 
 class _Reader:

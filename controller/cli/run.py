@@ -26,6 +26,9 @@ REFRESH_TICKS = 50
 def run(
     config: Annotated[str, typer.Option("--config", "-c", help="A shipped name or a YAML file.")] = "default",
     name: Annotated[str | None, typer.Option(help="Of the node; for a testbed, the testbed's.")] = None,
+    instance: Annotated[
+        str | None, typer.Option(help="Of this controller, where a node has several; else the node's name.")
+    ] = None,
     mode: Annotated[
         str | None, typer.Option(help="shadow writes nothing, canary acts on some slices, live on all.")
     ] = None,
@@ -62,6 +65,7 @@ def run(
     publish = {"listen": listen, "log": log or ("off" if bounded else None)}
     settings = RunConfig.from_yaml(config).override(
         name=name,
+        instance=instance,
         mode=mode,
         canary=tuple(canary) if canary else None,
         bundle=str(bundle) if bundle else None,

@@ -76,7 +76,8 @@ class Publisher:
             address = HttpAddress.parse(options.listen)
             publisher._http = None if address is None else http_listener(address)
             publisher._api = control_listener(options.run / "control.sock", Access(os.getuid(), options.group))
-            publisher._make_folder()
+            user = _user(options.user) if os.geteuid() == 0 else None
+            publisher._make_folder(user)
             publisher._spawn()
         except BaseException:
             publisher._release()
@@ -153,17 +154,13 @@ class Publisher:
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
         self._started_s = time.monotonic()
 
-    def _make_folder(self) -> None:
+    def _make_folder(self, user: pwd.struct_passwd | None) -> None:
         """The records', for the user who will write them."""
         if not self._options.records_mb:
             return
         folder = self._options.state / "records"
         folder.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            try:
-                user = pwd.getpwnam(self._options.user)
-            except KeyError:
-                raise ConfigError(f"user = {self._options.user!r}: unknown; accepted: a user of this machine") from None
+        if user is not None:
             os.chown(folder, user.pw_uid, user.pw_gid)
 
     def _end(self, wait_s: float) -> None:
@@ -187,3 +184,14 @@ class Publisher:
         if self._api is not None:
             (self._options.run / "control.sock").unlink(missing_ok=True)
         self._api = self._http = None
+
+
+def _user(name: str) -> pwd.struct_passwd:
+    """Who the process is to run as; raises ConfigError."""
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(f"user = {name!r}: unknown; accepted: a user of this machine") from None
+    if user.pw_uid == 0:
+        raise ConfigError(f"user = {name!r}: is root; accepted: a user without privileges")
+    return user

@@ -25,7 +25,7 @@ from typing import Any
 from ...configs import ConfigError
 from .. import privileges
 from ..record.ring import TickReader
-from ..signals import STOPPING
+from ..signals import STOPPING, SWITCHING
 from .api import ControlApi
 from .events import EventLog
 from .exposition import FRESH_S
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the process; 2 for bad input, as everywhere."""
     given = _parser().parse_args(arguments)
     log = configure(given.log)
-    for number in STOPPING:  # a service manager sends them to all processes at once
+    for number in (*STOPPING, *SWITCHING):  # a service manager sends them to all processes at once
         signal.signal(number, signal.SIG_IGN)
     try:
         publisher = _prepare(given, log)

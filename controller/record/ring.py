@@ -78,6 +78,7 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
 
 _HEAD = struct.Struct("=qqIBBHIIIIIII")  # after sequence, before age_s
 _WORD = 8
+_LONGEST_NS = (1 << 32) - 1
 
 
 class Tick(NamedTuple):
@@ -189,7 +190,11 @@ class TickRing:
         slot = written % self.slots
         at = self._records_at + slot * self._record_bytes
         words[at // _WORD] = 0
-        _HEAD.pack_into(self._memory, at + self._head_at, *tick[:2], self._description, *tick[2:-1])
+        head = *tick[:2], self._description, *tick[2:-1]
+        try:
+            _HEAD.pack_into(self._memory, at + self._head_at, *head)
+        except struct.error:  # stopped for more than the four seconds that a time can say
+            _HEAD.pack_into(self._memory, at + self._head_at, *head[:3], *(min(one, _LONGEST_NS) for one in head[3:]))
         measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
         knobs = (
             wanted.cpu_limit_mcpu,

@@ -33,7 +33,7 @@ from .restore import RestoreReport, restore
 from .schema import JournalError
 from .silence import Silence
 
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 RESTORED_FILE = "restored.json"
 DISARM = b"disarm"
 DEATH_TIMEOUT_S = 1.0

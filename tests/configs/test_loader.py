@@ -61,6 +61,8 @@ def test_a_file_of_the_users_wins_by_its_suffix(tmp_path: Path) -> None:
         (b"a: \x00", "not valid YAML"),
         (b"\xff\xfe\xfa", "not valid YAML"),
         (b"a: !!python/object/apply:os.getcwd []", "not valid YAML at line 1, column "),
+        (b"a: 2001-99-99", "not valid YAML"),
+        (b"[" * 5000, "not valid YAML"),
     ],
 )
 def test_what_cannot_be_parsed(tmp_path: Path, content: bytes, message: str) -> None:
@@ -70,6 +72,18 @@ def test_what_cannot_be_parsed(tmp_path: Path, content: bytes, message: str) -> 
         read_yaml(file)
     assert str(error.value).startswith(f"file {str(file)!r}: {message}")
     assert "\n" not in str(error.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="accepted: a YAML file"):
+        read_yaml(pipe)
+
+
+def test_a_name_that_no_file_can_have_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        locate("scenarios", tmp_path / f"{'x' * 300}.yaml")
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_a_supervisor_that_was_killed_is_started_again_and_does_its_work(
 ) -> None:
     found = kernel.read()
     with controller(node, tmp_path) as one:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(one.supervisor, number)
         time.sleep(0.2)
         assert start_ticks(one.supervisor) is not None, "it stays as long as its controller"

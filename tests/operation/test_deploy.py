@@ -75,7 +75,8 @@ def test_the_unit_lets_the_supervisor_finish() -> None:
     unit = settings()
     assert unit["KillMode"] == ["control-group"], "mixed kills the supervisor as soon as the controller is dead"
     assert unit["WatchdogSignal"] == ["SIGKILL"], "a controller that hangs must not write any more"
-    assert unit["ExecStopPost"] == ["/opt/slicepilot/bin/slicepilot restore --name %i"]
+    assert unit["ExecStart"] == ["/opt/slicepilot/bin/slicepilot run --instance %i -c /etc/slicepilot/%i.yaml"]
+    assert unit["ExecStopPost"] == ["/opt/slicepilot/bin/slicepilot restore --name %i"], "state is by instance"
     assert unit["Delegate"] == ["no"], "systemd does not wait for the rest of a delegated group"
 
 

@@ -39,6 +39,7 @@ from .controlled import (
     Records,
     fresh_testbed,
     light,
+    order,
     records,
     rig_under,
     slicepilot,
@@ -205,6 +206,34 @@ def test_a_cgroup_that_is_removed_and_made_again(doomed: Rig) -> None:
     controller.wait_for(lambda: not any("slice4" in one for one in controller.notes()["unmeasured"]), "back", 15.0)
     assert doomed.stop() == 0
     assert (group / WEIGHT).read_text() == found
+
+
+def test_hands_off_while_a_cgroup_is_gone(doomed: Rig) -> None:
+    before = doomed.knobs.files()
+    controller = live(doomed)
+    faults.remove_cgroup(doomed, "slice4")
+    controller.wait_for(lambda: any("slice4" in one for one in controller.notes()["unmeasured"]), "told")
+    done = order(doomed, "mode", "shadow")
+    assert done.returncode == 0, done.stderr
+    others = {name: text for name, text in before.items() if not name.startswith("slice4/")}
+    assert {name: doomed.knobs.files()[name] for name in others} == others
+    wait_ticks(controller, 50)
+    assert doomed.stop() == 0
+
+
+def test_a_cgroup_made_again_has_the_weight_of_its_request(doomed: Rig) -> None:
+    group = doomed.testbed.cgroup("slice4") / WEIGHT
+    found = group.read_text()
+    controller = live(doomed, agent="static-weights-9")
+    controller.wait_for(lambda: group.read_text() != found, "weights set")
+    acted = group.read_text()
+    faults.remove_cgroup(doomed, "slice4")
+    controller.wait_for(lambda: any("slice4" in one for one in controller.notes()["unmeasured"]), "told")
+    group.parent.mkdir()
+    doomed.testbed.restart_upf("slice4")
+    controller.wait_for(lambda: not any("slice4" in one for one in controller.notes()["unmeasured"]), "back", 15.0)
+    controller.wait_for(lambda: group.read_text() == acted, "as the others")
+    assert doomed.stop() == 0
 
 
 def test_a_probe_that_somebody_detaches_is_attached_again(rig: Rig) -> None:

@@ -220,6 +220,24 @@ def test_signals_take_the_hands_off_and_put_them_on_again(rig: Rig) -> None:
     assert not watch.writes
 
 
+def test_signals_while_it_starts_wait_until_it_has(rig: Rig) -> None:
+    controller = rig.start("live", agent=AGENT, wait=False)
+    pid, sent = controller.process.pid, 0
+    bit = 1 << (signal.SIGUSR2 - 1)
+    deadline = time.monotonic() + 60.0
+    while sent < 20 and time.monotonic() < deadline:
+        status = Path(f"/proc/{pid}/status").read_text()
+        if int(re.findall(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)[0], 16) & bit:
+            controller.process.send_signal(signal.SIGUSR2)
+            sent += 1
+        time.sleep(0.02)
+    assert sent == 20
+    controller.wait_ready("live")
+    wait_ticks(controller, 50)
+    assert controller.notes()["last_error"] is None
+    assert rig.stop() == 0
+
+
 def test_a_signal_is_as_good_as_the_start_that_was_forced(rig: Rig, bundles: dict[str, str]) -> None:
     controller = rig.start("live", "--force", bundle=bundles["low"])
     controller.process.send_signal(signal.SIGUSR1)

@@ -297,6 +297,10 @@ def test_a_scenarios_own_period_holds_unless_another_is_given() -> None:
         ({"agent": AGENT, "run_root": "/proc/none"}, (), "run_root = /proc/none"),
         ({"agent": AGENT, "state_root": "/proc/none"}, (), "state_root = /proc/none"),
         ({"agent": AGENT, "publish": {"user": "nobdoy"}}, (), "user = 'nobdoy': unknown"),
+        ({"agent": AGENT, "publish": {"user": "nobdoy", "records_mb": 0}}, (), "user = 'nobdoy': unknown"),
+        ({"agent": AGENT, "publish": {"user": "root"}}, (), "user = 'root': is root"),
+        ({"agent": AGENT, "cpu": 4096}, (), "cpu = 4096; accepted: one of 0"),
+        ({"agent": AGENT}, ("--instance", "a/b"), "instance = 'a/b'"),
         ({"bundle": "/nowhere"}, (), "no such folder"),
     ],
 )

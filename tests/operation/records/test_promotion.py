@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from slicepilot.agents import signature
 from slicepilot.agents.bundle import PolicyBundle
@@ -20,6 +22,7 @@ from slicepilot.agents.signature import bundle_digest
 from slicepilot.configs import ConfigError
 from slicepilot.controller import promotion
 from slicepilot.controller.modes import Level, Mode
+from slicepilot.controller.policies import load_bundle
 from slicepilot.controller.promotion import Verdict
 from slicepilot.controller.promotion_config import Criteria
 from slicepilot.controller.reasons import Reason
@@ -284,12 +287,42 @@ def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., Verdict
         promotion.promote(bundle.parent / "other", verdict)
 
 
+def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
+    judged: Callable[..., Verdict], bundle: Path, tmp_path: Path
+) -> None:
+    key = Ed25519PrivateKey.generate()
+    private, public = tmp_path / "key.pem", tmp_path / "key.pub"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    signature.sign(bundle, private)
+    policies = load_bundle(bundle, str(public)), load_bundle(bundle)
+    for policy in policies:
+        with pytest.raises(ConfigError, match="never promoted"):
+            policy.require_promoted(False)
+    promotion.promote(bundle, judged())
+    trusting, other = policies
+    other.require_promoted(False)
+    with pytest.raises(ConfigError, match=r"SHA256SUMS\.sig: not of this SHA256SUMS and promotion\.yaml"):
+        trusting.require_promoted(False)
+    signature.sign(bundle, private)
+    trusting.require_promoted(False)
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "bundle.yaml", "policy.onnx", "promotion.yaml"])
+def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, name: str) -> None:
+    (bundle / name).unlink(missing_ok=True)
+    os.mkfifo(bundle / name)
+    with pytest.raises(ConfigError, match="accepted: a"):
+        load_bundle(bundle).require_promoted(False)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"format_version": 2}, "format_version = 2: accepted: 1"),
         ({"bundle": None}, "bundle = None"),
         ({"approved_by": "me"}, "approved_by = 'me': unknown field"),
+        ({"findings": []}, "findings that do not promote it"),
     ],
 )
 def test_a_promotion_that_does_not_fit_is_refused(

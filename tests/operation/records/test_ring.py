@@ -27,6 +27,19 @@ def same(record: np.ndarray, knobs: Knobs) -> None:
         np.testing.assert_array_equal(record[row], getattr(knobs, name)[:, 0])
 
 
+def test_times_that_are_too_long_to_write_are_as_long_as_can_be(tmp_path: Path) -> None:
+    ring = TickRing(tmp_path / "ticks", 2, SLOTS)
+    knobs = (random_knobs(np.random.default_rng(0), 2),) * 3
+    tick = Tick(1, 2, 2, 3, 5, 7, 11, wakeup_ns=1 << 33, observe_ns=21, apply_ns=1 << 32)
+    ring.write(tick, Telemetry.empty(2), *knobs, np.zeros(2, np.uint32))
+    reader = TickReader(ring.path)
+    [record] = reader.new()
+    assert [record[name] for name in ("wakeup_ns", "observe_ns", "apply_ns")] == [2**32 - 1, 21, 2**32 - 1]
+    assert [record[name] for name in ("time_ns", "monotonic_ns", "missed", "level")] == [1, 2, 11, 3]
+    reader.close()
+    ring.close()
+
+
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(count=st.integers(1, 20), ticks=st.integers(1, 2 * SLOTS), seed=st.integers(0, 1000))
 def test_a_record_holds_what_was_written(tmp_path: Path, count: int, ticks: int, seed: int) -> None:
