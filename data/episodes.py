@@ -8,7 +8,7 @@ density is about.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Episode:
         decisions: further columns about the decisions, (T,) or (T, S) each, such as mode, level and reasons. ``held``
             (T,) marks those that repeat what was drawn before: a draw that holds for ten steps was one choice, the
             first, whose density is there, and importance weights are products over steps that are not held.
+            ``missed_ticks`` (T,) says how many periods more than one the measurement after each decision is of.
         info: plain values about the run: scenario, backend, seed, the pods' CPU requests.
     """
 
@@ -56,6 +57,33 @@ class Episode:
     def __len__(self) -> int:
         """Number of decisions T."""
         return len(self.actions)
+
+    def part(self, first: int, end: int) -> Episode:
+        """The decisions from one on to before another, views of the same arrays."""
+        steps, seen = slice(first, end), slice(first, end + 1)
+        return replace(
+            self,
+            observations=self.observations[seen],
+            actions=self.actions[steps],
+            rewards=self.rewards[steps],
+            wanted=self.wanted[steps],
+            log_density=self.log_density[steps],
+            terminated=self.terminated and end == len(self),
+            terms={name: column[steps] for name, column in self.terms.items()},
+            telemetry=None if self.telemetry is None else self.telemetry[seen],
+            node=None if self.node is None else self.node[seen],
+            valid=None if self.valid is None else self.valid[seen],
+            decisions={name: column[steps] for name, column in self.decisions.items()},
+        )
+
+    def unbroken(self) -> tuple[Episode, ...]:
+        """Its stretches of single periods: decisions whose result was measured after ``missed_ticks`` are left out."""
+        missed = self.decisions.get("missed_ticks")
+        if missed is None or not np.any(missed):
+            return (self,)
+        ends = [*np.flatnonzero(missed).tolist(), len(self)]
+        firsts = [0, *(end + 1 for end in ends[:-1])]
+        return tuple(self.part(first, end) for first, end in zip(firsts, ends, strict=True) if first < end)
 
     def __post_init__(self) -> None:
         """Raises ValueError where lengths do not fit together."""
@@ -133,6 +161,10 @@ class EpisodeSet:
     def of(self, *behaviours: str) -> EpisodeSet:
         """The episodes of some policies."""
         return EpisodeSet(tuple(e for e in self.episodes if e.behaviour in behaviours), self.facts)
+
+    def unbroken(self) -> EpisodeSet:
+        """The same in stretches of single periods, as is learned from and judged by: see `Episode.unbroken`."""
+        return EpisodeSet(tuple(part for episode in self.episodes for part in episode.unbroken()), self.facts)
 
     def transitions(self) -> Transitions:
         """All steps in a row; raises ValueError without any."""

@@ -66,8 +66,8 @@ class Checkpoint:
             ) from error
 
     @classmethod
-    def read(cls, path: str | Path) -> Checkpoint:
-        """Read a checkpoint file, or the one in a run's folder.
+    def read(cls, path: str | Path, option: str = "resume") -> Checkpoint:
+        """Read a checkpoint file, or the one in a run's folder; ``option`` is the one that named it.
 
         Raises:
             ConfigError: no such file, not a checkpoint, damaged, or of another format version.
@@ -75,7 +75,7 @@ class Checkpoint:
         file = Path(path)
         file = file / FILE_NAME if file.is_dir() else file
         if not file.is_file():
-            raise ConfigError(f"resume = {str(path)!r}: no checkpoint; accepted: a run's folder or its {FILE_NAME}")
+            raise ConfigError(f"{option} = {str(path)!r}: no checkpoint; accepted: a run's folder or its {FILE_NAME}")
         try:
             raw = torch.load(file, map_location="cpu", weights_only=True)
             version = raw["format_version"]

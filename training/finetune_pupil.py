@@ -94,7 +94,7 @@ class Pupil:
 
     def learn(self, new: Sequence[Episode], say: Callable[[float], None]) -> dict[str, float]:
         """A round's updates on logged and new steps; means of their figures."""
-        episodes, config = EpisodeSet(tuple(new), self.facts), self.config
+        episodes, config = EpisodeSet(tuple(new), self.facts).unbroken(), self.config
         memory = memory_of(episodes, self.networks, self.offline, self.scale)
         size = self.offline.batch_steps
         fresh = max(1, round(config.new_share * size))
@@ -109,6 +109,8 @@ class Pupil:
                 self.average.update()
             if done % REPORTED_UPDATES == 0:
                 say(done / config.updates)
+        if self.learner.updates % AVERAGED_UPDATES:
+            self.average.update()  # what was learned last acts in the next round, too
         return {key: float(torch.stack(values).mean()) for key, values in sums.items()}
 
     def save(self, file: Path, rounds: Sequence[Round], elapsed_s: float, run_id: str | None) -> None:
@@ -137,11 +139,15 @@ class Pupil:
         try:
             self.learner.restore({"networks": networks, "optimizers": start.optimizers, "updates": start.updates})
             self.average.restore(start.average)
-            self._offline.load_state_dict(start.policy["offline"] if goes_on else start.average["weights"])
+            if goes_on:
+                self._offline.load_state_dict(start.policy["offline"])
         except (KeyError, ValueError, RuntimeError) as error:
             raise ConfigError("checkpoint: its network is not the one this version builds from its config") from error
         if not goes_on:
-            # The offline policy until its first update, from then on an average of new ones alone.
+            # The policy of the offline run's bundle until its first update, then an average of new ones alone.
+            if start.updates % AVERAGED_UPDATES:
+                self.average.update()
+            self._offline = copy.deepcopy(self.average.policy).cpu()
             self.average.updates = 0
             return
         restore_generators(start.generators)

@@ -154,6 +154,8 @@ def train_offline(
         budget.stop()
         run.sum_up()
         run.save()
+        if learner.updates % AVERAGED_UPDATES:
+            average.update()  # not in the checkpoint: a run that goes on averages as if it had never stopped
         bundle = save_bundle(_bundle(config, average.policy, episodes, slices, run), root / "bundle")
         if tracker is not None:
             tracker.artifact(root / "bundle", "bundle")

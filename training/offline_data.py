@@ -22,13 +22,16 @@ from .advantages import Discount, observed_period_s
 
 
 def open_dataset(name_or_path: str) -> EpisodeSet:
-    """A shipped dataset by name, or a user's file or folder, Minari's among them; raises ConfigError."""
+    """A shipped dataset by name, or a user's file or folder, Minari's among them; raises ConfigError.
+
+    Episodes end where a tick was missed: what was measured there is not of one period.
+    """
     path = find(name_or_path)
     if is_minari(path):
         from .minari_files import read_minari
 
-        return read_minari(path)
-    return read_episodes(path)
+        return read_minari(path).unbroken()
+    return read_episodes(path).unbroken()
 
 
 def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:

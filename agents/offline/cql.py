@@ -17,7 +17,7 @@ squared error is halved, as in the paper's equation (4), so that a weight of the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -101,9 +101,10 @@ class Cql(Learner):
         uniform = 2.0 * torch.rand((count, *choice.raw.shape), device=choice.raw.device) - 1.0
         uniform_density = (-math.log(2.0) * choice.entries()).expand(count, -1)
         actions, densities = [choice.or_held(uniform.flatten(0, 1))], [uniform_density]
-        for source in (choice, following):
+        # Which slices there are is the state's to say, not that of the one that follows: only their law is of s'.
+        for source in (choice, replace(following, mask=choice.mask, held=choice.held)):
             drawn, density = source.sample(count)
-            actions.append(choice.or_held(drawn))
+            actions.append(drawn)
             densities.append(density)
         return torch.cat(actions), torch.cat(densities)
 

@@ -35,8 +35,10 @@ class RewardScale:
 
     @classmethod
     def of(cls, episodes: EpisodeSet) -> RewardScale:
-        """Such that the logged rewards have mean 0 and standard deviation 1: about the scale of the locomotion tasks
-        that the algorithms' settings were published for.
+        """Such that the logged rewards of single periods have mean 0 and standard deviation 1.
+
+        What is learned from are sums over as many periods as a choice held: of ten periods their deviation lies between
+        3, if periods had nothing to do with each other, and 10.
 
         Rewards are not centred where an episode ends in a final state: there a constant would pay for ending sooner or
         later.
@@ -133,7 +135,7 @@ def _holds(
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
     """Which steps (N,) began something, and for how many periods each one's action held from then on; ``last`` (E,) are
     the last steps of episodes."""
-    moved = np.abs(np.diff(actions, axis=0)).reshape(len(actions) - 1, -1).max(axis=1, initial=0.0) > SAME
+    moved = np.abs(np.diff(actions, axis=0)).max(axis=tuple(range(1, actions.ndim)), initial=0.0) > SAME
     moved[last[:-1]] = True
     begins = np.concatenate([[True], moved | (decided[1:] > 0)])
     ends = np.append(np.flatnonzero(moved), len(actions) - 1)  # of stretches with one action

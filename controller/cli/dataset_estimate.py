@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,8 +58,10 @@ def estimate(
     node = _hardware(hardware)
     policies, stripped = _policies(Node.of(episodes), names_of(agents or []), bundle or [], node)
     known = read_truth(truth, episodes, reward) if truth is not None else {}
-    if known and not any(policy.name in known for policy in policies):
-        raise ConfigError(f"truth = {str(truth)!r}: has {', '.join(known)}; accepted: at least one of the policies")
+    if truth is not None and not any(policy.name in known for policy in policies):
+        raise ConfigError(
+            f"truth = {str(truth)!r}: has {', '.join(known) or 'nobody'}; accepted: at least one of the policies"
+        )
     with progress_bar() as progress:
         task = progress.add_task("estimating", total=1.0)
         found = compare(
@@ -82,7 +85,7 @@ def _episodes(data: str, reward: str | None) -> EpisodeSet:
     from ...training.offline_data import with_reward
     from .dataset_convert import read_any_episodes
 
-    return with_reward(read_any_episodes(find(data), reward or "default"), reward)
+    return with_reward(read_any_episodes(find(data), reward or "default").unbroken(), reward)
 
 
 def _hardware(name: str) -> Hardware | None:
@@ -128,7 +131,7 @@ def read_truth(path: Path, episodes: EpisodeSet, reward: str | None = None) -> d
         raise ConfigError(f"truth = {str(path)!r}: {error.strerror}; accepted: a file") from error
     except ValueError as error:
         raise ConfigError(f"truth = {str(path)!r}: not JSON; accepted: an object {{NAME: REWARD}}") from error
-    if not isinstance(document, dict) or not all(_is_number(value) for value in document.values()):
+    if not isinstance(document, dict) or not document or not all(_is_number(value) for value in document.values()):
         raise ConfigError(f"truth = {str(path)!r}: accepted: an object {{NAME: REWARD}} of mean rewards a period")
     return {name: Interval(float(value), float(value), float(value)) for name, value in document.items()}
 
@@ -158,6 +161,8 @@ def print_comparison(found: Comparison, data: str) -> None:
     for policy in found.policies:
         if not policy.coverage.supported:
             _say(f"{policy.name}: {policy.coverage.verdict}")
+    if any(math.isinf(own.high) for policy in found.policies for own in policy.estimates.values()):
+        _say("±?: of a single episode, or nearly so, nobody can say how much a figure depends on it")
     refused = {policy.name: policy.estimates[IMPORTANCE].refused for policy in found.policies}
     if any(refused.values()):
         _say(
@@ -182,7 +187,7 @@ def _print_scores(found: Comparison, shown: Sequence[str]) -> None:
         table.add_row(
             name,
             str(score.answered),
-            *((f"{score.error:.2f}", f"{score.bias:+.2f}", f"{100 * score.covered:.0f}%") if score.answered else "---"),
+            *((f"{score.error:.2f}", f"{score.bias:+.2f}", _share(score.covered)) if score.answered else "---"),
             *((f"{rank.value:.2f}", f"{rank.low:.2f} to {rank.high:.2f}") if rank else ("-", "-")),
         )
     console.print(table)
@@ -191,7 +196,12 @@ def _print_scores(found: Comparison, shown: Sequence[str]) -> None:
 def _figure(estimate: Estimate) -> str:
     if not estimate.answered:
         return "-"
-    return f"{estimate.value:.2f} ±{(estimate.high - estimate.low) / 2:.2f}"
+    half = (estimate.high - estimate.low) / 2
+    return f"{estimate.value:.2f} ±{half:.2f}" if math.isfinite(half) else f"{estimate.value:.2f} ±?"
+
+
+def _share(covered: float) -> str:
+    return "-" if math.isnan(covered) else f"{100 * covered:.0f}%"
 
 
 def short(name: str) -> str:

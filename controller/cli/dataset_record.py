@@ -112,13 +112,13 @@ def _cast(
     from ...training.recording import on_declared_pods
 
     slices, node = played.slice_set(), played.hardware_spec()
-    times = dict(map(_times, names))
-    made: list[Agent] = [*(make(name, slices, node, weights) for name in times), *load_learned(bundles)]
+    counted = [_times(name) for name in names]
+    made: list[Agent] = [*(make(name, slices, node, weights) for name, _ in counted), *load_learned(bundles)]
     if not made:
         raise ConfigError("agents = none: accepted: names, for instance random, or a --bundle")
     if twice := [agent.name for agent in made if sum(agent.name == other.name for other in made) > 1]:
-        raise ConfigError(f"agents: {twice[0]!r} is named twice; accepted: each once")
-    agents = made if requests else [on_declared_pods(agent) for agent in made]
+        raise ConfigError(f"agents: {twice[0]!r} is named twice; accepted: each once, NAME:N for N times the runs")
+    times, agents = dict(counted), made if requests else [on_declared_pods(agent) for agent in made]
     return [agent for agent in agents for _ in range(times.get(agent.name, 1))]
 
 

@@ -67,7 +67,7 @@ def train(
         for option, value in others.items():
             if value is not None:
                 raise ConfigError(f"{option} = {str(value)!r}: accepted without fine-tuning, whose config says it all")
-        start = checkpoint or Checkpoint.read(finetune or Path())
+        start = checkpoint or Checkpoint.read(finetune or Path(), "finetune")
         run_finetune(config, finetune, start, seed, scenario, resume, out, as_json)
         return
     if offline or (checkpoint is not None and is_offline(checkpoint)):

@@ -252,6 +252,7 @@ def test_the_command_says_what_has_come_of_it(
         ("bc", {}, "a run of 'bc': accepted: one of train --offline"),
         (None, {"config": None}, "config = None: accepted with --finetune"),
         (None, {"config": "simulatr"}, "finetune: unknown name 'simulatr'; did you mean simulator"),
+        (None, {"finetune": Path("nosuch")}, "finetune = 'nosuch': no checkpoint"),
         (None, {"steps": 3}, "steps = '3': accepted without fine-tuning"),
         (None, {"resume": Path("log")}, "resume = 'log': accepted without fine-tuning"),
         (None, {"out": Path("log")}, "out = 'log': accepted: another folder"),

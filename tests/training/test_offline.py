@@ -29,6 +29,9 @@ from slicepilot.data.episodes import EpisodeSet
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.checkpoint import Checkpoint
+from slicepilot.training.export import to_onnx
+from slicepilot.training.finetune_config import FinetuneConfig
+from slicepilot.training.finetune_pupil import Pupil
 from slicepilot.training.minari_files import write_minari
 from slicepilot.training.offline import OfflineProgress, resumed_config, train_offline
 from slicepilot.training.offline_config import OfflineConfig
@@ -126,6 +129,27 @@ def test_minari_datasets_are_learned_from_too(dataset: Path, tmp_path: Path) -> 
     assert all(np.array_equal(own.rewards, other.rewards) for own, other in zip(again, episodes, strict=True))
 
 
+def test_what_was_measured_after_a_missed_tick_is_not_learned_from(dataset: Path, tmp_path: Path) -> None:
+    episodes = open_dataset(str(dataset))
+    missed = np.zeros(100, np.uint16)
+    missed[[0, 40, 41, 99]] = 2
+    whole = episodes.episodes[0]
+    late = replace(whole, decisions={**whole.decisions, "missed_ticks": missed}, terminated=True)
+    rest = [replace(e, decisions={**e.decisions, "missed_ticks": 0 * missed}) for e in episodes.episodes[1:]]
+    write_episodes(EpisodeSet((late, *rest), episodes.facts), tmp_path / "late.parquet")
+    found = open_dataset(str(tmp_path / "late.parquet"))
+    assert [len(e) for e in found] == [39, 57, *[100] * 5]
+    first, second = found.episodes[:2]
+    assert not first.terminated
+    assert not second.terminated
+    np.testing.assert_array_equal(first.observations, whole.observations[1:41])
+    np.testing.assert_array_equal(second.rewards, whole.rewards[42:99])
+    assert second.telemetry is not None
+    assert whole.telemetry is not None
+    np.testing.assert_array_equal(second.telemetry, whole.telemetry[42:100])
+    assert set(second.terms) == set(whole.terms)
+
+
 def test_episodes_are_chosen_by_pattern(dataset: Path) -> None:
     episodes = open_dataset(str(dataset))
     assert select(episodes, ("*no-control",)).behaviours == ("no-control", "exploring-no-control")
@@ -191,6 +215,20 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path, config:
     checkpoint.policy = {"encoder.weight": torch.zeros(1)}
     with pytest.raises(ConfigError, match="its network is not the one"):
         train_offline(config, tmp_path / "part", resume=checkpoint)
+
+
+def test_a_run_of_few_updates_saves_what_it_has_learned(tmp_path: Path, config: OfflineConfig) -> None:
+    """The average takes every tenth update in, and what is left of them in the end; fine-tuning begins with that."""
+    result, log = train_offline(replace(config, updates=3), tmp_path), open_dataset(config.dataset)
+    start = Checkpoint.read(tmp_path)
+    pupil = Pupil(FinetuneConfig("simulator", updates=3), config, log, start)
+    offline = pupil.policies["offline"]
+    assert to_onnx(offline) == result.bundle.model
+    untrained = start.average["weights"]
+    assert not any(torch.equal(value, untrained[name]) for name, value in offline.named_parameters())
+    pupil.learn(log.episodes[:1], lambda _: None)
+    tuned = dict(pupil.policies["fine-tuned"].named_parameters())
+    assert not any(torch.equal(value, tuned[name]) for name, value in offline.named_parameters())
 
 
 def test_the_bundle_of_a_run_decides_for_its_slices(tmp_path: Path, config: OfflineConfig, dataset: Path) -> None:

@@ -252,6 +252,7 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
         (["--agents", "randm", "--out", "x.parquet"], "did you mean random"),
         (["--out", "x.parquet"], "agents = none"),
         (["--agents", "random:0", "--out", "x.parquet"], "agents = 'random:0'"),
+        (["--agents", "random:2,captain,random:5", "--out", "x.parquet"], "'random' is named twice"),
         (["--agents", "random", "--out", "x.csv"], "accepted: NAME-vN"),
         (["--agents", "random", "--out", "x"], "accepted: NAME-vN"),
         (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "accepted: simulator, testbed"),

@@ -19,7 +19,7 @@ from ..intervals import LEVEL, RESAMPLES, Interval, mean, resample_indices
 from ..intervals import interval as bootstrap
 from .coverage import Coverage, LoggedSupport
 from .decisions import fitted_q, settings_of
-from .estimate import Array, Estimate, percentile_ends
+from .estimate import Array, Estimate, percentile_ends, plain_ends
 from .fitted_q import FittedQConfig
 from .importance import importance, missed_settings
 from .logged import Node, same_pods, watch
@@ -50,7 +50,7 @@ class Score:
         answered: policies that it gave a figure for.
         error: root mean square difference to what was earned; NaN without any.
         bias: mean difference.
-        covered: share of intervals that hold what was earned.
+        covered: share of intervals that hold what was earned; NaN where no interval is known.
         rank: Spearman's correlation with a percentile bootstrap interval over policies; None for fewer than
             `MIN_RANKED` policies.
     """
@@ -70,7 +70,7 @@ class Score:
             "answered": self.answered,
             "error": self.error,
             "bias": self.bias,
-            "covered": self.covered,
+            "covered": None if np.isnan(self.covered) else self.covered,
             "spearman": rank,
         }
 
@@ -91,14 +91,14 @@ class Comparison:
         ]
         said = np.asarray([estimate.value for estimate, _ in known])
         true = np.asarray([truth.value for _, truth in known])
-        inside = [estimate.low <= truth.value <= estimate.high for estimate, truth in known]
+        inside = [own.low <= truth.value <= own.high for own, truth in known if np.isfinite(own.high - own.low)]
         if not known:
             return Score(0, np.nan, np.nan, np.nan, None)
         return Score(
             answered=len(known),
             error=float(np.sqrt(np.mean((said - true) ** 2))),
             bias=float(np.mean(said - true)),
-            covered=float(np.mean(inside)),
+            covered=float(np.mean(inside)) if inside else np.nan,
             rank=rank_correlation(said, true, resamples, seed) if len(known) >= MIN_RANKED else None,
         )
 
@@ -158,9 +158,9 @@ def compare(
     for number, agent in enumerate(agents):
         told(f"watching: {agent.name}", 0.1 * number / len(agents))
         targets[agent.name] = watch(agent, episodes.episodes, node)
-    fitted = fitted_q(episodes, node, targets, config, lambda share: told("fitted Q evaluation", 0.1 + 0.6 * share))
-    told("model", 0.7)
+    told("model", 0.1)  # first of all, because it may refuse the episodes
     model = IdentifiedModel(episodes, node, hardware) if hardware is not None else None
+    fitted = fitted_q(episodes, node, targets, config, lambda share: told("fitted Q evaluation", 0.15 + 0.6 * share))
     support = LoggedSupport(episodes, node.slices.names, node.period_s)
     missed = missed_settings(episodes, settings_of(episodes))
     judged = []
@@ -188,12 +188,12 @@ def _check(agent: Agent) -> None:
 
 
 def rewards_of(episodes: EpisodeSet) -> dict[str, Interval]:
-    """Mean reward per period of everyone who acted, with a bootstrap interval over episodes."""
+    """Mean reward a period of everyone who acted; its bootstrap interval over episodes, infinite for a single one."""
     found = {}
     for name in episodes.behaviours:
         means = [float(episode.rewards.mean()) for episode in episodes.of(name) if len(episode)]
         if means:
-            found[name] = bootstrap(means, mean)
+            found[name] = bootstrap(means, mean) if len(means) > 1 else Interval(means[0], -np.inf, np.inf)
     return found
 
 
@@ -217,4 +217,4 @@ def _spearman(said: npt.NDArray[np.float64], true: npt.NDArray[np.float64]) -> f
 
 
 def _plain(interval: Interval) -> dict[str, Any]:
-    return {"value": interval.value, "ci95": [interval.low, interval.high]}
+    return {"value": interval.value, "ci95": plain_ends(interval.low, interval.high)}

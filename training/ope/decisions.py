@@ -90,25 +90,26 @@ def decisions_of(episodes: EpisodeSet, node: Node) -> Decisions:
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in Decisions.__dataclass_fields__}
     first_row = 0
     for number, episode in enumerate(episodes):
-        edges = _edges(episode, usual)
+        row, edges = first_row, _edges(episode, usual)
+        first_row += len(episode) + 1
+        if len(edges) < 3:  # no two decisions; cut at a gap, an episode may hold none at all
+            continue
         starts, ends = edges[:-1], edges[1:]
         middles = starts + (ends - starts) // 2
         spans = list(zip(middles, ends, strict=True))
         action = np.stack([episode.actions[middle:end].mean(axis=0) for middle, end in spans])
         found = {
-            "start": first_row + starts[:-1],
-            "next_start": first_row + starts[1:],
-            "settled": first_row + ends[:-1],
-            "next_settled": first_row + ends[1:],
+            "start": row + starts[:-1],
+            "next_start": row + starts[1:],
+            "settled": row + ends[:-1],
+            "next_settled": row + ends[1:],
             "action": action[:-1],
             "before": np.concatenate([episode.observations[:1, :, KNOBS], action[:-2]]),
             "reward": np.array([episode.rewards[middle:end].mean(dtype=np.float64) for middle, end in spans[:-1]]),
             "episode": np.full(len(starts) - 1, number, np.int64),
         }
-        if len(starts) > 1:
-            for name, column in found.items():
-                parts[name].append(column)
-        first_row += len(episode) + 1
+        for name, column in found.items():
+            parts[name].append(column)
     if not parts["start"]:
         raise ConfigError("episodes: none has two decisions; accepted: longer ones")
     return Decisions(**{name: np.concatenate(columns) for name, columns in parts.items()})

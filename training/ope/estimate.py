@@ -22,7 +22,8 @@ class Estimate:
 
     Attributes:
         value: the figure; NaN where there is none.
-        low, high: ends of its interval.
+        low, high: ends of its interval; infinite where one episode is all there is, or nearly all: how much a figure
+            depends on which episodes were logged is then not known.
         diagnostics: plain values that say how it came about, such as ``held_out_error``: by how much the estimator was
             off, root mean square, on policies whose reward is known and whose episodes it did not see.
         refused: why there is no figure, in a few words; empty where there is one.
@@ -43,7 +44,7 @@ class Estimate:
         """The same for JSON, which has no NaN."""
         if self.refused:
             return {"refused": self.refused, "diagnostics": dict(self.diagnostics)}
-        return {"value": self.value, "ci95": [self.low, self.high], "diagnostics": dict(self.diagnostics)}
+        return {"value": self.value, "ci95": plain_ends(self.low, self.high), "diagnostics": dict(self.diagnostics)}
 
 
 def refusal(reason: str, diagnostics: Mapping[str, Any] | None = None) -> Estimate:
@@ -51,7 +52,14 @@ def refusal(reason: str, diagnostics: Mapping[str, Any] | None = None) -> Estima
     return Estimate(math.nan, math.nan, math.nan, diagnostics or {}, reason)
 
 
-def widened(value: float, draws: Array, error: float, groups: int, diagnostics: Mapping[str, Any]) -> Estimate:
+def plain_ends(low: float, high: float) -> list[float] | None:
+    """Ends of an interval for JSON, which has no infinity: None where they are not known."""
+    return [low, high] if math.isfinite(high - low) else None
+
+
+def widened(
+    value: float, draws: Array, independent: int, error: float, groups: int, diagnostics: Mapping[str, Any]
+) -> Estimate:
     """A figure whose 95% interval holds two independent errors.
 
     Both are known from few draws or policies, so their law is Student's.
@@ -59,13 +67,24 @@ def widened(value: float, draws: Array, error: float, groups: int, diagnostics: 
     Args:
         value: the figure.
         draws: bootstrap draws of it (R,): their deviation is the sample's error.
+        independent: how many episodes there are, as `episodes_that_count` says. One less is the degrees of freedom, or
+            one less than the draws where these are fewer.
         error: the estimator's own, root mean square over policies whose reward is known.
         groups: how many of these are independent of each other, its degrees of freedom; 0 where there are none.
         diagnostics: further ones.
     """
+    facts = {**diagnostics, "groups": groups, "independent_episodes": independent}
+    if independent < 2:
+        return Estimate(value, -math.inf, math.inf, {**facts, "sampling_sd": None})
     sampling = float(np.std(draws, ddof=1)) if len(draws) > 1 else 0.0
-    half = math.hypot(_reach(len(draws) - 1) * sampling, _reach(groups) * error)
-    return Estimate(value, value - half, value + half, {**diagnostics, "sampling_sd": sampling, "groups": groups})
+    half = math.hypot(_reach(min(len(draws), independent) - 1) * sampling, _reach(groups) * error)
+    return Estimate(value, value - half, value + half, {**facts, "sampling_sd": sampling})
+
+
+def episodes_that_count(counts: npt.ArrayLike) -> int:
+    """Kish's effective size of episodes (E,) with so many steps each, or such weights: E if they are alike."""
+    size = np.asarray(counts, np.float64)
+    return round(float(size.sum() ** 2 / np.square(size).sum()))
 
 
 def _reach(degrees: int) -> float:
@@ -76,6 +95,9 @@ def _reach(degrees: int) -> float:
 def bootstrap_ratio(sums: npt.ArrayLike, counts: npt.ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Array:
     """Draws (R,) of sum over sum, where whole episodes are drawn with replacement.
 
+    Drawn from E episodes, a mean varies by sqrt((E - 1) / E) of what it should (B. Efron, R. Tibshirani, "An
+    Introduction to the Bootstrap", 1993, section 5.3). Draws are moved away from the figure by as much.
+
     Args:
         sums, counts: (E,) of each episode, for instance of rewards and of steps.
         resamples: draws, R.
@@ -84,7 +106,9 @@ def bootstrap_ratio(sums: npt.ArrayLike, counts: npt.ArrayLike, resamples: int =
     top, bottom = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
     index = resample_indices(len(top), resamples, seed)
     below = bottom[index].sum(axis=1)
-    return np.asarray(top[index].sum(axis=1)[below != 0] / below[below != 0], np.float64)
+    draws = top[index].sum(axis=1)[below != 0] / below[below != 0]
+    value = top.sum() / bottom.sum()
+    return np.asarray(value + (draws - value) * math.sqrt(len(top) / max(len(top) - 1, 1)), np.float64)
 
 
 def percentile_ends(draws: Array, level: float = LEVEL) -> tuple[float, float]:

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .estimate import Array, Estimate, widened
+from .estimate import Array, Estimate, episodes_that_count, widened
 
 CHUNK = 256
 MAX_FOLDS = 4
@@ -129,7 +129,8 @@ def evaluate(
         error = float(np.sqrt(np.mean(np.square(errors))))
         facts |= {"held_out_error": error, "held_out_bias": float(np.mean(errors))}
     members = said[1 : 1 + config.members]
-    return [widened(float(said[0, p]), members[:, p], error, len(folds), facts) for p in range(policies)]
+    independent = episodes_that_count(np.bincount(episode))
+    return [widened(float(said[0, p]), members[:, p], independent, error, len(folds), facts) for p in range(policies)]
 
 
 def folds_of(held_out: Sequence[HeldOut]) -> list[list[int]]:

@@ -16,9 +16,10 @@ the figure is of a blurred policy: h is stated, and it is the smallest of a few 
 Where the one that acted never asked for anything beyond the ends of the axes, the Gaussian is cut off there too.
 
 Under each one that acted the mean of rho is the share of the kernel that lies where its choices do. Whose is below
-`MIN_MASS` in the sample is left out: neighbours, however many, are no sample of the policy. How much is left of the
-others is Kish's effective sample size (sum rho)^2 / sum rho^2. Below `MIN_EFFECTIVE` windows, or with more than half of
-the weight on one episode, there is no estimate.
+`MIN_MASS` in the sample is left out: neighbours, however many, are no sample of the policy. It cannot be more than
+all of the kernel: above `MAX_MASS` the densities are not of what is written down as asked for, and there is no
+estimate. How much is left of the others is Kish's effective sample size (sum rho)^2 / sum rho^2. Below `MIN_EFFECTIVE`
+windows, or with more than half of the weight on one episode, there is no estimate.
 
 What the blur does is known for settings that were held throughout episodes: it is the error that widens the interval.
 
@@ -38,13 +39,13 @@ from scipy.special import logsumexp, ndtr
 
 from ...data.episodes import EpisodeSet, Floats
 from ..intervals import RESAMPLES
-from .estimate import Array, Estimate, bootstrap_ratio, percentile_ends, refusal, widened
+from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
 from .logged import decided
 
 BANDWIDTHS = (0.1, 0.15, 0.2, 0.25, 0.3)
 MIN_EFFECTIVE = 25.0
 MAX_SHARE_OF_ONE = 0.5
-MIN_MASS = 0.5
+MIN_MASS, MAX_MASS = 0.5, 1.5
 DECISIONS = 1
 """In a window. Two leave a tenth of the effective sample of one where 15 knobs move at once."""
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
@@ -59,6 +60,7 @@ class Windows:
         log_density: (W, J), of ``wanted``.
         rewards: (W, J), mean over the second half of each decision.
         bounded: (W,), whether all that was asked for in the episode lies in [-1, 1].
+        known: (W,), share of the episode's windows whose densities are known.
         episode: (W,).
     """
 
@@ -67,6 +69,7 @@ class Windows:
     log_density: Array
     rewards: Array
     bounded: npt.NDArray[np.bool_]
+    known: Array
     episode: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -103,6 +106,7 @@ def windows_of(episodes: EpisodeSet, target: Sequence[Floats], decisions: int = 
                 log_density=density[index],
                 rewards=means[index],
                 bounded=np.full(len(index), np.abs(wanted).max() <= 1.0),
+                known=np.full(len(index), len(index) / max(len(starts), 1)),
                 episode=np.full(len(index), number, np.int64),
             )
         )
@@ -166,6 +170,8 @@ def importance(
     facts |= {"bandwidth": bandwidth, "effective_windows": left, "mean_weight": mass}
     if mass < MIN_MASS:
         return refusal(f"{100 * mass:.0f}% of what it does lies where anybody's choices do", facts)
+    if mass > MAX_MASS:
+        return refusal(f"what was asked for and its densities do not belong together: mean weight {mass:.1f}", facts)
     if left < MIN_EFFECTIVE:
         return refusal(f"{left:.1f} effective windows of {len(windows)}; {MIN_EFFECTIVE:g} are needed", facts)
     share = np.exp(weights - weights.max())
@@ -178,10 +184,9 @@ def importance(
     used = by_episode > 0
     draws = bootstrap_ratio(earned[used], by_episode[used], resamples, seed)
     value = float(earned.sum() / by_episode.sum())
-    if not missed:
-        return Estimate(value, *percentile_ends(draws), facts)
-    error = float(np.sqrt(np.mean(np.square(missed))))
-    return widened(value, draws, error, len(missed), {**facts, "held_out_error": error})
+    error = float(np.sqrt(np.mean(np.square(missed)))) if missed else 0.0
+    facts |= {"held_out_error": error} if missed else {}
+    return widened(value, draws, episodes_that_count(by_episode), error, len(missed), facts)
 
 
 def missed_settings(episodes: EpisodeSet, settings: Sequence[tuple[Floats, float]]) -> list[float]:
@@ -204,7 +209,7 @@ def _narrowest(
     found = []
     for bandwidth in bandwidths:
         weights = log_ratios(windows, bandwidth)[:, -1]
-        masses = {who: float(np.exp(logsumexp(own := weights[acted == who]))) / len(own) for who in np.unique(acted)}
+        masses = {who: _mean_weight(weights[acted == who], windows.known[acted == who]) for who in np.unique(acted)}
         mass = max(masses.values())
         if mass >= MIN_MASS:
             weights = np.where([masses[who] >= MIN_MASS for who in acted], weights, -np.inf)
@@ -212,3 +217,8 @@ def _narrowest(
         if mass >= MIN_MASS and effective(weights) >= MIN_EFFECTIVE:
             break
     return found[-1]
+
+
+def _mean_weight(log_weights: Array, known: Array) -> float:
+    """Over all windows of episodes with draws: those whose densities are not known count as ones without weight."""
+    return float(np.exp(logsumexp(log_weights))) / float((1.0 / known).sum())

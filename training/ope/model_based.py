@@ -32,7 +32,7 @@ from ...env.telemetry import Telemetry
 from ..intervals import RESAMPLES
 from ..rollouts import record
 from .coverage import APART_S
-from .estimate import Array, Estimate, bootstrap_ratio, widened
+from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, widened
 from .logged import Node, alike
 from .measured_loads import MeasuredLoads
 
@@ -190,7 +190,9 @@ class IdentifiedModel:
             "error_by_behaviour": scale.by_behaviour,
         }
         value = scale.intercept + scale.slope * said
-        return widened(value, draws, scale.error, max(scale.groups - 1, 1), facts), witness.observations
+        independent = episodes_that_count(self._lengths)
+        estimate = widened(value, draws, independent, scale.error, max(scale.groups - 1, 1), facts)
+        return estimate, witness.observations
 
     def _calibration(self) -> Calibration:
         said = self.earned(Replayed(self.episodes.episodes, self.node))

@@ -246,6 +246,12 @@ def test_batches_hold_steps_of_the_dataset() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_one_step_is_a_dataset() -> None:
+    _, memory = flat(EpisodeSet((episode([0.0, 1.0], [0.5], [2.0]),)))
+    assert len(memory) == 1
+    torch.testing.assert_close(memory.sample(3).actions, torch.full((3, 1), 0.5))
+
+
 def test_what_held_for_several_periods_is_one_step() -> None:
     """Of at most so many periods, with discounted rewards, and drawn as often as it has periods."""
     chosen_twice = episode([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [0.1] * 3 + [0.2] * 2, [1.0, 2.0, 4.0, 8.0, 16.0])
@@ -352,6 +358,33 @@ def test_absent_slices_hold_their_knobs_and_teach_nothing(name: str) -> None:
         learners.append(other.state()["networks"])
     for key, value in learners[0].items():
         torch.testing.assert_close(value, learners[1][key], rtol=0, atol=0, msg=key)
+
+
+def test_cql_draws_for_the_slices_of_the_state_it_asks_about() -> None:
+    networks, learner = slice_learner("cql", updates=0)
+    assert isinstance(learner, Cql)
+    table = tables(20)
+    table[..., ACTIVE] = 1.0
+    gone = table.clone()
+    gone[:, 1:, ACTIVE] = 0.0
+    choice, following = learner.actor(networks.prepare(table)), learner.actor(networks.prepare(gone))
+    with torch.no_grad():
+        actions, density = learner._others(choice, following)
+    count = learner.config.action_samples
+    # Twelve entries have a density of more than one each; before the first update they are alike in all states.
+    own, theirs = density.unflatten(0, (3, count))[1:].mean((1, 2))
+    assert own > 10
+    assert theirs == pytest.approx(own, abs=1.5)
+    drawn = actions.unflatten(0, (3, count, 20))[2]
+    assert (drawn != choice.held).all(), "no slice holds its knobs"
+    # Where the same slices are there, nothing else is drawn.
+    torch.manual_seed(1)
+    found, found_density = learner._others(choice, choice)
+    torch.manual_seed(1)
+    uniform = 2.0 * torch.rand((count, *choice.raw.shape)) - 1.0
+    parts = [choice.sample(count), choice.sample(count)]
+    assert torch.equal(found, torch.cat([uniform.flatten(0, 1), *(drawn for drawn, _ in parts)]))
+    assert torch.equal(found_density[count:], torch.cat([density for _, density in parts]))
 
 
 @pytest.mark.parametrize("name", list(MAKERS))

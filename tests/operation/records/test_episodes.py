@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slicepilot.agents.base import Agent
+from slicepilot.agents.exploring import ExploringAgent
+from slicepilot.agents.fixed import FixedAgent
 from slicepilot.agents.registry import make
 from slicepilot.configs import ConfigError
 from slicepilot.controller.modes import Level, Mode
@@ -22,6 +24,7 @@ from slicepilot.controller.record.reader import SegmentReader, Stretch
 from slicepilot.controller.record.ring import HELD, LATE, UNUSABLE, record_dtype
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.episodes import Episode
+from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
@@ -34,12 +37,18 @@ SCENARIO = dataclasses.replace(
     Scenario.from_yaml("testbed-contention"), duration_s=COUNT * PERIOD_S, control_period_s=PERIOD_S
 )
 WEIGHTS = RewardWeights.from_yaml("delay-first")
+DECODER = KnobDecoder(SCENARIO.slice_set())
 
 
-def played(name: str) -> tuple[Episode, Records]:
+def around_the_middle(std: float) -> ExploringAgent:
+    """Noise of so much around a setting that is far from all bounds."""
+    return ExploringAgent(FixedAgent("middle", [220.0] * 5, [0] * 5, [30.0] * 5), std, hold_periods=2)
+
+
+def played(who: str | Agent) -> tuple[Episode, Records]:
     """A run as it is recorded, and as a controller's ring would have it: a tick per decision, and one more."""
     backend = SimulatorBackend(ScenarioEpisodes(SCENARIO), 1)
-    agent: Agent = make(name, SCENARIO.slice_set(), SCENARIO.hardware_spec())
+    agent = make(who, SCENARIO.slice_set(), SCENARIO.hardware_spec()) if isinstance(who, str) else who
     kept = run(backend, agent, 3)
     [episode] = kept.episodes(WEIGHTS, {})
     course = kept.course
@@ -52,6 +61,8 @@ def played(name: str) -> tuple[Episode, Records]:
     for stage in ("wanted", "allowed", "applied"):
         records[stage][:-1] = course.knobs[1:, ..., 0]
         records[stage][-1] = course.knobs[-1, ..., 0]
+    asked, _ = DECODER.decode(episode.wanted)
+    records["wanted"][:-1] = np.stack([asked.cpu_limit_mcpu, asked.nice, asked.egress_mbps]).transpose(2, 0, 1)
     records["log_density"][:-1] = episode.log_density
     records["log_density"][-1] = np.nan
     records["flags"][:-1] = HELD * episode.decisions["held"]
@@ -62,13 +73,26 @@ def stretch(records: Records, description: dict[str, Any]) -> Stretch:
     return Stretch(description | {"period_s": PERIOD_S}, records)
 
 
+def wished(whole: Episode) -> np.ndarray:
+    """What was asked for as it shows in the knobs."""
+    return DECODER.encode(DECODER.decode(whole.wanted)[0]).transpose(2, 1, 0)
+
+
+def recovered(whole: Episode) -> np.ndarray:
+    """Of which decisions that is what was drawn, up to the rounding of nice."""
+    return np.asarray((np.abs(wished(whole) - whole.wanted) <= [1e-5, 0.02501, 1e-5]).all(axis=(1, 2)))
+
+
 def assert_part(found: Episode, whole: Episode, first: int) -> None:
     """Every array of ``found`` is that of ``whole`` from a step on."""
     end = first + len(found)
     for name in ("observations", "telemetry", "node", "valid"):
         np.testing.assert_allclose(getattr(found, name), getattr(whole, name)[first : end + 1], atol=1e-6)
-    for name in ("actions", "rewards", "log_density"):
+    for name in ("actions", "rewards"):
         np.testing.assert_allclose(getattr(found, name), getattr(whole, name)[first:end], atol=1e-6)
+    known = np.isfinite(found.log_density)
+    np.testing.assert_allclose(found.log_density[known], whole.log_density[first:end][known], atol=1e-5)  # in 32 bits
+    assert recovered(whole)[first:end][known].all()
     for name, values in found.terms.items():
         np.testing.assert_allclose(values, whole.terms[name][first:end], atol=1e-6)
     np.testing.assert_array_equal(found.decisions["held"], whole.decisions["held"][first:end])
@@ -91,10 +115,21 @@ def test_a_recorded_run_is_the_episode_that_it_was(tmp_path: Path, description: 
     assert episodes.facts["period_s"] == PERIOD_S
     assert json.loads(json.dumps(episodes.facts)) == episodes.facts
     # What is clipped to the bounds is what a wish came to.
-    np.testing.assert_allclose(found.wanted, whole.actions[1:], atol=1e-5)
+    np.testing.assert_allclose(found.wanted, wished(whole)[1:], atol=1e-5)
 
 
-WHOLE, RECORDS = played("random")
+def test_draws_that_the_knobs_do_not_show_have_no_density(description: Description) -> None:
+    whole, records = played(around_the_middle(0.4))
+    drawn = np.isfinite(whole.log_density[1:])
+    [found] = episodes_of([stretch(records, description())], WEIGHTS)
+    known = np.isfinite(found.log_density)
+    assert 5 <= known.sum() <= drawn.sum() - 5
+    there = recovered(whole)[1:] & drawn
+    assert there[known].all()
+    assert there.sum() - known.sum() <= 1  # nice that is rounded to the end of its axis
+
+
+WHOLE, RECORDS = played(around_the_middle(0.1))
 
 
 def same_telemetry(found: Episode, first: int) -> bool:

@@ -29,9 +29,9 @@ def same(record: np.ndarray, knobs: Knobs) -> None:
 
 def test_times_that_are_too_long_to_write_are_as_long_as_can_be(tmp_path: Path) -> None:
     ring = TickRing(tmp_path / "ticks", 2, SLOTS)
-    knobs = (random_knobs(np.random.default_rng(0), 2),) * 3
+    knobs = random_knobs(np.random.default_rng(0), 2)
     tick = Tick(1, 2, 2, 3, 5, 7, 11, wakeup_ns=1 << 33, observe_ns=21, apply_ns=1 << 32)
-    ring.write(tick, Telemetry.empty(2), *knobs, np.zeros(2, np.uint32))
+    ring.write(tick, Telemetry.empty(2), knobs, knobs, knobs, np.zeros(2, np.uint32))
     reader = TickReader(ring.path)
     [record] = reader.new()
     assert [record[name] for name in ("wakeup_ns", "observe_ns", "apply_ns")] == [2**32 - 1, 21, 2**32 - 1]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from slicepilot.training.ope.comparison import (
     rewards_of,
 )
 from slicepilot.training.ope.coverage import Coverage
-from slicepilot.training.ope.estimate import Estimate, bootstrap_ratio, refusal, widened
+from slicepilot.training.ope.estimate import Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
 from slicepilot.training.ope.fitted_q import FittedQConfig
 from slicepilot.training.ope.logged import Node
 
@@ -73,6 +74,14 @@ def test_who_cannot_be_asked_about(log: EpisodeSet) -> None:
     ):
         with pytest.raises(ConfigError, match=why):
             compare(log, [agent], NODE, config=QUICK)
+
+
+def test_episodes_without_telemetry_are_refused_before_critics_learn(log: EpisodeSet) -> None:
+    bare = EpisodeSet(tuple(replace(episode, telemetry=None) for episode in log), log.facts)
+    told: list[str] = []
+    with pytest.raises(ConfigError, match="telemetry = None"):
+        compare(bare, [FixedAgent("any")], NODE, config=QUICK, on_step=lambda what, _: told.append(what))
+    assert "fitted Q evaluation" not in told
 
 
 @given(
@@ -120,16 +129,42 @@ def test_scores_by_hand() -> None:
 
 def test_intervals_of_two_errors() -> None:
     draws = np.random.default_rng(1).normal(5, 0.3, 2000)
-    sample = widened(5.0, draws, 0.0, 0, {})
+    sample = widened(5.0, draws, 2000, 0.0, 0, {})
     assert sample.high - sample.value == pytest.approx(1.96 * 0.3, rel=0.05)
     # Of one error, Student's law with a degree of freedom knows next to nothing.
-    both = widened(5.0, draws, 0.4, 1, {})
+    both = widened(5.0, draws, 2000, 0.4, 1, {})
     assert both.high - both.value == pytest.approx(math.hypot(1.96 * 0.3, 12.706 * 0.4), rel=0.02)
-    many = widened(5.0, draws, 0.4, 1000, {})
+    many = widened(5.0, draws, 2000, 0.4, 1000, {})
     assert many.high - many.value == pytest.approx(1.96 * 0.5, rel=0.05)
 
 
 def test_bootstrap_draws_whole_episodes() -> None:
     draws = bootstrap_ratio([10.0, 0.0], [5.0, 5.0], resamples=4000, seed=1)
-    assert set(np.round(draws, 9)) == {0.0, 1.0, 2.0}
+    # Their deviation is that of a mean of two; the episodes drawn as they are have it less by a factor sqrt(2).
+    assert set(np.round(draws, 6)) == set(np.round([1 - math.sqrt(2), 1.0, 1 + math.sqrt(2)], 6))
     assert draws.mean() == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("episodes", [2, 3, 5])
+def test_intervals_of_few_episodes_hold_the_truth_as_often_as_they_say(episodes: int) -> None:
+    rng, hits, runs = np.random.default_rng(episodes), 0, 400
+    for seed in range(runs):
+        earned = rng.normal(size=episodes)
+        draws = bootstrap_ratio(earned, np.ones(episodes), 300, seed)
+        found = widened(float(earned.mean()), draws, episodes, 0.0, 0, {})
+        hits += found.low <= 0.0 <= found.high
+    assert hits / runs == pytest.approx(0.95, abs=0.035)
+
+
+def test_of_one_episode_the_samples_error_is_not_known(log: EpisodeSet) -> None:
+    assert episodes_that_count([7, 7, 7]) == 3
+    assert episodes_that_count([1000, 1, 1]) == 1
+    found = widened(5.0, np.full(100, 5.0), 1, 0.1, 3, {})
+    assert found.answered
+    assert found.to_json()["ci95"] is None
+    score = Comparison((Judged("a", {MODEL: found}, judged("a", 0.0, 0.0, 0.0).coverage, Interval(9, 9, 9)),), {})
+    assert math.isnan(score.score(MODEL).covered)
+    assert score.score(MODEL).to_json()["covered"] is None
+    alone = rewards_of(EpisodeSet(log.episodes[:1], log.facts))
+    [own] = Comparison((), alone).to_json()["behaviours"].values()
+    assert own == {"value": pytest.approx(float(log.episodes[0].rewards.mean())), "ci95": None}

@@ -56,6 +56,17 @@ def test_episodes_that_are_too_short(log: EpisodeSet) -> None:
         decisions_of(EpisodeSet((short,), log.facts), Node.of(log))
 
 
+def test_an_episode_of_held_steps_alone_has_no_decision(log: EpisodeSet) -> None:
+    node, own = Node.of(log), log.of("random")
+    whole = own.episodes[0]
+    assert whole.decisions["held"][1:10].all()
+    held = whole.part(1, 10)
+    both = decisions_of(EpisodeSet((held, *own), own.facts), node)
+    alone = decisions_of(own, node)
+    np.testing.assert_array_equal(both.start, alone.start + len(held) + 1)
+    np.testing.assert_array_equal(both.reward, alone.reward)
+
+
 def test_behaviours_around_a_setting_are_left_out_with_it(log: EpisodeSet) -> None:
     found = constant_behaviours(log)
     assert len(found) == 2

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -54,6 +56,21 @@ def test_figures_verdicts_and_scores(call: Call, data: Path, tmp_path: Path) -> 
     assert score[1] == "1", "the truth of one of the two is known"
 
 
+def test_of_one_episode_no_interval_is_known(log: EpisodeSet, tmp_path: Path) -> None:
+    explored = log.of("random").episodes[:1]
+    write_episodes(EpisodeSet(explored, log.facts), tmp_path / "one.parquet")
+    app = typer.Typer()
+    app.command()(estimate)
+    arguments = [str(tmp_path / "one.parquet"), "--agents", "captain", *QUICK]
+    told = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    [row] = [line.split() for line in told.output.splitlines() if line.split()[:1] == ["captain"]]
+    assert row.count("±?") == 2
+    assert max(map(len, told.output.splitlines())) <= 80
+    document = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).output)
+    assert document["behaviours"]["random"]["ci95"] is None
+    assert document["policies"][0]["estimates"]["model-based"]["ci95"] is None
+
+
 def test_json_has_all_of_it(call: Call) -> None:
     result = call("--agents", "experiment-8-scaled", "--hardware", "none", "--json", *QUICK)
     document = json.loads(result.output)
@@ -86,18 +103,29 @@ def test_truth_of_other_policies_is_refused(call: Call, tmp_path: Path) -> None:
         call("--agents", "captain", "--truth", str(truth))
 
 
+def test_truth_of_nobody_is_refused(call: Call, log: EpisodeSet, tmp_path: Path) -> None:
+    first = log.episodes[0]
+    write_episodes(EpisodeSet((first.part(0, 0),), log.facts), tmp_path / "empty.parquet")
+    with pytest.raises(ConfigError, match="has nobody; accepted: at least one of the policies"):
+        call("--agents", "captain", "--truth", str(tmp_path / "empty.parquet"))
+
+
 def test_truth_from_episodes(log: EpisodeSet, record: Any, tmp_path: Path) -> None:
     path = tmp_path / "truth.parquet"
     run = record([no_control()], seconds=1.0)
     write_episodes(run, path)
     found = read_truth(path, log)
     assert found["no-control"].value == pytest.approx(sum(e.rewards.mean() for e in run) / len(run))
+    late = np.arange(100) < 50  # what was measured after missed ticks does not count
+    parts = [replace(e, decisions={**e.decisions, "missed_ticks": late.astype(np.uint16)}) for e in run]
+    write_episodes(EpisodeSet(tuple(parts), run.facts), path)
+    assert read_truth(path, log)["no-control"].value == pytest.approx(np.mean([e.rewards[50:].mean() for e in run]))
     write_episodes(EpisodeSet(run.episodes, {**run.facts, "period_s": 0.02}), path)
     with pytest.raises(ConfigError, match=r"period_s = 0\.02: accepted: 0\.01, as in the data"):
         read_truth(path, log)
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", '{"a": "b"}', '{"a": true}', '{"a": Infinity}', "no json"])
+@pytest.mark.parametrize("text", ["[1, 2]", "{}", '{"a": "b"}', '{"a": true}', '{"a": Infinity}', "no json"])
 def test_truth_that_is_none(log: EpisodeSet, tmp_path: Path, text: str) -> None:
     path = tmp_path / "truth.json"
     path.write_text(text)

@@ -159,6 +159,34 @@ def test_it_refuses_what_was_never_done(bandit: Bandit) -> None:
     assert there.diagnostics["mean_weight"] == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_went_over_a_bound_is_no_draw_of_its_density(lost: bool) -> None:
+    """Draws around 0.6 on four axes, written down as they were moved to the ends at 1."""
+    rng = np.random.default_rng(0)
+    drawn = 0.6 + 0.2 * rng.standard_normal((4000, 4))
+    wanted = np.minimum(drawn, 1.0).astype(np.float32)
+    density = stats.norm.logpdf(drawn, 0.6, 0.2).sum(axis=1)
+    if lost:
+        density[(drawn >= 1.0).any(axis=1)] = np.nan
+    rewards = 1 - np.square(wanted - 0.2).sum(axis=1)
+    parts = np.split(np.arange(4000), 100)
+    log = EpisodeSet(
+        tuple(
+            Episode(np.zeros((41, 1), np.float32), wanted[own], rewards[own], wanted[own], density[own], "noisy")
+            for own in parts
+        )
+    )
+    found = importance(log, [np.full((41, 4), 0.8, np.float32)] * 100)
+    if not lost:
+        assert "its densities do not belong together: mean weight 11" in found.refused
+        return
+    width = found.diagnostics["bandwidth"]
+    # Of the kernel around 0.8 that is left which lies below 1.
+    assert found.diagnostics["mean_weight"] == pytest.approx(1.0, abs=0.15)
+    inside = stats.truncnorm(-1.8 / width, 0.2 / width, 0.8, width)
+    assert found.low < 1 - 4 * ((inside.mean() - 0.2) ** 2 + inside.var()) < found.high
+
+
 def test_a_setting_that_was_explored_is_known_and_others_do_not_disturb(record: Any) -> None:
     """With the explorer's own deviation as bandwidth all its windows weigh the same, and random ones nothing."""
     log = record([ExploringAgent(no_control()), RandomAgent()], episodes=4)
