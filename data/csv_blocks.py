@@ -12,7 +12,7 @@ import gzip
 import io
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from .arrow import filtered
 from .csv_rows import Layout, Rows
 from .faults import DatasetError, FaultKind, Faults, shown
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 4 << 20
 THREADS = 2
 HEADER_BYTES = 64 << 10  # read to find the header
 HOPELESS = 10_000  # rows none of which fits: a file of another kind
@@ -83,7 +83,8 @@ def read_blocks(
     """Blocks of a CSV file (RFC 4180 without line breaks inside of fields; UTF-8; gzip or not) with a header.
 
     Rows that do not fit are left out and noted in ``faults``: ``columns`` (too many or too few fields), ``number``,
-    ``text`` (not UTF-8); ``truncated`` if it is the last one and has no line end. Empty lines are no rows.
+    ``text`` (not UTF-8); ``truncated`` if it is the last one and has no line end. A last row without line end that fits
+    is kept and noted as ``truncated``: nobody can tell whether its last field is whole. Empty lines are no rows.
 
     Args:
         path: of the file. Whether it is compressed is told by its first bytes.
@@ -105,14 +106,18 @@ def read_blocks(
             been handed on by then).
     """
     path = Path(path)
-    with _opened(path) as (raw, stream), ThreadPoolExecutor(threads, "csv") as pool:
+    with (
+        _opened(path) as (raw, stream),
+        ThreadPoolExecutor(1, "csv-read") as reader,
+        ThreadPoolExecutor(threads, "csv") as pool,
+    ):
         size = max(path.stat().st_size, 1)
         cutter = _Cutter(path, stream, block_bytes)
         layout = Layout(_types(path, cutter.header(delimiter), columns, optional, others), delimiter, nullable)
         waiting: deque[tuple[Future[Rows], bytearray]] = deque()
         position = _Position(path, faults)
         try:
-            for text in cutter:
+            for text in _ahead(cutter, reader):
                 waiting.append((pool.submit(layout.parse, text), text))
                 if len(waiting) > threads:
                     parsed, read = waiting.popleft()
@@ -121,12 +126,22 @@ def read_blocks(
                 if on_progress is not None:
                     on_progress(min(raw.tell() / size, 1.0))
             while waiting:
-                parsed, _ = waiting.popleft()
-                yield from position.blocks(parsed.result(), cut_off=not waiting and not cutter.ended)
+                parsed, text = waiting.popleft()
+                cut_off = None if waiting or cutter.ended else bytes(text[text.rfind(b"\n") + 1 :])
+                yield from position.blocks(parsed.result(), cut_off)
         finally:
             for parsed, _ in waiting:
                 parsed.cancel()
         position.end(cutter)
+
+
+def _ahead(texts: Iterable[bytearray], reader: ThreadPoolExecutor) -> Iterator[bytearray]:
+    """The same texts; while one is used, a thread reads the next."""
+    remaining = iter(texts)
+    coming = reader.submit(next, remaining, None)
+    while (text := coming.result()) is not None:
+        coming = reader.submit(next, remaining, None)
+        yield text
 
 
 class _Cutter:
@@ -162,7 +177,7 @@ class _Cutter:
             raise DatasetError.at(self._path, "no text; accepted: CSV in UTF-8", 1) from None
         if not names.strip():
             raise DatasetError.at(self._path, "no header; accepted: a CSV file whose first line names its columns", 1)
-        if not names.isprintable() and "\t" not in names:
+        if not names.replace("\t", "").isprintable():
             raise DatasetError.at(self._path, "no text; accepted: CSV in UTF-8", 1)
         return [name.strip() for name in next(csv.reader([names], delimiter=delimiter))]
 
@@ -222,12 +237,15 @@ class _Position:
         self._path, self._faults = path, faults
         self._line, self._good, self._bad = 2, 0, 0
 
-    def blocks(self, rows: Rows, cut_off: bool = False) -> Iterator[Block]:
-        """The block, if it has any good row; ``cut_off``: its last line has no end."""
+    def blocks(self, rows: Rows, cut_off: bytes | None = None) -> Iterator[Block]:
+        """The block, if it has any good row; ``cut_off``: its last line, where that has no end."""
+        last = rows.num_lines - 1
         for row in rows.bad:
-            kind: FaultKind = "truncated" if cut_off and row.line == rows.num_lines - 1 else row.kind
+            kind: FaultKind = "truncated" if cut_off is not None and row.line == last else row.kind
             self._faults.add(kind, self._line + row.line, row.column, row.value)
         block = Block(rows.table, self._line, rows.lines)
+        if cut_off is not None and len(block) and block.lines()[-1] == self._line + last:
+            self._faults.add("truncated", self._line + last, None, cut_off, left_out=False)
         self._line += rows.num_lines
         self._good += len(block)
         self._bad += len(rows.bad)

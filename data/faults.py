@@ -53,6 +53,14 @@ class DatasetError(ConfigError):
         return cls(f"{where}: {problem}")
 
 
+def require_rows(path: Path, good: int, faults: Faults, accepted: str | None = None) -> None:
+    """Raises DatasetError for a file none of whose rows is good, with what has been noted of them."""
+    if not good:
+        more = "" if accepted is None else f"; accepted: {accepted}"
+        told = "; ".join(faults.describe())
+        raise DatasetError.at(path, f"none of its {faults.left_out} rows can be used: {told}{more}")
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that is wrong.

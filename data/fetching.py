@@ -8,6 +8,7 @@ whose file has changed meanwhile sends all of it, and the transfer starts over.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import http.client
 import json
@@ -16,10 +17,10 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .files import replace_file, sync_folder
 
@@ -82,8 +83,8 @@ def fetch(
         pause_s: before the second attempt; doubled before each further one.
 
     Raises:
-        FetchError: not HTTP(S), refused by the server, `ATTEMPTS` attempts in a row without a byte (what there is stays
-            for the next call), or not what was published (nothing is kept).
+        FetchError: not HTTP(S), being fetched by another process, refused by the server, `ATTEMPTS` attempts in a row
+            without a byte (what there is stays for the next call), or not what was published (nothing is kept).
     """
     if not address.startswith(("http://", "https://")):
         raise FetchError(f"{address}: accepted: an address that starts with http:// or https://")
@@ -93,11 +94,12 @@ def fetch(
             return Fetched(target, present, _checked(address, target, target, sha256, num_bytes), present, bool(sha256))
         target.parent.mkdir(parents=True, exist_ok=True)
         part = _Part(target)
-        before = _persist(address, part, on_progress, timeout_s, pause_s)
-        digest = _checked(address, part.path, target, sha256, num_bytes)
-        part.path.replace(target)
-        part.forget()
-        sync_folder(target.parent)
+        with part.held():
+            before = _persist(address, part, on_progress, timeout_s, pause_s)
+            digest = _checked(address, part.path, target, sha256, num_bytes)
+            part.path.replace(target)
+            part.forget()
+            sync_folder(target.parent)
     except (urllib.error.URLError, http.client.HTTPException) as error:
         raise FetchError(f"{address}: {_reason(error)}") from error
     except OSError as error:
@@ -109,8 +111,36 @@ class _Part:
     """The file under way and what is known of it."""
 
     def __init__(self, target: Path) -> None:
+        self._target = target
         self.path = target.with_name(f"{target.name}.part")
         self._facts = target.with_name(f"{target.name}.part.json")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps others from transferring the same file meanwhile; raises FetchError where another does, or just did."""
+        busy = f"{self._target}: is being fetched by another process; accepted: to wait for it"
+        with self.path.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FetchError(busy) from None
+            try:
+                # The file may have been put in its place, or removed, between opening and locking.
+                if self._target.exists() or not self._is(file):
+                    raise FetchError(busy)
+                yield
+            finally:
+                if self._is(file) and not self.path.stat().st_size:
+                    self.path.unlink()
+
+    def _is(self, file: IO[bytes]) -> bool:
+        """Whether an open file is the part that lies there."""
+        return self.path.exists() and os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+
+    def restart(self) -> None:
+        """Nothing is there of the file any longer; who holds it goes on holding it."""
+        os.truncate(self.path, 0)
+        self._facts.unlink(missing_ok=True)
 
     def resume(self, address: str) -> tuple[int, _Known | None]:
         """How many bytes there are of the address's file, and what the server had said; (0, None) for a fresh start."""
@@ -169,13 +199,13 @@ def _transfer(address: str, part: _Part, on_progress: OnProgress | None, timeout
     except urllib.error.HTTPError as error:
         if error.code == RANGE_NOT_SATISFIABLE and known is not None:
             error.close()
-            part.forget()
+            part.restart()
             raise http.client.HTTPException("the file has become shorter than what is there of it") from error
         raise
     with response:
         start, total = _span(response)
         if start not in (0, size):
-            part.forget()
+            part.restart()
             raise http.client.HTTPException(f"asked for bytes from {size} on, got them from {start} on")
         with part.path.open("r+b" if start else "wb") as file:
             # Only now, with bytes of another version gone, may the file be said to be of this one.

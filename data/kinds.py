@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from ..configs import ConfigError
-from . import andrade, mishra, moreira, netdata
-from .andrade_units import unit_of
+from . import andrade, mishra, mishra_figures, moreira, netdata
+from .andrade_units import COLLECTIONS, unit_of
 from .chunks import OnProgress, read_start
 from .faults import DatasetError, Faults
 from .mongo_exports import ending_of
@@ -45,34 +45,30 @@ class Kind:
     Attributes:
         name: what commands call it.
         release: that it belongs to; see `slicepilot.data.releases`.
-        what: a row of its tidy table.
         fits: told a file and how it begins, whether it is of this kind.
         groups: columns of the tidy table that say what a row belongs to.
         schema: of the tidy table with such columns; None if the kind has no such table.
         label: what tells a file from others of its kind; may be empty.
+        study: of the tidy table's schema and the file's name: what makes the rows that the study publishes of such a
+            file; None where that is not known.
     """
 
     name: str
     release: str
-    what: str
     fits: Callable[[Path, bytes], bool]
     read: Read
     groups: tuple[str, ...]
     schema: Callable[[list[str]], Any]
     label: Callable[[Path, Options], str] = lambda path, options: ""
-
-
-def kinds() -> tuple[Kind, ...]:
-    """All kinds."""
-    return _KINDS
+    study: Callable[[Any, str], mishra_figures.StudyTable] | None = None
 
 
 def find(name: str) -> Kind:
     """A kind by name; raises ConfigError with those that there are."""
-    for kind in _KINDS:
+    for kind in KINDS:
         if kind.name == name:
             return kind
-    raise ConfigError(f"kind = {name!r}: accepted: {', '.join(kind.name for kind in _KINDS)}")
+    raise ConfigError(f"kind = {name!r}: accepted: {', '.join(kind.name for kind in KINDS)}")
 
 
 def detect(path: Path) -> Kind | None:
@@ -82,21 +78,21 @@ def detect(path: Path) -> Kind | None:
         DatasetError: it cannot be read.
     """
     start = read_start(path)
-    return next((kind for kind in _KINDS if kind.fits(path, start)), None)
+    return next((kind for kind in KINDS if kind.fits(path, start)), None)
 
 
 def detected(path: Path) -> Kind:
     """As `detect`; raises DatasetError for a file of no known kind."""
     kind = detect(path)
     if kind is None:
-        names = ", ".join(known.name for known in _KINDS)
+        names = ", ".join(known.name for known in KINDS)
         raise DatasetError.at(path, f"of no known kind; accepted: --kind with one of {names}")
     return kind
 
 
 def of_table(names: list[str]) -> tuple[Kind, Any] | None:
     """The kind whose tidy table has these columns, and its schema; None if there is none."""
-    for kind in _KINDS:
+    for kind in KINDS:
         schema = kind.schema(names)
         if schema is not None and schema.names == names:
             return kind, schema
@@ -200,48 +196,41 @@ def _schema_resources(names: list[str]) -> Any:
     return pa.schema([*netdata.FIXED, *((name, pa.float64()) for name in names[len(fixed) :])])
 
 
-_ANDRADE = {
-    "cpu": "CPU use of a UPF in mCPU, every 30 s",
-    "latency": "mean round trip of a slice in ms, every 30 s",
-    "receive": "rate that a UPF or an iperf server received in Mbit/s, every 30 s",
-}
-_KINDS = (
+KINDS = (
     *(
         Kind(
             name=f"andrade-{name}",
             release="andrade",
-            what=what,
             fits=partial(_fits_andrade, name),
             read=partial(_read_andrade, name),
             groups=andrade.GROUPS,
             schema=partial(_schema_andrade, name),
         )
-        for name, what in _ANDRADE.items()
+        for name in COLLECTIONS
     ),
     Kind(
         name="mishra-forwarding",
         release="mishra",
-        what="a packet's delay from N3 to N6 in us",
         fits=_fits_forwarding,
         read=_read_forwarding,
         groups=_FORWARDING_GROUPS,
         schema=lambda _: mishra.FORWARDING,
         label=_label_mishra,
+        study=mishra_figures.StudyTable,
     ),
     Kind(
         name="mishra-pfcp",
         release="mishra",
-        what="a PFCP request's latency in us",
         fits=_fits_pfcp,
         read=_read_pfcp,
         groups=_PFCP_GROUPS,
         schema=lambda _: mishra.PFCP,
         label=_label_mishra,
+        study=mishra_figures.StudyTable,
     ),
     Kind(
         name="moreira-resources",
         release="moreira",
-        what="a second of a UPF's container",
         fits=_fits_resources,
         read=_read_resources,
         groups=netdata.GROUPS,
@@ -251,7 +240,6 @@ _KINDS = (
     Kind(
         name="moreira-latency",
         release="moreira",
-        what="a packet's decapsulation in ns",
         fits=_fits_latency,
         read=_read_latency,
         groups=moreira.LATENCY_GROUPS,

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from .arrow import codes_of, values_of
 from .csv_blocks import Block, OnProgress, read_blocks
-from .faults import DatasetError, Faults
+from .faults import DatasetError, Faults, require_rows
 from .mishra_checks import ODD, Ints, Mask, Recent, Units, in_range, inspect, without
+from .native import library
 
 NAME = pa.dictionary(pa.int32(), pa.string())
 FORWARDING = pa.schema(
@@ -133,7 +134,7 @@ def checked_forwarding(
         if len(block):
             yield ForwardingRows(block, behind, numbers, slices.known)
     units.end()
-    _some(path, good, faults)
+    require_rows(path, good, faults)
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def checked_pfcp(path: str | Path, faults: Faults, on_progress: OnProgress | Non
         good += len(block)
         if len(block):
             yield PfcpRows(block, types.codes(block), types.known)
-    _some(path, good, faults)
+    require_rows(path, good, faults)
 
 
 class Names:
@@ -185,18 +186,32 @@ class Names:
         """The number of each row's word (N,); raises DatasetError beyond `MAX_NAMES`."""
         codes, words = codes_of(block.table.column(self._column))
         own = np.zeros(len(words), np.int64)
-        for code in np.flatnonzero(np.bincount(codes, minlength=len(words))):
+        for code in np.flatnonzero(_occurring(codes, len(words))):
             own[code] = self._numbers.setdefault(words[code], len(self._numbers))
         if len(self._numbers) > MAX_NAMES:
             problem = f"{self._column}: more than {MAX_NAMES} different ones; accepted: names of a few"
             raise DatasetError.at(self._path, problem, block.first_line)
-        return own[codes]
+        return _numbered(codes, own)
 
 
-def _some(path: Path, good: int, faults: Faults) -> None:
-    """Raises DatasetError for a file none of whose rows is good."""
-    if not good:
-        raise DatasetError.at(path, f"none of its {faults.left_out} rows can be used: {'; '.join(faults.describe())}")
+def _occurring(codes: npt.NDArray[np.int32], count: int) -> npt.NDArray[Any]:
+    """What is not 0 for each code that occurs (count,)."""
+    loops = library()
+    if loops is None:
+        return np.bincount(codes, minlength=count)
+    occurs = np.zeros(count, np.uint8)
+    loops.mark_codes(len(codes), codes, occurs)
+    return occurs
+
+
+def _numbered(codes: npt.NDArray[np.int32], numbers: Ints) -> Ints:
+    """The number of each row's code (N,)."""
+    loops = library()
+    if loops is None:
+        return numbers[codes]
+    found = np.empty(len(codes), np.int64)
+    loops.number_codes(len(codes), codes, numbers, found)
+    return found
 
 
 def _values(block: Block) -> Callable[[str], npt.NDArray[Any]]:

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from .arrow import codes_of, values_of
 from .csv_blocks import OnProgress
 from .faults import Faults
 from .mishra import MAX_NAMES, checked_forwarding, checked_pfcp
@@ -78,17 +80,7 @@ class ForwardingSummary:
 
     def published(self) -> list[dict[str, Any]]:
         """Rows of the study's table, as ``reference/mishra_forwarding_delay.csv`` has them."""
-        return [
-            {
-                "slice": one.name,
-                "load": self.load,
-                "n": one.count,
-                "mean_us": one.mean_us,
-                "p50_us": one.quantiles_us["p50"],
-                "p99_us": one.quantiles_us["p99"],
-            }
-            for one in self.slices
-        ]
+        return _published_delays(self.slices, self.load)
 
 
 @dataclass(frozen=True)
@@ -101,25 +93,16 @@ class PfcpSummary:
 
     def published(self) -> list[dict[str, Any]]:
         """Rows of the study's table, as ``reference/mishra_pfcp_latency.csv`` has them."""
-        return [
-            {
-                "load": self.load,
-                "type": one.name,
-                "n": one.count,
-                "mean_us": one.mean_us,
-                "p99_us": one.quantiles_us["p99"],
-            }
-            for one in self.types
-        ]
+        return _published_latencies(self.types, self.load)
 
 
 @dataclass(frozen=True)
 class DelayDistribution:
     """The delays of one slice's packets as measured, at one load.
 
-    For the simulator: ``draw`` gives delays of single packets, independent of each other, to set beside the simulated
-    ones of a slice at that load or to use in place of a delay model where load does not change. It does not say how
-    delays answer to load or to knobs: that is what the simulator is fitted for.
+    ``draw`` gives delays of single packets, independent of each other, to set beside the simulated ones of a slice at
+    that load. It does not say how delays answer to load or to knobs: that is what the simulator is fitted for, whose
+    delay model this does not replace.
 
     Attributes:
         count: packets it was made of.
@@ -191,10 +174,58 @@ def delay_distribution(
     return found
 
 
+class StudyTable:
+    """Rows of the study's table out of a tidy table whose batches go by: of delays by slice, or latencies by type.
+
+    Args:
+        schema: `slicepilot.data.mishra.FORWARDING` or `PFCP`.
+        source: the file that the rows are from; its name says the load.
+    """
+
+    def __init__(self, schema: pa.Schema, source: str | Path) -> None:
+        self._forwarding = "delay_us" in schema.names
+        self._columns = ("slice", "delay_us") if self._forwarding else ("message_type", "latency_us")
+        self._load, self._tally = load_of(source), Tally()
+        self._numbers: dict[str, int] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+        codes, words = codes_of(batch.column(self._columns[0]))
+        own = np.asarray([self._numbers.setdefault(word, len(self._numbers)) for word in words], np.int64)
+        self._tally.add(own[codes], values_of(batch.column(self._columns[1])), len(self._numbers))
+
+    def published(self) -> list[dict[str, Any]]:
+        """As `ForwardingSummary.published` or `PfcpSummary.published`, of all rows so far."""
+        found = [Figures(**figures) for _, figures in _figures(self._tally, tuple(self._numbers))]
+        rows = _published_delays if self._forwarding else _published_latencies
+        return rows(found, self._load)
+
+
 def load_of(path: str | Path) -> str:
     """The load that a file's name ends with, as those of the study do; empty where it does not."""
     words = Path(path).name.split(".")[0].lower().split("_")
     return next((word for word in reversed(words) if word in LOADS), "")
+
+
+def _published_delays(slices: Sequence[Figures], load: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "slice": one.name,
+            "load": load,
+            "n": one.count,
+            "mean_us": one.mean_us,
+            "p50_us": one.quantiles_us["p50"],
+            "p99_us": one.quantiles_us["p99"],
+        }
+        for one in slices
+    ]
+
+
+def _published_latencies(types: Sequence[Figures], load: str) -> list[dict[str, Any]]:
+    return [
+        {"load": load, "type": one.name, "n": one.count, "mean_us": one.mean_us, "p99_us": one.quantiles_us["p99"]}
+        for one in types
+    ]
 
 
 def _figures(tally: Tally, names: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:

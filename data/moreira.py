@@ -22,6 +22,8 @@ from .tidy import Stream
 
 LONGEST_NS = 10_000_000_000  # no packet that arrives is held for longer
 MIXED_SHARE = 0.05  # of lines in another unit that make a file unusable
+CONDITIONS = ("baseline", "load", "replay", "anomaly")
+MAX_QFI = 63  # 3GPP TS 38.415, clause 5.5.3.3: six bits
 _BATCH = 1 << 16
 
 _FOLDER = re.compile(r"qfi?[_-]?(\d{1,3})[_-]([a-z]+)", re.IGNORECASE)
@@ -45,7 +47,7 @@ LATENCY_GROUPS = ("qfi", "condition", "traffic_class", "ue_address")
 
 @dataclass(frozen=True)
 class Run:
-    """Which run a file is of: QFI of the UE's flow, and condition (baseline, load, replay or anomaly)."""
+    """Which run a file is of: QFI of the UE's flow, 0 to `MAX_QFI`, and which of `CONDITIONS`."""
 
     qfi: int
     condition: str
@@ -55,7 +57,7 @@ def run_of(path: Path, qfi: int | None = None, condition: str | None = None) -> 
     """The run that a file's name or one of its folders' names says; what is given counts more.
 
     Raises:
-        DatasetError: neither given nor in the name.
+        DatasetError: neither given nor in the name, or none that there is.
     """
     found = next(filter(None, map(_FOLDER.search, reversed(path.absolute().parts))), None)
     if found is not None:
@@ -66,6 +68,10 @@ def run_of(path: Path, qfi: int | None = None, condition: str | None = None) -> 
         raise DatasetError.at(
             path, "QFI and condition: not given; accepted: a folder such as qf1_baseline, or --qfi with --condition"
         )
+    if not 0 <= qfi <= MAX_QFI:
+        raise DatasetError.at(path, f"qfi = {qfi}: accepted: 0 to {MAX_QFI}")
+    if condition not in CONDITIONS:
+        raise DatasetError.at(path, f"condition = {condition!r}: accepted: {', '.join(CONDITIONS)}")
     return Run(qfi, condition)
 
 

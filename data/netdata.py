@@ -18,13 +18,14 @@ import pyarrow.compute
 
 from .chunks import OnProgress
 from .csv_blocks import Block, read_blocks
-from .faults import DatasetError, Faults
+from .faults import DatasetError, Faults, require_rows
 from .moreira import Run
 from .tidy import Stream
 
 compute: Any = pyarrow.compute  # its functions are made when it is loaded
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+_TIME = r"^(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(\.\d+)?$"
 GROUPS = ("qfi", "condition")
 FIXED = pa.schema(
     [("qfi", pa.int16()), ("condition", pa.string()), ("time", pa.timestamp("ms")), ("time_s", pa.int64())]
@@ -79,16 +80,17 @@ def read_resources(path: Path, run: Run, faults: Faults, on_progress: OnProgress
     """The rows of a merged file: qfi, condition, time, time_s since the first row, and a column per dimension.
 
     Args:
-        path: a CSV file with ``time`` (``2025-07-25 22:20:21``, whose time zone is not stated, or seconds since 1970).
+        path: a CSV file with ``time`` (``2025-07-25 22:20:21``, whose time zone is not stated, also with ``T`` between
+            and with a fraction, which is cut off; or seconds since 1970).
         run: see `slicepilot.data.moreira.run_of`.
         faults: those of `slicepilot.data.csv_blocks.read_blocks`, and ``number`` (no time), ``clock``, ``duplicate``
             (seconds that occur twice), ``missing`` (seconds that lack, and rows with empty fields), ``range``
-            (negative), ``unit`` (impossible packets), ``unknown`` (columns that are kept as they are).
+            (negative, in known columns), ``unit`` (impossible packets), ``unknown`` (columns kept as they are).
         on_progress: told about the share of the file that has been read.
 
     Raises:
-        DatasetError: as `read_blocks` does; no rows; names that would be the same; or, as rows are read, rates that
-            are not in kilobits/s.
+        DatasetError: as `read_blocks` does; names that would be the same; or, as rows are read, rates that are not in
+            kilobits/s, and no row that can be used.
     """
     types = {"time": pa.string()}
     blocks = read_blocks(path, types, faults, others=pa.float64(), nullable=True, on_progress=on_progress)
@@ -115,6 +117,7 @@ def _batches(
 ) -> Iterator[Any]:
     clock, rates = _Clock(faults), _Rates(path, columns, faults)
     block: Block | None = first
+    good = 0
     while block is not None:
         times, known = _times(block)
         faults.add_many("number", block.lines()[~known], "time", block.table.column("time").filter(~known).to_pylist())
@@ -123,12 +126,14 @@ def _batches(
         for column in columns:
             numbers = column.factor * block.table.column(column.source).to_numpy()
             values[column.name] = np.abs(numbers) if column.leaving else numbers
-            negative |= values[column.name] < 0
+            if column.source_unit is not None:
+                negative |= values[column.name] < 0
         keep = clock.check(block.lines(), times, known & ~negative)
         faults.add_many("range", block.lines()[known & negative], "a negative figure")
         empty = np.any([np.isnan(numbers) for numbers in values.values()], axis=0) if values else ~known
         faults.add_many("missing", block.lines()[keep & empty], "empty fields", left_out=False)
         rates.check(block.lines(), values, keep)
+        good += int(keep.sum())
         own = [np.full(keep.sum(), run.qfi), [run.condition] * int(keep.sum())]
         own += [times[keep].astype("datetime64[s]").astype("datetime64[ms]"), times[keep] - clock.start]
         arrays = [pa.array(part, field.type) for part, field in zip(own, FIXED, strict=True)]
@@ -136,12 +141,14 @@ def _batches(
         yield pa.record_batch(arrays, schema)
         block = next(rest, None)
     rates.end()
+    require_rows(path, good, faults, "times such as 2025-07-25 22:20:21 or seconds since 1970, figures above zero")
 
 
 def _times(block: Block) -> tuple[Any, Any]:
     """Seconds since 1970 of each row (N,), and where there are any."""
     text = block.table.column("time").combine_chunks()
-    parsed = compute.strptime(text, TIME_FORMAT, "s", error_is_null=True)
+    plain = compute.replace_substring_regex(text, _TIME, r"\1 \2")
+    parsed = compute.strptime(plain, TIME_FORMAT, "s", error_is_null=True)
     if parsed.null_count == len(text):
         whole = compute.if_else(compute.match_substring_regex(text, r"^\d{1,12}$"), text, None)
         parsed = whole.cast(pa.int64()).cast(pa.timestamp("s"))
@@ -174,7 +181,7 @@ class _Clock:
             elif self._last is not None and time > self._last + 1:
                 self._faults.add("missing", line, "time", f"{time - self._last - 1} s before", left_out=False)
             self._seen.add(time)
-            self._last = time
+            self._last = time if self._last is None else max(self._last, time)
         return keep
 
 

@@ -191,9 +191,12 @@ def read_tidy(path: Path) -> Stream:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file begins as Parquet files do."""
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
+    """Whether a file begins as Parquet files do; raises DatasetError for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1"
+    except OSError as error:
+        raise DatasetError.at(path, f"{error.strerror or error}; accepted: a file that can be read") from error
 
 
 def _opened(path: Path) -> pq.ParquetFile:
@@ -235,6 +238,15 @@ def _options(table: pa.Table) -> dict[str, Any]:
         "column_encoding": encodings or None,
         "write_page_checksum": True,
     }
+
+
+def is_made_of(path: Path, source: Path) -> bool:
+    """Whether a tidy file was read from a file with these contents; False for any other file."""
+    try:
+        made = read_description(path).source
+        return bool(made["bytes"] == source.stat().st_size and made["sha256"] == _sha256(source))
+    except (DatasetError, KeyError):
+        return False
 
 
 def _sha256(path: Path) -> str:

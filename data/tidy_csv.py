@@ -49,9 +49,12 @@ def _plain(kind: Any) -> Any:
 
 
 def header_of(path: Path) -> list[str]:
-    """The names in a CSV file's first line; raises DatasetError if it cannot be read."""
+    """The names in a CSV file's first line, none where that is no CSV; raises DatasetError if it cannot be read."""
     line = read_start(path).partition(b"\n")[0].decode("utf-8-sig", "replace")
-    return next(csv.reader([line]), [])
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
 
 
 def read_csv(path: Path, schema: Any, groups: tuple[str, ...]) -> Stream:

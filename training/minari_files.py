@@ -53,6 +53,7 @@ def write_minari(episodes: EpisodeSet, path: Path) -> None:
             kinds or without a step, facts that JSON cannot hold.
         OSError: it cannot be written.
     """
+    path = path.absolute()  # Minari puts relative paths together with themselves
     check_new(path)
     header = Header.of(episodes)
     if empty := [number for number, episode in enumerate(header.episodes) if not episode.steps]:

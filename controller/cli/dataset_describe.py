@@ -14,8 +14,11 @@ from .dataset_paths import ConditionOption, KindOption, QfiOption, UnitOption, k
 from .output import console, figures_table, print_json, progress_bar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from ...data.kinds import Options
     from ...data.summary import Summary
+    from ...data.tidy import Stream
 
 SHOWN_GROUPS = 12
 
@@ -29,6 +32,8 @@ def describe(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show rows, columns with units and spans, rows of each group, and faults; of episodes who acted and earned what.
+
+    Of forwarding delays and PFCP latencies the rows of the study's table as well.
 
     Takes a table of import, a file of a release, episodes, a Minari dataset, or the records of a controller.
 
@@ -61,15 +66,37 @@ def _table(path: Path, kind: str | None, options: Options) -> dict[str, Any]:
         if what_is(path) == "tidy":
             own = read_description(path)
             rows = max(own.rows, 1)
-            summary = summarise(read_tidy(path), lambda seen: progress.update(task, completed=seen / rows))
-            return _document(path, own.kind, summary, own.faults, own.citation, own.licence, own.source)
+            stream, study = _with_study(read_tidy(path), own.kind, own.source["name"])
+            summary = summarise(stream, lambda seen: progress.update(task, completed=seen / rows))
+            document = _document(path, own.kind, summary, own.faults, own.citation, own.licence, own.source)
+            return document | study()
         faults = Faults()
         found = kind_of(path, kind)
-        stream = found.read(path, faults, options, lambda share: progress.update(task, completed=share))
+        given = found.read(path, faults, options, lambda share: progress.update(task, completed=share))
+        stream, study = _with_study(given, found.name, path.name)
         summary = summarise(stream)
         release = find(found.release)
         source = {"name": path.name, "bytes": path.stat().st_size}
-        return _document(path, found.name, summary, faults.to_json(), release.citation, release.licence, source)
+        document = _document(path, found.name, summary, faults.to_json(), release.citation, release.licence, source)
+        return document | study()
+
+
+def _with_study(stream: Stream, kind: str, name: str) -> tuple[Stream, Callable[[], dict[str, Any]]]:
+    """The same rows, and what gives ``study`` of them once they have gone by, where the kind has it."""
+    from ...data.kinds import find
+    from ...data.tidy import Stream
+
+    make = find(kind).study
+    if make is None:
+        return stream, dict
+    study = make(stream.schema, name)
+
+    def batches() -> Iterator[Any]:
+        for batch in stream.batches:
+            study.add(batch)
+            yield batch
+
+    return Stream(stream.schema, batches(), stream.groups), lambda: {"study": study.published()}
 
 
 def _document(
@@ -96,6 +123,11 @@ def _print_table(document: dict[str, Any]) -> None:
     console.print(table)
     for name, counts in document["groups"].items():
         tell(name, _shown_groups(counts))
+    if rows := document.get("study"):
+        table = figures_table("as the study's table", tuple(rows[0]))
+        for row in rows:
+            table.add_row(*(f"{cell:,}" if isinstance(cell, int) else _shown(cell) for cell in row.values()))
+        console.print(table)
     source = document["source"]
     digest = f", SHA-256 {source['sha256'][:16]}..." if "sha256" in source else ""
     tell("source", f"{source['name']}, {shown_bytes(source['bytes'])}{digest}")

@@ -46,8 +46,8 @@ def import_files(
 ) -> None:
     """Read files of a release into tidy Parquet tables, one a file; Andrade's collections into episodes as well.
 
-    Rows that cannot be used are left out, counted and noted in the table with their lines. Exit code 2: a file cannot
-    be used at all; the others are imported.
+    Rows that cannot be used are left out, counted and noted in the table with their lines. A table that is there is
+    replaced only by one of the same file. Exit code 2: a file cannot be used at all; the others are imported.
 
     Example: slicepilot dataset import datasets/moreira --out tables
     """
@@ -55,20 +55,21 @@ def import_files(
 
     options = options_of(unit, qfi, condition, ue)
     chosen = None if kind is None else find(kind)
-    found, others = _files(paths, chosen)
+    found, others, unusable = _files(paths, chosen)
     made: dict[Path, Description] = {}
     sources: dict[Path, Path] = {}
-    unusable: list[str] = []
+    replaced: set[Path] = set()
     with writing_to(out), progress_bar() as progress:
         for path, own in found:
             try:
                 target = _free(out, own, path, options, made)
+                replaced |= {target} if target.exists() else set()
                 made[target] = _import(path, own, options, target, progress)
                 sources[target] = path
             except ConfigError as error:
                 unusable.append(str(error))
         progress.add_task("episodes", total=None)
-        joined = _join(made, out, reward)
+        joined = _join(made, replaced, out, reward)
     if as_json:
         print_json(_document(made, others, unusable, joined))
     else:
@@ -76,29 +77,42 @@ def import_files(
     tell_unusable(unusable)
 
 
-def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kind]], list[Path]]:
-    """Files to read, each with its kind, and those of no known kind; a file that is named has to be of one."""
+def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kind]], list[Path], list[str]]:
+    """Files to read, each with its kind; those of no known kind; and what is wrong with those that are unusable.
+
+    A file that is named has to be of a known kind.
+    """
     from ...data.kinds import detect, detected, files_below
 
     found: list[tuple[Path, Kind]] = []
     others: list[Path] = []
+    unusable: list[str] = []
     for path in files_below(paths):
-        own = chosen or (detected(path) if path in paths else detect(path))
+        try:
+            own = chosen or (detected(path) if path in paths else detect(path))
+        except ConfigError as error:
+            unusable.append(str(error))
+            continue
         if own is None:
             others.append(path)
         else:
             found.append((path, own))
-    if not found:
+    if not found and not unusable:
         shown = ", ".join(map(str, paths))
         raise ConfigError(f"paths = {shown}: no file of a known kind in them; accepted: see `dataset list`")
-    return found, others
+    return found, others, unusable
 
 
 def _free(out: Path, kind: Kind, path: Path, options: Options, made: dict[Path, Description]) -> Path:
-    """The table's name: kind, what tells the file from others, and a number where that is not enough."""
+    """The table's name: kind, what tells the file from others, and a number where that is not enough.
+
+    A table of an earlier import keeps its name unless it was made of the same file.
+    """
+    from ...data.tidy import is_made_of
+
     stem = "-".join(filter(None, [kind.name, kind.label(path, options)]))
     target, number = out / f"{stem}.parquet", 1
-    while target in made:
+    while target in made or (target.exists() and not is_made_of(target, path)):
         number += 1
         target = out / f"{stem}-{number}.parquet"
     return target
@@ -119,8 +133,11 @@ def _import(path: Path, kind: Kind, options: Options, target: Path, progress: Pr
         progress.remove_task(task)
 
 
-def _join(made: dict[Path, Description], out: Path, reward: str) -> dict[str, Any] | None:
-    """Episodes out of Andrade's tables, if there is one of each collection that they need."""
+def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward: str) -> dict[str, Any] | None:
+    """Episodes out of Andrade's tables, if there is one of each collection that they need.
+
+    Those of an earlier import are replaced only where all of these tables have been.
+    """
     from ...data.andrade_units import COLLECTIONS
 
     tables = {name: [path for path, own in made.items() if own.kind == f"andrade-{name}"] for name in COLLECTIONS}
@@ -132,6 +149,9 @@ def _join(made: dict[Path, Description], out: Path, reward: str) -> dict[str, An
     from ...training.andrade_episodes import to_episodes
 
     weights, path = RewardWeights.from_yaml(reward), out / EPISODES
+    own = {out / f"andrade-{name}.parquet" for name, paths in tables.items() if paths}
+    if path.exists() and not own <= replaced:
+        return {"path": str(path), "problem": "exists, and perhaps of other files; accepted: another --out"}
     try:
         joined = to_episodes({name: read_tidy(paths[0]) for name, paths in tables.items() if paths}, weights)
     except ConfigError as error:

@@ -52,12 +52,15 @@ def kind_of(path: Path, name: str | None) -> Kind:
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Makes a folder if it is not there; raises ConfigError where that, or writing what is written inside, fails."""
+    """Makes a folder if it is not there; raises ConfigError where that, or what is read or written inside, fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        why = error.strerror or error
+        why, out = error.strerror or error, folder.absolute()
+        at = Path(error.filename).absolute() if isinstance(error.filename, str) else out
+        if out != at and out not in at.parents and at not in out.parents:
+            raise ConfigError(f"path = {str(at)!r}: {why}; accepted: what can be read and written") from error
         raise ConfigError(f"out = {str(folder)!r}: {why}; accepted: a folder to write to") from error
 
 

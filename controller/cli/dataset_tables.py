@@ -28,7 +28,7 @@ class Tables:
         resources: tables of what the runs of latencies used.
         skipped: names of tables and files without the delays asked for.
         faults: of files that are not imported, by name, filled while they are read.
-        broken: of records, files that cannot be read and why, filled as well.
+        broken: files that cannot be read and why, those of records filled as well.
     """
 
     delays: list[Source] = field(default_factory=list)
@@ -55,7 +55,8 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
     """Open tables of `dataset import`, files of releases, episodes, Minari datasets and records.
 
     Args:
-        paths: files and folders; folders of neither kind are looked through.
+        paths: files and folders; folders of neither kind are looked through, and files in them that cannot be read
+            are left out.
         kind: of released files; None: as they look.
         options: what such files do not say themselves.
         value: the column of delays that is asked for.
@@ -64,6 +65,7 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
     Raises:
         ConfigError: a path that does not exist, a file of no known kind, no delays in any.
     """
+    from ...data.faults import DatasetError
     from ...data.kinds import files_below
 
     found = Tables()
@@ -71,13 +73,18 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
     for path in paths:
         if path.is_dir() and what_is(path) == "folder":
             for file in files_below([path]):
-                if _is_known(file, kind):
-                    _add(found, opening, file, value)
-                else:
-                    found.skipped.append(file.name)
+                try:
+                    if _is_known(file, kind):
+                        _add(found, opening, file, value)
+                    else:
+                        found.skipped.append(file.name)
+                except DatasetError as error:
+                    found.broken[file.name] = str(error).removeprefix(f"{file}: ")
         else:
             _add(found, opening, path, value)
     if not found.delays:
+        for name, problem in found.broken.items():
+            raise ConfigError(f"{name}: {problem}")
         wanted = f"a column {value}" if value else "a column such as delay_us or latency_ns"
         shown = ", ".join(map(str, paths))
         raise ConfigError(f"path = {shown}: no delays in it; accepted: files and folders with {wanted}")
@@ -85,7 +92,8 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
 
 
 def _is_known(file: Path, kind: str | None) -> bool:
-    """Whether a file that lies in a folder is of a kind that can be read."""
+    """Whether a file that lies in a folder is of a kind that can be read; raises DatasetError for one that cannot."""
+    from ...data.faults import DatasetError
     from ...data.kinds import detect
     from ...data.tidy import is_parquet
 
@@ -93,6 +101,8 @@ def _is_known(file: Path, kind: str | None) -> bool:
         return kind is not None or detect(file) is not None
     try:
         return what_is(file) in {"tidy", "episodes"}
+    except DatasetError:
+        raise
     except ConfigError:
         return False
 

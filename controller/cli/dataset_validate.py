@@ -48,24 +48,27 @@ def validate(
     unusable: list[str] = []
     others: list[Path] = []
     with progress_bar() as progress:
-        if what_is(path) == "folder":
+        if path.is_dir() and what_is(path) == "folder":
             from ...data.kinds import detect, files_below
             from ...data.tidy import is_parquet
 
             for file in files_below([path]):
-                if not (is_parquet(file) or kind or detect(file)):
-                    others.append(file)
-                    continue
                 try:
-                    checked.append(_check(file, kind, options, progress))
+                    if is_parquet(file) or kind or detect(file):
+                        checked.append(_check(file, kind, options, progress))
+                    else:
+                        others.append(file)
                 except ConfigError as error:
                     unusable.append(str(error))
         else:
-            checked.append(_check(path, kind, options, progress))
+            try:
+                checked.append(_check(path, kind, options, progress))
+            except ConfigError as error:
+                unusable.append(str(error))
     if not checked and not unusable:
         raise ConfigError(f"path = {str(path)!r}: nothing in it of a known kind; accepted: see `dataset list`")
     if as_json:
-        print_json(checked)
+        print_json({"checked": checked, "unusable": unusable, "not_checked": [str(file) for file in others]})
     else:
         for one in checked:
             _print_check(one)

@@ -14,10 +14,10 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,18 +31,26 @@ OPTIONS = ("-std=c11", "-O3", "-fPIC", "-shared", "-ffp-contract=off")
 COMPILING_S = 60.0
 
 
-@cache
-def library() -> ctypes.CDLL | None:
-    """The compiled loops, each with its types of arguments; None where there are none.
+class Loops(NamedTuple):
+    """The compiled loops; each raises `ctypes.ArgumentError` for an array of another type, or not contiguous."""
 
-    Calls let other threads run, and raise `ctypes.ArgumentError` for an array of another type, or not contiguous.
-    """
+    parse_plain: Callable[..., int]
+    mark_codes: Callable[..., None]
+    number_codes: Callable[..., None]
+    inspect_packets: Callable[..., int]
+    add_packets: Callable[..., None]
+    add_values: Callable[..., None]
+
+
+@cache
+def library() -> Loops | None:
+    """The compiled loops; None where there are none."""
     if os.environ.get(SWITCH) == "0":
         return None
     for folder in _folders():
         try:
             path = _compiled(folder)
-            return None if path is None else _typed(ctypes.CDLL(str(path)))
+            return None if path is None else _loops(path)
         except OSError:  # not writable, or nothing may be executed there
             continue
     return None
@@ -84,24 +92,31 @@ def _compiled(folder: Path) -> Path | None:
     return target
 
 
-def _typed(loops: Any) -> Any:
-    """The loops with the types of their arguments, as in the sources."""
+def _loops(path: Path) -> Loops:
+    """The loops of a compiled file with the types of their arguments, as in the sources."""
     number, byte = ctypes.c_int64, ctypes.c_uint8
     bytes_, shorts = _array(np.uint8), _array(np.int16)
     ints, short_ints, floats = _array(np.int64), _array(np.int32), _array(np.float64)
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "parse_plain": (
-            number,
+    # Other threads run while a block is parsed. What takes a fraction of a millisecond does not let go of the
+    # interpreter: it would have to wait for it afterwards, five milliseconds where another thread has it.
+    long, short = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+    return Loops(
+        _typed(
+            long.parse_plain,
             [bytes_, number, byte, ints, number, ints, number, ints, ints, shorts, ints, ints],
+            number,
         ),
-        "inspect_packets": (number, [number, floats, short_ints, ints, ints, number]),
-        "add_packets": (None, [number, ints, short_ints, ints, ints, ints]),
-        "add_values": (None, [number, ints, floats, ints, number, floats, number, number]),
-    }
-    for name, (result, arguments) in signatures.items():
-        loop = getattr(loops, name)
-        loop.restype, loop.argtypes = result, arguments
-    return loops
+        _typed(short.mark_codes, [number, short_ints, bytes_]),
+        _typed(short.number_codes, [number, short_ints, ints, ints]),
+        _typed(short.inspect_packets, [number, floats, short_ints, ints, ints, number], number),
+        _typed(short.add_packets, [number, ints, short_ints, ints, ints, ints]),
+        _typed(short.add_values, [number, ints, floats, ints, number, floats, number, number]),
+    )
+
+
+def _typed(loop: Any, arguments: list[Any], result: Any = None) -> Any:
+    loop.argtypes, loop.restype = arguments, result
+    return loop
 
 
 def _array(kind: type[np.generic]) -> Any:

@@ -1,5 +1,5 @@
-// Packets of a forwarding file: whether rows need a closer look, and sums by slice; data/mishra_checks.py and
-// data/mishra_figures.py say of what.
+// Packets of a forwarding file: names as numbers, whether rows need a closer look, and sums by slice; data/mishra.py,
+// data/mishra_checks.py and data/mishra_figures.py say of what.
 
 #include <math.h>
 #include <stdbool.h>
@@ -8,6 +8,20 @@
 // As in mishra_checks.py.
 enum { ODD = 1, UNORDERED = 2, LEAST_BYTES = 1, MOST_BYTES = 65549 };
 static const double ROUNDED_US = 1.0, ROUNDED_RATIO = 1e-5;
+
+// Mark the codes that occur.
+void mark_codes(int64_t num_rows, const int32_t *codes, uint8_t *occurs)
+{
+	for (int64_t row = 0; row < num_rows; row++)
+		occurs[codes[row]] = 1;
+}
+
+// The number that each row's code stands for.
+void number_codes(int64_t num_rows, const int32_t *codes, const int64_t *numbers, int64_t *found)
+{
+	for (int64_t row = 0; row < num_rows; row++)
+		found[row] = numbers[codes[row]];
+}
 
 // Whether any of the rows is ODD or UNORDERED; latest_ns is when the latest one before them left.
 int64_t inspect_packets(int64_t num_rows, const double *delay_us, const int32_t *packet_bytes,

@@ -20,12 +20,16 @@ import typer
 from slicepilot.agents.registry import make
 from slicepilot.configs import ConfigError
 from slicepilot.controller.cli.dataset_analyse import analyse
+from slicepilot.controller.cli.dataset_tables import open_tables
 from slicepilot.controller.record.ring import record_dtype
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.episode_files import write_episodes
+from slicepilot.data.kinds import Options
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import SLICE_FIELDS
+from slicepilot.training.delays.collect import collect
+from slicepilot.training.delays.columns import baseline_of
 from slicepilot.training.recording import record_simulated
 
 SECONDS, EACH = 30, 8
@@ -245,6 +249,17 @@ def test_records_by_slice_and_by_mode(tmp_path: Path, analysed: Analysed) -> Non
     modes = analysed(folder, "--by", "mode", "--baseline", "shadow", "--out", tmp_path / "out", "--resamples", 200)
     assert {group["mode"]: group["n"] for group in modes["groups"]} == {"shadow": 199, "live": 600}
     assert any(note.startswith("run-1-1780000000000000000.parquet: ") for note in modes["notes"])
+
+
+def test_the_example_with_the_shipped_recording_has_the_groups_that_it_names() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith("slicepilot dataset analyse data/recorded/")]
+    path, *options = line.split()[3:]
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    tables = open_tables([Path(__file__).parents[2] / path], None, Options(), None, lambda share: None)
+    groups = collect(tables.delays, by=given.pop("--by")).groups
+    assert baseline_of(groups, given.pop("--baseline")) in groups
+    assert not given
 
 
 @pytest.mark.parametrize(

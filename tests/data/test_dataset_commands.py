@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import json
 import shutil
 import subprocess
@@ -15,13 +17,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from slicepilot.configs import ConfigError
 from slicepilot.controller.cli import app as app_module
 from slicepilot.controller.cli.bench import bench
 from slicepilot.controller.cli.control import control
 from slicepilot.controller.cli.dataset import dataset
-from slicepilot.controller.cli.dataset_paths import what_is
+from slicepilot.controller.cli.dataset_paths import what_is, writing_to
+from slicepilot.controller.cli.dataset_tables import open_tables
 from slicepilot.controller.cli.testbed import testbed as user_plane
 from slicepilot.data.episode_files import read_episodes
+from slicepilot.data.faults import Faults
+from slicepilot.data.kinds import Options
+from slicepilot.data.mishra_figures import summarise_forwarding, summarise_pfcp
 from slicepilot.data.tidy import read_description
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -198,9 +205,38 @@ def test_two_files_of_one_name_do_not_overwrite_each_other(run: Callable[..., Ra
     assert names == ["mishra-forwarding-light", "mishra-pfcp-light", "mishra-forwarding-light-2", "mishra-pfcp-light-2"]
 
 
+def test_tables_of_an_earlier_import_are_not_replaced_by_those_of_another_file(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    source, out = tmp_path / "o1_pfcp_exp_light.csv", tmp_path / "out"
+    tables = []
+    for latency in (100, 100, 200):
+        source.write_text(f"pfcp_type,latency_us\nmodification,{latency}\n")
+        [table] = run("import", source, "--out", out, "--json").json["tables"]
+        tables.append(Path(table["path"]).stem)
+    assert tables == ["mishra-pfcp-light", "mishra-pfcp-light", "mishra-pfcp-light-2"]
+    assert pq.read_table(out / "mishra-pfcp-light.parquet").column("latency_us").to_pylist() == [100.0]
+
+
+def test_episodes_of_an_earlier_import_are_not_replaced_by_those_of_other_files(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("latency.json.gz", "receive.csv.gz"):
+        shutil.copy(SAMPLES / "andrade" / name, tmp_path / "in")
+    for _ in range(2):
+        assert run("import", tmp_path / "in", "--out", tmp_path, "--json").json["episodes"]["steps"] == 40
+    before = (tmp_path / "andrade-episodes.parquet").read_bytes()
+    path = tmp_path / "in" / "receive.csv.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + b"\n"))
+    document = run("import", tmp_path / "in", "--out", tmp_path, "--json").json
+    assert "accepted: another --out" in document["episodes"]["problem"]
+    assert (tmp_path / "andrade-episodes.parquet").read_bytes() == before
+
+
 def test_validate_finds_nothing_in_what_is_good(run: Callable[..., Ran], tables: Path) -> None:
     for path in (SAMPLES, tables):
-        checked = run("validate", path, "--json").json
+        checked = run("validate", path, "--json").json["checked"]
         assert len(checked) == len(TABLES) + (path == tables)
         assert all(one["faults"]["total"] == 0 for one in checked)
 
@@ -229,13 +265,66 @@ def test_validate_of_a_folder_goes_on_after_an_unusable_file(run: Callable[..., 
         assert f"o1_pfcp_exp_{name}.csv: none of 1 rows fits" in result.err
 
 
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A folder with a good file and a truncated one."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    shutil.copy(SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", folder)
+    whole = gzip.compress((SAMPLES / "mishra" / "o1_pfcp_exp_light.csv").read_bytes())
+    (folder / "o1_pfcp_exp_heavy.csv.gz").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+def test_a_folder_with_an_unreadable_file_is_read_all_the_same(
+    mixed: Path, run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    imported = run("import", mixed, "--out", tmp_path / "out", "--json")
+    assert imported.code == 2
+    assert [Path(table["path"]).stem for table in json.loads(imported.out)["tables"]] == ["mishra-pfcp-light"]
+    validated = run("validate", mixed, "--json")
+    document = json.loads(validated.out)
+    assert validated.code == 2
+    assert [Path(one["path"]).name for one in document["checked"]] == ["o1_pfcp_exp_light.csv"]
+    analysed = open_tables([mixed], None, Options(), None, lambda share: None)
+    assert [source.name for source in analysed.delays] == ["mishra-pfcp-light"]
+    [note] = analysed.notes
+    alone = json.loads(run("validate", mixed / "o1_pfcp_exp_heavy.csv.gz", "--json").out)
+    assert (alone["checked"], alone["unusable"]) == ([], document["unusable"])
+    for told in (imported.err, validated.err, document["unusable"][0], note):
+        assert "o1_pfcp_exp_heavy.csv.gz: the compressed data end early; accepted: whole files" in told
+
+
+def test_a_file_without_permission_is_named(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "o1_pfcp_exp_light.csv"
+    shutil.copy(SAMPLES / "mishra" / path.name, path)
+
+    def refuse(self: Path, *arguments: Any, **options: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
+    result = run("validate", path)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert f"{path}: Permission denied; accepted: a file that can be read" in " ".join(result.err.split())
+
+
+def test_what_cannot_be_read_is_not_blamed_on_the_target(tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "gone"
+    with pytest.raises(ConfigError, match=f"path = '{other}': No such file"), writing_to(out):
+        other.read_bytes()
+    with pytest.raises(ConfigError, match=f"out = '{out}': No such file"), writing_to(out):
+        (out / "no" / "x").write_bytes(b"")
+
+
 def test_validate_of_a_table_repeats_what_was_found_at_import(run: Callable[..., Ran], tmp_path: Path) -> None:
     path = tmp_path / "o1_pfcp_exp_light.csv"
     path.write_text("pfcp_type,latency_us\nmodification,100\nmodification,fast\n")
     run("import", path, "--out", tmp_path / "out")
     result = run("validate", tmp_path / "out" / "mishra-pfcp-light.parquet", "--json")
     assert result.code == 1
-    assert json.loads(result.out)[0]["faults"]["kinds"]["number"]["first"][0]["line"] == 3
+    assert json.loads(result.out)["checked"][0]["faults"]["kinds"]["number"]["first"][0]["line"] == 3
 
 
 def test_describe_shows_units_spans_and_groups(run: Callable[..., Ran], tables: Path) -> None:
@@ -269,6 +358,20 @@ def test_describe_of_released_files(path: str, kind: str, rows: int, run: Callab
     assert (document["kind"], document["rows"]) == (kind, rows)
     assert document["faults"]["total"] == 0
     assert document["citation"]
+
+
+@pytest.mark.parametrize("name", ["forwarding", "pfcp"])
+def test_describe_shows_the_rows_of_the_studys_table(name: str, run: Callable[..., Ran], tables: Path) -> None:
+    path = SAMPLES / "mishra" / f"o1_{name}_exp_light.csv"
+    summarise = summarise_forwarding if name == "forwarding" else summarise_pfcp
+    expected = summarise(path, Faults()).published()
+    assert {row["load"] for row in expected} == {"light"}
+    for described in (path, tables / f"mishra-{name}-light.parquet"):
+        assert run("describe", described, "--json").json["study"] == expected
+    result = run("describe", path)
+    assert max(map(len, result.out.splitlines()[1:])) <= 80
+    heads = [line.split() for line in result.out.splitlines()]
+    assert list(expected[0]) in heads
 
 
 def test_tables_as_csv_and_back(run: Callable[..., Ran], tables: Path, tmp_path: Path) -> None:

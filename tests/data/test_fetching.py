@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -192,6 +193,18 @@ def test_a_server_that_cannot_resume_is_asked_for_all_again(weakness: str, site:
         get(site, tmp_path / "data.bin")
     assert len(site.asked) <= ATTEMPTS + 1
     site.cut_after = None
+    get(site, tmp_path / "data.bin")
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+
+
+def test_a_file_that_another_process_fetches_is_left_alone(site: Site, tmp_path: Path) -> None:
+    part = tmp_path / "data.bin.part"
+    part.touch()
+    with part.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(FetchError, match=r"data\.bin: is being fetched by another process"):
+            get(site, tmp_path / "data.bin")
+    assert (site.asked, part.exists()) == ([], True)
     get(site, tmp_path / "data.bin")
     assert (tmp_path / "data.bin").read_bytes() == CONTENT
 

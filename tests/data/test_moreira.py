@@ -62,6 +62,11 @@ def test_the_run_can_be_given_and_is_asked_for(tmp_path: Path) -> None:
     assert run_of(Path("qf1_baseline/a.csv"), qfi=5) == Run(5, "baseline")
     with pytest.raises(DatasetError, match="QFI and condition: not given"):
         run_of(tmp_path / "a.csv")
+    for qfi in (-7, 64, 99999):
+        with pytest.raises(DatasetError, match=f"qfi = {qfi}: accepted: 0 to 63"):
+            run_of(Path("qf1_load/a.csv"), qfi)
+    with pytest.raises(DatasetError, match="condition = 'x': accepted: baseline, load, replay, anomaly"):
+        run_of(Path("qf1_load/a.csv"), 1, "x")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +113,21 @@ def test_times_in_seconds_since_1970(tmp_path: Path) -> None:
     assert str(table.column("time")[0]) == "2025-08-01 10:20:00"
 
 
+@pytest.mark.parametrize("between", ["T", " "])
+@pytest.mark.parametrize("fraction", ["", ".000", ".75"])
+def test_times_with_fractions(between: str, fraction: str, tmp_path: Path) -> None:
+    rows = [f"2025-08-01{between}10:20:0{n}{fraction},1" for n in range(2)]
+    table, faults = resources(tmp_path / "a.csv", "\n".join(["time,cpu_user", *rows, ""]))
+    assert not faults
+    assert [str(time) for time in table.column("time").to_pylist()] == ["2025-08-01 10:20:00", "2025-08-01 10:20:01"]
+
+
+def test_a_row_out_of_order_is_no_hole_after_it(tmp_path: Path) -> None:
+    rows = [second(n) for n in (0, 1, 3, 2, 4)]
+    _, faults = resources(tmp_path / "a.csv", "\n".join([HEADER, *rows, ""]))
+    assert [(fault.kind, fault.line) for fault in faults.examples()] == [("missing", 4), ("clock", 5)]
+
+
 def test_what_is_wrong_in_resources_has_its_line(tmp_path: Path) -> None:
     rows = [
         second(0),
@@ -136,8 +156,8 @@ def test_what_is_wrong_in_resources_has_its_line(tmp_path: Path) -> None:
 
 
 def test_an_unknown_column_is_kept_as_it_is_and_reported(tmp_path: Path) -> None:
-    table, faults = resources(tmp_path / "a.csv", "time,cpu_user,gpu_busy\n2025-08-01 10:20:00,1,42\n")
-    assert table.column("gpu_busy").to_pylist() == [42.0]
+    table, faults = resources(tmp_path / "a.csv", "time,cpu_user,gpu_busy\n2025-08-01 10:20:00,1,-42\n")
+    assert table.column("gpu_busy").to_pylist() == [-42.0]
     assert table.schema.field("gpu_busy").metadata[b"source_unit"] == b"unknown"
     assert [(fault.kind, fault.value) for fault in faults.examples()] == [("unknown", "gpu_busy")]
 
@@ -164,6 +184,8 @@ def test_a_single_impossible_rate_is_noted(tmp_path: Path) -> None:
         ("", "no header"),
         ("cpu_user\n1\n", "columns: missing time"),
         ("time,cpu_user\n", "no rows"),
+        ("time,cpu_user\nnoon,1\n", "none of its 1 rows can be used: number: 1 .*; accepted: times such as 2025-"),
+        ("time,cpu_user\n2025-08-01 10:20:00,-1\n", "none of its 1 rows can be used: range: 1 values outside"),
         ("time,cpu_user,cpu_user\n2025-08-01 10:20:00,1,1\n", "twice cpu_user"),
         ("time,cpu_user,cpu_user_pct\n2025-08-01 10:20:00,1,1\n", "more than one would be called so"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError, validate
-from slicepilot.data.kinds import detected, kinds
+from slicepilot.data.kinds import KINDS, detected
 from slicepilot.data.releases import STATUS_MEANINGS, Release, find, releases
 
 README = Path(__file__).parents[2] / "data" / "reference" / "README.md"
@@ -58,7 +58,7 @@ def test_files_of_releases_are_recognised(tmp_path: Path) -> None:
             kind = detected(path)
             assert kind.release == release.name
             found.add(kind.name)
-    assert found == {kind.name for kind in kinds()} - {"moreira-latency"}  # of which there is only the probe
+    assert found == {kind.name for kind in KINDS} - {"moreira-latency"}  # of which there is only the probe
 
 
 def test_only_open_releases_can_be_fetched() -> None:

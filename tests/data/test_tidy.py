@@ -14,7 +14,7 @@ import pytest
 
 from slicepilot.data import tidy
 from slicepilot.data.faults import DatasetError, Faults
-from slicepilot.data.kinds import kinds, of_table
+from slicepilot.data.kinds import KINDS, of_table
 from slicepilot.data.summary import summarise
 from slicepilot.data.tidy import Origin, Stream, read_description, read_tidy, unit_of, write_tidy
 from slicepilot.data.tidy_csv import header_of, read_csv, write_csv
@@ -159,7 +159,14 @@ def test_csv_and_back(tmp_path: Path) -> None:
         table_of(read_csv(path, SCHEMA, ()))
 
 
-@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("data", [b"a,b\rc,d\re,f", b"\x00\x01,\r\x02"])
+def test_what_is_no_csv_has_no_header(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(data)
+    assert header_of(path) == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_kind_is_known_by_its_columns(kind: Any) -> None:
     fixed = ["qfi", "condition", "time", "time_s"]
     names = [*fixed, "cpu_user_pct", "new_thing"] if kind.name == "moreira-resources" else kind.schema([]).names

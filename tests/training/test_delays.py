@@ -164,6 +164,17 @@ def test_packet_rate_is_that_of_the_second() -> None:
     assert found.rows["packets"] == pytest.approx([10.0] * 10 + [30.0 / 0.9] * 30, rel=1e-4)
 
 
+def test_the_clocks_of_two_tables_say_nothing_of_each_other() -> None:
+    tables = [
+        source(name, slice=["a"] * count, delay_us=np.arange(float(count)), received_ns=np.linspace(0, 1e9 - 1, count))
+        for name, count in (("light", 20), ("heavy", 80))
+    ]
+    found = collect(tables, by=FILE)
+    rates = {name: found.rows["packets"][found.rows["group"] == name] for name in ("light", "heavy")}
+    assert rates["light"] == pytest.approx([20.0] * 20, rel=1e-6)
+    assert rates["heavy"] == pytest.approx([80.0] * 80, rel=1e-6)
+
+
 def moreira(seconds: int = 30, each: int = 4) -> Delays:
     """Latencies and resources of two runs; CPU is 100 times the run's QFI and the second."""
     latencies, resources = [], []
@@ -194,6 +205,13 @@ def test_latencies_of_a_run_are_spread_over_its_seconds() -> None:
     regression = analyse(found, resamples=100).regression
     assert regression is not None
     assert [c.term.name for c in regression.fits[0].coefficients] == ["cpu", "packets", "qfi9"]
+
+
+def test_two_outputs_of_one_run_are_spread_over_its_seconds_each() -> None:
+    run = {"qfi": np.full(10, 1, np.int16), "condition": ["load"] * 10}
+    latencies = [source(name, **run, sequence=np.arange(10), latency_ns=np.arange(10)) for name in ("one", "other")]
+    resources = source(**run, time_s=np.arange(10.0), cpu_limit_used_pct=np.arange(10.0)).stream
+    assert collect(latencies, resources=[resources]).rows["cpu"].tolist() == [*range(10)] * 2
 
 
 def test_latencies_without_resources_are_analysed_alone() -> None:

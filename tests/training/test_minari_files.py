@@ -50,6 +50,12 @@ def test_what_is_written_is_read_again(tmp_path: Path, episodes: EpisodeSet) -> 
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["slices-v0"]
 
 
+def test_a_path_may_be_relative(tmp_path: Path, episodes: EpisodeSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_minari(episodes, Path("made/slices-v0"))
+    assert_same(read_minari(Path("made/slices-v0")), episodes)
+
+
 def test_tasks_of_other_kinds_fit_too(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     observations, actions = rng.random((6, 3), np.float32), rng.random((5, 1), np.float32)

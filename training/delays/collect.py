@@ -15,7 +15,7 @@ from ...configs import ConfigError
 from ...data.tidy import Stream
 from ..intervals import Array
 from .columns import FILE, Columns, choose, in_order
-from .context import RECEIVED_NS, RUN, SEQUENCE, Context, PacketRate, RunResources, numbers, texts
+from .context import RECEIVED_NS, RUN, SEQUENCE, SOURCE, Context, PacketRate, RunResources, numbers, texts
 
 MAX_VALUES = 24_000_000
 """Delays that are kept: all that is done with them takes less than 2 GB."""
@@ -91,13 +91,13 @@ def collect(
         contexts.append(PacketRate())
     kept = _Kept(columns, contexts, np.random.default_rng(seed), max_values, max_rows)
     needed = {*columns.all, *(name for context in contexts for name in (*context.numbers, *context.texts))}
-    for source in sources:
+    for number, source in enumerate(sources):
         if absent := needed - set(source.stream.schema.names):
             raise ConfigError(
                 f"{source.name}: no column {min(absent)} as in {sources[0].name}; accepted: tables of one kind"
             )
         for batch in source.stream.batches:
-            kept.add(source.name, batch)
+            kept.add(source.name, number, batch)
             on_rows(kept.read + kept.missing)
     return kept.finish()
 
@@ -122,17 +122,17 @@ class _Kept:
         self._rows_shares: dict[str, float] = {}
         self._rows: list[dict[str, npt.NDArray[Any]]] = []
 
-    def add(self, file: str, batch: pa.RecordBatch) -> None:
-        """One batch."""
+    def add(self, file: str, source: int, batch: pa.RecordBatch) -> None:
+        """One batch of a table, with what that is called and its number."""
         delays = numbers(batch.column(self.columns.value))
         names, codes = self._groups(file, batch)
         good = np.isfinite(delays) & (codes >= 0)
         self.missing += int((~good).sum())
         self.read += int(good.sum())
         for context in self.contexts:
-            context.see(batch)
+            context.see(batch, source)
         self._keep_values(delays, names, codes, good)
-        self._keep_rows(batch, delays, names, codes, good)
+        self._keep_rows(batch, source, delays, names, codes, good)
 
     def _groups(self, file: str, batch: pa.RecordBatch) -> tuple[list[str], npt.NDArray[Any]]:
         """Names of groups and each row's index into them, -1 for rows without one."""
@@ -163,6 +163,7 @@ class _Kept:
     def _keep_rows(
         self,
         batch: pa.RecordBatch,
+        source: int,
         delays: Array,
         names: list[str],
         codes: npt.NDArray[Any],
@@ -181,6 +182,8 @@ class _Kept:
             words |= dict.fromkeys(context.texts)
         own |= {term: numbers(taken.column(name)) for term, name in plain.items()}
         own |= {name: np.asarray(texts(taken.column(name)), object) for name in words}
+        if self.contexts:
+            own[SOURCE] = np.full(len(chosen), source)
         self._rows.append(own)
         self._num_rows += len(chosen)
         if self._num_rows > self._max_rows:

@@ -17,6 +17,8 @@ from ..intervals import Array
 from .columns import loads_of
 
 RECEIVED_NS, SEQUENCE = "received_ns", "sequence"
+SOURCE = "source"
+"""Of the rows that are kept: the number of the table that they are from."""
 RUN = ("qfi", "condition")
 """What tells one run of Moreira et al. from another."""
 NS = 1e9
@@ -39,12 +41,12 @@ class Context(Protocol):
     loads: Mapping[str, str]
     note: str
 
-    def see(self, batch: pa.RecordBatch) -> None:
-        """All rows go by here."""
+    def see(self, batch: pa.RecordBatch, source: int) -> None:
+        """All rows go by here, with the number of the table that they are from."""
         ...
 
     def beside(self, rows: Rows) -> dict[str, Array]:
-        """The covariates of some of the rows (M,)."""
+        """The covariates of some of the rows (M,), which have `SOURCE` too."""
         ...
 
 
@@ -57,45 +59,47 @@ class _Second(NamedTuple):
 
 
 class PacketRate:
-    """Packets of all groups that were received in the same second, by the part of it that there are packets of: a file
-    begins and ends amid a second."""
+    """Packets of all groups of a table that were received in the same second, by the part of it that there are packets
+    of: a file begins and ends amid a second. The clocks of different files say nothing of each other."""
 
     numbers: tuple[str, ...] = (RECEIVED_NS,)
     texts: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.loads: Mapping[str, str] = {"packets": "packets_per_s"}
-        self.note = "packets_per_s: packets of all groups that were received in the same second"
-        self._seconds: dict[int, _Second] = {}
+        self.note = "packets_per_s: packets of all groups of a table that were received in the same second"
+        self._seconds: dict[tuple[int, int], _Second] = {}
 
-    def see(self, batch: pa.RecordBatch) -> None:
+    def see(self, batch: pa.RecordBatch, source: int) -> None:
         """Count."""
         received_ns = np.sort(numbers(batch.column(RECEIVED_NS)))
         seconds = received_ns // NS
         edges = np.flatnonzero(np.diff(seconds, prepend=np.nan, append=np.nan) != 0).tolist()
         for start, end in pairwise(edges):
             first, last = float(received_ns[start]), float(received_ns[end - 1])
-            known = self._seconds.get(int(seconds[start]), _Second(0, first, last))
-            self._seconds[int(seconds[start])] = _Second(
+            key = source, int(seconds[start])
+            known = self._seconds.get(key, _Second(0, first, last))
+            self._seconds[key] = _Second(
                 known.packets + end - start, min(known.first_ns, first), max(known.last_ns, last)
             )
 
     def beside(self, rows: Rows) -> dict[str, Array]:
         """The rate in each row's second."""
-        rates = {second: self._rate(second) for second in self._seconds}
-        return {"packets": np.asarray([rates[second] for second in (rows[RECEIVED_NS] // NS).tolist()], np.float64)}
+        rates = {key: self._rate(*key) for key in self._seconds}
+        keys = zip(rows[SOURCE].tolist(), (rows[RECEIVED_NS] // NS).tolist(), strict=True)
+        return {"packets": np.asarray([rates[key] for key in keys], np.float64)}
 
-    def _rate(self, second: int) -> float:
-        own = self._seconds[second]
-        start_ns = second * NS if second - 1 in self._seconds else own.first_ns
-        end_ns = (second + 1) * NS if second + 1 in self._seconds else own.last_ns
+    def _rate(self, source: int, second: int) -> float:
+        own = self._seconds[source, second]
+        start_ns = second * NS if (source, second - 1) in self._seconds else own.first_ns
+        end_ns = (second + 1) * NS if (source, second + 1) in self._seconds else own.last_ns
         return own.packets / max((end_ns - start_ns) / NS, LEAST_PART)
 
 
 class RunResources:
     """CPU and packet rate of the UPF's container during the run that a latency belongs to.
 
-    The latencies carry no time, only their order: those of a run are spread evenly over its seconds.
+    The latencies carry no time, only their order: those of a table and a run are spread evenly over the run's seconds.
 
     Args:
         tables: of resources, one row a second in order of time, with the columns of `RUN`.
@@ -111,7 +115,7 @@ class RunResources:
         self.loads: Mapping[str, str] = {}
         self.note = "latencies carry no time: those of a run are spread evenly over its seconds of resources"
         self._seconds: dict[tuple[str, ...], dict[str, list[Array]]] = {}
-        self._latencies: Counter[tuple[str, ...]] = Counter()
+        self._latencies: Counter[tuple[Any, ...]] = Counter()
         for table in tables:
             self.loads = self.loads or loads_of(table.schema)
             if absent := {*self.loads.values(), *RUN} - set(table.schema.names):
@@ -127,21 +131,22 @@ class RunResources:
             for term, name in self.loads.items():
                 own[term].append(numbers(batch.column(name))[mine])
 
-    def see(self, batch: pa.RecordBatch) -> None:
+    def see(self, batch: pa.RecordBatch, source: int) -> None:
         """Count the latencies of each run."""
         counted = pa.Table.from_batches([batch]).group_by(list(RUN)).aggregate([([], "count_all")])
-        runs = zip(*(texts(counted.column(name)) for name in RUN), strict=True)
+        runs = ((source, *run) for run in zip(*(texts(counted.column(name)) for name in RUN), strict=True))
         self._latencies.update(dict(zip(runs, counted.column("count_all").to_pylist(), strict=True)))
 
     def beside(self, rows: Rows) -> dict[str, Array]:
         """The resources of each row's second, NaN where its run has none."""
         found = {term: np.full(len(rows[SEQUENCE]), np.nan) for term in self.loads}
+        keys = zip(rows[SOURCE].tolist(), *(rows[name] for name in RUN), strict=True)
+        share = (rows[SEQUENCE] + 0.5) / np.asarray([self._latencies[key] for key in keys], np.float64)
         for run, own in self._seconds.items():
             mine = np.logical_and.reduce([rows[name] == word for name, word in zip(RUN, run, strict=True)])
-            share = (rows[SEQUENCE][mine] + 0.5) / max(self._latencies[run], 1)
             for term, parts in own.items():
                 seconds = np.concatenate(parts)
-                found[term][mine] = seconds[np.minimum((share * len(seconds)).astype(np.int64), len(seconds) - 1)]
+                found[term][mine] = seconds[np.minimum((share[mine] * len(seconds)).astype(np.int64), len(seconds) - 1)]
         return found
 
 
