@@ -12,7 +12,7 @@ import gzip
 import io
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,18 +106,14 @@ def read_blocks(
             been handed on by then).
     """
     path = Path(path)
-    with (
-        _opened(path) as (raw, stream),
-        ThreadPoolExecutor(1, "csv-read") as reader,
-        ThreadPoolExecutor(threads, "csv") as pool,
-    ):
+    with _opened(path) as (raw, stream), ThreadPoolExecutor(threads, "csv") as pool:
         size = max(path.stat().st_size, 1)
         cutter = _Cutter(path, stream, block_bytes)
         layout = Layout(_types(path, cutter.header(delimiter), columns, optional, others), delimiter, nullable)
         waiting: deque[tuple[Future[Rows], bytearray]] = deque()
         position = _Position(path, faults)
         try:
-            for text in _ahead(cutter, reader):
+            for text in cutter:
                 waiting.append((pool.submit(layout.parse, text), text))
                 if len(waiting) > threads:
                     parsed, read = waiting.popleft()
@@ -133,15 +129,6 @@ def read_blocks(
             for parsed, _ in waiting:
                 parsed.cancel()
         position.end(cutter)
-
-
-def _ahead(texts: Iterable[bytearray], reader: ThreadPoolExecutor) -> Iterator[bytearray]:
-    """The same texts; while one is used, a thread reads the next."""
-    remaining = iter(texts)
-    coming = reader.submit(next, remaining, None)
-    while (text := coming.result()) is not None:
-        coming = reader.submit(next, remaining, None)
-        yield text
 
 
 class _Cutter:

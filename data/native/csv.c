@@ -191,7 +191,7 @@ int64_t parse_plain(const uint8_t *text, int64_t size, uint8_t delimiter, const 
 				} else {
 					int64_t value = (int64_t)(negative ? 0 - number : number);
 
-					plain &= before <= 18;
+					plain &= before <= 19 && number <= INT64_MAX;
 					if (kinds[column] == SHORT_INTEGER) {
 						plain &= number <= INT32_MAX;
 						((int32_t *)values)[row] = (int32_t)value;

@@ -263,7 +263,7 @@ def test_words_of_any_length_are_told_apart(names: list[str], end: str) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 18), st.integers(0, 10**18 - 1), st.integers(1, 15), st.integers(0, 10**15 - 1)),
+        st.tuples(st.integers(1, 19), st.integers(0, 2**63 - 1), st.integers(1, 15), st.integers(0, 10**15 - 1)),
         min_size=1,
         max_size=30,
     ),
@@ -278,13 +278,22 @@ def test_numbers_of_any_length_are_read_as_python_reads_them(
         decimals = f"{decimal:015}"[-digits:]
         point = data.draw(st.integers(1, digits))
         decimals = decimals if point == digits else f"{decimals[:point]}.{decimals[point:]}"
-        lines.append(f"{sign}{integer:018}"[: len(sign) + integer_digits] + f",{sign}{decimals}\n")
+        lines.append(f"{sign}{integer:019}"[: len(sign) + integer_digits] + f",{sign}{decimals}\n")
     plain = read_plain(bytearray("".join(lines).encode()), pa.schema({"i": pa.int64(), "d": pa.float64()}), ",")
     assert plain is not None
     assert not len(plain.odd)
     fields = [line.strip().split(",") for line in lines]
     assert plain.table.column("i").to_pylist() == [int(integer) for integer, _ in fields]
     assert list(map(repr, plain.table.column("d").to_pylist())) == [repr(float(decimal)) for _, decimal in fields]
+
+
+def test_integers_that_are_too_large_are_left_to_arrow() -> None:
+    numbers = [2**63 - 1, 1 - 2**63, 2**63, -(2**63), 10**19 - 1, 10**19, 2**64, 2**64 + 1, 10**40]
+    text = "".join(f"{number},{number}\n" for number in numbers) + f"1,{2**31 - 1}\n"
+    plain = read_plain(bytearray(text.encode()), pa.schema({"i": pa.int64(), "j": pa.int64()}), ",")
+    assert plain is not None
+    assert plain.table.column("i").to_pylist() == [2**63 - 1, 1 - 2**63, 1]
+    assert len(plain.odd) == 7
 
 
 @pytest.mark.parametrize("types", [[NAME, NAME], [NAME, pa.int64()], [pa.float64(), NAME, pa.int32(), NAME]])
@@ -298,7 +307,7 @@ def test_rows_of_the_shortest_fields_have_room(types: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("bad", "/:x\xb0\x00 +")
-@pytest.mark.parametrize("digits", range(1, 19))
+@pytest.mark.parametrize("digits", range(1, 20))
 def test_one_byte_that_is_no_digit_makes_a_line_odd(digits: int, bad: str) -> None:
     places = [f"{'9' * at}{bad}{'0' * (digits - at - 1)}" for at in range(digits)]
     text = "".join(f"{place},1\n1,{place}\n" for place in places)
