@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..agents.base import Agent
+from ..agents.base import Agent, Drawing
 from ..configs import ConfigError
 from ..env.backend import Receipt
 from ..env.knobs import Knobs
@@ -68,6 +68,7 @@ class Pilot:
         mode: what becomes of decisions. In shadow the guard works on from its own last words, since no others hold.
         not_acting: reason bits (S,) uint32 of slices that are left alone.
         left_alone: whether there are any.
+        draws: the agent, if it draws what it wants.
     """
 
     agent: Agent
@@ -75,8 +76,10 @@ class Pilot:
     mode: Mode
     not_acting: npt.NDArray[np.uint32]
     left_alone: bool = field(init=False)
+    draws: Drawing | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.draws = self.agent if isinstance(self.agent, Drawing) else None
         self.left_alone = bool(self.not_acting.any())
 
     @classmethod
@@ -325,13 +328,13 @@ class Loop:
     ) -> None:
         pilot = self.pilot
         flags = (
-            late * record.LATE
-            | (wanted is None) * record.UNUSABLE
-            | (receipt.error is not None) * record.APPLY_ERROR
-            | getattr(pilot.agent, "held", False) * record.HELD
+            late * record.LATE | (wanted is None) * record.UNUSABLE | (receipt.error is not None) * record.APPLY_ERROR
         )
-        densities = None if wanted is None else getattr(pilot.agent, "log_density", None)  # of a `Drawing` agent
-        log_density = math.nan if densities is None else float(densities[0])
+        log_density, drawn = math.nan, None
+        if pilot.draws is not None:
+            flags |= pilot.draws.held * record.HELD
+            if wanted is not None:
+                log_density, drawn = float(pilot.draws.log_density[0]), pilot.draws.wanted[0]
         ring.write(
             record.Tick(
                 time.time_ns(),
@@ -350,6 +353,7 @@ class Loop:
             verdict.allowed,
             receipt.applied,
             verdict.reasons | pilot.not_acting if pilot.left_alone else verdict.reasons,
+            drawn,
         )
 
 

@@ -155,6 +155,7 @@ def _made_up(period_s: float, num_slices: int) -> Records:
     records["slices"][:, SLICE_FIELDS.index("carried_mbps")] = 1.0
     records["slices"][:, SLICE_FIELDS.index("delay_p99_us")] = 1000.0
     records["valid"] = 1
+    records["drawn"] = np.nan
     for stage in ("wanted", "allowed", "applied"):
         records[stage][:, [KNOB_FIELDS.index("cpu_limit_mcpu"), KNOB_FIELDS.index("egress_mbps")]] = np.inf
     return records

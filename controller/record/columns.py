@@ -4,6 +4,8 @@ Columns of the node carry plain names (``time``, ``mode``, ``infer_ns``, ``cpu_i
 in front: ``slice1.offered_mbps``, ``slice1.wanted_cpu_limit_mcpu``. ``reasons`` and ``flags`` are bit masks. The
 header, JSON under the key `KEY` of the file's metadata, names their bits and holds the description of the run.
 
+What a policy drew is there of policies that draw (``slice1.drawn_cpu_limit``).
+
 A column whose values hardly repeat is stored as byte streams, one of which holds all exponents: zstd makes half of it.
 All others get a dictionary, in which a knob that holds costs next to nothing.
 """
@@ -20,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...configs import ConfigError
+from ...env.encoding import KNOB_FEATURES
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..modes import Level, Mode
 from ..reasons import Reason
@@ -30,6 +33,7 @@ DECISIONS = ("wanted", "allowed", "applied")
 FLAGS = {"late": LATE, "unusable": UNUSABLE, "apply_error": APPLY_ERROR, "held": HELD}
 _SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *STAGES_NS, "age_s", "log_density")
 _WORDS = {"mode": tuple(mode.label for mode in Mode), "level": tuple(level.label for level in Level)}
+_DRAWN = "drawn_"
 _STEADY = ("sequence", "time", "monotonic_ns")  # grow by about the same from row to row
 _SAMPLE = 8  # every how manieth value is looked at to choose an encoding
 
@@ -72,15 +76,17 @@ def read_header(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
 
 def to_table(records: Records, names: Sequence[str]) -> Any:
     """Records as an Arrow table."""
-    return pa.table({column: _array(column, values) for column, values in _views(records, names)})
+    drew = bool(np.isfinite(records["drawn"]).any())
+    views = [(column, values) for column, values in _views(records, names) if drew or not _is_draw(column)]
+    return pa.table({column: _array(column, values) for column, values in views})
 
 
 def to_records(table: Any, names: Sequence[str]) -> Records:
     """The records a table was made from."""
     records = np.zeros(table.num_rows, record_dtype(len(names)))
     for column, values in _views(records, names):
-        if column == "log_density" and column not in table.column_names:  # of records before there was one
-            values[:] = np.nan
+        if column not in table.column_names and (_is_draw(column) or column == "log_density"):
+            values[:] = np.nan  # of a policy that does not draw, or from before it was kept
         elif len(records):
             values[:] = values_of(table, column)
     return records
@@ -155,8 +161,14 @@ def _views(records: Records, names: Sequence[str]) -> Iterator[tuple[str, npt.ND
         for stage in DECISIONS:
             for index, column in enumerate(KNOB_FIELDS):
                 yield f"{name}.{stage}_{column}", records[stage][:, index, s]
+        for index, column in enumerate(KNOB_FEATURES):
+            yield f"{name}.{_DRAWN}{column}", records["drawn"][:, s, index]
         yield f"{name}.reasons", records["reasons"][:, s]
         yield f"{name}.valid", records["valid"][:, s]
+
+
+def _is_draw(column: str) -> bool:
+    return column.rpartition(".")[2].startswith(_DRAWN)
 
 
 def _array(column: str, values: npt.NDArray[Any]) -> Any:

@@ -6,9 +6,9 @@ the run. A tick between two modes belongs to neither. What the policy saw is wor
 the next one's observation.
 
 An action is what held after the tick, whoever set it: in live what the guard let through, in shadow what others have
-set, which the policy's wish had no part in. ``wanted`` is the policy's wish as knobs, so inside the declared bounds.
-Where any of it lies on one of them, or is "none", the draw behind it may have gone further: the density, which is the
-draw's, is then left out.
+set, which the policy's wish had no part in. ``wanted`` is what a policy drew, also beyond the declared bounds, and the
+density is of that; of a policy that does not draw, or of records from before draws were kept, it is the wish as knobs,
+inside the bounds and without a density.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from ...configs import ConfigError, validate
 from ...data.episode_files import OWN_TO_A_FILE
 from ...data.episodes import Episode, EpisodeSet
 from ...env.backend import Context
-from ...env.encoding import KnobDecoder
 from ...env.hindsight import Course, actions_of, look_back
 from ...env.reward import RewardWeights
 from ...env.slices import Promises, SliceSet
@@ -39,7 +38,6 @@ from .reader import Stretch
 OTHERS = "others"
 """Who acts while a controller is in shadow."""
 NICE = 1  # row of a record's knobs
-ROUNDING = 1e-6  # of knobs that are encoded again
 CODES = {
     "mode": {mode.label: int(mode) for mode in Mode},
     "level": {level.label: int(level) for level in Level},
@@ -85,8 +83,6 @@ class _Run:
         run_id = description.get("run_id")
         self.slices = validate(SliceSet, description["slice_set"], f"run {run_id}")
         self.context = _context(description, self.slices)
-        decoder = KnobDecoder(self.slices)
-        self._low, self._high = (rows[..., 0].T for rows in (decoder.row_low, decoder.row_high))
         self._descriptions: dict[int, dict[str, Any]] = {}
         self._parts: list[Records] = []
 
@@ -120,17 +116,17 @@ class _Run:
         )
         seen = look_back(course, self.slices, self.context, weights)
         wished = actions_of(np.ascontiguousarray(ticks["wanted"])[..., None], self.slices)[0]
-        # Absent slices count, too: the density is that of the draw for all.
-        inside = ((wished > self._low + ROUNDING) & (wished < self._high - ROUNDING)).all(axis=(1, 2))
         for first, end in _spans(self._usable(ticks)):
             decided, observed = slice(first, end), slice(first, end + 1)
             actions = seen.actions[0, decided]
             own = ticks[decided]
+            drew = np.isfinite(own["drawn"]).all(axis=(1, 2))
             wanted = np.where(np.isnan(own["wanted"].swapaxes(1, 2)), actions, wished[decided])
+            wanted[drew] = own["drawn"][drew]
             description = self._descriptions[int(own["description"][0])]
             mode = Mode(int(own["mode"][0]))
             density = own["log_density"].astype(np.float64)
-            density[~inside[decided]] = np.nan
+            density[~drew] = np.nan
             decisions = _decisions(own)
             if mode is Mode.SHADOW:
                 density[:], decisions["held"][:] = np.nan, False

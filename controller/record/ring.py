@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs import ConfigError
+from ...env.encoding import KNOB_FEATURES
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
@@ -45,9 +46,10 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
 
     ``sequence`` is the tick's number + 1; ``time_ns`` CLOCK_REALTIME and ``monotonic_ns`` CLOCK_MONOTONIC at its start;
     ``wanted``, ``allowed`` and ``applied`` are knobs in the order of `KNOB_FIELDS`: what the policy asked for, what the
-    guard let through, and what the receipt says holds (in shadow: what others have set). ``log_density``, NaN of most,
-    and the flag `HELD` are what a policy that draws says of its wish (`slicepilot.agents.base.Drawing`). Masks are of
-    `slicepilot.controller.reasons`, ``description`` the generation of the run's description it was decided under.
+    guard let through, and what the receipt says holds (in shadow: what others have set). ``drawn``, in the order of
+    `KNOB_FEATURES`, ``log_density`` and the flag `HELD` are what a policy that draws says of its wish
+    (`slicepilot.agents.base.Drawing`); NaN of all others. Masks are of `slicepilot.controller.reasons`, ``description``
+    the generation of the run's description it was decided under.
     """
     s = num_slices
     return np.dtype(
@@ -69,6 +71,7 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
             ("wanted", "f4", (len(KNOB_FIELDS), s)),
             ("allowed", "f4", (len(KNOB_FIELDS), s)),
             ("applied", "f4", (len(KNOB_FIELDS), s)),
+            ("drawn", "f4", (s, len(KNOB_FEATURES))),
             ("reasons", "u4", s),
             ("valid", "u1", (s + 7) // 8 * 8),
         ],
@@ -150,6 +153,7 @@ class TickRing:
         flat = np.frombuffer(self._memory, np.uint8, slots * layout.dtype.itemsize, layout.records)
         table = flat.reshape(slots, layout.dtype.itemsize)
         self._tables = _views(table, layout.dtype)
+        self._no_draw = np.full((num_slices, len(KNOB_FEATURES)), np.nan, np.float32)
         self._rehearse()
         fields: Any = layout.dtype.fields
         self._head_at = fields["time_ns"][1]
@@ -184,8 +188,12 @@ class TickRing:
         allowed: Knobs,
         applied: Knobs,
         reasons: npt.NDArray[np.uint32],
+        drawn: FloatArray | None = None,
     ) -> None:
-        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` (S,). A wish of another shape has no numbers."""
+        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` (S,), ``drawn`` (S, 3).
+
+        A wish or a draw of another shape has no numbers.
+        """
         written, words = self._written, self._words
         slot = written % self.slots
         at = self._records_at + slot * self._record_bytes
@@ -207,13 +215,15 @@ class TickRing:
             applied.nice,
             applied.egress_mbps,
         )
+        draw = self._no_draw if drawn is None else drawn
         try:
-            self._put(slot, *self._tables, tick.log_density, *measured, *knobs, reasons)
+            self._put(slot, *self._tables, tick.log_density, *measured, *knobs, draw, reasons)
         except (TypeError, ValueError):  # of another precision, layout or shape
             plain = *map(_plain, measured[:3]), np.array(measured[3], np.bool_), *map(_plain, knobs)
             no_numbers = np.full((self.num_slices, 1), np.nan, np.float32)
             wish = [values if values.shape == no_numbers.shape else no_numbers for values in plain[4:7]]
-            plain = *plain[:4], *wish, *plain[7:]
+            draw = _plain(draw) if draw.shape == self._no_draw.shape else self._no_draw
+            plain = *plain[:4], *wish, *plain[7:], draw
             self._put(slot, *self._tables, tick.log_density, *plain, np.array(reasons, np.uint32))
         self._written = words[at // _WORD] = written + 1
         words[WRITTEN_AT // _WORD] = written + 1
@@ -227,7 +237,8 @@ class TickRing:
         """Compile what writes, or take it from the cache; a tick has no time for that."""
         telemetry, knob = Telemetry.empty(self.num_slices), np.zeros((self.num_slices, 1), np.float32)
         measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
-        self._put(0, *self._tables, math.nan, *measured, *[knob] * 9, np.zeros(self.num_slices, np.uint32))
+        nothing = self._no_draw, np.zeros(self.num_slices, np.uint32)
+        self._put(0, *self._tables, math.nan, *measured, *[knob] * 9, *nothing)
         self._put.disable_compile()
 
     def _begin(self, at: int) -> int:

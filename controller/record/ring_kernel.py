@@ -26,9 +26,10 @@ def put(
     applied_limits: np.ndarray,
     applied_nices: np.ndarray,
     applied_rates: np.ndarray,
+    drawn: np.ndarray,
     reasons: np.ndarray,
 ) -> None:
-    """Fill a row of ``floats`` (from ``age_s`` to ``applied``), of ``masks`` and of ``valids``.
+    """Fill a row of ``floats`` (from ``age_s`` to ``drawn``), of ``masks`` and of ``valids``.
 
     Raises:
         ValueError: arrays that do not belong there; nothing has been read or written out of bounds.
@@ -37,7 +38,9 @@ def put(
     shape = valid.shape
     if shape != (num_slices, 1) or len(reasons) != num_slices:
         raise ValueError("valid or reasons of another shape")
-    if slices.size + node.size + 9 * num_slices + 2 != len(row):
+    if drawn.shape != (num_slices, 3):
+        raise ValueError("draw of another shape")
+    if slices.size + node.size + 12 * num_slices + 2 != len(row):
         raise ValueError("telemetry of another shape")
     row[0], row[1] = age_s[0], log_density
     at = 2
@@ -55,6 +58,10 @@ def put(
             raise ValueError("knobs of another shape")
         for s in range(num_slices):
             row[at] = values[s, 0]
+            at += 1
+    for s in range(num_slices):
+        for k in range(3):
+            row[at] = drawn[s, k]
             at += 1
     for s in range(num_slices):
         masks[slot, s], valids[slot, s] = reasons[s], valid[s, 0]

@@ -91,6 +91,7 @@ def test_a_controller_leaves_its_run_as_episodes(tmp_path: Path, state: Path) ->
         assert (episode.behaviour, episode.info["mode"]) == ("exploring-no-control", "live")
         known = np.isfinite(episode.log_density)
         np.testing.assert_array_equal(known, ~episode.decisions["held"])
+        assert episode.wanted.max() > 1.0  # the draws around "no limit", of which the densities are
         assert episode.telemetry is not None
         np.testing.assert_allclose(episode.telemetry[20:, 0].mean(axis=0), 4.0, rtol=0.3)
     assert np.concatenate([episode.decisions["held"] for episode in episodes]).mean() == pytest.approx(0.9, abs=0.05)

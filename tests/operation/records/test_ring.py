@@ -54,12 +54,13 @@ def test_a_record_holds_what_was_written(tmp_path: Path, count: int, ticks: int,
         knobs = random_knobs(rng, count), random_knobs(rng, count), random_knobs(rng, count)
         reasons = rng.integers(0, 1 << 32, count, np.uint32)
         tick = Tick(number, number + 1, 2, 3, 5, 7, 11, *range(20, 25), log_density=-0.5 * number)
-        ring.write(tick, telemetry, *knobs, reasons)
-        written.append((tick, telemetry, knobs, reasons))
+        drawn = rng.normal(size=(count, 3)).astype(np.float32) if number % 2 else None
+        ring.write(tick, telemetry, *knobs, reasons, drawn)
+        written.append((tick, telemetry, knobs, reasons, drawn))
     records = reader.new()
     assert records["sequence"].tolist() == list(range(1, ticks + 1))[-SLOTS:]
     assert reader.beat_ns == ticks
-    for record, (tick, telemetry, knobs, reasons) in zip(records, written[-SLOTS:], strict=True):
+    for record, (tick, telemetry, knobs, reasons, drawn) in zip(records, written[-SLOTS:], strict=True):
         assert [record[name] for name in Tick._fields] == list(tick)
         np.testing.assert_array_equal(record["slices"], telemetry.slices[..., 0])
         np.testing.assert_array_equal(record["node"], telemetry.node[:, 0])
@@ -68,6 +69,7 @@ def test_a_record_holds_what_was_written(tmp_path: Path, count: int, ticks: int,
         np.testing.assert_array_equal(record["reasons"], reasons)
         for stage, given_knobs in zip(("wanted", "allowed", "applied"), knobs, strict=True):
             same(record[stage], given_knobs)
+        np.testing.assert_array_equal(record["drawn"], np.full((count, 3), np.nan) if drawn is None else drawn)
     reader.close()
     ring.close()
 
@@ -89,6 +91,14 @@ def test_wishes_of_any_kind_are_written(tmp_path: Path) -> None:
         assert np.isnan(record["wanted"][0]).all()
         assert record["wanted"][1].tolist() == [0, 0, 0]
         same(record["allowed"], plain)
+    table = np.arange(9, dtype=np.float32).reshape(3, 3)
+    draws: list[Any] = [table.astype(np.float64), np.asfortranarray(table)]
+    for draw in draws:
+        ring.write(Tick(), telemetry, plain, plain, plain, nothing, draw)
+        [record] = reader.new()
+        assert record["drawn"].tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    ring.write(Tick(), telemetry, plain, plain, plain, nothing, np.ones((2, 3), np.float32))
+    assert np.isnan(reader.new()["drawn"]).all()
     with pytest.raises(ValueError, match="another shape"):
         ring.write(Tick(), telemetry, plain, Knobs.none(2), plain, nothing)
     reader.close()

@@ -33,7 +33,7 @@ from slicepilot.env.telemetry import Telemetry
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]
 PERIOD_NS = 5_000_000
-FLOATS = ("age_s", "log_density", "slices", "node", "wanted", "allowed", "applied")
+FLOATS = ("age_s", "log_density", "slices", "node", "wanted", "allowed", "applied", "drawn")
 
 
 def read_all(folder: Path) -> Records:
