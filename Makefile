@@ -22,7 +22,7 @@ test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
 	-@tests/packages.sh
 	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not live" $(PYTEST_ARGS)
-	$(BIN)/pytest -q -m live --reruns 3 --reruns-delay 2 $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m live --reruns 3 --reruns-delay 2 -rfER $(PYTEST_ARGS)
 
 lint: .venv/.dev ## check style and types
 	$(BIN)/ruff check .

@@ -5,8 +5,6 @@ Modules of commands import what they need inside their functions: `slicepilot --
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -18,6 +16,7 @@ from ...testbed.processes import ProgramError
 from ..actuators.kernel_file import ActuatorError
 from ..privileges import PrivilegeError
 from ..telemetry.errors import ProbeError
+from .endings import put_away_when_ended
 
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
@@ -57,7 +56,7 @@ def main() -> NoReturn:
     for SIGTERM."""
     from . import commands
 
-    _end_on_sigterm()
+    put_away_when_ended()
     commands.register(app)
     try:
         code = app(standalone_mode=False)
@@ -73,21 +72,6 @@ def main() -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _end_on_sigterm() -> None:
-    """Whoever is asked to end puts away what it has made: testbeds, loads, knobs.
-
-    Not a forked child, which libraries end by SIGTERM too: unwinding its copy of the stack would put away the parent's.
-    """
-    owner = os.getpid()
-
-    def end(number: int, _: object) -> None:
-        if os.getpid() != owner:
-            os._exit(128 + number)
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, end)
 
 
 def _explain(error: Any) -> str:

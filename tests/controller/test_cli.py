@@ -162,28 +162,3 @@ def test_experiments_are_numbers_and_ranges(text: str, numbers: list[int]) -> No
 def test_other_experiments_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^experiments = .*: accepted: "):
         parse_numbers(text)
-
-
-FORKED = """
-import os, signal, sys, time
-from slicepilot.controller.cli import app
-
-app._end_on_sigterm()
-ready, told = os.pipe()
-try:
-    child = os.fork()
-    if child == 0:
-        os.write(told, b"!")
-        time.sleep(60)
-    os.read(ready, 1)
-    os.kill(child, signal.SIGTERM)
-    _, status = os.waitpid(child, 0)
-finally:
-    print("put away", flush=True)
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
-
-
-def test_a_forked_child_that_is_ended_leaves_its_parents_things_alone() -> None:
-    result = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
-    assert (result.returncode, result.stdout) == (143, "put away\n")
