@@ -120,9 +120,12 @@ def detach_probe(rig: Rig, slice_name: str) -> int:
 
 
 def _detach_links(ifindex: int) -> int:
-    """BPF_LINK_DETACH (bpf(2)) of every TCX ingress link on devices of this number."""
+    """BPF_LINK_DETACH (bpf(2)) of every TCX ingress link on devices of this number.
+
+    Of those that are there now: taking them takes long enough for a controller to attach the first ones again.
+    """
     library = ctypes.CDLL(LIBRARY)
-    taken, number = 0, ctypes.c_uint32(0)
+    found, number = [], ctypes.c_uint32(0)
     while library.bpf_link_get_next_id(number, ctypes.byref(number)) == 0:
         descriptor = library.bpf_link_get_fd_by_id(number)
         if descriptor < 0:
@@ -130,7 +133,12 @@ def _detach_links(ifindex: int) -> int:
         info, size = LinkInfo(), ctypes.c_uint32(ctypes.sizeof(LinkInfo))
         library.bpf_obj_get_info_by_fd(descriptor, ctypes.byref(info), ctypes.byref(size))
         if (info.ifindex, info.attach_type) == (ifindex, BPF_TCX_INGRESS):
-            taken += library.bpf_link_detach(descriptor) == 0
+            found.append(descriptor)
+        else:
+            os.close(descriptor)
+    taken = 0
+    for descriptor in found:
+        taken += library.bpf_link_detach(descriptor) == 0
         os.close(descriptor)
     return taken
 

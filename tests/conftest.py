@@ -1,6 +1,7 @@
 """Rules for the whole suite."""
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ REQUIRE_LIVE = os.environ.get("SLICEPILOT_REQUIRE_LIVE") == "1"
 # A first example may have to wait for a compiler, any of them for a busy machine.
 settings.register_profile("slicepilot", deadline=None)
 settings.load_profile("slicepilot")
+
+
+def pytest_configure() -> None:
+    """A job in the background of a shell starts with Ctrl-C ignored, and hands that on to what its tests interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
