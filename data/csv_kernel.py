@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .arrow import numbers, words
-from .native import library
+from .native import compiled
 
 INTEGER, SHORT_INTEGER, DECIMAL, WORD, OTHER = range(5)
 TOO_MANY = -1
@@ -43,7 +43,7 @@ class Plain(NamedTuple):
 def read_plain(text: bytearray, schema: Any, delimiter: str) -> Plain | None:
     """The plain rows of a block of whole lines; None where much is not plain, or there is no loop for the columns."""
     kinds = np.asarray([_KINDS.get(column.type, OTHER) for column in schema], np.int64)
-    loops = library()
+    loops = compiled()
     if loops is None or len(kinds) < 2 or OTHER in kinds or not text.endswith(b"\n") or not delimiter.isascii():
         return None
     # With what ends it, a number has two bytes at least, and a word one.

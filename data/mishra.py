@@ -21,7 +21,7 @@ from .arrow import codes_of, values_of
 from .csv_blocks import Block, OnProgress, read_blocks
 from .faults import DatasetError, Faults, require_rows
 from .mishra_checks import ODD, Ints, Mask, Recent, Units, in_range, inspect, without
-from .native import library
+from .native import compiled
 
 NAME = pa.dictionary(pa.int32(), pa.string())
 FORWARDING = pa.schema(
@@ -196,7 +196,7 @@ class Names:
 
 def _occurring(codes: npt.NDArray[np.int32], count: int) -> npt.NDArray[Any]:
     """What is not 0 for each code that occurs (count,)."""
-    loops = library()
+    loops = compiled()
     if loops is None:
         return np.bincount(codes, minlength=count)
     occurs = np.zeros(count, np.uint8)
@@ -206,7 +206,7 @@ def _occurring(codes: npt.NDArray[np.int32], count: int) -> npt.NDArray[Any]:
 
 def _numbered(codes: npt.NDArray[np.int32], numbers: Ints) -> Ints:
     """The number of each row's code (N,)."""
-    loops = library()
+    loops = compiled()
     if loops is None:
         return numbers[codes]
     found = np.empty(len(codes), np.int64)

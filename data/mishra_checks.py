@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .arrow import values_of
 from .csv_blocks import Block
 from .faults import DatasetError, FaultKind, Faults
-from .native import library
+from .native import compiled
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -41,7 +41,7 @@ def inspect(
     ``latest_ns`` is when the latest one before them left. Without `UNORDERED` they left one after the other, and none
     is there twice.
     """
-    loops = library()
+    loops = compiled()
     if loops is not None:
         return int(loops.inspect_packets(len(delay_us), delay_us, packet_bytes, received_ns, sent_ns, latest_ns))
     passed_us = (sent_ns - received_ns) / 1e3

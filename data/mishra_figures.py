@@ -18,7 +18,7 @@ from .arrow import codes_of, values_of
 from .csv_blocks import OnProgress
 from .faults import Faults
 from .mishra import MAX_NAMES, checked_forwarding, checked_pfcp
-from .native import library
+from .native import compiled
 from .tally import Floats, Ints, Tally, edges
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -250,7 +250,7 @@ def _figures(tally: Tally, names: Sequence[str]) -> list[tuple[int, dict[str, An
 
 def _add_up(slices: Ints, packet_bytes: npt.NDArray[np.int32], received_ns: Ints, sent_ns: Ints, totals: Ints) -> None:
     """Add packets (N,) to the rows of their slices (G, 3): bytes, when the first came, when the last left."""
-    loops = library()
+    loops = compiled()
     if loops is not None:
         loops.add_packets(len(slices), slices, packet_bytes, received_ns, sent_ns, totals)
         return

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from .native import library
+from .native import compiled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -141,7 +141,7 @@ _EMPTY = np.asarray([0, 0, np.inf, 0, 0, 0, 0], np.float64)
 
 def _add(groups: Ints, values: Floats, histogram: Ints, sums: Floats) -> None:
     """Add values (N,) to the rows of their groups."""
-    loops = library()
+    loops = compiled()
     if loops is not None:
         loops.add_values(len(values), groups, values, histogram, BUCKETS, sums, _SHIFT, _FIRST)
         return

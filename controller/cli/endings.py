@@ -34,7 +34,7 @@ def put_away_when_ended() -> None:
         if number is None:
             usual(unraisable)
             return
-        again = threading.Timer(AGAIN_S, os.kill, (owner, number))
+        again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
 

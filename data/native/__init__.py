@@ -43,7 +43,7 @@ class Loops(NamedTuple):
 
 
 @cache
-def library() -> Loops | None:
+def compiled() -> Loops | None:
     """The compiled loops; None where there are none."""
     if os.environ.get(SWITCH) == "0":
         return None

@@ -50,11 +50,11 @@ def test_where_nothing_can_be_written_the_next_folder_is_taken(tmp_path: Path, m
     file = tmp_path / "file"
     file.write_text("")
     monkeypatch.setattr(native, "_folders", lambda: iter([file / "cache", tmp_path / "cache"]))
-    found = native.library.__wrapped__()
+    found = native.compiled.__wrapped__()
     assert found is not None
     assert len(list((tmp_path / "cache").iterdir())) == 1
     monkeypatch.setattr(native, "_folders", lambda: iter([file / "cache"]))
-    assert native.library.__wrapped__() is None
+    assert native.compiled.__wrapped__() is None
 
 
 @needs_compiler
@@ -63,12 +63,12 @@ def test_code_that_cannot_be_loaded_is_not_used(tmp_path: Path, monkeypatch: pyt
     assert path is not None
     path.write_bytes(b"no machine code")
     monkeypatch.setattr(native, "_folders", lambda: iter([tmp_path]))
-    assert native.library.__wrapped__() is None
+    assert native.compiled.__wrapped__() is None
 
 
 @needs_compiler
 def test_arrays_of_other_types_are_refused() -> None:
-    loops = native.library()
+    loops = native.compiled()
     assert loops is not None
     ints, floats = np.zeros(4, np.int64), np.zeros(4)
     with pytest.raises(ctypes.ArgumentError):
@@ -95,7 +95,7 @@ def test_rows_need_a_closer_look_either_way(
     given_rows = delay_us.astype(np.float64), sizes.astype(np.int32), received * 1000, sent * 1000
     compiled = inspect(*given_rows, latest_ns * 1000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slicepilot.data.mishra_checks.library", lambda: None)
+        patch.setattr("slicepilot.data.mishra_checks.compiled", lambda: None)
         assert inspect(*given_rows, latest_ns * 1000) == compiled
 
 
@@ -107,7 +107,7 @@ def test_tallies_are_the_same_either_way(rows: list[tuple[int, float]], batches:
     for part in np.array_split(np.arange(len(rows)), batches):
         compiled.add(groups[part], values[part], 4)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("slicepilot.data.tally.library", lambda: None)
+            patch.setattr("slicepilot.data.tally.compiled", lambda: None)
             other.add(groups[part], values[part], 4)
     np.testing.assert_array_equal(other.histogram, compiled.histogram)
     for figures in ("count", "least", "greatest"):

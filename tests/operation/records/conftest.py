@@ -63,7 +63,8 @@ def ticks(count: int, first: int = 1, generation: int = 2, num_slices: int = len
     stages = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
     for stage, value in zip(stages, (12_000, 40_000, 85_000, 9_000, 22_000), strict=True):
         records[stage] = value
-    records["valid"][:, :num_slices], records["drawn"] = 1, np.nan
+    records["valid"][:, :num_slices] = 1
+    records["drawn"] = np.nan
     return records
 
 
