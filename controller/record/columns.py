@@ -76,7 +76,7 @@ def read_header(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
 
 def to_table(records: Records, names: Sequence[str]) -> Any:
     """Records as an Arrow table."""
-    drew = bool(np.isfinite(records["drawn"]).any())
+    drew = not np.isnan(records["drawn"]).all()
     views = [(column, values) for column, values in _views(records, names) if drew or not _is_draw(column)]
     return pa.table({column: _array(column, values) for column, values in views})
 

@@ -40,6 +40,12 @@ def read_all(folder: Path) -> Records:
     return np.concatenate([stretch.records for stretch in SegmentReader(folder).stretches()])
 
 
+def there_and_back(records: Records, told: dict[str, Any]) -> Records:
+    names = slice_names(told)
+    file = pq.ParquetFile(pa.BufferReader(encode(to_table(records, names), header_of(records, told, 2))))
+    return to_records(file.read(), names)
+
+
 def same(left: Records, right: Records) -> bool:
     """Bit by bit, but for what NaN is made of."""
     return left.dtype == right.dtype and all(
@@ -63,10 +69,14 @@ def test_any_record_comes_back_as_it_was(
     for name in FLOATS:
         drawn = arrays.arrays(np.float32, records[name].shape, elements=st.floats(width=32))
         records[name] = data.draw(drawn)
-    told = description()
-    names = slice_names(told)
-    file = pq.ParquetFile(pa.BufferReader(encode(to_table(records, names), header_of(records, told, 2))))
-    assert same(to_records(file.read(), names), records)
+    assert same(there_and_back(records, description()), records)
+
+
+@pytest.mark.parametrize("draw", [np.inf, np.nan, 0.5])
+def test_draws_come_back_whatever_they_were(ticks: Ticks, description: Description, draw: float) -> None:
+    records = ticks(3)
+    records["drawn"] = draw
+    assert same(there_and_back(records, description()), records)
 
 
 def test_columns_say_what_they_are(tmp_path: Path, ticks: Ticks, description: Description) -> None:
