@@ -117,9 +117,14 @@ class Faults:
         self._counts[kind] = self._counts.get(kind, 0) + numbers.size
         self.left_out += numbers.size if left_out else 0
         first = self._first.setdefault(kind, [])
-        for index in range(min(EXAMPLES - len(first), numbers.size)):
+        if len(first) == EXAMPLES and numbers.min() >= first[-1].line:
+            return
+        # Several checks of the same rows may note one kind, so that lines do not come in order.
+        for index in np.argsort(numbers, kind="stable")[:EXAMPLES]:
             value = None if values is None else shown(values[index])
             first.append(Fault(int(numbers[index]), kind, column, value))
+        first.sort(key=lambda fault: fault.line)
+        del first[EXAMPLES:]
 
     @property
     def counts(self) -> dict[FaultKind, int]:

@@ -34,6 +34,9 @@ def test_many_at_once_are_the_same_as_one_by_one(batches: list[tuple[FaultKind, 
             one_by_one.add(kind, line, "column", line * 2)
         at_once.add_many(kind, np.asarray(lines, np.int64), "column", [line * 2 for line in lines])
     assert one_by_one.to_json() == at_once.to_json()
+    for kind in at_once.counts:
+        noted = sorted(line for own, lines in batches if own == kind for line in lines)
+        assert [fault.line for fault in at_once.examples(kind)] == noted[:EXAMPLES]
     assert at_once.total == at_once.left_out == sum(len(lines) for _, lines in batches)
 
 
