@@ -65,6 +65,37 @@ def test_a_signal_during_a_callback_from_c_is_not_lost(number: signal.Signals) -
     assert result.stderr == ""
 
 
+FORKED_IN_A_CALLBACK = """
+import ctypes, os, signal, time
+from slicepilot.controller.cli.endings import put_away_when_ended
+
+put_away_when_ended()
+
+@ctypes.CFUNCTYPE(None)
+def told():
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(10):  # here the signal is handled
+        pass
+
+child = os.fork()
+if child == 0:
+    try:
+        told()
+        time.sleep(20)
+    except KeyboardInterrupt:
+        os._exit(7)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+print("child", os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+def test_a_signal_lost_in_a_forked_child_is_sent_to_the_child() -> None:
+    command = [sys.executable, "-c", FORKED_IN_A_CALLBACK]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "child 7\n", "")
+
+
 def test_other_exceptions_that_nobody_can_see_are_still_told() -> None:
     program = """
         from slicepilot.controller.cli.endings import put_away_when_ended
