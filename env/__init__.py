@@ -11,10 +11,10 @@ ENV_ID = "slicepilot/SliceControl-v0"
 LIVE_ENV_ID = "slicepilot/SliceControlLive-v0"
 
 if ENV_ID not in _gym.registry:
-    _gym.register(ENV_ID, entry_point="slicepilot.env.slice_env:SliceEnv")
+    _gym.register(ENV_ID, entry_point="slicepilot.env.environments.slice_env:SliceEnv")
     _gym.register(
         LIVE_ENV_ID,
-        entry_point="slicepilot.env.slice_env:SliceEnv",
+        entry_point="slicepilot.env.environments.slice_env:SliceEnv",
         kwargs={"backend": "testbed", "scenario": "testbed-contention"},
         nondeterministic=True,
     )

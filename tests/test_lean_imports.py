@@ -8,9 +8,9 @@ HEAVY_PACKAGES = {"matplotlib", "mlflow", "pandas", "ray", "stable_baselines3", 
 # Modules outside slicepilot.training that may import a heavy package, each with its reason.
 ALLOWED_HEAVY_MODULES = {
     # Networks and what learns them from logs, in PyTorch: training imports them, a live node runs their ONNX export.
-    *(f"slicepilot.agents.network.{name}" for name in ("node_shares", "slice_network", "values")),
+    *(f"slicepilot.training.networks.{name}" for name in ("node_shares", "slice_network", "values")),
     *(
-        f"slicepilot.agents.offline.{name}"
+        f"slicepilot.training.offline.{name}"
         for name in ("actors", "behaviour_cloning", "cql", "iql", "learner", "memory", "networks", "td3_bc")
     ),
 }
@@ -40,7 +40,7 @@ SHOW_HELP = """
 import sys
 
 sys.argv = ["slicepilot", "--help"]
-from slicepilot.controller.cli import main
+from slicepilot.cli import main
 
 try:
     code = main()

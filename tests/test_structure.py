@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slicepilot.agents.registry import make
+from slicepilot.agents.heuristics.registry import make
 from slicepilot.env.simulator.scenario import Scenario
 
 ROOT = Path(__file__).parents[1]

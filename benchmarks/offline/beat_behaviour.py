@@ -24,20 +24,20 @@ import numpy.typing as npt
 from rich.console import Console
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.learned import LearnedAgent
-from slicepilot.agents.registry import make
+from slicepilot.agents.heuristics.registry import make
+from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.cli.shared.output import figures_table, progress_bar
 from slicepilot.configs import ConfigError
-from slicepilot.controller.cli.output import figures_table, progress_bar
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.intervals import Interval, interval, mean, paired_differences
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.intervals import Interval, interval, mean, paired_differences
-from slicepilot.training.offline import OfflineProgress, train_offline
-from slicepilot.training.offline_config import OfflineConfig
-from slicepilot.training.offline_data import open_dataset, select
-from slicepilot.training.recording import on_declared_pods
-from slicepilot.training.rollouts import play
-from slicepilot.training.turns import play_in_turns
+from slicepilot.training.evaluation.rollouts import play
+from slicepilot.training.evaluation.turns import play_in_turns
+from slicepilot.training.offline.config import OfflineConfig
+from slicepilot.training.offline.data import open_dataset, select
+from slicepilot.training.offline.train import OfflineProgress, train_offline
+from slicepilot.training.recording.recording import on_declared_pods
 
 Returns = npt.NDArray[np.float64]
 
@@ -126,7 +126,7 @@ def played(agents: Sequence[Agent], scenario: Scenario, options: argparse.Namesp
                 recordings.append(play(agent, scenario, options.seeds, options.seed, weights))
                 progress.advance(task)
         else:
-            from slicepilot.testbed.backend import open_backend
+            from slicepilot.testbed.backend.backend import open_backend
 
             backend = open_backend(scenario, name=options.name)
             try:

@@ -33,15 +33,15 @@ from rich.console import Console
 from scipy import stats
 from tasks import Task, pendulum, recorded
 
-from slicepilot.agents.offline.learner import Learner
-from slicepilot.agents.offline.memory import Memory, RewardScale
-from slicepilot.agents.offline.networks import FlatNetworks
+from slicepilot.cli.shared.output import figures_table, progress_bar
 from slicepilot.configs import ConfigError
-from slicepilot.controller.cli.output import figures_table, progress_bar
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.files import replace_file
-from slicepilot.training.offline import make_learner
-from slicepilot.training.offline_config import OfflineConfig
+from slicepilot.training.offline.config import OfflineConfig
+from slicepilot.training.offline.learner import Learner
+from slicepilot.training.offline.memory import Memory, RewardScale
+from slicepilot.training.offline.networks import FlatNetworks
+from slicepilot.training.offline.train import make_learner
 
 Returns = npt.NDArray[np.float64]
 

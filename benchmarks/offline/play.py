@@ -9,10 +9,10 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from slicepilot.env.environments.vector_env import ControlLoop
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.vector_env import ControlLoop
 
 Floats = npt.NDArray[np.float32]
 Act = Callable[[Floats], npt.NDArray[Any]]

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slicepilot.agents.offline.cql import Cql, CqlConfig
-from slicepilot.agents.offline.iql import Iql, IqlConfig
-from slicepilot.agents.offline.learner import Batch, Learner
-from slicepilot.agents.offline.networks import FlatNetworks
-from slicepilot.agents.offline.td3_bc import Td3Bc, Td3BcConfig
+from slicepilot.training.offline.cql import Cql, CqlConfig
+from slicepilot.training.offline.iql import Iql, IqlConfig
+from slicepilot.training.offline.learner import Batch, Learner
+from slicepilot.training.offline.networks import FlatNetworks
+from slicepilot.training.offline.td3_bc import Td3Bc, Td3BcConfig
 
 PACKAGES = Path(__file__).resolve().parents[2] / "build/offline-reference/lib/python3.11/site-packages"
 OBSERVATIONS, ACTIONS, HIDDEN, GAMMA = 20, 5, (64, 64), 0.95

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from play import Act, play_pendulum, play_scenario
 
-from slicepilot.agents.offline.memory import RewardScale
-from slicepilot.agents.registry import make
-from slicepilot.data.episodes import Episode, EpisodeSet
+from slicepilot.agents.heuristics.registry import make
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.offline_data import discounts_of, open_dataset, select, slices_of, with_reward
-from slicepilot.training.recording import on_declared_pods
-from slicepilot.training.rollouts import play
+from slicepilot.training.evaluation.rollouts import play
+from slicepilot.training.offline.data import discounts_of, open_dataset, select, slices_of, with_reward
+from slicepilot.training.offline.memory import RewardScale
+from slicepilot.training.recording.recording import on_declared_pods
 
 JUDGE_SEED = 20_250_413
 JUDGE_RUNS = 30

@@ -27,25 +27,25 @@ import numpy as np
 import yaml
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.fixed import FixedAgent
-from slicepilot.agents.registry import make
+from slicepilot.agents.heuristics.fixed import FixedAgent
+from slicepilot.agents.heuristics.registry import make
+from slicepilot.cli.dataset.estimate import print_comparison, read_truth
+from slicepilot.cli.shared.agents_option import load_learned
+from slicepilot.cli.shared.output import console, progress_bar
 from slicepilot.configs import ConfigError
-from slicepilot.controller.cli.cast import load_learned
-from slicepilot.controller.cli.dataset_estimate import print_comparison, read_truth
-from slicepilot.controller.cli.output import console, progress_bar
-from slicepilot.data.episode_files import write_episodes
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.episodes.files import write_episodes
 from slicepilot.data.files import replace_file
+from slicepilot.data.intervals import Interval
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
-from slicepilot.testbed.backend import open_backend
-from slicepilot.training.intervals import Interval
-from slicepilot.training.offline_data import open_dataset
+from slicepilot.testbed.backend.backend import open_backend
+from slicepilot.training.evaluation.results import Provenance
+from slicepilot.training.offline.data import open_dataset
 from slicepilot.training.ope.comparison import compare, rewards_of
-from slicepilot.training.recording import on_declared_pods, record_live, record_simulated
-from slicepilot.training.results import Provenance
+from slicepilot.training.recording.recording import on_declared_pods, record_live, record_simulated
 
 MODEL = "testbed"
 TRUTHS = {"simulator": 10, "testbed": 5}

@@ -22,11 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, count_run_time, run_stats
 from slicepilot.controller.telemetry import objects
 from slicepilot.controller.telemetry.attachment import Attachment
 from slicepilot.controller.telemetry.bench_upf import BenchUpf
 from slicepilot.controller.telemetry.layout import AT_N6
-from slicepilot.controller.telemetry.libbpf import BpfObject, RunStats, count_run_time, run_stats
 from slicepilot.controller.telemetry.source import KernelSource
 
 HERE = Path(__file__).parent

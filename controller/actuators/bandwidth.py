@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .cgroup import CpuGroup
-from .kernel_file import KernelFile
+from ..system.cgroup import CpuGroup
+from ..system.kernel_file import KernelFile
 
 NO_QUOTA = -1
 

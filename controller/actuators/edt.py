@@ -11,14 +11,14 @@ import contextlib
 import struct
 from pathlib import Path
 
-from ..telemetry.errors import ProbeError
-from ..telemetry.libbpf import BpfObject
-from ..telemetry.tc import add_clsact, add_filter
+from ..system.bpf.errors import ProbeError
+from ..system.bpf.libbpf import BpfObject
+from ..system.kernel_file import ActuatorError
+from ..system.net.qdisc import RootQdisc
+from ..system.net.rtnetlink import RouteSocket
+from ..system.net.tc import add_clsact, add_filter
 from .edt_filters import FILTER_NAME, edt_filters, remove_edt_filters
 from .egress import UNPACED_BYTES_PER_S, EgressConfig, bytes_per_s, mbps, words
-from .kernel_file import ActuatorError
-from .qdisc import RootQdisc
-from .rtnetlink import RouteSocket
 
 PROGRAM = Path(__file__).parent / "bpf" / "edt.bpf.o"
 FILTER_PRIORITY, FILTER_HANDLE = 0x51CE, 1

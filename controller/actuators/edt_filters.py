@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..telemetry.tc import Filter, filters, remove_clsact, remove_filter
-from .rtnetlink import RouteSocket
+from ..system.net.rtnetlink import RouteSocket
+from ..system.net.tc import Filter, filters, remove_clsact, remove_filter
 
 FILTER_NAME = "slicepilot-edt"
 

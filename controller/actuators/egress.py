@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from . import rtnetlink
-from .kernel_file import ActuatorError
-from .qdisc import HANDLE_MAJOR, QDISC, RTM_NEWQDISC, TCA_KIND, TCA_OPTIONS, TCMSG, RootQdisc
-from .rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, RouteSocket, attribute, attributes
+from ..system.kernel_file import ActuatorError
+from ..system.net import rtnetlink
+from ..system.net.qdisc import HANDLE_MAJOR, QDISC, RTM_NEWQDISC, TCA_KIND, TCA_OPTIONS, TCMSG, RootQdisc
+from ..system.net.rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, RouteSocket, attribute, attributes
 
 RTM_NEWTCLASS, RTM_GETTCLASS = 40, 42
 TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64 = 1, 2, 6, 7

@@ -13,8 +13,8 @@ import numpy as np
 from ...env.backend import Receipt
 from ...env.knobs import Knobs, NiceScope
 from ...env.slices import FloatArray
+from ..system.kernel_file import ActuatorError
 from .egress import EgressConfig
-from .kernel_file import ActuatorError
 from .quota import QuotaConfig
 from .slice_knobs import KNOBS, KnobName, Remember, SliceKnobs, SliceTargets
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 
 from ...env.knobs import MIN_QUOTA_US, QUOTA_DEAD_BAND_RATIO, QUOTA_PERIODS_PER_WRITE, QUOTA_WRITE_STOCK
+from ..system.cgroup import CpuGroup
+from ..system.kernel_file import ActuatorError
 from .bandwidth import NO_QUOTA, bandwidth_files
-from .cgroup import CpuGroup
-from .kernel_file import ActuatorError
 
 MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
 UNLIMITED = math.inf

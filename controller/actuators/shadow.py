@@ -13,8 +13,8 @@ import numpy as np
 from ...env.backend import Receipt
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray
-from .cgroup import CpuGroup
-from .kernel_file import ActuatorError, KernelFile
+from ..system.cgroup import CpuGroup
+from ..system.kernel_file import ActuatorError, KernelFile
 from .node import SliceTargets
 from .weight import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT
 

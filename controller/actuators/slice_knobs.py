@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from ...env.knobs import NiceScope
-from .cgroup import CpuGroup
+from ..system.cgroup import CpuGroup
+from ..system.kernel_file import ActuatorError
 from .egress import EgressConfig, open_egress
-from .kernel_file import ActuatorError
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
 from .weight import GroupWeight

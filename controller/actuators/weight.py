@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .cgroup import CpuGroup
-from .kernel_file import KernelFile
+from ..system.cgroup import CpuGroup
+from ..system.kernel_file import KernelFile
 
 # Weight of nice -20..19 (kernel/sched/core.c, sched_prio_to_weight): about 1.25 a level, 1024 at nice 0.
 PRIO_TO_WEIGHT = (

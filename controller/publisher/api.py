@@ -2,8 +2,8 @@
 
 ``{"command": "pause"}`` is answered with ``{"ok": true, ...}`` or ``{"ok": false, "error": TEXT, "reason": WHY}``. The
 reason is ``input`` (not a valid order), ``refused`` (the controller says no), ``no answer`` (it says nothing in time),
-``denied`` (not this user) or ``busy`` (too many clients or orders). Orders are those of `slicepilot.controller.orders`;
-only ``status`` is answered here, all others go to the loop's process.
+``denied`` (not this user) or ``busy`` (too many clients or orders). Orders are those of
+`slicepilot.controller.contracts.orders`; only ``status`` is answered here, all others go to the loop's process.
 
 Nothing that a client does holds up anybody else: lines, clients, rates and times are bounded.
 """
@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...configs import ConfigError
-from ..orders import parse
+from ..contracts.orders import parse
 from .link import Answer, refusal
 from .peers import Access, Peer
-from .status import Status
+from .state.status import Status
 
 MAX_CLIENTS = 64
 MAX_LINE_BYTES = 1 << 16

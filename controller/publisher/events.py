@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..modes import Level, Mode
-from ..reasons import MEANINGS, Reason, Severity
+from ..contracts.modes import Level, Mode
+from ..contracts.reasons import MEANINGS, Reason, Severity
 from .listeners import HttpAddress
 from .logs import EventLogger
 from .peers import Peer
-from .status import Status
-from .tally import REASONS, STAGES, Counts, Records, masks_of, reason_counts
+from .state.status import Status
+from .state.tally import REASONS, STAGES, Counts, Records, masks_of, reason_counts
 
 T = TypeVar("T")
 AGAIN_S, SUMMARY_S = 1.0, 60.0

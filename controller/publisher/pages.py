@@ -9,8 +9,8 @@ from importlib import resources
 
 from prometheus_client.registry import Collector
 
-from .exposition import Exposition, json_renderer
-from .status import Status
+from .metrics.exposition import Exposition, json_renderer
+from .state.status import Status
 from .web import Page, Route
 
 PACKAGE = __name__.rpartition(".")[0]

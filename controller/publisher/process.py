@@ -23,21 +23,21 @@ from pathlib import Path
 from typing import Any
 
 from ...configs import ConfigError
-from .. import privileges
 from ..record.ring import TickReader
-from ..signals import STOPPING, SWITCHING
+from ..system import privileges
+from ..system.signals import STOPPING, SWITCHING
 from .api import ControlApi
 from .events import EventLog
-from .exposition import FRESH_S
 from .link import LoopLink
 from .listeners import HttpAddress
 from .logs import FORMS, EventLogger, configure
-from .metrics import Metrics
+from .metrics.collector import Metrics
+from .metrics.exposition import FRESH_S
 from .pages import routes
 from .peers import Access
 from .recorder import Recorder
-from .status import Status
-from .totals import Totals
+from .state.status import Status
+from .state.totals import Totals
 from .web import Page, Route, WebServer
 
 POLL_S = 1.0

@@ -15,7 +15,7 @@ from ...configs import ConfigError
 from ...env.telemetry import SLICE_FIELDS
 from ..record.ring import KNOB_FIELDS, record_dtype
 from .logs import EventLogger
-from .tally import Records
+from .state.tally import Records
 
 if TYPE_CHECKING:
     from ..record.estimate import Estimator

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from ...configs import ConfigError
 from ...env.encoding import KNOB_FEATURES
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ..modes import Level, Mode
-from ..reasons import Reason
+from ..contracts.modes import Level, Mode
+from ..contracts.reasons import Reason
 from .ring import APPLY_ERROR, HELD, KNOB_FIELDS, LATE, STAGES_NS, UNUSABLE, record_dtype
 
 FORMAT, KEY = 1, "slicepilot"

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ...configs import ConfigError, load, validate
 from ...env.slices import FloatArray, SliceSet
-from ..modes import Mode
+from ..contracts.modes import Mode
 from .columns import Records
 from .ring import LATE
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ..modes import Level, Mode
-from ..reasons import MEANINGS, Reason, reasons_in
+from ..contracts.modes import Level, Mode
+from ..contracts.reasons import MEANINGS, Reason, reasons_in
 from .columns import DECISIONS, FLAGS, Records, slice_names
 from .moments import rfc3339
 from .reader import Moment, Stretch

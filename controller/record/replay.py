@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...data.intervals import weighted_quantile
 from ...env.backend import Context
 from ...env.knobs import Knobs
 from ...env.promises import RATE_TOLERANCE, PromiseMeter
@@ -17,7 +18,6 @@ from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
 from ...env.slices import FloatArray, Promises, SliceSet
 from ...env.telemetry import SLICE_FIELDS, Telemetry
-from ...training.intervals import weighted_quantile
 
 Array = npt.NDArray[np.float64]
 RUNS = 2

@@ -48,8 +48,8 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
     ``wanted``, ``allowed`` and ``applied`` are knobs in the order of `KNOB_FIELDS`: what the policy asked for, what the
     guard let through, and what the receipt says holds (in shadow: what others have set). ``drawn``, in the order of
     `KNOB_FEATURES`, ``log_density`` and the flag `HELD` are what a policy that draws says of its wish
-    (`slicepilot.agents.base.Drawing`); NaN of all others. Masks are of `slicepilot.controller.reasons`, ``description``
-    the generation of the run's description it was decided under.
+    (`slicepilot.agents.base.Drawing`); NaN of all others. Masks are of `slicepilot.controller.contracts.reasons`,
+    ``description`` the generation of the run's description it was decided under.
     """
     s = num_slices
     return np.dtype(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from ..actuators.kernel_file import ActuatorError
-from ..actuators.rtnetlink import RouteSocket
-from . import namespaces, tc
+from ..system.bpf.errors import ProbeError
+from ..system.bpf.libbpf import RunStats
+from ..system.kernel_file import ActuatorError
+from ..system.net import namespaces, tc
+from ..system.net.rtnetlink import RouteSocket
 from .clsact import ClsactFilter
-from .errors import ProbeError
 from .layout import CLASS_BARE_IP
-from .libbpf import RunStats
 from .points import NetPoint
 from .tcx import TcxProgram, Unsupported
 

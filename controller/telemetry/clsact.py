@@ -15,10 +15,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..actuators.kernel_file import ActuatorError
-from ..actuators.rtnetlink import RouteSocket
-from . import namespaces, tc
-from .errors import ProbeError
+from ..system.bpf.errors import ProbeError
+from ..system.kernel_file import ActuatorError
+from ..system.net import namespaces, tc
+from ..system.net.rtnetlink import RouteSocket
 from .points import NetPoint
 
 MADE_CLSACT = " made-clsact"

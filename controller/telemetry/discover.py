@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs import ConfigError
-from ..actuators.kernel_file import ActuatorError
-from ..actuators.rtnetlink import RouteSocket
-from . import cgroups, namespaces, tc
-from .errors import ProbeError
+from ..system import cgroup_paths as cgroups
+from ..system.bpf.errors import ProbeError
+from ..system.kernel_file import ActuatorError
+from ..system.net import namespaces, tc
+from ..system.net.rtnetlink import RouteSocket
 from .points import NetPoint, SlicePoints
 
 NAMES = {"n3": "n3", "n6": "n6", "n4": "n4"}  # what interfaces are called where nobody says

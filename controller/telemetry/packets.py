@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any
 
 from ...configs import ConfigError
+from ..system.bpf.libbpf import BpfObject, RunStats
+from ..system.bpf.ringbuf import RingBuffer
 from . import layout
-from .libbpf import BpfObject, RunStats
 from .objects import FOLDER, mapped
 from .places import Place, Places
 from .points import NetPoint, SlicePoints
-from .ringbuf import RingBuffer
 
 MOST = 1 << 20  # of one packet in so many, and of packets per second
 

@@ -6,12 +6,12 @@ import struct
 from collections.abc import Sequence
 from types import TracebackType
 
+from ..system.bpf.libbpf import BpfObject
+from ..system.bpf.ringbuf import RingBuffer
 from . import layout
-from .libbpf import BpfObject
 from .objects import FOLDER, mapped
 from .places import Place, Places
 from .points import SlicePoints
-from .ringbuf import RingBuffer
 
 
 class PfcpProbe:

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..system.bpf.errors import ProbeError
+from ..system.bpf.libbpf import RunStats, run_stats
 from .attachment import Attachment
-from .errors import ProbeError
-from .libbpf import RunStats, run_stats
 from .points import NetPoint
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import TracebackType
 
 from ...configs import ConfigError
-from . import cgroups, layout
-from .errors import ProbeError
-from .libbpf import BpfObject, Map, RunStats, run_stats
+from ..system import cgroup_paths as cgroups
+from ..system.bpf.errors import ProbeError
+from ..system.bpf.libbpf import BpfObject, Map, RunStats, run_stats
+from . import layout
 from .objects import FOLDER, mapped
 
 BTF = Path("/sys/kernel/btf/vmlinux")

@@ -6,8 +6,8 @@ from __future__ import annotations
 import errno
 import struct
 
-from . import namespaces
-from .libbpf import BpfObject, RunStats, TcxLink, run_stats
+from ..system.bpf.libbpf import BpfObject, RunStats, TcxLink, run_stats
+from ..system.net import namespaces
 from .objects import FOLDER
 from .points import NetPoint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...configs import ConfigError
-from ..publisher.status import Status
+from ..publisher.state.status import Status
 from ..record.ring import TickReader
 
 STALE_S = 3.0

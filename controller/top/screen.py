@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ..signals import StopRequest
+from ..system.signals import StopRequest
 from .follower import Follower
 from .frame import View, frame, waiting
 from .glyphs import Glyphs

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..actuators.kernel_file import ActuatorError
-from ..realtime import FIFO_PRIORITY
+from ..system.kernel_file import ActuatorError
+from ..system.realtime import FIFO_PRIORITY
 from .supervisor import DISARM
 
 READY_TIMEOUT_S = 10.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...data.files import PRIVATE, replace_file
 from ..actuators.nice import ThreadOriginal
-from ..actuators.processes import start_ticks
+from ..system.processes import start_ticks
 from .schema import JournalError, as_value
 
 VERSION = 1
@@ -71,7 +71,7 @@ class Journal:
     Attributes:
         version: of the format.
         boot_id: of the boot in which it was found: after another one nothing of ours is left.
-        pid, start_ticks: the controller (`slicepilot.controller.actuators.processes`).
+        pid, start_ticks: the controller (`slicepilot.controller.system.processes`).
         created_ns: CLOCK_REALTIME.
         slices: what was found.
         released: (slice, knob) that somebody else has set and that were left to them: not put back.

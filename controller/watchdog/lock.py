@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ...configs import ConfigError
-from ..actuators.processes import start_ticks
+from ..system.processes import start_ticks
 
 LOCK_TABLE = Path("/proc/locks")
 RETRY_S = 0.01

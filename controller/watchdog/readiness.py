@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE
+from ..system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE
 
 MCL_ONFAULT = 4  # linux/mman.h
 LEAST_OOM_SCORE = -1000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...configs import ConfigError
 from ...data.files import remove_file
-from ..actuators.kernel_file import ActuatorError
+from ..system.kernel_file import ActuatorError
 from .journal import FILE, Journal
 from .restore import RestoreReport, restore
 from .schema import JournalError

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
-from ..actuators.cgroup import CpuGroup
 from ..actuators.edt_filters import edt_filters, remove_edt_filters
 from ..actuators.egress import unpace
-from ..actuators.kernel_file import ActuatorError
-from ..actuators.qdisc import RootQdisc
-from ..actuators.rtnetlink import RouteSocket
 from ..actuators.weight import weight_file
-from ..telemetry import namespaces
+from ..system.cgroup import CpuGroup
+from ..system.kernel_file import ActuatorError
+from ..system.net import namespaces
+from ..system.net.qdisc import RootQdisc
+from ..system.net.rtnetlink import RouteSocket
 from .journal import FoundEgress, FoundSlice, Journal
 from .threads import restore_threads
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..actuators.bandwidth import bandwidth_files
-from ..actuators.cgroup import CpuGroup
-from ..actuators.kernel_file import ActuatorError
-from ..actuators.qdisc import RootQdisc
-from ..actuators.rtnetlink import RouteSocket
 from ..actuators.slice_knobs import SliceTargets
 from ..actuators.weight import weight_file
+from ..system.cgroup import CpuGroup
+from ..system.kernel_file import ActuatorError
+from ..system.net.qdisc import RootQdisc
+from ..system.net.rtnetlink import RouteSocket
 from .journal import FoundEgress, FoundSlice
 
 OWN_NETNS = Path("/proc/self/ns/net")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..actuators.cgroup import CpuGroup
-from ..actuators.kernel_file import ActuatorError
-from ..actuators.processes import process_of, start_ticks
+from ..system.cgroup import CpuGroup
+from ..system.kernel_file import ActuatorError
+from ..system.processes import process_of, start_ticks
 from .journal import FoundSlice
 
 

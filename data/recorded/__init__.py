@@ -22,7 +22,7 @@ def find(name_or_path: str) -> Path:
 
 
 def path(name: str) -> Path:
-    """File of a recorded dataset by name, for `slicepilot.data.episode_files.read_episodes`.
+    """File of a recorded dataset by name, for `slicepilot.data.episodes.files.read_episodes`.
 
     Raises:
         ConfigError: there is none of this name; says which there are.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.oracle import Oracle
+from slicepilot.agents.heuristics.oracle import Oracle
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs

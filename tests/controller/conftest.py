@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slicepilot.controller.actuators.cgroup import CpuHierarchy
-from slicepilot.controller.actuators.kernel_file import ActuatorError
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError
 
 BUSY = "import signal; signal.alarm(60)\nwhile True: pass"
 Busy = Callable[..., contextlib.AbstractContextManager["subprocess.Popen[bytes]"]]

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slicepilot.data import native
+from slicepilot.data.csv import native
 
 
 @pytest.fixture(scope="module", params=["compiled", "not compiled"])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from slicepilot.env.backend import Context
+from slicepilot.env.environments.vector_env import ControlLoop
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises
 from slicepilot.env.sliding import WINDOW_S, SlidingView
 from slicepilot.env.telemetry import Telemetry
-from slicepilot.env.vector_env import ControlLoop
 
 FRAMES = [0.0, 50.0, 50.0, 0.0, 50.0]
 """60 frames/s of 30 Mbit/s in periods of 10 ms: 50 Mbit/s in three of five."""

@@ -14,18 +14,18 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from slicepilot.agents.bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle, TrainingRecord
 from slicepilot.env.encoding import NUM_FEATURES, NUM_KNOBS
 from slicepilot.env.simulator.scenario import Load, Scenario
 from slicepilot.env.slices import SliceSet
-from slicepilot.testbed.removal import take_down
-from slicepilot.testbed.rig import Controller, Rig
-from slicepilot.testbed.spec import TestbedSpec
-from slicepilot.testbed.testbed import Testbed
+from slicepilot.testbed.bench.rig import Controller, Rig
+from slicepilot.testbed.lifecycle.removal import take_down
+from slicepilot.testbed.lifecycle.spec import TestbedSpec
+from slicepilot.testbed.lifecycle.testbed import Testbed
 
 SLICES = [f"slice{i}" for i in range(1, 6)]
 WEIGHT = "cpu.shares" if Path("/sys/fs/cgroup/cpu/cpu.shares").exists() else "cpu.weight"
-SLICEPILOT = [sys.executable, "-m", "slicepilot.controller.cli"]
+SLICEPILOT = [sys.executable, "-m", "slicepilot.cli"]
 
 Records = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...configs import ConfigError
 from ...data.files import replace_file
-from ..quantile_regression import MAX_LEVELS, Regression, regress
-from ..resampling import RESAMPLES
-from ..statistics import Suite, noisy_neighbour
+from ..statistics.comparison import Suite, noisy_neighbour
+from ..statistics.quantile_regression import MAX_LEVELS, Regression, regress
+from ..statistics.resampling import RESAMPLES
 from .collect import Delays
 from .columns import FILE, baseline_of, in_order
 
@@ -90,7 +90,7 @@ def analyse(
     Args:
         delays: what was read.
         baseline: a group [default: one that is called so, else the first].
-        resamples, seed: see `slicepilot.training.statistics.noisy_neighbour`.
+        resamples, seed: see `slicepilot.training.statistics.comparison.noisy_neighbour`.
         on_progress: called with the part that is done, 0..1.
 
     Raises:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...configs import ConfigError
-from ...data.tidy import Stream
-from ..intervals import Array
+from ...data.intervals import Array
+from ...data.tables.tidy import Stream
 from .columns import FILE, Columns, choose, in_order
 from .context import RECEIVED_NS, RUN, SEQUENCE, SOURCE, Context, PacketRate, RunResources, numbers, texts
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...configs import ConfigError
-from ...data.tidy import Stream
-from ..intervals import Array
+from ...data.intervals import Array
+from ...data.tables.tidy import Stream
 from .columns import loads_of
 
 RECEIVED_NS, SEQUENCE = "received_ns", "sequence"

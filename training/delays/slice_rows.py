@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...configs import ConfigError
-from ...data.episodes import EpisodeSet
-from ...data.tidy import Stream
+from ...data.episodes.episodes import EpisodeSet
+from ...data.tables.tidy import Stream
 from ...env.telemetry import SLICE_FIELDS
 
 WORDS = pa.dictionary(pa.int32(), pa.string())

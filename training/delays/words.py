@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..intervals import Interval
-from ..statistics import Comparison
+from ...data.intervals import Interval
+from ..statistics.comparison import Comparison
 from .analysis import Analysis
 
 CERTAIN = 0.05

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from scipy import stats
 
 from ...agents.base import Agent
-from ...agents.oracle import Oracle
+from ...agents.heuristics.oracle import Oracle
 from ...configs import ConfigError
-from ...data.episodes import EpisodeSet, Floats
+from ...data.episodes.episodes import EpisodeSet, Floats
+from ...data.intervals import LEVEL, RESAMPLES, Interval, mean, resample_indices
+from ...data.intervals import interval as bootstrap
 from ...env.simulator.hardware import Hardware
-from ..intervals import LEVEL, RESAMPLES, Interval, mean, resample_indices
-from ..intervals import interval as bootstrap
 from .coverage import Coverage, LoggedSupport
 from .decisions import fitted_q, settings_of
 from .estimate import Array, Estimate, percentile_ends, plain_ends

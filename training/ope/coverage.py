@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import KDTree
 
-from ...data.episodes import EpisodeSet, Floats
+from ...data.episodes.episodes import EpisodeSet, Floats
 from ...env.encoding import FEATURES, KNOB_FEATURES, STATIC_FEATURES
 from .estimate import Array
 from .logged import ACTIVE

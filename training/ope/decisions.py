@@ -21,9 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ...agents.network.slice_network import linear
 from ...configs import ConfigError
-from ...data.episodes import Episode, EpisodeSet, Floats
+from ...data.episodes.episodes import Episode, EpisodeSet, Floats
+from ..networks.slice_network import linear
 from .estimate import Array, Estimate
 from .fitted_q import FittedQConfig, HeldOut, OnProgress, Steps, evaluate
 from .granted import NUM_INPUTS, Costs, critic_inputs

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.fixed import NICE_STEP
-from ...data.episodes import Floats
+from ...agents.heuristics.fixed import NICE_STEP
+from ...data.episodes.episodes import Floats
 from ...env.encoding import FEATURES, NONE_ABOVE, unscaled
 from .estimate import Array
 from .logged import ACTIVE, Node

@@ -12,14 +12,14 @@ from scipy.sparse.csgraph import connected_components
 
 from ...agents.base import Agent, Drawing
 from ...configs import ConfigError, validate
-from ...data.episodes import Episode, EpisodeSet, Floats
+from ...data.episodes.episodes import Episode, EpisodeSet, Floats
 from ...env.backend import Context
 from ...env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, unscaled
 from ...env.knobs import Knobs
 from ...env.reward import RewardWeights
 from ...env.slices import Promises, SliceSet
 from ...env.telemetry import SLICE_FIELDS, Telemetry
-from ..offline_data import slices_of
+from ..offline.data import slices_of
 
 KNOBS = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[-1]) + 1)
 NODE = slice(FEATURES.index(NODE_FEATURES[0]), FEATURES.index(NODE_FEATURES[-1]) + 1)

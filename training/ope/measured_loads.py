@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ...data.episodes import Episode as Logged
+from ...data.episodes.episodes import Episode as Logged
 from ...env.backend import Context
 from ...env.encoding import FEATURES, NONE_ABOVE
 from ...env.simulator.backend import Episode

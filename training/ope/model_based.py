@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from ...agents.base import Agent
 from ...configs import ConfigError
-from ...data.episodes import Episode, EpisodeSet
+from ...data.episodes.episodes import Episode, EpisodeSet
+from ...data.intervals import RESAMPLES
 from ...env.backend import Context
 from ...env.encoding import KnobDecoder, ObservationEncoder
 from ...env.knobs import Knobs
@@ -29,8 +30,7 @@ from ...env.simulator.backend import SimulatorBackend
 from ...env.simulator.hardware import Hardware
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
-from ..intervals import RESAMPLES
-from ..rollouts import record
+from ..evaluation.rollouts import record
 from .coverage import APART_S
 from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, widened
 from .logged import Node, alike

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from slicepilot.controller.system.bpf.errors import ProbeError
+from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.controller.telemetry import layout
-from slicepilot.controller.telemetry.errors import ProbeError
-from slicepilot.controller.telemetry.namespaces import inside
 from slicepilot.controller.telemetry.packets import PacketPrograms
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-PROBE = "from slicepilot.controller.cli import main; main()"
+PROBE = "from slicepilot.cli import main; main()"
 
 
 def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

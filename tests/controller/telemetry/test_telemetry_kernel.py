@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slicepilot.controller.telemetry import clsact, libbpf, objects, packets, sched
-from slicepilot.controller.telemetry.errors import ProbeError
+from slicepilot.controller.system.bpf import libbpf
+from slicepilot.controller.system.bpf.errors import ProbeError
+from slicepilot.controller.system.bpf.libbpf import BpfObject
+from slicepilot.controller.telemetry import clsact, objects, packets, sched
 from slicepilot.controller.telemetry.layout import AT_N6, PACKET_EVENT
-from slicepilot.controller.telemetry.libbpf import BpfObject
 
 
 def test_structs_are_those_that_were_compiled(bench: Any) -> None:

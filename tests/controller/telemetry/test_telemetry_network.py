@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from slicepilot.configs import ConfigError
+from slicepilot.controller.system.bpf.errors import ProbeError
+from slicepilot.controller.system.bpf.libbpf import count_run_time
 from slicepilot.controller.telemetry import attachment, flows, places
-from slicepilot.controller.telemetry.errors import ProbeError
 from slicepilot.controller.telemetry.layout import AT_N6, AT_TUN
-from slicepilot.controller.telemetry.libbpf import count_run_time
 from slicepilot.controller.telemetry.packets import PacketProbe
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.controller.telemetry.source import KernelSource

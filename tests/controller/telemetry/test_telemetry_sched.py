@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.telemetry import cgroups
-from slicepilot.controller.telemetry.errors import ProbeError
+from slicepilot.controller.system import cgroup_paths as cgroups
+from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.controller.telemetry.source import KernelSource
 

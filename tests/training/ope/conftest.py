@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.exploring import ExploringAgent
-from slicepilot.agents.fixed import FixedAgent, no_control
-from slicepilot.agents.random import RandomAgent
-from slicepilot.data.episodes import Episode, EpisodeSet
+from slicepilot.agents.heuristics.exploring import ExploringAgent
+from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
+from slicepilot.agents.heuristics.random import RandomAgent
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.recording import record_simulated
+from slicepilot.training.recording.recording import record_simulated
 
 INF = np.inf
 WEIGHTS = RewardWeights.from_yaml("delay-first")

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from slicepilot.agents.fixed import FixedAgent
-from slicepilot.agents.random import RandomAgent
-from slicepilot.agents.registry import make
+from slicepilot.agents.heuristics.fixed import FixedAgent
+from slicepilot.agents.heuristics.random import RandomAgent
+from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import ConfigError
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.intervals import Interval
 from slicepilot.env.simulator.hardware import Hardware
-from slicepilot.training.intervals import Interval
 from slicepilot.training.ope.comparison import (
     FITTED_Q,
     IMPORTANCE,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from slicepilot.agents.fixed import FixedAgent
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.agents.heuristics.fixed import FixedAgent
+from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.training.ope.coverage import Coverage, LoggedSupport
 from slicepilot.training.ope.logged import Node, watch
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from slicepilot.agents.fixed import FixedAgent
+from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.configs import ConfigError
-from slicepilot.data.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.training.ope.decisions import PooledCritic, constant_behaviours, decisions_of, fitted_q
 from slicepilot.training.ope.fitted_q import FittedQConfig
 from slicepilot.training.ope.granted import NUM_INPUTS

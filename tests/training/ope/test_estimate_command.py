@@ -11,11 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from slicepilot.agents.fixed import no_control
+from slicepilot.agents.heuristics.fixed import no_control
+from slicepilot.cli.dataset.estimate import LONGEST, estimate, read_truth, short
 from slicepilot.configs import ConfigError
-from slicepilot.controller.cli.dataset_estimate import LONGEST, estimate, read_truth, short
-from slicepilot.data.episode_files import write_episodes
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.episodes.files import write_episodes
 
 Call = Callable[..., Any]
 QUICK = ("--updates", "100", "--seed", "3")

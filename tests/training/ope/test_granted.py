@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.env.encoding import FEATURES
 from slicepilot.env.simulator.kernels import water_fill
 from slicepilot.training.ope.granted import NUM_INPUTS, Costs, critic_inputs, effects, fair_shares

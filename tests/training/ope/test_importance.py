@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from slicepilot.agents.exploring import STD, ExploringAgent
-from slicepilot.agents.fixed import FixedAgent, no_control
-from slicepilot.agents.random import RandomAgent
-from slicepilot.data.episodes import Episode, EpisodeSet
+from slicepilot.agents.heuristics.exploring import STD, ExploringAgent
+from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
+from slicepilot.agents.heuristics.random import RandomAgent
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.training.ope.decisions import settings_of
 from slicepilot.training.ope.importance import effective, importance, log_ratios, missed_settings, windows_of
 from slicepilot.training.ope.logged import Node, watch

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.fixed import FixedAgent, no_control
-from slicepilot.agents.proportional import ProportionalShare
-from slicepilot.agents.random import RandomAgent
-from slicepilot.agents.reactive import ReactiveSla
+from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
+from slicepilot.agents.heuristics.proportional import ProportionalShare
+from slicepilot.agents.heuristics.random import RandomAgent
+from slicepilot.agents.heuristics.reactive import ReactiveSla
 from slicepilot.configs import ConfigError
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.env.encoding import ObservationEncoder
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.ope.logged import Node, alike, fixed_action, same_pods, telemetry_of, watch

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slicepilot.agents.fixed import FixedAgent, no_control
-from slicepilot.agents.proportional import ProportionalShare
-from slicepilot.agents.reactive import ReactiveSla
+from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
+from slicepilot.agents.heuristics.proportional import ProportionalShare
+from slicepilot.agents.heuristics.reactive import ReactiveSla
 from slicepilot.configs import ConfigError
-from slicepilot.data.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.training.ope.logged import Node

@@ -1,0 +1,1 @@
+"""Agents without learned weights, and all agents by name."""

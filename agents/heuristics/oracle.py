@@ -1,0 +1,281 @@
+"""The oracle: knows the load and the noise to come and searches the simulator itself for the best knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...env.backend import Context
+from ...env.encoding import NUM_KNOBS, KnobDecoder
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+from ..base import Agent
+from .bounds import most_cpu_mcpu
+
+if TYPE_CHECKING:
+    from ...env.reward import RewardWeights
+    from ...env.simulator.backend import SimulatorBackend
+
+# Rows of an encoded knob table, see `slicepilot.env.encoding.KnobDecoder`.
+LIMIT, NICE, EGRESS = range(NUM_KNOBS)
+NONE = np.float32(1.0)
+
+
+@dataclass(frozen=True)
+class OracleConfig:
+    """How hard the oracle thinks; time grows with candidates x iterations x horizon / replan_every.
+
+    Attributes:
+        candidates: plans per lane that are played side by side, C.
+        iterations: rounds of variation and selection at each planning.
+        horizon: control periods that a plan is judged on. The simulator's queues hold a fraction of a second, so that a
+            few periods of a second see all that a decision does; periods of milliseconds need more of them.
+        segments: pieces of constant knobs in a plan, P, of equal length.
+        replan_every: control periods between two plannings, at most the horizon.
+        elites: plans that survive a round and are varied in the next.
+        mutation: share of the coordinates of each knob (CPU limit, nice, egress) that a variation moves.
+        steps: sizes of moves on the encoded axes (-1..1), each variation has one of them.
+    """
+
+    candidates: int = 64
+    iterations: int = 3
+    horizon: int = 4
+    segments: int = 2
+    replan_every: int = 2
+    elites: int = 4
+    mutation: tuple[float, float, float] = (0.25, 0.25, 0.02)
+    steps: tuple[float, ...] = (0.05, 0.15, 0.5)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.replan_every <= self.horizon:
+            raise ValueError(f"replan_every = {self.replan_every}; accepted: 1 to horizon = {self.horizon}")
+        if not 1 <= self.segments <= self.horizon:
+            raise ValueError(f"segments = {self.segments}; accepted: 1 to horizon = {self.horizon}")
+        if not 1 <= self.elites < self.candidates:
+            raise ValueError(f"elites = {self.elites}; accepted: 1 to candidates - 1 = {self.candidates - 1}")
+
+
+class Oracle:
+    """Receding-horizon search with the true future of the run: how good could any controller be here?
+
+    Every ``replan_every`` periods, plans of piecewise-constant knobs are played from the simulator's present state
+    against the arrivals and the noise that will come, and judged by the reward summed over the horizon
+    (`slicepilot.env.reward.RewardModel`). The first round holds the plan of last time moved on, the present knobs,
+    settings that make sense in general (none, priority by weight, limits on the others, limits at present use, some
+    slices given up so that the rest can be kept) and what the proposal agents would do now; each further round varies
+    the best of the last (an evolution strategy with crossover by slice). The best plan seen is carried out. It is a
+    lower bound of the optimum: the horizon is finite and the search random, and it cannot change the pods' requests
+    during a run.
+
+    `bind` gives it the simulator; do so before `reset`.
+
+    Args:
+        weights: of the reward that counts, None for the default.
+        config: effort.
+        proposals: agents asked at every period; what they say when a plan is made is one of the candidates.
+        request_mcpu: CPU requests (S,) of the pods, None for the slice specs' own.
+        name: as shown in tables.
+    """
+
+    def __init__(
+        self,
+        weights: RewardWeights | None = None,
+        config: OracleConfig | None = None,
+        proposals: Sequence[Agent] = (),
+        request_mcpu: FloatArray | None = None,
+        name: str = "oracle",
+    ) -> None:
+        self.weights, self.config = weights, config or OracleConfig()
+        self.proposals, self.request_mcpu, self.name = tuple(proposals), request_mcpu, name
+        # The plan so far and the present knobs have theirs.
+        places = self.config.candidates - 2
+        if len(self.proposals) > places:
+            raise ValueError(f"{len(self.proposals)} proposals; accepted: at most {places} (candidates - 2)")
+        self._backend: SimulatorBackend | None = None
+
+    def bind(self, backend: SimulatorBackend) -> None:
+        """Look into the future of this simulator from the next `reset` on."""
+        self._backend = backend
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run. The backend must have been reset before.
+
+        Raises:
+            RuntimeError: not bound to a simulator.
+        """
+        if self._backend is None:
+            raise RuntimeError(f"{self.name} needs the simulator it is to foresee: call bind(backend) before reset()")
+        # Only here: compiled kernels have no place in what a live controller imports.
+        from ...env.reward import RewardModel, RewardWeights
+        from ...env.simulator.lookahead import Lookahead
+
+        self._context = context
+        self._decoder = KnobDecoder(slices)
+        self._rng = np.random.default_rng(seed)
+        self._lookahead = Lookahead(self._backend, self.config.candidates)
+        self._reward = RewardModel(self.weights or RewardWeights.from_yaml(), self._lookahead.context)
+        for agent in self.proposals:
+            agent.reset(slices, context, seed)
+        weight = context.promises.weight
+        self._shape = weight.shape
+        self._priority = weight >= weight.max(axis=0)
+        self._most = most_cpu_mcpu(slices, context)
+        self._constants = _structured(self._decoder, self._priority, weight, self._most)
+        self._plan = np.repeat(self._encode(Knobs.none(*self._shape))[None], self.config.segments, axis=0)
+        self._age = 0
+        self._periods = 0
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """What the current plan says for the next period."""
+        cfg = self.config
+        proposed = [self._encode(agent.decide(telemetry, knobs)) for agent in self.proposals]
+        left = self._context.num_steps - self._periods
+        if self._periods % cfg.replan_every == 0 and left > 0:
+            self._replan(telemetry, self._encode(knobs), proposed, min(cfg.horizon, left))
+        segment = min(self._age // self._segment_length, cfg.segments - 1)
+        self._age += 1
+        self._periods += 1
+        decided, _ = self._decoder.decode(self._plan[segment].transpose(2, 1, 0))
+        return decided
+
+    @property
+    def _segment_length(self) -> int:
+        return -(-self.config.horizon // self.config.segments)
+
+    def _encode(self, knobs: Knobs) -> FloatArray:
+        """Rows (3, S, L). Nice of process scope has no effect between slices: as group nice that is 0."""
+        if knobs.nice_scope == "process":
+            knobs = Knobs(knobs.cpu_limit_mcpu, np.zeros_like(knobs.nice), knobs.egress_mbps)
+        return self._decoder.encode(knobs)
+
+    # -- planning ----------------------------------------------------------------------------------------------
+
+    def _replan(self, telemetry: Telemetry, now: FloatArray, proposed: list[FloatArray], steps: int) -> None:
+        """Search, and keep the best plan of each lane, (P, 3, S, L)."""
+        cfg = self.config
+        self._lookahead.start(steps)
+        plans = self._first_round(telemetry, now, proposed)
+        best_score = np.full(self._shape[1], -np.inf, np.float32)
+        best = self._plan
+        for iteration in range(cfg.iterations):
+            scores = self._score(plans, now, steps)
+            order = np.argsort(-scores, axis=0, kind="stable")[: cfg.elites]
+            elites = np.take_along_axis(plans, order[None, None, None], axis=3)
+            top = np.take_along_axis(scores, order[:1], axis=0)[0]
+            better = top > best_score
+            best = np.where(better, elites[:, :, :, 0], best)
+            best_score = np.maximum(best_score, top)
+            if iteration + 1 < cfg.iterations:
+                elites[:, :, :, -1] = best
+                plans = self._vary(elites, cfg.candidates)
+        self._plan, self._age = np.ascontiguousarray(best), 0
+
+    def _score(self, plans: FloatArray, now: FloatArray, steps: int) -> FloatArray:
+        """Reward summed over the horizon of plans (P, 3, S, C, L), (C, L)."""
+        look = self._lookahead
+        candidates, lanes = plans.shape[3:]
+        look.rewind()
+        total = np.zeros(candidates * lanes, np.float32)
+        rows = np.tile(now, candidates)
+        for first in range(0, steps, self._segment_length):
+            piece = plans[first // self._segment_length].reshape(*plans.shape[1:3], -1)
+            previous = rows
+            knobs, rows = self._decoder.decode(piece.transpose(2, 1, 0))
+            look.engine.apply(knobs)
+            for _ in range(min(self._segment_length, steps - first)):
+                reward, _ = self._reward(look.engine.advance(), knobs, rows, previous)
+                total += reward
+                previous = rows
+        return total.reshape(candidates, lanes)
+
+    def _first_round(self, telemetry: Telemetry, now: FloatArray, proposed: list[FloatArray]) -> FloatArray:
+        """Plans (P, 3, S, C, L): known ones, then slices given up at random, then variations of the plan so far."""
+        cfg = self.config
+        segment = min(self._age // self._segment_length, cfg.segments - 1)
+        moved_on = self._plan[np.minimum(np.arange(cfg.segments) + segment, cfg.segments - 1)]
+        held = [now, *proposed, *self._constants, *self._at_use(telemetry, now)][: cfg.candidates - 1]
+        plans = np.empty((cfg.segments, NUM_KNOBS, *self._shape[:1], cfg.candidates, self._shape[1]), np.float32)
+        plans[:, :, :, 0] = moved_on
+        known = 1 + len(held)
+        plans[:, :, :, 1:known] = np.stack(held, axis=2)
+        given_up = known + (cfg.candidates - known) // 2
+        plans[:, :, :, known:given_up] = self._give_up(given_up - known)
+        parents = np.stack([moved_on, np.broadcast_to(now, moved_on.shape)], axis=3)
+        plans[:, :, :, given_up:] = self._vary(parents, cfg.candidates - given_up)
+        return plans
+
+    def _at_use(self, telemetry: Telemetry, now: FloatArray) -> list[FloatArray]:
+        """Limits a little above present use: they hold less CPU without slowing anybody who is served."""
+        tables = []
+        for headroom in (1.1, 1.4):
+            limit = np.minimum(telemetry.cpu_use_mcpu * telemetry.valid * np.float32(headroom), self._most)
+            # An encoded limit of 0 would mean none.
+            np.maximum(limit, 1.0, out=limit)
+            knobs = Knobs(limit, np.zeros_like(limit), np.full_like(limit, np.inf))
+            rows = self._decoder.encode(knobs)
+            rows[NICE] = now[NICE]
+            tables.append(rows)
+        return tables
+
+    def _give_up(self, count: int) -> FloatArray:
+        """Random slices below the priority slice get the least weight, some also little CPU: (3, S, N, L)."""
+        num_slices, lanes = self._shape
+        draw = self._rng.random((2, num_slices, count, lanes), np.float32)
+        share = self._rng.random((1, count, lanes), np.float32)
+        lost = (draw[0] < share) & ~self._priority[:, None]
+        rows = np.full((NUM_KNOBS, num_slices, count, lanes), NONE, np.float32)
+        rows[NICE] = np.where(self._priority[:, None], -1.0, np.where(lost, 1.0, -0.5))
+        rows[LIMIT] = np.where(lost & (draw[1] < 0.5), 4.0 * draw[1] - 1.0, NONE)
+        return rows
+
+    def _vary(self, parents: FloatArray, count: int) -> FloatArray:
+        """``count`` variations of parents (P, 3, S, E, L): crossover by slice, then moves of some coordinates."""
+        cfg, rng = self.config, self._rng
+        segments, _, num_slices, elites, lanes = parents.shape
+        shape = (segments, NUM_KNOBS, num_slices, count, lanes)
+        mother, father = (
+            np.take_along_axis(parents, rng.integers(elites, size=(1, 1, 1, count, lanes)), axis=3) for _ in range(2)
+        )
+        crossed = rng.random((1, 1, num_slices, count, lanes), np.float32) < 0.25
+        plans = np.where(crossed, father, mother)
+        chance = np.asarray(cfg.mutation, np.float32)[None, :, None, None, None]
+        draw = rng.random(shape, np.float32)
+        size = np.asarray(cfg.steps, np.float32)[rng.integers(len(cfg.steps), size=(1, 1, 1, count, lanes))]
+        move = size * rng.standard_normal(shape, np.float32)
+        # Half of the variations move all pieces alike: most of the time one setting is right for the whole horizon.
+        alike = rng.random((1, 1, 1, count, lanes), np.float32) < 0.5
+        move = np.where(alike, move[:1], move)
+        draw = np.where(alike, draw[:1], draw)
+        plans += np.where(draw < chance, move, np.float32(0.0))
+        # "None" is a narrow strip at the end of a limit's axis: let some moves jump there.
+        jump = draw < 0.15 * chance
+        jump[:, NICE] = False
+        plans[jump] = NONE
+        np.clip(plans, -1.0, 1.0, out=plans)
+        return plans
+
+
+def _structured(
+    decoder: KnobDecoder, priority: np.ndarray, weight: FloatArray, most_mcpu: FloatArray
+) -> list[FloatArray]:
+    """Settings that are often good, as encoded rows (3, S, L) each."""
+    none = np.full((NUM_KNOBS, *weight.shape), NONE, np.float32)
+    none[NICE] = 0.0
+    tables = [none]
+    rank = np.log(weight / weight.min(axis=0))
+    rank = rank / np.maximum(rank.max(axis=0), 1e-6)
+    for nice in (np.where(priority, -1.0, 1.0), np.where(priority, -0.3, 0.3), 1.0 - 2.0 * rank):
+        table = none.copy()
+        table[NICE] = nice
+        tables.append(table)
+    for share in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75):
+        limit = np.where(priority, np.inf, share * most_mcpu).astype(np.float32)
+        for nice in (none[NICE], tables[1][NICE]):
+            rows = decoder.encode(Knobs(limit, np.zeros_like(limit), np.full_like(limit, np.inf)))
+            rows[NICE] = nice
+            tables.append(rows)
+    return tables

@@ -1,0 +1,68 @@
+"""Proportional share: divide the node's CPU by weight times recent demand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...env.backend import Context
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+from .bounds import most_cpu_mcpu, smoothing, within_bounds
+
+# What a slice would use is extrapolated from what it carries; a slice that carries next to nothing says little.
+MAX_EXTRAPOLATION = np.float32(20.0)
+TINY = np.float32(1e-3)
+# Each round fills at least one more slice to the brim; what few slices leave after these is too little to matter.
+FILL_ROUNDS = 6
+
+
+class ProportionalShare:
+    """CPU limit of slice i = capacity x w_i d_i / sum_j w_j d_j, with w the weight and d the recent demand.
+
+    Demand is CPU use times offered over carried rate (what the slice would have used), at most what its threads can
+    use, in an exponential average. What a slice cannot use of its share is divided among the others in the same way
+    (a weighted max-min share). Not work-conserving within a period: that is what a share by limits costs.
+
+    Args:
+        time_constant_s: of the average.
+        node_share: what is shared out; the rest is for the kernel's part of the work and for other pods.
+        name: as shown in tables.
+    """
+
+    request_mcpu: FloatArray | None = None
+
+    def __init__(
+        self, time_constant_s: float = 5.0, node_share: float = 0.85, name: str = "proportional-share"
+    ) -> None:
+        self.name, self.time_constant_s, self.node_share = name, time_constant_s, node_share
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Forget the demand."""
+        self._slices = slices
+        self._weight = context.promises.weight
+        self._capacity = np.float32(1e3 * self.node_share) * context.logical_cpus
+        self._most = most_cpu_mcpu(slices, context)
+        self._alpha = smoothing(context.period_s, self.time_constant_s)
+        self._demand = np.zeros_like(self._most)
+        self._first = True
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """Shares of the node by weight and demand."""
+        missing = telemetry.offered_mbps / np.maximum(telemetry.carried_mbps, TINY)
+        demand = telemetry.cpu_use_mcpu * np.clip(missing, np.float32(1.0), MAX_EXTRAPOLATION)
+        np.minimum(demand, self._most, out=demand)
+        demand *= telemetry.valid
+        # The first measurement counts in full.
+        alpha = np.ones_like(self._alpha) if self._first else self._alpha
+        self._first = False
+        self._demand += alpha * (demand - self._demand)
+        claim = self._weight * self._demand
+        limit = np.zeros_like(claim)
+        for _ in range(FILL_ROUNDS):
+            takers = claim * (limit < self._most)
+            level = (self._capacity - limit.sum(axis=0)) / np.maximum(takers.sum(axis=0), TINY)
+            np.minimum(limit + takers * level, self._most, out=limit)
+        # Nobody has asked for anything yet: there is nothing to share out.
+        limit = np.where(claim.sum(axis=0) > TINY, limit, np.float32(np.inf))
+        return within_bounds(Knobs(limit, np.zeros_like(limit), np.full_like(limit, np.inf)), self._slices)

@@ -1,0 +1,126 @@
+"""Agents by name: what the command line and the evaluation files accept."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from ...configs import ConfigError
+from ...data.reference import published_settings
+from ...env.slices import SliceSet
+from ..base import Agent
+from .captain import Captain
+from .exploring import ExploringAgent
+from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
+from .oracle import Oracle
+from .proportional import ProportionalShare
+from .random import RandomAgent
+from .reactive import ReactiveSla
+
+if TYPE_CHECKING:
+    from ...env.reward import RewardWeights
+    from ...env.simulator.hardware import Hardware
+
+EXPLORING = "exploring-"
+"""In front of any name: that agent with noise around its choices, `slicepilot.agents.heuristics.exploring`."""
+REQUEST_RATIOS = (3, 9, 64, 512)
+NICE_RATIOS = (3, 9, 64)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an agent is made for: the slices, the node, and the reward that an oracle maximises (None: the default)."""
+
+    slices: SliceSet
+    hardware: Hardware
+    weights: RewardWeights | None = None
+
+
+Factory = Callable[[Setting], Agent]
+
+
+def _published(experiment: int, setting: Setting) -> Agent:
+    return published(experiment, setting.slices)
+
+
+def _scaled(experiment: int, setting: Setting) -> Agent:
+    node = setting.hardware
+    return scaled(experiment, setting.slices, node.logical_cpus, node.uplink_mbps)
+
+
+def _requests(ratio: float, setting: Setting) -> Agent:
+    return static_weights(ratio, setting.slices, setting.hardware.logical_cpus)
+
+
+def _nice(ratio: float, setting: Setting) -> Agent:
+    return static_weights(ratio, setting.slices, setting.hardware.logical_cpus, via="nice")
+
+
+def _oracle(setting: Setting) -> Agent:
+    return Oracle(setting.weights, proposals=(ReactiveSla(), ProportionalShare(), Captain()))
+
+
+@cache
+def _factories() -> dict[str, Factory]:
+    """All names in the order in which tables show them."""
+    experiments = [setting.experiment for setting in published_settings()]
+    factories: dict[str, Factory] = {"no-control": lambda _: no_control()}
+    factories |= {f"experiment-{n}": partial(_published, n) for n in experiments}
+    factories |= {f"experiment-{n}-scaled": partial(_scaled, n) for n in experiments}
+    factories |= {f"static-weights-{ratio}": partial(_requests, ratio) for ratio in REQUEST_RATIOS}
+    factories |= {f"static-weights-{ratio}-nice": partial(_nice, ratio) for ratio in NICE_RATIOS}
+    factories |= {
+        "static-weights-promise": lambda s: static_weights_by_promise(s.slices, s.hardware),
+        "proportional-share": lambda _: ProportionalShare(),
+        "reactive-sla": lambda _: ReactiveSla(),
+        "captain": lambda _: Captain(),
+        "random": lambda _: RandomAgent(),
+        "oracle": _oracle,
+    }
+    return factories
+
+
+def available(scaled: bool = False) -> list[str]:
+    """Names that `make` accepts, in table order.
+
+    Of the published settings, the ones with their published values, or with ``scaled`` the ones in shares of the node
+    in their place; `make` takes both. On the study's own node the two are the same.
+    """
+    return [name for name in _factories() if not name.startswith("experiment-") or name.endswith("-scaled") == scaled]
+
+
+def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights: RewardWeights | None = None) -> Agent:
+    """An agent for a slice set on a node.
+
+    Args:
+        name: one of `available`, or one with `EXPLORING` in front.
+        slices: what it will control; fixes for which pods it has requests.
+        hardware: the node, for settings that depend on its size; None for the default one.
+        weights: of the reward, for the oracle; None for the default ones.
+
+    Raises:
+        ConfigError: unknown name; says which are accepted and which are nearest.
+    """
+    if name.startswith(EXPLORING):
+        other = make(name.removeprefix(EXPLORING), slices, hardware, weights)
+        if isinstance(other, Oracle):
+            raise ConfigError(f"agent = {name!r}: accepted: {EXPLORING} in front of an agent that does not look ahead")
+        return ExploringAgent(other)
+    factories = _factories()
+    if name not in factories:
+        near = difflib.get_close_matches(name, factories, n=3)
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        accepted = [n for n in factories if not n.startswith("experiment-")]
+        last = len(published_settings())
+        accepted[1:1] = [f"experiment-1 to experiment-{last} (or with -scaled)"]
+        accepted.append(f"any of them after {EXPLORING}")
+        raise ConfigError(f"agent: unknown name {name!r}; {hint}accepted: {', '.join(accepted)}")
+    if hardware is None:
+        # Only here: the module's neighbours compile the simulator, which a live controller does not import.
+        from ...env.simulator.hardware import Hardware
+
+        hardware = Hardware()
+    return factories[name](Setting(slices, hardware, weights))

@@ -1,0 +1,144 @@
+"""A trained policy as an agent."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime as ort
+
+from ...env.backend import Context
+from ...env.encoding import FEATURES, NUM_FEATURES, NUM_KNOBS, KnobDecoder, ObservationEncoder
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+from ..runtime.onnx_file import OnnxError
+from .bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle
+
+if TYPE_CHECKING:
+    from ..runtime.policy import CompiledPolicy
+    from ..runtime.program import Program
+
+ACTIVE = FEATURES.index("active")
+# A compiled policy must decide as onnxruntime does, on so many random observations.
+TOLERANCE, OBSERVATIONS = 1e-5, 16
+
+
+class LearnedAgent:
+    """Runs a bundle's policy over L lanes; deterministic.
+
+    Many lanes go through onnxruntime. For a single one, a live node, the policy is compiled for its shape where numba
+    is installed (`slicepilot.agents.runtime.policy`), which is several times faster; `compiled` says so after `reset`.
+
+    Args:
+        bundle: a loaded policy.
+        name: as in tables; else the training algorithm.
+        transfer: serve slices other than the bundle's (see `PolicyBundle.for_slices`).
+    """
+
+    request_mcpu: FloatArray | None = None
+
+    def __init__(self, bundle: PolicyBundle, name: str | None = None, transfer: bool = False) -> None:
+        self.bundle, self.transfer = bundle, transfer
+        self.name = name or bundle.training.algorithm
+        self._session: ort.InferenceSession | None = None
+        self._program: Program | None = None
+        self._policy: CompiledPolicy | None = None
+        self._shape: tuple[int, int, int] | None = None
+        self._decided: tuple[Knobs, FloatArray] | None = None
+        self._encoded: tuple[Knobs, FloatArray] | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether decisions come from the compiled policy."""
+        return self._program is not None
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run. Raises ConfigError if the bundle was not made for these slices."""
+        fitted = self.bundle.for_slices(slices, self.transfer)
+        self._encoder = ObservationEncoder(context)
+        self._decoder = KnobDecoder(fitted.slices, fitted.nice_scope)
+        self._session = self._session or fitted.session()
+        num_slices, lanes = context.promises.weight.shape
+        shape = lanes, num_slices, NUM_FEATURES
+        if self._shape != shape:
+            self._table = np.zeros(shape, np.float32)
+            self._action = np.zeros((lanes, num_slices, NUM_KNOBS), np.float32)
+            self._binding = _bind(self._session, self._table, self._action)
+            self._program = _compiled(self.bundle.model, self._session, shape) if lanes == 1 else None
+            self._policy = None
+            self._shape = shape
+        if self._program is not None:
+            from ..runtime.codec import CompiledCodec
+            from ..runtime.policy import CompiledPolicy
+
+            self._policy = CompiledPolicy(self._program, CompiledCodec(self._encoder, self._decoder))
+        self._decided = self._encoded = None
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """Knobs (S, L) for the next control period; raises RuntimeError before `reset`."""
+        self._decided = self._decide(telemetry, self._rows(knobs))
+        return self._decided[0]
+
+    def prime(self, telemetry: Telemetry) -> None:
+        """Decide and forget it: brings code and data into caches shortly before a decision is due."""
+        if self._decided is not None:
+            knobs, rows = self._decided
+            self._decide(telemetry, rows if self._policy is None else self._policy.codec.knob_rows(knobs))
+
+    def _decide(self, telemetry: Telemetry, rows: FloatArray) -> tuple[Knobs, FloatArray]:
+        """Knobs, and what `KnobDecoder.encode` would say of them."""
+        if self._policy is not None:
+            return self._policy.decide(telemetry, rows)
+        if self._session is None:
+            raise RuntimeError("the agent has not been reset yet: call reset() first")
+        self._table[:] = self._encoder.encode(telemetry, rows)
+        self._session.run_with_iobinding(self._binding)
+        return self._decoder.decode(self._action)
+
+    def _rows(self, knobs: Knobs) -> FloatArray:
+        """What the encoder takes of the knobs that hold: mostly those decided last, or those that held last time."""
+        if self._session is None:
+            raise RuntimeError("the agent has not been reset yet: call reset() first")
+        if self._decided is not None and knobs is self._decided[0]:
+            return self._decided[1]
+        if self._encoded is None or knobs is not self._encoded[0]:
+            rows = self._decoder.encode(knobs) if self._policy is None else self._policy.codec.knob_rows(knobs)
+            self._encoded = knobs, rows
+        return self._encoded[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the session, which cannot be pickled; the copy makes its own at its next reset."""
+        kept = {key: value for key, value in self.__dict__.items() if key != "_binding"}
+        return kept | dict.fromkeys(("_session", "_program", "_policy", "_shape", "_decided", "_encoded"))
+
+
+def _bind(session: ort.InferenceSession, table: FloatArray, action: FloatArray) -> ort.IOBinding:
+    """Input and output in place: a run neither allocates nor copies what goes in and out."""
+    binding = session.io_binding()
+    for bind, name, array in ((binding.bind_input, INPUT_NAME, table), (binding.bind_output, OUTPUT_NAME, action)):
+        bind(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+    return binding
+
+
+def _compiled(model: bytes, session: ort.InferenceSession, shape: tuple[int, int, int]) -> Program | None:
+    """The policy as a program, if it can be compiled and then decides as onnxruntime does."""
+    try:
+        from ..runtime.program import compile_policy
+
+        program = compile_policy(model, shape)
+    except (ImportError, OnnxError) as error:
+        logging.getLogger(__name__).info("policy not compiled: %s", error)
+        return None
+    rng = np.random.default_rng(0)
+    action = np.zeros((*shape[:2], NUM_KNOBS), np.float32)
+    for _ in range(OBSERVATIONS):
+        table = rng.uniform(0.0, 1.0, shape).astype(np.float32)
+        table[..., ACTIVE] = table[..., ACTIVE] > 0.2
+        program.run(table, action)
+        reference: Any = session.run([OUTPUT_NAME], {INPUT_NAME: table})[0]
+        if not np.allclose(action, reference, rtol=0.0, atol=TOLERANCE):
+            logging.getLogger(__name__).warning("policy not compiled: it would decide otherwise than onnxruntime")
+            return None
+    return program

@@ -1,0 +1,368 @@
+"""The policy bundle: a folder that holds a trained policy and everything needed to run it as it was trained.
+
+``policy.onnx`` (the deterministic policy, dynamic in lanes and slices), ``bundle.yaml`` (slices, encoder layout,
+decoder, training run, versions) and ``SHA256SUMS`` (as ``sha256sum`` writes it). `PolicyBundle.load` checks all three
+and refuses what does not fit, naming file, field, value and what is accepted. No training package is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import onnxruntime as ort
+import yaml
+from pydantic import ConfigDict, Field
+
+from ...configs import ConfigError, validate
+from ...data.files import sync_folder, write_synced
+from ...env.encoding import (
+    CPU_AXIS_PER_THREAD_MCPU,
+    EGRESS_AXIS_MBPS,
+    KNOB_FEATURES,
+    NICE_AXIS,
+    NONE_ABOVE,
+    NUM_FEATURES,
+    NUM_KNOBS,
+    encoder_layout,
+)
+from ...env.knobs import NiceScope
+from ...env.slices import SliceSet
+
+FORMAT_VERSION = 1
+MODEL_FILE, DESCRIPTION_FILE, SUMS_FILE = "policy.onnx", "bundle.yaml", "SHA256SUMS"
+INPUT_NAME, OUTPUT_NAME = "observation", "action"
+MIN_SLICES, MAX_SLICES = 2, 64
+
+_STRICT = ConfigDict(extra="forbid")
+NonNegativeInt = Annotated[int, Field(ge=0)]
+
+
+def decoder_layout() -> dict[str, Any]:
+    """What an action's columns mean: a bundle stores it, and refuses a runtime whose decoder differs."""
+    return {
+        "knobs": list(KNOB_FEATURES),
+        "none_above": round(float(NONE_ABOVE), 6),
+        "cpu_axis_per_thread_mcpu": list(CPU_AXIS_PER_THREAD_MCPU),
+        "nice_axis": float(NICE_AXIS),
+        "egress_axis_mbps": list(EGRESS_AXIS_MBPS),
+    }
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """Where a policy comes from.
+
+    Attributes:
+        algorithm: for instance ``ppo``.
+        run_id: MLflow run, or none if it was not tracked.
+        seed: of the training run.
+        env_steps: control periods it has seen, over all lanes.
+        train_s: wall-clock seconds of training.
+        source: what the runs were drawn from, for instance ``scenario andrade-ramp``.
+        git_revision: of the code, or none outside a checkout.
+        versions: packages that made it.
+        config: the training configuration.
+    """
+
+    __pydantic_config__ = _STRICT
+    algorithm: str
+    seed: int
+    env_steps: NonNegativeInt = 0
+    train_s: Annotated[float, Field(ge=0)] = 0.0
+    source: str = ""
+    run_id: str | None = None
+    git_revision: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the exported policy and the trained one differ: the largest absolute difference of an action entry."""
+
+    __pydantic_config__ = _STRICT
+    max_abs_error: Annotated[float, Field(ge=0)]
+    observations: NonNegativeInt
+    slice_counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Description:
+    """Contents of ``bundle.yaml``."""
+
+    __pydantic_config__ = _STRICT
+    format_version: int
+    slices: SliceSet
+    encoder: dict[str, Any]
+    decoder: dict[str, Any]
+    nice_scope: NiceScope
+    training: TrainingRecord
+    agreement: Agreement | None = None
+
+
+@dataclass(frozen=True)
+class PolicyBundle:
+    """A policy with its description; immutable.
+
+    Attributes:
+        slices: what it was trained for, or what `for_slices` has transferred it to.
+        model: the ONNX model, serialised.
+        nice_scope: what its nice column moves.
+        training, agreement: where it comes from, how exactly it was exported.
+        origin: folder it was loaded from or saved to.
+    """
+
+    slices: SliceSet
+    model: bytes = field(repr=False)
+    training: TrainingRecord
+    nice_scope: NiceScope = "group"
+    agreement: Agreement | None = None
+    origin: Path | None = None
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> PolicyBundle:
+        """Write the folder, replacing one that is there; a reader never sees half of it.
+
+        Everything is written and synced beside the target, then renamed.
+
+        Raises:
+            OSError: it cannot be written; a bundle already there is untouched.
+        """
+        target = Path(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        files = {MODEL_FILE: self.model, DESCRIPTION_FILE: self._describe()}
+        sums = "".join(f"{_sha256(data)}  {name}\n" for name, data in files.items())
+        files[SUMS_FILE] = sums.encode()
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            for name, data in files.items():
+                write_synced(staging / name, data)
+            staging.chmod(0o755)
+            _swap(staging, target)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        return dataclasses.replace(self, origin=target)
+
+    def _describe(self) -> bytes:
+        description = Description(
+            format_version=FORMAT_VERSION,
+            slices=self.slices,
+            encoder=encoder_layout(),
+            decoder=decoder_layout(),
+            nice_scope=self.nice_scope,
+            training=self.training,
+            agreement=self.agreement,
+        )
+        return yaml.safe_dump(_plain(dataclasses.asdict(description)), sort_keys=False).encode()
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, folder: str | Path) -> PolicyBundle:
+        """Read and check a bundle.
+
+        Raises:
+            ConfigError: a missing or changed file, an unknown format version, another encoder or decoder than this
+                version's, an invalid field, a model whose inputs or outputs are not the policy's.
+        """
+        root = Path(folder)
+        if not _is_folder(root):
+            raise ConfigError(f"bundle {str(root)!r}: no such folder; accepted: a folder that training has written")
+        data = {name: read_part(root, name) for name in (SUMS_FILE, DESCRIPTION_FILE, MODEL_FILE)}
+        _check_sums(root, data)
+        source = f"bundle {str(root)!r}: {DESCRIPTION_FILE}"
+        raw = _parse(source, data[DESCRIPTION_FILE])
+        _check_layout(source, raw)
+        description = validate(Description, raw, source)
+        _check_model(root, data[MODEL_FILE])
+        return cls(
+            slices=description.slices,
+            model=data[MODEL_FILE],
+            training=description.training,
+            nice_scope=description.nice_scope,
+            agreement=description.agreement,
+            origin=root,
+        )
+
+    # -- use ---------------------------------------------------------------------------------------------------
+
+    def for_slices(self, slices: SliceSet, transfer: bool = False) -> PolicyBundle:
+        """This policy for the slices of a node.
+
+        Without ``transfer`` they must be the ones it was trained for: same order, names, S-NSSAIs, promises, weights
+        and knob bounds. With ``transfer`` it serves any 2 to 64 slices, and decodes actions with their bounds.
+
+        Raises:
+            ConfigError: names the first field that differs; or the number of slices.
+        """
+        if transfer:
+            if not MIN_SLICES <= len(slices) <= MAX_SLICES:
+                raise ConfigError(f"{self}: slices: {len(slices)} given; accepted: {MIN_SLICES} to {MAX_SLICES}")
+            return dataclasses.replace(self, slices=slices)
+        if len(slices) != len(self.slices):
+            raise ConfigError(
+                f"{self}: slices: {len(slices)} given; accepted: the {len(self.slices)} it was trained for "
+                f"({', '.join(self.slices.names)}), or transfer"
+            )
+        for k, (given, own) in enumerate(zip(slices.slices, self.slices.slices, strict=True)):
+            for path, value, accepted in _differences(given, own):
+                raise ConfigError(f"{self}: slices.{k}.{path} = {value!r}: accepted: {accepted!r}, or transfer")
+        return self
+
+    def session(self) -> ort.InferenceSession:
+        """A fresh onnxruntime session on one thread: input ``observation`` (L, S, D), output ``action`` (L, S, 3)."""
+        return _session(self.model)
+
+    def __str__(self) -> str:
+        return f"bundle {str(self.origin)!r}" if self.origin else "bundle"
+
+
+def _swap(staging: Path, target: Path) -> None:
+    """Put the staged folder in the target's place; the old one is kept aside until that has succeeded."""
+    sync_folder(staging)
+    if not target.exists():
+        staging.rename(target)
+        sync_folder(target.parent)
+        return
+    aside = staging.with_name(f"{staging.name}.old")
+    target.rename(aside)
+    try:
+        staging.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    sync_folder(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Tuples to lists, so that the safe YAML dumper takes them."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def read_part(root: Path, name: str) -> bytes:
+    """A file of a bundle; raises ConfigError."""
+    path = root / name
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would wait for whoever writes
+            raise ConfigError(f"bundle {str(root)!r}: {name}: accepted: a file")
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"bundle {str(root)!r}: {name}: {error.strerror}") from error
+
+
+def _parse(source: str, text: bytes) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: not valid YAML") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{source}: {type(raw).__name__}; accepted: a mapping")
+    return raw
+
+
+def _check_sums(root: Path, data: dict[str, bytes]) -> None:
+    listed: dict[str, str] = {}
+    for line in data[SUMS_FILE].decode(errors="replace").splitlines():
+        digest, _, name = line.partition("  ")
+        listed[name] = digest
+    for name in (DESCRIPTION_FILE, MODEL_FILE):
+        if name not in listed:
+            raise ConfigError(f"bundle {str(root)!r}: {SUMS_FILE}: no entry for {name}; accepted: one line per file")
+        actual = _sha256(data[name])
+        if actual != listed[name]:
+            raise ConfigError(
+                f"bundle {str(root)!r}: {name}: SHA-256 {actual[:16]}... (truncated or changed); "
+                f"accepted: {listed[name][:16]}... as in {SUMS_FILE}"
+            )
+
+
+def _check_layout(source: str, raw: dict[str, Any]) -> None:
+    """Format version first: only a known format's other fields mean anything."""
+    version = raw.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ConfigError(f"{source}: format_version = {version!r}: accepted: {FORMAT_VERSION}")
+    for part, layout in (("encoder", encoder_layout()), ("decoder", decoder_layout())):
+        stored = raw.get(part)
+        if not isinstance(stored, dict):
+            raise ConfigError(f"{source}: {part} = {stored!r}: accepted: the {part}'s layout")
+        for key in sorted(layout.keys() | stored.keys()):
+            if stored.get(key) != layout.get(key):
+                difference = _first_difference(stored.get(key), layout.get(key))
+                raise ConfigError(f"{source}: {part}.{key}{difference}")
+
+
+def _first_difference(stored: Any, accepted: Any) -> str:
+    """Where two plain values first differ, as ``.path = value: accepted: value``."""
+    pairs: list[tuple[Any, Any, Any]] = []
+    if isinstance(stored, dict) and isinstance(accepted, dict):
+        pairs = [(k, stored.get(k), accepted.get(k)) for k in [*accepted, *stored]]
+    elif isinstance(stored, list) and isinstance(accepted, list) and len(stored) == len(accepted):
+        pairs = [(k, *pair) for k, pair in enumerate(zip(stored, accepted, strict=True))]
+    for key, left, right in pairs:
+        if left != right:
+            return f".{key}{_first_difference(left, right)}"
+    return f" = {stored!r}: accepted: {accepted!r}"
+
+
+def _differences(given: Any, own: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """(path, given, own) of every field in which two values of one dataclass differ."""
+    found: list[tuple[str, Any, Any]] = []
+    for spec in dataclasses.fields(given):
+        left, right = getattr(given, spec.name), getattr(own, spec.name)
+        path = f"{prefix}{spec.name}"
+        if dataclasses.is_dataclass(left):
+            found += _differences(left, right, f"{path}.")
+        elif left != right:
+            found.append((path, left, right))
+    return found
+
+
+def _session(model: bytes) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _check_model(root: Path, model: bytes) -> None:
+    where = f"bundle {str(root)!r}: {MODEL_FILE}"
+    try:
+        session = _session(model)
+    except Exception as error:  # onnxruntime raises a dozen types of its own
+        first_line = str(error).splitlines()[0][:200]
+        raise ConfigError(f"{where}: not a model that onnxruntime {ort.__version__} can run: {first_line}") from error
+    sides: tuple[tuple[Literal["input", "output"], Any, str, int], ...] = (
+        ("input", session.get_inputs(), INPUT_NAME, NUM_FEATURES),
+        ("output", session.get_outputs(), OUTPUT_NAME, NUM_KNOBS),
+    )
+    for side, values, name, columns in sides:
+        shapes = {value.name: list(value.shape) for value in values}
+        shape = shapes.get(name)
+        dynamic = shape is not None and len(shape) == 3 and not any(isinstance(n, int) for n in shape[:2])
+        if len(shapes) != 1 or not dynamic or shape is None or shape[2] != columns:
+            raise ConfigError(f"{where}: {side} = {shapes}: accepted: {name} of shape (lanes, slices, {columns})")

@@ -1,0 +1,1 @@
+"""Running an exported policy fast: ONNX read, compiled for one node, together with its encoder and decoder."""

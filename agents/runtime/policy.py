@@ -1,0 +1,91 @@
+"""A policy and its codec in one compiled call: from the telemetry of one node to knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ...env.compiled import digest_of
+from ...env.encoding import NUM_FEATURES, NUM_KNOBS
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray
+from ...env.telemetry import Telemetry
+from .codec import NO_NUMBER, CompiledCodec, decode, encode
+from .program import Program
+from .program_kernel import execute
+
+STOCK = 8
+"""Knobs made at once: a loop finds cold caches at each tick, and eight take little more than twice as long as one."""
+
+
+class CompiledPolicy:
+    """What codec and program do one after the other.
+
+    Args:
+        program: of the policy; its memory is used.
+        codec: for the same number of slices.
+    """
+
+    def __init__(self, program: Program, codec: CompiledCodec) -> None:
+        self.codec = codec
+        _, num_slices, knobs = program.output.shape
+        self._shape = STOCK, 2, knobs, num_slices, 1
+        self._stock: list[tuple[Knobs, FloatArray, FloatArray]] = []
+        program.memory[: program.input_size] = codec.table.ravel()
+        self._kept = (
+            *(codec.scale, codec.axes),
+            *(program.instructions, program.index, program.weights, program.memory, program.output),
+        )
+
+    def decide(self, telemetry: Telemetry, knob_rows: FloatArray) -> tuple[Knobs, FloatArray]:
+        """As `CompiledCodec.decode`; raises ValueError."""
+        if not self._stock:
+            self._restock()
+        knobs, settings, rows = self._stock.pop()
+        if not _decide(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, settings, rows, *self._kept):
+            raise ValueError(NO_NUMBER)
+        return knobs, rows
+
+    def _restock(self) -> None:
+        """Knobs for the next decisions, with the array behind them, and an array for their rows."""
+        for settings, rows in np.empty(self._shape, np.float32):
+            limits, nices, rates = settings
+            self._stock.append((Knobs(limits, nices, rates, self.codec.nice_scope), settings, rows))
+
+
+def _compiled(sources: str) -> Callable[..., bool]:
+    """``sources`` of what is called stand for it in numba's cache (`digest_of`)."""
+
+    @njit(cache=True, error_model="numpy")
+    def decide(
+        slices: np.ndarray,
+        node: np.ndarray,
+        valid: np.ndarray,
+        knob_rows: np.ndarray,
+        settings: np.ndarray,
+        rows: np.ndarray,
+        scale: np.ndarray,
+        axes: np.ndarray,
+        instructions: np.ndarray,
+        index: np.ndarray,
+        weights: np.ndarray,
+        memory: np.ndarray,
+        output: np.ndarray,
+    ) -> bool:
+        assert sources
+        num_slices = len(valid)
+        table = memory[: num_slices * NUM_FEATURES].reshape((1, num_slices, NUM_FEATURES))
+        encode(slices, node, valid, knob_rows, scale, table)
+        execute(instructions, index, weights, memory)
+        for s in range(num_slices):
+            for knob in range(NUM_KNOBS):
+                rows[knob, s, 0] = memory[output[0, s, knob]]
+        return decode(axes, rows, settings)
+
+    return decide
+
+
+_decide: Any = _compiled(digest_of(encode, execute))

@@ -1,0 +1,1 @@
+"""``slicepilot dataset``: fetch, import, check, describe, convert, record and analyse data."""

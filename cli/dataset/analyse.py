@@ -1,0 +1,174 @@
+"""``slicepilot dataset analyse``: how delays of groups differ, how surely, and what they move with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..shared.output import console, figures_table, print_json, progress_bar
+from .paths import ConditionOption, KindOption, QfiOption, UeOption, UnitOption, options_of, writing_to
+from .releases import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.progress import Progress
+
+    from ...training.delays.analysis import Analysis
+    from .tables import Tables
+
+OUT = Path("reports/delays")
+LONGEST, LONGEST_TERM = 16, 24  # characters of a group's name in tables, and of a term's
+MOST_SENTENCES = 5
+
+
+def analyse(
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders with delays.", show_default=False)],
+    by: Annotated[str | None, typer.Option(help="Column that makes the groups, or file.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="Group that the others are held against.")] = None,
+    value: Annotated[str | None, typer.Option(help="Column of delays.")] = None,
+    on: Annotated[list[str] | None, typer.Option(help="Column that may explain them; may be repeated.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for tables, plots and report.")] = OUT,
+    resamples: Annotated[int, typer.Option(min=100, max=1_000_000, help="Of tests and intervals.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
+    kind: KindOption = None,
+    unit: UnitOption = None,
+    qfi: QfiOption = None,
+    condition: ConditionOption = None,
+    ue: UeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare delays of groups with a baseline's: quantiles, tests, effect sizes, quantile regression, plots.
+
+    Takes tables of import, files of releases, episodes, Minari datasets, and the records of a controller. Columns that
+    are not named are those that look like it. The folder gets statistics.json, CSV tables, plots and report.html.
+
+    Example: slicepilot dataset analyse tables/mishra-forwarding-light.parquet --by slice --out reports/light
+    """
+    with progress_bar() as progress:
+        analysis, tables = _analyse(
+            progress, paths, (value, by, on), baseline, resamples, seed, kind, options_of(unit, qfi, condition, ue)
+        )
+        from ...data.files import replace_file
+        from ...training.delays.page import write_pictures, write_report
+
+        task = progress.add_task("plots", total=None)
+        sources = [source.name for source in tables.delays]
+        document = {"sources": sources} | analysis.to_json()
+        with writing_to(out):
+            files = [*analysis.write_tables(out), *write_pictures(analysis, out), out / "report.html"]
+            write_report(analysis, files[-1], sources, shlex.join(["slicepilot", *sys.argv[1:]]))
+            files.append(out / "statistics.json")
+            replace_file(files[-1], json.dumps(document, indent=2, allow_nan=False).encode())
+        progress.remove_task(task)
+    if as_json:
+        print_json(document | {"files": [str(path) for path in files]})
+    else:
+        _print(analysis, files)
+
+
+def _analyse(
+    progress: Progress,
+    paths: list[Path],
+    chosen: tuple[str | None, str | None, list[str] | None],
+    baseline: str | None,
+    resamples: int,
+    seed: int,
+    kind: str | None,
+    options: Any,
+) -> tuple[Analysis, Tables]:
+    """Read, then compute."""
+    from dataclasses import replace
+
+    from ...training.delays.collect import collect
+    from .tables import open_tables
+
+    value, by, on = chosen
+    tables = open_tables(paths, kind, options, value, _shown(progress, "reading"))
+    delays = collect(tables.delays, value, by, on, tables.resources, seed)
+    # What takes long to import comes when the input is known to be good.
+    from ...training.delays.analysis import analyse as run
+
+    found = run(delays, baseline, resamples, seed, _shown(progress, "comparing"))
+    return replace(found, notes=(*tables.notes, *found.notes)), tables
+
+
+def _shown(progress: Progress, name: str) -> Callable[[float], None]:
+    """A bar that appears when there is something to show."""
+    tasks: list[Any] = []
+
+    def tell_share(share: float) -> None:
+        if not tasks:
+            tasks.append(progress.add_task(name, total=1.0))
+        progress.update(tasks[0], completed=share, visible=share < 1)
+
+    return tell_share
+
+
+def _print(analysis: Analysis, files: list[Path]) -> None:
+    from ...training.delays.words import ends, number, p_value, sentences, shown_unit
+
+    suite, columns = analysis.suite, analysis.delays.columns
+    unit = shown_unit(suite.unit) or "no unit"
+    table = figures_table(
+        f"{columns.value} by {columns.by}", (columns.by, "n", "median", "p90", "p95", "p99", "IQR", "MAD")
+    )
+    for d in suite.descriptions:
+        figures = (d.median.value, d.p90, d.p95.value, d.p99, d.iqr, d.mad)
+        table.add_row(_short(d.group), f"{d.n:,}", *map(number, figures))
+    console.print(table)
+    if suite.comparisons:
+        table = figures_table(
+            f"minus {suite.baseline}, {unit}", (columns.by, "median", "95% interval", "p95", "95% interval")
+        )
+        for c in suite.comparisons:
+            table.add_row(_short(c.group), number(c.median.value), ends(c.median), number(c.p95.value), ends(c.p95))
+        console.print(table)
+        heads = (columns.by, "delta", "effect", "p med", "Holm", "p p95", "Holm", "p M-W", "Holm")
+        table = figures_table(f"against {suite.baseline}: Cliff's delta and p values", heads)
+        for c in suite.comparisons:
+            p_values = [p_value(p) for name in _p_names() for p in (getattr(c, name), c.holm[name])]
+            table.add_row(_short(c.group), f"{c.cliffs_delta:.2f}", c.magnitude, *p_values)
+        console.print(table)
+    _print_regression(analysis, unit)
+    for sentence in islice(sentences(analysis), MOST_SENTENCES):
+        console.print(sentence, markup=False, highlight=False)
+    for note in analysis.notes:
+        tell("note", note)
+    folder = files[0].parent
+    tell("written", f"{folder}: {', '.join(path.name for path in files)}")
+
+
+def _p_names() -> tuple[str, ...]:
+    from ...training.statistics.comparison import P_VALUES
+
+    return P_VALUES
+
+
+def _print_regression(analysis: Analysis, unit: str) -> None:
+    from ...training.delays.words import number, p_value
+
+    if analysis.regression is None:
+        return
+    fits = analysis.regression.fits
+    heads = [part for fit in fits for part in (f"q {fit.quantile:g}", "p")]
+    table = figures_table(f"quantile regression of {fits[0].n:,} rows: beta, {unit}", ("term", *heads))
+    for index, first in enumerate(fits[0].coefficients):
+        own = [fit.coefficients[index] for fit in fits]
+        figures = (part for c in own for part in (number(c.beta), p_value(c.p)))
+        table.add_row(_short(first.term.name, LONGEST_TERM), *figures)
+    console.print(table)
+    against = ", ".join(f"{name} {level}" for name, level in analysis.regression.references.items())
+    tell("beta", "of a number per standard deviation" + (f", of a level against {against}" if against else ""))
+
+
+def _short(name: str, longest: int = LONGEST) -> str:
+    from ...training.delays.columns import shortened
+
+    return shortened(name, longest)

@@ -1,0 +1,198 @@
+"""``slicepilot dataset import``: files of a release to tidy tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import console, figures_table, print_json, progress_bar
+from .paths import (
+    ConditionOption,
+    KindOption,
+    QfiOption,
+    UeOption,
+    UnitOption,
+    options_of,
+    shown_few,
+    tell_unusable,
+    writing_to,
+)
+from .validate import print_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.progress import Progress
+
+    from ...data.studies.kinds import Kind, Options
+    from ...data.tables.tidy import Description
+
+EPISODES = "andrade-episodes.parquet"
+
+
+def import_files(
+    paths: Annotated[list[Path], typer.Argument(help="Files, and folders to look through.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for the tables.", show_default=False)],
+    kind: KindOption = None,
+    unit: UnitOption = None,
+    qfi: QfiOption = None,
+    condition: ConditionOption = None,
+    ue: UeOption = None,
+    reward: Annotated[str, typer.Option(help="Reward of Andrade's episodes: a name or a YAML file.")] = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read files of a release into tidy Parquet tables, one a file; Andrade's collections into episodes as well.
+
+    Rows that cannot be used are left out, counted and noted in the table with their lines. A table that is there is
+    replaced only by one of the same file. Exit code 2: a file cannot be used at all; the others are imported.
+
+    Example: slicepilot dataset import datasets/moreira --out tables
+    """
+    from ...data.studies.kinds import find
+
+    options = options_of(unit, qfi, condition, ue)
+    chosen = None if kind is None else find(kind)
+    found, others, unusable = _files(paths, chosen)
+    made: dict[Path, Description] = {}
+    sources: dict[Path, Path] = {}
+    replaced: set[Path] = set()
+    with writing_to(out), progress_bar() as progress:
+        for path, own in found:
+            try:
+                target = _free(out, own, path, options, made)
+                replaced |= {target} if target.exists() else set()
+                made[target] = _import(path, own, options, target, progress)
+                sources[target] = path
+            except ConfigError as error:
+                unusable.append(str(error))
+        progress.add_task("episodes", total=None)
+        joined = _join(made, replaced, out, reward)
+    if as_json:
+        print_json(_document(made, others, unusable, joined))
+    else:
+        _print(made, sources, others, joined)
+    tell_unusable(unusable)
+
+
+def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kind]], list[Path], list[str]]:
+    """Files to read, each with its kind; those of no known kind; and what is wrong with those that are unusable.
+
+    A file that is named has to be of a known kind.
+    """
+    from ...data.studies.kinds import detect, detected, files_below
+
+    found: list[tuple[Path, Kind]] = []
+    others: list[Path] = []
+    unusable: list[str] = []
+    for path in files_below(paths):
+        try:
+            own = chosen or (detected(path) if path in paths else detect(path))
+        except ConfigError as error:
+            unusable.append(str(error))
+            continue
+        if own is None:
+            others.append(path)
+        else:
+            found.append((path, own))
+    if not found and not unusable:
+        shown = ", ".join(map(str, paths))
+        raise ConfigError(f"paths = {shown}: no file of a known kind in them; accepted: see `dataset list`")
+    return found, others, unusable
+
+
+def _free(out: Path, kind: Kind, path: Path, options: Options, made: dict[Path, Description]) -> Path:
+    """The table's name: kind, what tells the file from others, and a number where that is not enough.
+
+    A table of an earlier import keeps its name unless it was made of the same file.
+    """
+    from ...data.tables.tidy import is_made_of
+
+    stem = "-".join(filter(None, [kind.name, kind.label(path, options)]))
+    target, number = out / f"{stem}.parquet", 1
+    while target in made or (target.exists() and not is_made_of(target, path)):
+        number += 1
+        target = out / f"{stem}-{number}.parquet"
+    return target
+
+
+def _import(path: Path, kind: Kind, options: Options, target: Path, progress: Progress) -> Description:
+    from ...data.faults import Faults
+    from ...data.studies.releases import find
+    from ...data.tables.tidy import Origin, write_tidy
+
+    release, faults = find(kind.release), Faults()
+    task = progress.add_task(path.name, total=1.0)
+    try:
+        stream = kind.read(path, faults, options, lambda share: progress.update(task, completed=share))
+        origin = Origin(kind.name, path, release.citation, release.licence)
+        return write_tidy(target, stream, origin, faults)
+    finally:
+        progress.remove_task(task)
+
+
+def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward: str) -> dict[str, Any] | None:
+    """Episodes out of Andrade's tables, if there is one of each collection that they need.
+
+    Those of an earlier import are replaced only where all of these tables have been.
+    """
+    from ...data.studies.andrade.units import COLLECTIONS
+
+    tables = {name: [path for path, own in made.items() if own.kind == f"andrade-{name}"] for name in COLLECTIONS}
+    if len(tables["latency"]) != 1 or len(tables["receive"]) != 1 or len(tables["cpu"]) > 1:
+        return None
+    from ...data.episodes.files import write_episodes
+    from ...data.tables.tidy import read_tidy
+    from ...env.reward import RewardWeights
+    from ...training.recording.andrade import to_episodes
+
+    weights, path = RewardWeights.from_yaml(reward), out / EPISODES
+    own = {out / f"andrade-{name}.parquet" for name, paths in tables.items() if paths}
+    if path.exists() and not own <= replaced:
+        return {"path": str(path), "problem": "exists, and perhaps of other files; accepted: another --out"}
+    try:
+        joined = to_episodes({name: read_tidy(paths[0]) for name, paths in tables.items() if paths}, weights)
+    except ConfigError as error:
+        return {"path": str(path), "problem": str(error)}
+    write_episodes(joined.episodes, path)
+    figures = {"episodes": len(joined.episodes), "steps": joined.episodes.num_steps, "runs": joined.runs}
+    return {"path": str(path)} | figures | {"points_left_out": joined.left_out}
+
+
+def _document(
+    made: dict[Path, Description], others: Sequence[Path], unusable: list[str], joined: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "tables": [{"path": str(path)} | vars(own) | {"groups": list(own.groups)} for path, own in made.items()],
+        "episodes": joined,
+        "not_read": [str(path) for path in others],
+        "unusable": unusable,
+    }
+
+
+def _print(
+    made: dict[Path, Description], sources: dict[Path, Path], others: Sequence[Path], joined: dict[str, Any] | None
+) -> None:
+    if made:
+        table = figures_table("imported", ("table", "rows", "left out", "faults"))
+        for path, own in made.items():
+            table.add_row(path.name, f"{own.rows:,}", f"{own.faults['left_out']:,}", f"{own.faults['total']:,}")
+        console.print(table)
+    if joined is not None and "problem" in joined:
+        _say(f"no {joined['path']}: {joined['problem']}")
+    elif joined is not None:
+        _say(f"{joined['path']}: {joined['episodes']} episodes of {joined['runs']} runs, {joined['steps']:,} steps")
+        if joined["points_left_out"]:
+            _say(f"  {joined['points_left_out']:,} points left out, where a slice with traffic was not measured")
+    for path, own in made.items():
+        if own.faults["total"]:
+            _say(f"{sources[path]} -> {path}")
+            print_faults(own.faults)
+    if others:
+        _say(f"not read, of no known kind: {shown_few(others)}")
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,125 @@
+"""What commands on datasets are told, and what lies at a path that they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import stderr
+
+if TYPE_CHECKING:
+    from ...data.studies.kinds import Kind, Options
+
+KindOption = Annotated[str | None, typer.Option("--kind", help="Kind of file, else as it looks.")]
+UnitOption = Annotated[
+    list[str] | None, typer.Option(help="Unit of an Andrade export, else what is plausible; may be repeated.")
+]
+QfiOption = Annotated[int | None, typer.Option(help="QFI of a run of Moreira, else as its folder says.")]
+ConditionOption = Annotated[str | None, typer.Option(help="Its condition, else as its folder says.")]
+UeOption = Annotated[list[str] | None, typer.Option(help="ADDRESS=CLASS: traffic of a UE; may be repeated.")]
+
+What = Literal["tidy", "episodes", "minari", "records", "folder", "file"]
+
+
+def options_of(units: list[str] | None, qfi: int | None, condition: str | None, ues: list[str] | None) -> Options:
+    """What a file does not say itself; raises ConfigError for unknown units and classes that are not ADDRESS=CLASS."""
+    from ...data.studies.andrade.units import COLLECTIONS, unit_of
+    from ...data.studies.kinds import Options
+
+    for collection in COLLECTIONS:
+        unit_of(collection, units or [])
+
+    classes = {}
+    for text in ues or []:
+        address, equals, name = text.partition("=")
+        if not (address and equals and name):
+            raise ConfigError(f"ue = {text!r}: accepted: ADDRESS=CLASS, such as 10.1.0.44=multimedia")
+        classes[address] = name
+    return Options(tuple(units or ()), qfi, condition, classes)
+
+
+def kind_of(path: Path, name: str | None) -> Kind:
+    """The kind that a file is said to be of, or looks like; raises ConfigError for none."""
+    from ...data.studies.kinds import detected, find
+
+    return find(name) if name is not None else detected(path)
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Makes a folder if it is not there; raises ConfigError where that, or what is read or written inside, fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        why, out = error.strerror or error, folder.absolute()
+        at = Path(error.filename).absolute() if isinstance(error.filename, str) else out
+        if out != at and out not in at.parents and at not in out.parents:
+            raise ConfigError(f"path = {str(at)!r}: {why}; accepted: what can be read and written") from error
+        raise ConfigError(f"out = {str(folder)!r}: {why}; accepted: a folder to write to") from error
+
+
+def tell_unusable(problems: Sequence[str]) -> None:
+    """One line for each file that could not be used; raises ConfigError with the last of them, if there is one."""
+    for line in problems[:-1]:
+        stderr.print(f"slicepilot: error: {line}", markup=False, highlight=False, soft_wrap=True)
+    if problems:
+        raise ConfigError(problems[-1])
+
+
+def shown_few(files: Sequence[Path]) -> str:
+    """How many files, and what the first three are called."""
+    return f"{len(files)} files ({', '.join(file.name for file in files[:3])}{', ...' if len(files) > 3 else ''})"
+
+
+def what_is(path: Path) -> What:
+    """What lies at a path.
+
+    ``tidy``: a table of `dataset import`. ``episodes``: a file, or folder of files. ``minari``: a dataset's folder.
+    ``records``: those of a controller. ``folder``: any other. ``file``: any other, a release's perhaps.
+
+    Raises:
+        ConfigError: nothing, or a Parquet file of something else.
+    """
+    from ...data.tables.tidy import describe_if_tidy, is_parquet
+
+    if path.is_dir():
+        return _what_folder(path)
+    if not path.is_file():
+        raise ConfigError(f"path = {str(path)!r}: does not exist; accepted: a file or folder")
+    if not is_parquet(path):
+        return "file"
+    if describe_if_tidy(path) is not None:
+        return "tidy"
+    if _holds_episodes(path):
+        return "episodes"
+    raise ConfigError(f"path = {str(path)!r}: Parquet, but neither a table of `dataset import` nor episodes")
+
+
+def _what_folder(path: Path) -> What:
+    from ...controller.record.segments import list_segments
+    from ...data.episodes.files import is_minari
+
+    if is_minari(path):
+        return "minari"
+    if list_segments(path):
+        return "records"
+    parquet = [file for file in path.glob("*.parquet") if not file.name.startswith(".")]
+    if parquet and all(map(_holds_episodes, parquet)):
+        return "episodes"
+    return "folder"
+
+
+def _holds_episodes(path: Path) -> bool:
+    from ...data.episodes.files import read_header
+
+    try:
+        read_header(path)
+    except ConfigError:
+        return False
+    return True

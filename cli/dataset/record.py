@@ -1,0 +1,221 @@
+"""``slicepilot dataset record``: let agents play, in the simulator or on real UPFs, and keep it to learn from."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.agents_option import load_learned, names_of
+from ..shared.output import console, figures_table, print_json, progress_bar
+from .paths import writing_to
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...agents.base import Agent
+    from ...data.episodes.episodes import EpisodeSet
+    from ...env.reward import RewardWeights
+    from ...env.simulator.scenario import Scenario
+
+BACKENDS = ("simulator", "testbed")
+REFRESH_PERIODS = 100
+MAX_TIMES = 1000
+
+
+def record(
+    out: Annotated[Path, typer.Option(help="File NAME.parquet, or a new folder NAME-vN for Minari.")],
+    agents: Annotated[
+        list[str] | None, typer.Option(help="Names, comma-separated; NAME:3 has three times the runs.")
+    ] = None,
+    bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
+    scenario: Annotated[str, typer.Option(help="A shipped name or a YAML file.")] = "testbed-contention",
+    backend: Annotated[str, typer.Option(help="simulator, or testbed: real UPFs in real time.")] = "simulator",
+    name: Annotated[str | None, typer.Option(help="Of the testbed, to use one that is up.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each agent.")] = 2,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Of each run; else the scenario's.")] = None,
+    period_ms: Annotated[
+        float | None, typer.Option(min=2, max=30_000, help="Control period; else the scenario's.")
+    ] = None,
+    reward: Annotated[str, typer.Option(help="Weights of the reward: a shipped name or a YAML file.")] = "default",
+    seed: Annotated[int, typer.Option(min=0, help="Of loads, noise and draws.")] = 0,
+    requests: Annotated[
+        bool,
+        typer.Option(
+            "--published-requests", help="Deploy pods with the CPU requests of published settings, not the slices' own."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Record episodes: what agents saw, wanted, did and earned, with how likely each choice was where that is known.
+
+    Names are those of slicepilot evaluate; any of them after exploring- has noise around its choices.
+
+    Example: [bold]slicepilot dataset record --agents random,exploring-no-control --episodes 4 --out log.parquet[/bold]
+    """
+    from ...data.episodes.episodes import EpisodeSet
+    from ...env.reward import RewardWeights
+    from ...env.simulator.scenario import Scenario
+    from ...training.evaluation.results import Provenance
+
+    _check_out(out)
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend = {backend!r}: accepted: {', '.join(BACKENDS)}")
+    if name is not None and backend != "testbed":
+        raise ConfigError("name: accepted: only with --backend testbed")
+    played = Scenario.from_yaml(scenario)
+    played = replace(
+        played,
+        duration_s=seconds or played.duration_s,
+        control_period_s=1e-3 * period_ms if period_ms else played.control_period_s,
+    )
+    weights = RewardWeights.from_yaml(reward)
+    cast = _cast(played, names_of(agents or []), bundle or [], weights, requests)
+    recorded = (
+        _simulate(played, cast, episodes, seed, weights)
+        if backend == "simulator"
+        else _play(played, cast, episodes, seed, weights, name)
+    )
+    provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
+    with writing_to(out.parent):
+        _write(EpisodeSet(recorded.episodes, {**recorded.facts, **provenance}), out)
+    document = _document(recorded, out)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _check_out(out: Path) -> None:
+    """Say before anything is recorded that it could not be written; raises ConfigError."""
+    if out.suffix != ".parquet":
+        from ...training.recording.minari_files import check_new
+
+        check_new(out)
+    elif out.is_dir():
+        raise ConfigError(f"out = {str(out)!r}: a folder; accepted: a file NAME.parquet")
+    with writing_to(out.parent):
+        pass  # the folder is all that is needed yet
+
+
+def _cast(
+    played: Scenario, names: Sequence[str], bundles: Sequence[Path], weights: RewardWeights, requests: bool
+) -> list[Agent]:
+    """Who plays, with names that differ; raises ConfigError for a name that does not exist, or nobody."""
+    from ...agents.heuristics.registry import make
+    from ...training.recording.recording import on_declared_pods
+
+    slices, node = played.slice_set(), played.hardware_spec()
+    counted = [_times(name) for name in names]
+    made: list[Agent] = [*(make(name, slices, node, weights) for name, _ in counted), *load_learned(bundles)]
+    if not made:
+        raise ConfigError("agents = none: accepted: names, for instance random, or a --bundle")
+    if twice := [agent.name for agent in made if sum(agent.name == other.name for other in made) > 1]:
+        raise ConfigError(f"agents: {twice[0]!r} is named twice; accepted: each once, NAME:N for N times the runs")
+    times, agents = dict(counted), made if requests else [on_declared_pods(agent) for agent in made]
+    return [agent for agent in agents for _ in range(times.get(agent.name, 1))]
+
+
+def _times(text: str) -> tuple[str, int]:
+    """``random:3`` as a name and how often it counts; raises ConfigError."""
+    name, colon, times = text.partition(":")
+    if colon and not (times.isascii() and times.isdigit() and 1 <= int(times[:9]) <= MAX_TIMES):
+        raise ConfigError(f"agents = {text!r}: accepted: NAME, or NAME:1 to NAME:{MAX_TIMES}")
+    return name, int(times or 1)
+
+
+def _simulate(played: Scenario, cast: Sequence[Agent], episodes: int, seed: int, weights: RewardWeights) -> EpisodeSet:
+    from ...training.recording.recording import record_simulated
+
+    with progress_bar() as progress:
+        task = progress.add_task("recording", total=len(set(cast)) * played.num_steps)
+        periods = 0
+
+        def on_period(who: str) -> None:
+            nonlocal periods
+            periods += 1
+            if periods % REFRESH_PERIODS == 0:
+                progress.update(task, completed=periods, description=who)
+
+        return record_simulated(cast, played, episodes, seed, weights, on_period)
+
+
+def _play(
+    played: Scenario, cast: Sequence[Agent], episodes: int, seed: int, weights: RewardWeights, name: str | None
+) -> EpisodeSet:
+    from ...agents.heuristics.oracle import Oracle
+    from ...testbed.backend.backend import open_backend
+    from ...training.recording.recording import record_live
+
+    if oracles := [agent.name for agent in cast if isinstance(agent, Oracle)]:
+        raise ConfigError(f"agents: {oracles[0]}: accepted: only with --backend simulator, whose future it sees")
+    backend = open_backend(played, name=name)
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task("recording", total=episodes * len(cast))
+            runs = itertools.count()
+
+            def on_run(turn: int, who: str) -> None:
+                progress.update(task, completed=next(runs), description=f"turn {turn + 1}: {who}")
+
+            return record_live(cast, backend, played, episodes, seed, weights, on_run)
+    finally:
+        backend.close()
+
+
+def _write(recorded: EpisodeSet, out: Path) -> None:
+    if out.suffix == ".parquet":
+        from ...data.episodes.files import write_episodes
+
+        write_episodes(recorded, out)
+    else:
+        from ...training.recording.minari_files import write_minari
+
+        write_minari(recorded, out)
+
+
+def _document(recorded: EpisodeSet, out: Path) -> dict[str, Any]:
+    behaviours = []
+    for name in recorded.behaviours:
+        own = recorded.of(name)
+        returns = [float(episode.rewards.sum()) for episode in own]
+        missed = [episode.decisions["missed_ticks"] for episode in own if "missed_ticks" in episode.decisions]
+        behaviours.append(
+            {
+                "name": name,
+                "episodes": len(own),
+                "steps": own.num_steps,
+                "return_mean": sum(returns) / len(returns),
+                "return_min": min(returns),
+                "return_max": max(returns),
+                "reward_mean": sum(returns) / own.num_steps,
+                "missed_ticks": int(sum(ticks.sum() for ticks in missed)) if missed else None,
+            }
+        )
+    files = [out] if out.is_file() else [file for file in out.rglob("*") if file.is_file()]
+    return {
+        "out": str(out),
+        "bytes": sum(file.stat().st_size for file in files),
+        "episodes": len(recorded),
+        "steps": recorded.num_steps,
+        "period_s": recorded.facts["period_s"],
+        "behaviours": behaviours,
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    live = document["behaviours"][0]["missed_ticks"] is not None
+    headings = ("episodes", "steps", "return\nmean", "reward\na step", *(("missed\nticks",) if live else ()))
+    period_ms = 1e3 * document["period_s"]
+    table = figures_table(f"{document['steps']:,} steps of {period_ms:g} ms", ("behaviour", *headings))
+    for row in document["behaviours"]:
+        figures = [f"{row['episodes']}", f"{row['steps']:,}", f"{row['return_mean']:.1f}", f"{row['reward_mean']:.3f}"]
+        table.add_row(row["name"], *figures, *([f"{row['missed_ticks']}"] if live else []))
+    console.print(table)
+    console.print(f"{document['out']}, {1e-6 * document['bytes']:.2f} MB", soft_wrap=True, highlight=False)

@@ -1,0 +1,133 @@
+"""``slicepilot dataset``: what the published studies released, and where to get it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..shared.output import console, figures_table, print_json, progress_bar, stderr
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from ...data.studies.fetching import Fetched
+    from ...data.studies.releases import Release
+
+dataset = typer.Typer(help="Released and recorded datasets: fetch, read, check, convert, judge.", no_args_is_help=True)
+
+
+@dataset.callback()
+def about() -> None:
+    """Released and recorded datasets: fetch, read, check, convert, judge."""
+
+
+@dataset.command("list")
+def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show which datasets published studies have released, where, and under which licence.
+
+    Example: slicepilot dataset list
+    """
+    from ...data.studies.releases import releases
+
+    if as_json:
+        print_json([_document(release) for release in releases()])
+        return
+    table = figures_table("releases", ("release", "status", "files", "size"))
+    for release in releases():
+        size = "not known" if release.about_bytes is None else shown_bytes(release.about_bytes)
+        table.add_row(release.name, release.status, str(len(release.files)), size)
+    console.print(table)
+    for release in releases():
+        console.print(f"[bold]{release.name}[/bold]", highlight=False)
+        for label, text in (
+            ("what", release.what),
+            ("cite", release.citation),
+            ("paper", release.paper),
+            ("licence", release.licence or "none known"),
+            ("at", release.repository or "not known"),
+            ("note", release.note),
+        ):
+            tell(label, text)
+
+
+@dataset.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="Release to fetch; see list.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Folder to put it in [default: datasets/NAME].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Download a release. A transfer that was cut off goes on where it stopped. Exit code 1: not all could be fetched.
+
+    Example: slicepilot dataset fetch moreira
+    """
+    from ...data.studies.fetching import FetchError
+    from ...data.studies.fetching import fetch as download
+    from ...data.studies.releases import find
+
+    release = find(name)
+    files = release.fetchable()
+    folder = out or Path("datasets") / name
+    fetched: list[Fetched] = []
+    failed: list[str] = []
+    with progress_bar() as progress:
+        for file in files:
+            task = progress.add_task(file.name.rpartition("/")[2], total=file.num_bytes)
+
+            def show(done: int, total: int | None, task: TaskID = task) -> None:
+                progress.update(task, completed=done, total=total)
+
+            try:
+                fetched.append(download(str(file.address), folder / file.name, file.sha256, file.num_bytes, show))
+            except FetchError as error:
+                failed.append(str(error))
+            progress.remove_task(task)
+    if as_json:
+        files_json = [
+            {"path": str(f.path), "bytes": f.num_bytes, "sha256": f.sha256, "published_sha256": f.checked}
+            for f in fetched
+        ]
+        print_json({"release": _document(release), "folder": str(folder), "files": files_json, "failed": failed})
+    else:
+        for f in fetched:
+            known = "as published" if f.checked else "none published to compare with"
+            console.print(f"{f.path}  {shown_bytes(f.num_bytes)}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"  SHA-256 {f.sha256} ({known})", highlight=False, markup=False, soft_wrap=True)
+        if fetched:
+            tell("cite", release.citation)
+            tell("licence", release.licence or "none known")
+    for line in failed:
+        stderr.print(f"slicepilot: error: {line}", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def shown_bytes(count: int) -> str:
+    """A size as people read it."""
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+
+
+def tell(label: str, text: str) -> None:
+    """A line with a label, wrapped below its own beginning."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=13)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(label), Text(text))
+    console.print(Padding(grid, (0, 0, 0, 2)))
+
+
+def _document(release: Release) -> dict[str, Any]:
+    """A release as plain values."""
+    import dataclasses
+
+    return dataclasses.asdict(release) | {"about_bytes": release.about_bytes}

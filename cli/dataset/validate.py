@@ -1,0 +1,144 @@
+"""``slicepilot dataset validate``: what is wrong in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import console, print_json, progress_bar
+from .convert import read_any_episodes
+from .paths import (
+    ConditionOption,
+    KindOption,
+    QfiOption,
+    UnitOption,
+    kind_of,
+    options_of,
+    shown_few,
+    tell_unusable,
+    what_is,
+)
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ...data.faults import Faults
+    from ...data.studies.kinds import Options
+
+
+def validate(
+    path: Annotated[Path, typer.Argument(help="File or folder.", show_default=False)],
+    kind: KindOption = None,
+    unit: UnitOption = None,
+    qfi: QfiOption = None,
+    condition: ConditionOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read files to their ends and say what is wrong, with lines. Exit code 1: something is; 2: a file is unusable.
+
+    Takes files of a release, tables of import, episodes and Minari datasets, and folders of any.
+
+    Example: slicepilot dataset validate o1_forwarding_exp_light.csv
+    """
+    options = options_of(unit, qfi, condition, None)
+    checked: list[dict[str, Any]] = []
+    unusable: list[str] = []
+    others: list[Path] = []
+    with progress_bar() as progress:
+        if path.is_dir() and what_is(path) == "folder":
+            from ...data.studies.kinds import detect, files_below
+            from ...data.tables.tidy import is_parquet
+
+            for file in files_below([path]):
+                try:
+                    if is_parquet(file) or kind or detect(file):
+                        checked.append(_check(file, kind, options, progress))
+                    else:
+                        others.append(file)
+                except ConfigError as error:
+                    unusable.append(str(error))
+        else:
+            try:
+                checked.append(_check(path, kind, options, progress))
+            except ConfigError as error:
+                unusable.append(str(error))
+    if not checked and not unusable:
+        raise ConfigError(f"path = {str(path)!r}: nothing in it of a known kind; accepted: see `dataset list`")
+    if as_json:
+        print_json({"checked": checked, "unusable": unusable, "not_checked": [str(file) for file in others]})
+    else:
+        for one in checked:
+            _print_check(one)
+        if others:
+            _say(f"not checked, of no known kind: {shown_few(others)}")
+    tell_unusable(unusable)
+    if any(one["faults"]["total"] for one in checked):
+        raise typer.Exit(1)
+
+
+def _check(path: Path, kind: str | None, options: Options, progress: Progress) -> dict[str, Any]:
+    """What is wrong in one file or dataset."""
+    from ...data.faults import Faults
+
+    what = what_is(path)
+    faults = Faults()
+    if what in {"episodes", "minari"}:
+        rows = _check_episodes(path, faults)
+        return {"path": str(path), "kind": what, "rows": rows, "faults": faults.to_json()}
+    task = progress.add_task(path.name, total=1.0)
+    try:
+        if what == "tidy":
+            from ...data.tables.tidy import read_description, read_tidy
+
+            description = read_description(path)
+            rows = sum(batch.num_rows for batch in read_tidy(path).batches)
+            if rows != description.rows:
+                raise ConfigError(f"path = {str(path)!r}: {rows} rows; accepted: {description.rows}, as it says")
+            return {"path": str(path), "kind": description.kind, "rows": rows, "faults": description.faults}
+        if what == "records":
+            raise ConfigError(f"path = {str(path)!r}: records; accepted: what `dataset convert` makes of them")
+        own = kind_of(path, kind)
+        stream = own.read(path, faults, options, lambda share: progress.update(task, completed=share))
+        rows = sum(batch.num_rows for batch in stream.batches)
+        return {"path": str(path), "kind": own.name, "rows": rows, "faults": faults.to_json()}
+    finally:
+        progress.remove_task(task)
+
+
+def _check_episodes(path: Path, faults: Faults) -> int:
+    from ...data.episodes.checks import check_episodes
+
+    episodes = read_any_episodes(path)
+    check_episodes(episodes, faults)
+    return episodes.num_steps
+
+
+def _print_check(one: dict[str, Any]) -> None:
+    faults = one["faults"]
+    found = f"{faults['total']:,} faults, {faults['left_out']:,} rows left out" if faults["total"] else "no faults"
+    _say(f"{one['path']}: {one['kind']}, {one['rows']:,} rows, {found}")
+    print_faults(faults)
+
+
+def print_faults(faults: dict[str, Any]) -> None:
+    """Each kind of `slicepilot.data.faults.Faults.to_json`, how many there are, and where the first of them are."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from ...data.faults import MEANINGS
+
+    for kind, own in faults["kinds"].items():
+        lines = ", ".join(str(fault["line"]) for fault in own["first"])
+        lines = f"lines {lines}" if own["count"] > 1 else f"line {lines}"
+        more = ", ..." if own["count"] > len(own["first"]) else ""
+        first = own["first"][0]
+        example = " = ".join(part for part in (first["column"], first["value"]) if part)
+        _say(f"  {kind}: {own['count']:,} {MEANINGS.get(kind, '')}".rstrip() + (f" ({example})" if example else ""))
+        console.print(Padding(Text(lines + more), (0, 0, 0, 4)))
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,151 @@
+"""``slicepilot doctor``: what this machine can run, and what is missing for the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..configs import ConfigError
+from .shared.output import console, print_json
+
+MIN_MEMORY_GIB = 4.0
+MIN_FREE_DISK_GIB = 2.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: ``needed_for`` says which commands it matters to, ``hint`` how to mend it."""
+
+    name: str
+    ok: bool
+    found: str
+    needed_for: str
+    hint: str = ""
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Say what this machine can run: simulation and training, and the parts a live user plane will need.
+
+    Exit code 0 when simulation and training can run, else 1. Example: [bold]slicepilot doctor[/bold]
+    """
+    checks = [*_python_checks(), *_machine_checks(), *_kernel_checks()]
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(box=None, padding=(0, 1))
+        for column in ("", "check", "found", "needed for"):
+            table.add_column(column)
+        for check in checks:
+            mark = "[green]ok[/green]" if check.ok else "[yellow]--[/yellow]"
+            table.add_row(mark, check.name, check.found, check.needed_for)
+        console.print(table)
+        for check in checks:
+            if not check.ok:
+                console.print(f"[yellow]{check.name}[/yellow]: {escape(check.hint)}", highlight=False)
+    if not all(check.ok for check in checks if check.needed_for in {"everything", "simulate", "train"}):
+        raise typer.Exit(1)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _python_checks() -> list[Check]:
+    checks = [Check("python", True, platform.python_version(), "everything")]
+    for package, needed_for, extra in (
+        ("numpy", "everything", ""),
+        ("gymnasium", "everything", ""),
+        ("onnxruntime", "everything", ""),
+        ("numba", "simulate", "sim"),
+        ("torch", "train", "train"),
+        ("stable-baselines3", "train", "train"),
+        ("mlflow", "train", "train"),
+        ("matplotlib", "train", "train"),
+        ("pyroute2", "live", "live"),
+    ):
+        found = _version(package)
+        hint = f"pip install 'slicepilot[{extra}]'" if extra else "reinstall slicepilot"
+        checks.append(Check(package, found is not None, found or "missing", needed_for, hint))
+    return checks
+
+
+def _machine_checks() -> list[Check]:
+    from ..data.csv.native import compiler
+
+    cpus = len(os.sched_getaffinity(0))
+    cc = compiler()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    disk = shutil.disk_usage(Path.cwd()).free / 2**30
+    return [
+        Check("CPUs", cpus >= 2, str(cpus), "train", "training and demo are sized for two CPUs; one will take longer"),
+        Check(
+            "memory",
+            memory >= MIN_MEMORY_GIB,
+            f"{memory:.1f} GiB",
+            "train",
+            f"the demo needs up to {MIN_MEMORY_GIB:.0f} GiB",
+        ),
+        Check(
+            "free disk here",
+            disk >= MIN_FREE_DISK_GIB,
+            f"{disk:.1f} GiB",
+            "train",
+            f"checkpoints and tracking need up to {MIN_FREE_DISK_GIB:.0f} GiB",
+        ),
+        Check(
+            "C compiler",
+            cc is not None,
+            cc or "missing",
+            "datasets",
+            "CSV takes five times longer: install gcc",
+        ),
+    ]
+
+
+def _kernel_checks() -> list[Check]:
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    split = Path("/sys/fs/cgroup/cpu").exists()
+    btf = Path("/sys/kernel/btf/vmlinux").exists()
+    clang = shutil.which("clang")
+    return [
+        Check("kernel", True, platform.release(), "live"),
+        Check("root", os.geteuid() == 0, f"uid {os.geteuid()}", "live", "namespaces, cgroups and BPF need root"),
+        Check(
+            "cpu cgroup",
+            unified or split,
+            "v2" if unified else "v1" if split else "none",
+            "live",
+            "mount the cpu controller of cgroup v1 or v2",
+        ),
+        Check("kernel BTF", btf, "yes" if btf else "no", "live", "eBPF telemetry needs CONFIG_DEBUG_INFO_BTF"),
+        Check("clang", clang is not None, clang or "missing", "live", "install the package clang"),
+        *_program_checks(),
+    ]
+
+
+def _program_checks() -> list[Check]:
+    """The user plane's programs, and what measures them."""
+    from ..testbed.lifecycle.processes import binary
+
+    compiled = sorted((Path(__file__).parents[1] / "controller" / "telemetry" / "bpf").glob("*.bpf.o"))
+    found = f"{len(compiled)} BPF objects" if compiled else "missing"
+    checks = [Check("probe", bool(compiled), found, "live", "compile the BPF programs: make live")]
+    for name in ("upf", "smf", "load", "sink", "edge"):
+        try:
+            checks.append(Check(name, True, str(binary(name)), "live"))
+        except ConfigError:
+            checks.append(Check(name, False, "missing", "live", "build the user plane: make live"))
+    return checks

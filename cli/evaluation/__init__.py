@@ -1,0 +1,1 @@
+"""Commands that play agents and say how they compare."""

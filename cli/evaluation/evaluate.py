@@ -1,0 +1,223 @@
+"""``slicepilot evaluate``: play agents on the same seeds and say which is better."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.agents_option import load_learned, names_of
+from ..shared.output import console, figures_table, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from ...agents.base import Agent
+    from ...agents.learned.agent import LearnedAgent
+    from ...env.simulator.scenario import Scenario
+    from ...training.evaluation.evaluation import EvaluationConfig, ScenarioResult
+
+RESULTS = Path("reports/evaluation")
+REFRESH_PERIODS = 100
+# On a node about as large as the study's, published settings are played as published, elsewhere as shares of the node.
+STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
+
+
+def evaluate(
+    bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="Name or YAML file; may be repeated.")] = None,
+    agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated; * matches any part.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each agent on each scenario.")] = None,
+    period_ms: Annotated[
+        float | None, typer.Option(min=2, max=30_000, help="Control period; else the scenarios'.")
+    ] = None,
+    config: Annotated[str, typer.Option("-c", "--config", help="How to judge: a shipped name or a file.")] = "default",
+    results: Annotated[Path, typer.Option(help="Folder to save the results in.")] = RESULTS,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML report to this file.")] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Log figures and report to MLflow.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Play agents on the same seeds of the same scenarios and compare them.
+
+    Judged are the learned policies; without any, the first heuristic among the agents.
+
+    Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
+    """
+    from ...data.files import replace_file
+    from ...training.evaluation.evaluation import EvaluationConfig
+    from ...training.evaluation.results import Evaluation, Provenance, hardware_fits, log_evaluation, save
+
+    settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds, period_ms)
+    learned = load_learned(bundle or [])
+    scenarios = _scenarios(settings)
+    casts = [_cast(played, settings, learned) for played in scenarios]
+    if settings.backend == "testbed":
+        judged = [_judge_live(played, cast, settings, learned) for played, cast in zip(scenarios, casts, strict=True)]
+    else:
+        judged = _judge(scenarios, casts, settings, learned)
+    command = shlex.join(["slicepilot", *sys.argv[1:]])
+    evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged))
+    save(evaluation, results)
+    if report is not None:
+        from ...training.evaluation.report import render
+
+        report.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(report, render(evaluation).encode())
+    if mlflow:
+        run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
+        log_evaluation(evaluation, report, run_id)
+    if as_json:
+        documents = [result.to_json() for result in judged]
+        print_json(documents[0] if len(documents) == 1 else documents)
+        return
+    for result in judged:
+        print_result(result)
+    written = [f"results in {results}", *([f"report in {report}"] if report else [])]
+    console.print(", ".join(written), soft_wrap=True)
+
+
+def _judge(
+    scenarios: Sequence[Scenario],
+    casts: Sequence[Sequence[Agent]],
+    settings: EvaluationConfig,
+    learned: Sequence[LearnedAgent],
+) -> list[ScenarioResult]:
+    """All scenarios in the simulator, with progress."""
+    from ...training.evaluation.evaluation import evaluate_scenario
+
+    judged = []
+    with progress_bar() as progress:
+        # Two more runs per scenario: the references that losses are taken against.
+        total = sum(played.num_steps * (len(cast) + 2) for played, cast in zip(scenarios, casts, strict=True))
+        task = progress.add_task("evaluating", total=total)
+        periods = 0
+
+        def on_period(where: str, who: str) -> None:
+            nonlocal periods
+            periods += 1
+            if periods % REFRESH_PERIODS == 0:
+                progress.update(task, completed=periods, description=f"{where}: {who}")
+
+        for played, cast in zip(scenarios, casts, strict=True):
+            subjects = [a.name for a in learned] or _first_heuristic(cast)
+            judged.append(evaluate_scenario(played, cast, settings, subjects, on_period))
+    return judged
+
+
+def _judge_live(
+    played: Scenario, cast: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[LearnedAgent]
+) -> ScenarioResult:
+    """One scenario on the testbed, agents taking turns, with progress."""
+    from ...env.reward import RewardWeights
+    from ...testbed.backend.backend import open_backend
+    from ...training.evaluation.evaluation import judge, plays_of
+    from ...training.evaluation.turns import play_in_turns
+
+    plays = plays_of(played, cast)
+    backend = open_backend(played)
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task("evaluating", total=settings.seeds * len(plays))
+
+            def on_run(repetition: int, who: str) -> None:
+                progress.update(task, advance=1, description=f"{played.name}, turn {repetition + 1}: {who}")
+
+            weights = RewardWeights.from_yaml(settings.reward)
+            recordings = play_in_turns(plays, backend, settings.seeds, settings.seed, weights, on_run)
+    finally:
+        backend.close()
+    return judge(played, cast, settings, recordings, [a.name for a in learned] or _first_heuristic(cast))
+
+
+def _settings(
+    config: EvaluationConfig,
+    scenarios: list[str] | None,
+    agents: list[str] | None,
+    seeds: int | None,
+    period_ms: float | None,
+) -> EvaluationConfig:
+    """The configuration with what the command line overrides; raises `ConfigError` for a bad number of seeds."""
+    if seeds is not None and not 1 <= seeds <= 10_000:
+        raise ConfigError(f"seeds = {seeds}: accepted: 1 to 10000")
+    return replace(
+        config,
+        scenarios=tuple(dict.fromkeys(scenarios or config.scenarios)),
+        agents=names_of(agents or []) or config.agents,
+        seeds=seeds or config.seeds,
+        control_period_s=1e-3 * period_ms if period_ms else config.control_period_s,
+    )
+
+
+def _scenarios(config: EvaluationConfig) -> list[Scenario]:
+    from ...env.simulator.scenario import Scenario
+
+    scenarios = [Scenario.from_yaml(name) for name in config.scenarios]
+    if config.control_period_s is not None:
+        scenarios = [replace(played, control_period_s=config.control_period_s) for played in scenarios]
+    for played in scenarios:
+        if sum(played.name == other.name for other in scenarios) > 1:
+            raise ConfigError(f"scenario: name {played.name!r} is used twice; accepted: each name once")
+    return scenarios
+
+
+def _cast(scenario: Scenario, config: EvaluationConfig, learned: Sequence[LearnedAgent]) -> list[Agent]:
+    """The learned agents and every agent whose name is asked for, made for the scenario's slices and node.
+
+    Raises:
+        ConfigError: a name that does not exist, a pattern that matches none.
+    """
+    from ...agents.heuristics.registry import available, make
+    from ...env.reward import RewardWeights
+
+    node = scenario.hardware_spec()
+    alike = node.logical_cpus == STUDY_CPUS and abs(node.uplink_mbps / STUDY_UPLINK_MBPS - 1.0) <= ABOUT
+    known = available(scaled=not alike)
+    names: list[str] = []
+    for pattern in config.agents:
+        matching = [name for name in known if fnmatchcase(name, pattern)] if "*" in pattern else [pattern]
+        if not matching:
+            raise ConfigError(f"agents: {pattern!r} matches none; accepted: {', '.join(known)}")
+        names += matching
+    slices, weights = scenario.slice_set(), RewardWeights.from_yaml(config.reward)
+    return [*learned, *(make(name, slices, node, weights) for name in dict.fromkeys(names))]
+
+
+def _first_heuristic(cast: Sequence[Agent]) -> list[str]:
+    from ...training.evaluation.evaluation import role_of
+
+    return [agent.name for agent in cast if role_of(agent) == "adaptive"][:1]
+
+
+def print_result(result: ScenarioResult) -> None:
+    """A table of 80 columns and what can be said about the judged agents."""
+    from ...training.evaluation.scores import EDGE_WORK
+    from ...training.evaluation.sentences import sentences, short_list
+
+    shown = short_list(result)
+    headings = ("prio\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")
+    table = figures_table(
+        f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
+        ("agent", *headings, *(("edge\n1000s",) if result.has_edge else ())),
+    )
+    for agent in shown:
+        mean = {key: float(values.mean()) for key, values in agent.scores.items()}
+        table.add_row(
+            f"[bold]{agent.name}[/bold]" if agent.name in result.subjects else agent.name,
+            f"{mean['slice1_loss_pct']:.1f}",
+            f"{mean['others_loss_pct']:.1f}",
+            f"{mean['slice1_delay_p99_us'] / 1e3:.1f}",
+            f"{mean['sla_violation_s']:.1f}",
+            f"{mean['cpu_held_core_s']:.0f}",
+            f"{result.summary(agent.name, 'return').value:.3f}",
+            *((f"{1e-3 * mean[EDGE_WORK]:,.0f}",) if result.has_edge else ()),
+        )
+    console.print(table)
+    for subject in result.subjects:
+        for sentence in sentences(result, subject):
+            console.print(f"- {sentence}", highlight=False, markup=False)
+    console.print()

@@ -1,0 +1,29 @@
+"""``slicepilot report``: render saved results as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..shared.output import console
+
+
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder that evaluate has saved.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path("report.html"),
+) -> None:
+    """Render the results of an evaluation as one self-contained HTML file, without playing anything again.
+
+    Example: slicepilot report reports/evaluation -o report.html
+    """
+    from ...training.evaluation.results import read
+
+    evaluation = read(results)
+    from ...data.files import replace_file
+    from ...training.evaluation.report import render
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(output, render(evaluation).encode())
+    console.print(f"report in {output}", soft_wrap=True)

@@ -1,0 +1,151 @@
+"""``slicepilot simulate``: replay published experiments, or play a scenario under one agent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import console, print_json, progress_bar
+
+STUDIES = ("andrade",)
+MAX_DIGITS = 4  # keeps a slip such as 1-99999999 from being counted out
+
+
+def simulate(
+    study: Annotated[str | None, typer.Option(help="Replay a published study: andrade.")] = None,
+    experiments: Annotated[str, typer.Option(help="Which of its experiments: 1,5,25 or 1-26.")] = "1-26",
+    scenario: Annotated[str, typer.Option(help="Or play a scenario: a shipped name or a YAML file.")] = "andrade-ramp",
+    agent: Annotated[str, typer.Option(help="The agent that controls the scenario.")] = "no-control",
+    repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions of each experiment.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of loads and noise.")] = 0,
+    hardware: Annotated[str, typer.Option(help="The study's node: a shipped name or a YAML file.")] = "andrade",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Replay published experiments in the simulator, or play a scenario.
+
+    Example: [bold]slicepilot simulate --study andrade --experiments 1,5,25[/bold]
+    """
+    if study is None:
+        _play(scenario, agent, seed, as_json)
+        return
+    if study not in STUDIES:
+        raise ConfigError(f"study: unknown name {study!r}; accepted: {', '.join(STUDIES)}")
+    from ...env.simulator.hardware import Hardware
+    from ...env.simulator.study import run_study
+
+    numbers = parse_numbers(experiments)
+    node = Hardware.from_yaml(hardware)
+    with progress_bar() as progress:
+        task = progress.add_task("simulating", total=None)
+        results = run_study(
+            numbers,
+            node,
+            repetitions,
+            seed,
+            on_step=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    if as_json:
+        print_json(results)
+    else:
+        _print_study(results)
+
+
+def parse_numbers(text: str) -> list[int]:
+    """``1,5,20-22`` to [1, 5, 20, 21, 22], without repeats; raises `ConfigError` for anything else."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not _is_number(first) or (dash and not _is_number(last)) or int(first) > int(last or first):
+            raise ConfigError(f"experiments = {text!r}: accepted: numbers and rising ranges such as 1,5,20-22")
+        numbers += range(int(first), int(last or first) + 1)
+    return list(dict.fromkeys(numbers))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+
+
+def _print_study(results: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from ...data.reference import calibration_rows
+
+    published = {(row.experiment, row.metric, row.group): row for row in calibration_rows()}
+    table = Table(title="Simulated (published) over the last five minutes", padding=(0, 1))
+    table.add_column("exp", justify="right")
+    for name in ("slice1\nMbit/s mean", "others\nMbit/s mean", "slice1\nms median", "others\nms median"):
+        table.add_column(name, justify="right")
+    for result in results:
+        cells = [str(result["experiment"])]
+        for metric, key, statistic in (
+            ("throughput", "throughput_mbps", "mean"),
+            ("latency", "latency_ms", "median"),
+        ):
+            for group in ("slice1", "others"):
+                values = result[key][group]
+                row = published.get((result["experiment"], metric, group))
+                known = f" ({getattr(row, statistic):.0f})" if row else ""
+                cells.append(f"{values[statistic]:.0f}{known}" if values else "-")
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None:
+    import numpy as np
+
+    from ...agents.heuristics.oracle import Oracle
+    from ...agents.heuristics.registry import make
+    from ...env.knobs import Knobs
+    from ...env.promises import PromiseMeter
+    from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+    from ...env.simulator.scenario import Scenario
+
+    scenario = Scenario.from_yaml(scenario_name)
+    agent = make(agent_name, scenario.slice_set(), scenario.hardware_spec())
+    backend = SimulatorBackend(ScenarioEpisodes(scenario, request_mcpu=agent.request_mcpu))
+    telemetry = backend.reset(seed)
+    context = backend.context
+    if isinstance(agent, Oracle):
+        agent.bind(backend)
+    agent.reset(backend.slices, context, seed)
+    knobs, meter = Knobs.none(len(backend.slices)), PromiseMeter(context)
+    rows, broken = [], []
+    with progress_bar() as progress:
+        for _ in progress.track(range(context.num_steps), description=f"{scenario.name} under {agent.name}"):
+            knobs = backend.apply(agent.decide(telemetry, knobs)).applied
+            telemetry = backend.observe()
+            rows.append(telemetry.slices[:, :, 0].copy())
+            broken.append(meter.broken(telemetry)[:, 0])
+    table = np.stack(rows)
+    period_s = float(context.period_s[0])
+    figures: list[dict[str, Any]] = [
+        {
+            "slice": name,
+            "offered_mbps": float(table[:, 0, s].mean()),
+            "carried_mbps": float(table[:, 1, s].mean()),
+            "delay_p50_us": float(np.median(table[:, 2, s])),
+            "delay_p99_us": float(np.quantile(table[:, 3, s], 0.99)),
+            "sla_violation_s": float(np.stack(broken)[:, s].sum() * period_s),
+        }
+        for s, name in enumerate(backend.slices.names)
+    ]
+    if as_json:
+        print_json({"scenario": scenario.name, "agent": agent.name, "seed": seed, "slices": figures})
+        return
+    from rich.table import Table
+
+    shown = Table(title=f"{scenario.name} under {agent.name}, {scenario.duration_s:.0f} s")
+    for column in ("slice", "offered\nMbit/s", "carried\nMbit/s", "p50\nms", "p99\nms", "promise\nbroken s"):
+        shown.add_column(column, justify="left" if column == "slice" else "right")
+    for f in figures:
+        shown.add_row(
+            f["slice"],
+            f"{f['offered_mbps']:.1f}",
+            f"{f['carried_mbps']:.1f}",
+            f"{f['delay_p50_us'] / 1e3:.1f}",
+            f"{f['delay_p99_us'] / 1e3:.1f}",
+            f"{f['sla_violation_s']:.0f}",
+        )
+    console.print(shown)

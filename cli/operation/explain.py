@@ -1,0 +1,85 @@
+"""``slicepilot explain``: what the controller saw, wanted, was allowed and did at a time, and why."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...configs import ConfigError
+from ...controller.service.run_config import RunConfig
+from ..shared.output import console, print_json, stderr
+
+if TYPE_CHECKING:
+    from ...controller.record.history import History
+
+RUN_ROOT, STATE_ROOT = Path(RunConfig.run_root), Path(RunConfig.state_root)
+
+
+def explain(
+    at: Annotated[str, typer.Option(help="RFC 3339, HH:MM:SS, before now as -5s or -2min, or last.")] = "last",
+    window: Annotated[str | None, typer.Option(help="Sum up so much before that time, for instance 1s.")] = None,
+    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Option(help="Or the controller's name; not needed if there is one.")] = None,
+    state: Annotated[Path, typer.Option(help="Folder under which controllers keep their records.")] = STATE_ROOT,
+    run: Annotated[Path, typer.Option(help="Folder under which running controllers are found.")] = RUN_ROOT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what happened at a tick: seen, wanted, let through and why, applied, and how long each stage took.
+
+    Example: slicepilot explain --at -5s
+    """
+    from ...controller.record.explain import explain_tick, explain_window
+    from ...controller.record.explain_text import tick_lines, window_lines
+    from ...controller.record.history import History
+    from ...controller.record.moments import NS, parse_duration, parse_time, rfc3339
+
+    if records is not None and name is not None:
+        raise ConfigError("records, name: accepted: at most one of them")
+    lasting_ns = None if window is None else round(NS * parse_duration(window, "window"))
+    if records is None:
+        name = name or _only_name(state, run)
+        history = History(state / name / "records", run / name / "ticks")
+    else:
+        history = History(records)
+    first_ns, last_ns = history.span_ns()
+    time_ns = parse_time(at, time.time_ns(), last_ns)
+    nothing = (
+        f"at = {at!r}: nothing recorded at {rfc3339(time_ns)}; accepted: {rfc3339(first_ns)} to {rfc3339(last_ns)}"
+    )
+    if lasting_ns is None:
+        moment = history.at(time_ns)
+        _tell_broken(history)
+        if moment is None:
+            raise ConfigError(nothing)
+        told = explain_tick(moment)
+        _print(tick_lines(told)) if not as_json else print_json(told)
+        return
+    runs = explain_window(list(history.stretches(time_ns - lasting_ns + 1, time_ns)))
+    _tell_broken(history)
+    if not runs:
+        raise ConfigError(nothing)
+    if as_json:
+        print_json(runs)
+    else:
+        _print([line for number, told in enumerate(runs) for line in [*([""] if number else []), *window_lines(told)]])
+
+
+def _only_name(state: Path, run: Path) -> str:
+    """The controller that has left records or is running, if there is one alone."""
+    found = {path.parent.name for root, what in ((state, "records"), (run, "ticks")) for path in root.glob(f"*/{what}")}
+    if len(found) != 1:
+        accepted = ", ".join(sorted(found)) or f"none found in {str(state)!r}; give --records"
+        raise ConfigError(f"name: not given; accepted: {accepted}")
+    return found.pop()
+
+
+def _print(lines: list[str]) -> None:
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _tell_broken(history: History) -> None:
+    for name, why in sorted(history.broken.items()):
+        stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,194 @@
+"""``slicepilot probe``: what any UPF on this machine does to its packets, measured in the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import console, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ...controller.telemetry.discover import Upf
+    from ...controller.telemetry.export import PacketFile, PfcpFile
+    from ...controller.telemetry.pfcp import PfcpProbe
+    from ...controller.telemetry.source import KernelSource
+
+IDLE_S = 60.0  # a flow without a packet for so long may lose its place to another
+DRAIN_S = 0.05  # between two looks at the events: a ring buffer holds 32,000
+
+
+def probe(
+    netns: Annotated[list[str] | None, typer.Option(help="Network namespace of a UPF; may be repeated.")] = None,
+    pid: Annotated[list[int] | None, typer.Option(help="Or its process id; may be repeated.")] = None,
+    container: Annotated[list[str] | None, typer.Option(help="Or its container's id; may be repeated.")] = None,
+    n3: Annotated[str | None, typer.Option(help="Interface with GTP-U; else n3, or the only one.")] = None,
+    tun: Annotated[str | None, typer.Option(help="The UPF's TUN device; else the first there is.")] = None,
+    n6: Annotated[str | None, typer.Option(help="Interface that packets leave by; else n6, if there is one.")] = None,
+    n6_netns: Annotated[
+        str | None, typer.Option(help="Network namespace of N6's far end, to measure behind a shared uplink.")
+    ] = None,
+    n4: Annotated[str | None, typer.Option(help="Interface with PFCP; else n4, if there is one.")] = None,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds from table to table.")] = 1.0,
+    duration: Annotated[float | None, typer.Option(min=0.1, help="Seconds to measure; else until Ctrl-C.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write sampled packets to this file.")] = None,
+    sample: Annotated[int, typer.Option(min=1, max=1 << 20, help="One packet in this many goes to --csv.")] = 100,
+    pfcp_csv: Annotated[Path | None, typer.Option(help="Write PFCP transactions to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print totals as JSON at the end, and no tables.")] = False,
+) -> None:
+    """Measure each packet of running UPFs from N3 to N6, by slice and flow, without touching the UPFs.
+
+    Needs root. Any UPF that takes GTP-U from one interface and hands IP packets to the kernel will do: it is found by
+    its network namespace, process or container. Packets are matched in the kernel.
+
+    Example: [bold]slicepilot probe --netns sp-upf-embb --n6-netns sp-dn --duration 10[/bold]
+    """
+    from ...controller.system.bpf.errors import ProbeError
+    from ...controller.telemetry.discover import Devices, by_container, by_netns, by_pid, points_of
+
+    upfs = [*map(by_netns, netns or ()), *map(by_pid, pid or ()), *map(by_container, container or ())]
+    if not upfs:
+        raise ConfigError("--netns, --pid or --container: none given; accepted: at least one UPF")
+    devices = Devices(n3, tun, n6, n6_netns, n4)
+    try:
+        with contextlib.ExitStack() as stack:
+            from ...controller.telemetry.pfcp import PfcpProbe
+            from ...controller.telemetry.source import KernelSource
+
+            points = [points_of(upf, devices) for upf in _distinct(upfs)]
+            source = stack.enter_context(
+                KernelSource(points, report_every=sample if csv else 0, timed_per_s=0, by_flow=True)
+            )
+            pfcp = None
+            if any(one.n4 for one in points):
+                pfcp = stack.enter_context(PfcpProbe(points, report=pfcp_csv is not None))
+            elif pfcp_csv is not None:
+                raise ConfigError("--pfcp-csv: no interface with PFCP; accepted: together with --n4")
+            files = [stack.enter_context(contextlib.closing(file)) for file in _files(csv, pfcp_csv, source, pfcp)]
+            _watch(source, pfcp, files, interval, duration, as_json)
+    except ProbeError as error:
+        typer.echo(f"slicepilot: error: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _distinct(upfs: list[Upf]) -> list[Upf]:
+    """Refuse a UPF that was named twice: its packets would be counted for the first only."""
+    seen: dict[int, str] = {}
+    for upf in upfs:
+        inode = upf.netns.stat().st_ino
+        if inode in seen:
+            raise ConfigError(f"{upf.name}: the same network namespace as {seen[inode]}; accepted: each UPF once")
+        seen[inode] = upf.name
+    return upfs
+
+
+def _files(
+    csv: Path | None, pfcp_csv: Path | None, source: KernelSource, pfcp: PfcpProbe | None
+) -> list[PacketFile | PfcpFile]:
+    from ...controller.telemetry.export import PacketFile, PfcpFile
+
+    files: list[PacketFile | PfcpFile] = []
+    if csv is not None:
+        files.append(PacketFile(csv, source.packets))
+    if pfcp_csv is not None and pfcp is not None:
+        files.append(PfcpFile(pfcp_csv, pfcp))
+    return files
+
+
+def _watch(
+    source: KernelSource,
+    pfcp: PfcpProbe | None,
+    files: list[PacketFile | PfcpFile],
+    interval: float,
+    duration: float | None,
+    as_json: bool,
+) -> None:
+    """Show a table per interval until the time is over, somebody stops it, or the UPFs have gone."""
+    from rich.live import Live
+
+    from ...controller.system.bpf.errors import ProbeError
+    from ...controller.system.signals import StopRequest
+    from ...controller.telemetry.flows import IdleFlows
+    from ...controller.telemetry.summary import summary
+
+    idle, swept = IdleFlows(source.packets), time.monotonic()
+    started = swept
+    end = float("inf") if duration is None else started + duration
+    shown = started
+    gone: list[str] = []
+    with StopRequest() as stop, contextlib.ExitStack() as stack:
+        live = None
+        if console.is_terminal and not as_json:
+            live = stack.enter_context(Live(console=console, auto_refresh=False))
+        while not stop.asked and (now := time.monotonic()) < end and not gone:
+            pause = min(shown + interval, end) - now
+            if pause > 0:
+                time.sleep(min(pause, DRAIN_S) if files else pause)
+            for file in files:
+                file.write()
+            if time.monotonic() < min(shown + interval, end):
+                continue
+            shown += interval
+            if shown - swept > IDLE_S:
+                swept = shown
+                idle.free()
+            gone = _check(source, pfcp)
+            if not as_json:
+                table = _table(source, pfcp)
+                live.update(table, refresh=True) if live else console.print(table)
+    if as_json:
+        print_json(summary(source, pfcp, time.monotonic() - started))
+    if gone:
+        raise ProbeError(f"stopped measuring: {gone[0]}")
+
+
+def _check(source: KernelSource, pfcp: PfcpProbe | None) -> list[str]:
+    """What ends the measurement: that no UPF is left to measure. What comes back is attached again."""
+    missing = source.check()
+    if pfcp is not None:
+        pfcp.places.heal()
+    return [] if source.reachable else missing
+
+
+def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
+    from rich.table import Table
+
+    from ...controller.telemetry.histogram import quantiles_us
+    from ...controller.telemetry.layout import PFCP_KINDS
+
+    telemetry = source.measure()
+    table = Table(box=None, padding=(0, 1), caption=_caption(source), caption_justify="left")
+    table.add_column("slice", overflow="ellipsis", no_wrap=True, max_width=20)
+    for heading in ("N3\nMbit/s", "out\nMbit/s", "loss\n%", "p50\nus", "p99\nus", "CPU\nmcpu", "wait\nus", "PFCP\nus"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for index, one in enumerate(source.packets.points):
+        if not telemetry.valid[index, 0]:
+            table.add_row(one.name, *["-"] * 8)
+            continue
+        offered, carried, p50, p99, loss, cpu, _, wait = telemetry.slices[:, index, 0].tolist()
+        latency = None
+        if pfcp is not None:
+            [latency] = quantiles_us(pfcp.transactions[index, PFCP_KINDS.index("modification")]["latency"], (0.5,))
+        table.add_row(
+            one.name,
+            f"{offered:.1f}",
+            f"{carried:.1f}",
+            f"{100 * loss:.1f}",
+            f"{p50:.0f}",
+            f"{p99:.0f}",
+            f"{cpu:.0f}" if one.cgroup else "-",
+            f"{wait:.0f}" if one.cgroup else "-",
+            "-" if latency is None else f"{latency:.0f}",
+        )
+    return table
+
+
+def _caption(source: KernelSource) -> str:
+    last = "N6" if source.packets.points[0].n6 else "TUN"
+    return f"delay from N3 to {last}; wait: on a run queue; PFCP: median of session modifications"

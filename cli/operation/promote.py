@@ -1,0 +1,91 @@
+"""``slicepilot promote``: may a bundle act, after what it did in shadow?"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import console, figures_table, print_json, stderr
+
+if TYPE_CHECKING:
+    from ...controller.promotion.certificate import Verdict
+
+
+def promote(
+    bundle: Annotated[Path, typer.Argument(help="Folder of the learned policy.", show_default=False)],
+    records: Annotated[Path, typer.Option(help="Folder of its records in shadow.", show_default=False)],
+    criteria: Annotated[str, typer.Option("-c", "--criteria", help="A shipped name or a YAML file.")] = "default",
+    sign: Annotated[Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the bundle with.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Hold a bundle's shadow recording against criteria; a yes is written into the bundle. Exit code 1: not promoted.
+
+    Example: slicepilot promote runs/mine/bundle --records /var/lib/slicepilot/sp/records
+    """
+    from ...agents.learned import signature
+    from ...agents.learned.bundle import PolicyBundle
+    from ...controller.promotion import certificate as promotion
+    from ...controller.promotion.criteria import Criteria
+    from ...controller.record.reader import SegmentReader
+
+    asked = Criteria.from_yaml(criteria)
+    PolicyBundle.load(bundle)
+    if sign is not None:
+        signature.load_private_key(sign)
+    elif (bundle / signature.SIGNATURE_FILE).exists():
+        raise ConfigError(f"bundle {str(bundle)!r}: is signed, which a promotion ends; accepted: with --sign KEY")
+    verdict = promotion.judge(bundle, SegmentReader(records), asked)
+    if verdict.promoted:
+        promotion.promote(bundle, verdict)
+        if sign is not None:
+            signature.sign(bundle, sign)
+    if as_json:
+        print_json(_document(bundle, verdict, sign is not None))
+    else:
+        _print(bundle, verdict, sign is not None)
+    if not verdict.promoted:
+        raise typer.Exit(1)
+
+
+def _document(bundle: Path, verdict: Verdict, signed: bool) -> dict[str, Any]:
+    return {
+        "bundle": str(bundle),
+        "digest": verdict.digest,
+        "promoted": verdict.promoted,
+        "signed": signed and verdict.promoted,
+        "reasons": verdict.reasons,
+        "findings": [dataclasses.asdict(finding) for finding in verdict.findings],
+        "recording": dataclasses.asdict(verdict.recording) | {"other_ticks": verdict.others},
+        "left_out": verdict.broken,
+    }
+
+
+def _print(bundle: Path, verdict: Verdict, signed: bool) -> None:
+    recording = verdict.recording
+    table = figures_table(
+        f"{bundle.name} ({verdict.digest[:12]}) in shadow", ("criterion", "required", "measured", "ok")
+    )
+    for finding in verdict.findings:
+        measured = "nothing" if finding.measured is None else f"{finding.measured:.6g}"
+        mark = "[green]yes[/green]" if finding.ok else "[red]no[/red]"
+        table.add_row(finding.criterion, f"{finding.sign} {finding.required:.6g}", measured, mark)
+    console.print(table)
+    if recording.ticks:
+        _say(f"recorded from {recording.first} to {recording.last}")
+    _say(f"{recording.ticks} ticks of {len(recording.runs)} runs; {verdict.others} other ticks do not count")
+    for name, why in sorted(verdict.broken.items()):
+        stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
+    if verdict.promoted:
+        _say(f"promoted{' and signed' if signed else ''}: `run --mode live` takes {bundle}")
+        return
+    _say("not promoted:")
+    for reason in verdict.reasons:
+        _say(f"  {reason}")
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,70 @@
+"""``slicepilot restore``: put back what controllers that have died have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import console, print_json
+
+if TYPE_CHECKING:
+    from ...controller.watchdog.restore import RestoreReport
+
+STATE_ROOT = Path("/var/lib/slicepilot")
+
+
+def restore(
+    name: Annotated[str | None, typer.Option(help="Of the controller; else all that have died.")] = None,
+    state: Annotated[Path, typer.Option(help="Folder with a folder for each controller.")] = STATE_ROOT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Put back the knobs found by a controller that has died together with its supervisor.
+
+    Nothing to restore is no error; a service manager may call it whenever a controller has ended.
+    Example: [bold]slicepilot restore --name sp[/bold]
+    """
+    reports = {
+        one: report for one in _names(state, name) if (report := _restore(state / one, name is None)) is not None
+    }
+    if as_json:
+        print_json([{"name": one, **vars(report)} for one, report in reports.items()])
+    else:
+        for one, report in reports.items():
+            console.print(f"{one}: {report}", highlight=False, markup=False, soft_wrap=True)
+        if not reports:
+            console.print("nothing to restore")
+    if any(report.failed for report in reports.values()):
+        raise typer.Exit(1)
+
+
+def _names(root: Path, name: str | None) -> list[str]:
+    from ...controller.watchdog.journal import FILE
+
+    if name is not None:
+        return [name]
+    if not root.exists() and root == STATE_ROOT:
+        return []
+    if not root.is_dir():
+        raise ConfigError(f"state = {str(root)!r}; accepted: a folder with a folder for each controller")
+    return sorted(folder.name for folder in root.iterdir() if (folder / FILE).exists())
+
+
+def _restore(folder: Path, skip_living: bool) -> RestoreReport | None:
+    """None where there is nothing to restore; raises ConfigError for a controller that lives."""
+    from ...controller.watchdog.journal import FILE, Journal
+    from ...controller.watchdog.lock import Locks
+    from ...controller.watchdog.recovery import put_back
+    from ...controller.watchdog.schema import JournalError
+
+    if not (folder / FILE).exists():
+        return None
+    try:
+        if skip_living and Journal.load(folder / FILE).alive:
+            return None
+    except (JournalError, FileNotFoundError):
+        pass  # put_back says what is wrong; or a supervisor was faster
+    with Locks({f"controller {folder.name}": folder}):  # a supervisor that is at work has it
+        return put_back(folder)

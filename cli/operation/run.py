@@ -1,0 +1,198 @@
+"""``slicepilot run``: an agent in the loop beside running UPFs, in shadow first, then live."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import console, print_json, progress_bar
+from . import run_episodes
+
+if TYPE_CHECKING:
+    from ...controller.loop.loop import LoopReport
+    from ...controller.loop.node import Node
+    from ...controller.service.run_config import RunConfig
+    from ...env.knobs import Knobs
+    from ...env.slices import SliceSet
+    from ...env.telemetry import Telemetry
+
+REFRESH_TICKS = 50
+
+
+def run(
+    config: Annotated[str, typer.Option("--config", "-c", help="A shipped name or a YAML file.")] = "default",
+    name: Annotated[str | None, typer.Option(help="Of the node; for a testbed, the testbed's.")] = None,
+    instance: Annotated[
+        str | None, typer.Option(help="Of this controller, where a node has several; else the node's name.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="shadow writes nothing, canary acts on some slices, live on all.")
+    ] = None,
+    canary: Annotated[list[str] | None, typer.Option(help="A slice that mode canary acts on; may be repeated.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Folder of a learned policy.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Or an agent by name, for instance no-control or captain.")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="Loads to play, a shipped name or a YAML file; else what traffic there is.")
+    ] = None,
+    period_ms: Annotated[float | None, typer.Option(help="Control period; else the scenario's, or 10.")] = None,
+    guard: Annotated[str | None, typer.Option(help="Guard configuration: a shipped name or a YAML file.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Address and port of metrics and status page, for instance 127.0.0.1:9464.")
+    ] = None,
+    log: Annotated[str | None, typer.Option(help="Logs on standard error: json, pretty or off.")] = None,
+    trust: Annotated[Path | None, typer.Option(help="Public key (PEM) that the bundle must be signed with.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Act with a bundle that was never promoted.")] = False,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="How long; else the scenario's, or endless.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the loads' phases and random arrivals.")] = 0,
+    record: Annotated[
+        Path | None, typer.Option(help="Folder in which the run is left as episodes, to learn from.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Let an agent watch, and if asked move, the knobs of real UPFs; what it found comes back at the end.
+
+    Starts in shadow, which writes nothing. Uses the testbed that is up, or brings one up for a scenario.
+    Example: [bold]slicepilot run --bundle runs/demo/training/bundle --scenario testbed-contention[/bold]
+    """
+    from ...controller.service.run_config import RunConfig
+    from ...controller.service.serve import serve
+
+    bounded = seconds is not None or scenario is not None
+    publish = {"listen": listen, "log": log or ("off" if bounded else None)}
+    settings = RunConfig.from_yaml(config).override(
+        name=name,
+        instance=instance,
+        mode=mode,
+        canary=tuple(canary) if canary else None,
+        bundle=str(bundle) if bundle else None,
+        agent=agent,
+        scenario=scenario,
+        period_ms=period_ms,
+        guard=guard,
+        trust=str(trust) if trust else None,
+        publish={key: value for key, value in publish.items() if value is not None},
+    )
+    if record is not None:
+        run_episodes.check(record, settings)
+    node, begun_ns = _open(settings), time.time_ns()
+    try:
+        ticks = _ticks(node, settings, seconds)
+        totals = None if ticks is None else _Totals(node.backend.slices)
+        with progress_bar(shown=totals is not None and settings.publish.log == "off") as progress:
+            task = progress.add_task(f"{settings.mode} on {node.name}", total=ticks)
+
+            def watch(telemetry: Telemetry, allowed: Knobs, receipt: Any) -> None:
+                del allowed, receipt
+                assert totals is not None
+                totals.add(telemetry)
+                if totals.ticks % REFRESH_TICKS == 0:
+                    progress.update(task, completed=totals.ticks)
+
+            report = serve(node, settings, seed, ticks, force, None if totals is None else watch)
+    finally:
+        node.backend.close()
+    document = _document(settings, node, totals, report)
+    failure = None
+    if record is not None:
+        try:
+            document["episodes"] = run_episodes.write(record, settings, begun_ns)
+        except ConfigError as error:  # the run's figures are told nevertheless
+            failure = error
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+    if failure is not None:
+        raise failure
+
+
+def _open(settings: RunConfig) -> Node:
+    """The backends by name; there will be more."""
+    from ...testbed.backend.backend import open_node
+
+    return open_node(settings.name, settings.period_s, settings.scenario)
+
+
+def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None:
+    if seconds is not None:
+        return max(1, round(seconds / node.backend.context.period_s.item()))
+    return node.backend.context.num_steps if settings.scenario is not None else None
+
+
+class _Totals:
+    """Sums over a run: rates, and each tick's p99 delay."""
+
+    def __init__(self, slices: SliceSet) -> None:
+        self.slices, self.ticks = slices, 0
+        self._rates: list[Any] = []
+
+    def add(self, telemetry: Telemetry) -> None:
+        self.ticks += 1
+        self._rates.append(telemetry.slices[[0, 1, 3], :, 0].copy())
+
+    def rows(self) -> list[dict[str, Any]]:
+        import numpy as np
+
+        offered, carried, delay = np.asarray(self._rates).transpose(1, 0, 2)
+        bounds = 1e3 * self.slices.column("sla.delay_bound_ms")[:, 0]
+        return [
+            {
+                "slice": name,
+                "offered_mbps": float(offered[:, s].mean()),
+                "carried_mbps": float(carried[:, s].mean()),
+                "delay_p99_us": float(np.quantile(delay[:, s], 0.99)),
+                "late_ticks_pct": float(100 * (delay[:, s] > bounds[s]).mean()),
+            }
+            for s, name in enumerate(self.slices.names)
+        ]
+
+
+def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: LoopReport) -> dict[str, Any]:
+    stages = {f"{stage}_us": histogram.summary_us() for stage, histogram in report.stages.items()}
+    return {
+        "agent": settings.agent or settings.bundle,
+        "mode": settings.mode,
+        "scenario": settings.scenario,
+        "period_s": node.backend.context.period_s.item(),
+        "slices": totals.rows() if totals is not None and totals.ticks else [],
+        "loop": report.totals()
+        | {"interventions": report.interventions, "last_error": report.last_error, "scheduling": str(report.scheduling)}
+        | (stages if report.ticks else {}),
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    loop = document["loop"]
+    where = document["scenario"] or "the traffic there is"
+    title = f"{document['agent']} in {document['mode']} on {where}, {loop['ticks']} ticks"
+    table = Table(title=f"{title} of {1e3 * document['period_s']:g} ms", box=None, padding=(0, 1))
+    for column in ("slice", "offered\nMbit/s", "carried\nMbit/s", "p99\nms", "late ticks\n%"):
+        table.add_column(column, justify="left" if column == "slice" else "right")
+    for row in document["slices"]:
+        figures = (row["offered_mbps"], row["carried_mbps"], row["delay_p99_us"] / 1e3, row["late_ticks_pct"])
+        table.add_row(row["slice"], *(f"{figure:.1f}" for figure in figures))
+    if document["slices"]:
+        console.print(table)
+    if loop["ticks"]:
+        total = loop["total_us"]
+        console.print(
+            f"loop: p50 {total['p50']:.0f} us, p99 {total['p99']:.0f} us, p99.9 {total['p999']:.0f} us; "
+            f"{loop['missed_ticks']} ticks missed, {loop['late_ticks']} late; {loop['scheduling']}",
+            highlight=False,
+        )
+    if loop["interventions"]:
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(loop["interventions"].items()))
+        console.print(f"guard: {counts}", highlight=False)
+    if "episodes" in document:
+        told = document["episodes"]
+        console.print(f"{told['episodes']} episodes, {told['steps']:,} steps:", highlight=False)
+        for path in (*told["parquet"], *told["minari"]):
+            console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    if loop["last_error"]:
+        console.print(f"[yellow]{loop['failed_applies']} receipts with errors, the last:[/yellow] {loop['last_error']}")

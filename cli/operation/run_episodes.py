@@ -1,0 +1,99 @@
+"""``slicepilot run --record``: what a run has left in the records, as episodes, once its loop has ended."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...configs import ConfigError
+from ..shared.output import progress_bar
+
+if TYPE_CHECKING:
+    from ...controller.record.reader import Stretch
+    from ...controller.service.run_config import RunConfig
+
+TICKS = 100_000
+"""In a file, at most; they take some 0.7 GiB of memory while they are turned into episodes."""
+
+
+def check(folder: Path, settings: RunConfig) -> None:
+    """Say before a run starts that nothing could be written after it; raises ConfigError."""
+    if not settings.publish.records_mb:
+        raise ConfigError("publish.records_mb = 0: accepted with --record: more than 0, as episodes come from records")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"record = {str(folder)!r}: {error.strerror}; accepted: a folder to write in") from error
+
+
+def write(folder: Path, settings: RunConfig, since_ns: int) -> dict[str, Any]:
+    """Write the episodes of this process's run as NAME-TIME.parquet and, where Minari is installed, NAME-TIME-v0.
+
+    A long run becomes several of them, each named after its first tick.
+
+    Args:
+        folder: to write in.
+        settings: of the run.
+        since_ns: CLOCK_REALTIME when it began.
+
+    Raises:
+        ConfigError: no records, or nowhere to write; says how to do it later.
+    """
+    from ...controller.record.reader import SegmentReader
+
+    instance = settings.instance or settings.name
+    records = Path(settings.state_root) / instance / "records"
+    own = (s for s in SegmentReader(records).stretches(since_ns) if s.description["pid"] == os.getpid())
+    told: dict[str, Any] = {"parquet": [], "minari": [], "episodes": 0, "steps": 0}
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task("episodes", total=None)
+            for part in _parts(own):
+                _write(folder, instance, part, told)
+                progress.update(task, description=f"episodes, {told['steps']:,} steps")
+    except OSError as error:
+        raise ConfigError(
+            f"record = {str(folder)!r}: {error.strerror}; accepted: a folder to write in. "
+            f"The records are still there: slicepilot dataset convert {records} NAME.parquet"
+        ) from error
+    if not told["parquet"]:
+        raise ConfigError(
+            f"state_root = {settings.state_root}: no records of this run; accepted: a folder that its publisher's "
+            f"user, {settings.publish.user}, can reach"
+        )
+    return told
+
+
+def _parts(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
+    """Some `TICKS` at a time."""
+    part: list[Stretch] = []
+    for stretch in stretches:
+        part.append(stretch)
+        if sum(len(one.records) for one in part) >= TICKS:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _write(folder: Path, instance: str, part: list[Stretch], told: dict[str, Any]) -> None:
+    from ...controller.record.moments import at_ns
+    from ...data.episodes.files import write_episodes
+    from ...env.reward import RewardWeights
+    from ...training.recording.decision_records import episodes_of
+
+    first = min(int(stretch.records["time_ns"][0]) for stretch in part if len(stretch.records))
+    name = f"{instance}-{at_ns(first):%Y%m%dT%H%M%SZ}".replace(".", "_")
+    episodes = episodes_of(part, RewardWeights.from_yaml())
+    write_episodes(episodes, folder / f"{name}.parquet")
+    told["parquet"].append(str(folder / f"{name}.parquet"))
+    if importlib.util.find_spec("minari") is not None:
+        from ...training.recording.minari_files import write_minari
+
+        write_minari(episodes, folder / f"{name}-v0")
+        told["minari"].append(str(folder / f"{name}-v0"))
+    told["episodes"] += len(episodes)
+    told["steps"] += episodes.num_steps

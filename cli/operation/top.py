@@ -1,0 +1,64 @@
+"""``slicepilot top``: a running controller, live in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...configs import ConfigError
+from ..shared.output import console, print_json
+
+RUN_ROOT = Path("/run/slicepilot")
+
+
+def top(
+    name: Annotated[str | None, typer.Option(help="Of the controller; may be left out where only one runs.")] = None,
+    run_root: Annotated[Path, typer.Option(help="Folder with a folder of each controller.")] = RUN_ROOT,
+    interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds from picture to picture.")] = 0.5,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for a controller where none runs.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    plain: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one status document as JSON and end.")] = False,
+) -> None:
+    """Watch a running controller: slices, delays, rates, knobs, guard and budget. Reads only; q quits.
+
+    Without a terminal, or on one that cannot move its cursor, it prints one picture.
+
+    Example: [bold]slicepilot top --name sp[/bold]
+    """
+    from ...controller.top.follower import Follower
+    from ...controller.top.frame import View
+    from ...controller.top.glyphs import ASCII, glyphs_for
+    from ...controller.top.screen import HISTORY_S, lines_of, show
+
+    path = run_root / (name or _only(run_root, wait)) / "ticks"
+    glyphs = ASCII if plain or not console.encoding.startswith("utf") else glyphs_for()
+    live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json
+    follower = Follower(path, wait=wait and live)
+    try:
+        if as_json:
+            assert follower.status is not None
+            print_json(follower.status.document(HISTORY_S))
+        elif live:
+            show(follower, console, glyphs, interval)
+        else:
+            view = View(console.width, None, glyphs, absent=not follower.present, stale=follower.stale)
+            for line in lines_of(follower, view):
+                console.print(line, no_wrap=True)
+    finally:
+        follower.close()
+
+
+def _only(run_root: Path, wait: bool) -> str:
+    """The one controller there is."""
+    names = sorted(path.parent.name for path in run_root.glob("*/ticks"))
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise ConfigError(f"--name: not given, and several controllers run; accepted: {', '.join(names)}")
+    hint = (
+        "accepted with --wait: a name" if wait else "accepted: while `slicepilot run` runs, or with --name and --wait"
+    )
+    raise ConfigError(f"{run_root}: no controller runs there; {hint}")

@@ -1,0 +1,36 @@
+"""Which agents a command plays: names from the command line, learned ones from their bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...configs import ConfigError
+
+if TYPE_CHECKING:
+    from ...agents.learned.agent import LearnedAgent
+
+
+def names_of(given: Iterable[str]) -> tuple[str, ...]:
+    """Names of options that may be repeated and hold several, comma-separated; each once."""
+    return tuple(dict.fromkeys(name.strip() for part in given for name in part.split(",") if name.strip()))
+
+
+def load_learned(bundles: Sequence[Path]) -> list[LearnedAgent]:
+    """Learned agents of bundles, named by algorithm; by folder too where that is not enough to tell them apart.
+
+    Raises:
+        ConfigError: a bundle that cannot be read, or is named twice.
+    """
+    from ...agents.learned.agent import LearnedAgent
+    from ...agents.learned.bundle import PolicyBundle
+
+    agents = [LearnedAgent(PolicyBundle.load(path), transfer=True) for path in bundles]
+    names = [agent.name for agent in agents]
+    for path, agent in zip(bundles, agents, strict=True):
+        if names.count(agent.name) > 1:
+            agent.name = f"{agent.name} {path}"
+    if len({agent.name for agent in agents}) < len(agents):
+        raise ConfigError(f"bundle: {', '.join(map(str, bundles))}: named twice; accepted: each bundle once")
+    return agents

@@ -1,0 +1,118 @@
+"""``slicepilot train --finetune``: let an offline policy go on learning where it acts, under the guard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...configs import ConfigError
+from ..shared.output import console, figures_table, print_json
+from .runs import folder_for, training_bar
+
+if TYPE_CHECKING:
+    from ...env.simulator.scenario import Scenario
+    from ...training.finetune.config import FinetuneConfig
+    from ...training.finetune.guarded import Guarded
+    from ...training.finetune.train import FinetuneResult
+    from ...training.runs.checkpoint import Checkpoint
+
+
+def run_finetune(
+    config: str | None,
+    run: Path | None,
+    start: Checkpoint,
+    seed: int | None,
+    scenario: str | None,
+    resume: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Fine-tune as the command line says; ``start`` is of the offline ``run``, or of the fine-tuning to ``resume``."""
+    from ...training.finetune.config import FinetuneConfig
+    from ...training.finetune.pupil import is_finetune, offline_config_of
+    from ...training.finetune.train import finetune, resumed_config
+
+    if resume is None and is_finetune(start):
+        raise ConfigError("finetune: a run of fine-tuning: accepted: an offline run; --resume goes on with this one")
+    offline = offline_config_of(start)
+    given = FinetuneConfig.from_yaml(config) if config is not None else None
+    if resume is not None:
+        given = given or resumed_config(start, None)
+    if given is None:
+        raise ConfigError("config = None: accepted with --finetune: -c with simulator, testbed or a file")
+    settings = given.override(seed=seed, scenario=scenario)
+    if resume is not None:
+        settings = resumed_config(start, settings)
+    name = f"finetune-{offline.algorithm}-{settings.backend}"
+    folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
+    if run is not None and folder.exists() and folder.samefile(run if run.is_dir() else run.parent):
+        raise ConfigError(f"out = {str(folder)!r}: accepted: another folder than that of the run to fine-tune")
+    with training_bar(name) as show:
+        result = finetune(settings, start, folder, lambda played: _opened(settings, played), name, show)
+    _tell(settings, result, as_json)
+
+
+def _opened(config: FinetuneConfig, scenario: Scenario) -> Guarded:
+    """Where the policy acts, under the guard."""
+    from ...controller.guard.backend import GuardedBackend, GuardedTestbed
+    from ...controller.guard.config import GuardConfig
+
+    guard = GuardConfig.from_yaml(config.guard)
+    if config.backend == "simulator":
+        from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+
+        return GuardedBackend(SimulatorBackend(ScenarioEpisodes(scenario)), guard)
+    from ...testbed.backend.backend import open_backend
+
+    return GuardedTestbed(open_backend(scenario, name=config.testbed), guard)
+
+
+def _tell(settings: FinetuneConfig, result: FinetuneResult, as_json: bool) -> None:
+    verdict, difference = result.verdict, result.verdict.difference
+    before, after = (float(verdict.returns[name].mean()) for name in ("offline", "fine-tuned"))
+    if as_json:
+        assert result.bundle.agreement is not None
+        figures = {
+            "bundle": str(result.bundle.origin),
+            "run_id": result.run_id,
+            "kept": verdict.kept,
+            "offline_return": before,
+            "finetuned_return": after,
+            "difference": {"value": difference.value, "low": difference.low, "high": difference.high},
+            "judged_runs": settings.judged_runs,
+            "backend": settings.backend,
+            "steps": result.steps,
+            "updates": result.updates,
+            "train_s": round(result.elapsed_s, 3),
+            "onnx_max_abs_error": result.bundle.agreement.max_abs_error,
+            "rounds": [
+                {
+                    "reward_per_step": done.reward,
+                    "return": done.mean_return,
+                    "guard_touched_ratio": done.touched_ratio,
+                    "guard_reasons": done.reasons,
+                }
+                for done in result.rounds
+            ],
+            "judged": {
+                name: {"guard_touched_ratio": one.touched_ratio, "guard_reasons": dict(sorted(one.reasons.items()))}
+                for name, one in verdict.interventions.items()
+            },
+        }
+        print_json(figures)
+        return
+    table = figures_table(
+        f"{len(result.rounds)} rounds, {result.steps:,} steps",
+        ("round", "return", "reward\na step", "ticks the\nguard touched"),
+    )
+    for done in result.rounds:
+        row = f"{done.mean_return:.1f}", f"{done.reward:.3f}", f"{100 * done.touched_ratio:.1f}%"
+        table.add_row(str(done.number + 1), *row)
+    console.print(table)
+    console.print(
+        f"judged on {settings.judged_runs} unseen runs: return {before:.1f} before, "
+        f"{after:.1f} after, difference {difference.value:+.1f} "
+        f"({difference.low:+.1f} to {difference.high:+.1f}, 95%)",
+        soft_wrap=True,
+    )
+    console.print(f"bundle {result.bundle.origin}: the {verdict.kept} policy", soft_wrap=True)

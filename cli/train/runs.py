@@ -1,0 +1,48 @@
+"""What both kinds of training show and where they put it: a bar on standard error, a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..shared.output import stderr
+
+RUNS = Path("runs")
+
+Show = Callable[[float, str], None]
+"""Called with the share of the budget that is used, 0..1, and figures in words."""
+
+
+def folder_for(out: Path | None, resume: Path | None, name: str) -> Path:
+    """Where a run goes: where it is told to, else where the run lies that it resumes, else a new folder."""
+    if out is not None:
+        return out
+    if resume is not None:
+        return resume if resume.is_dir() else resume.parent
+    return _free(RUNS / name)
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or with a number behind it, so that no earlier run is overwritten."""
+    candidate, number = folder, 1
+    while candidate.exists():
+        number += 1
+        candidate = folder.with_name(f"{folder.name}-{number}")
+    return candidate
+
+
+@contextmanager
+def training_bar(name: str) -> Iterator[Show]:
+    """A bar on standard error, if that is a terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task(name, total=1.0, figures="starting")
+        yield lambda fraction, figures: bar.update(task, completed=fraction, figures=figures)

@@ -1,0 +1,163 @@
+"""``slicepilot train``: make a policy in the simulator, or from recorded episodes, or fine-tune one of these."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...configs import ConfigError
+from .finetune import run_finetune
+from .offline import run_offline
+from .runs import folder_for, training_bar
+
+if TYPE_CHECKING:
+    from ...training.online.config import TrainingConfig
+    from ...training.online.train import Progress, TrainingResult
+    from ...training.runs.checkpoint import Checkpoint
+
+
+def train(
+    config: Annotated[str | None, typer.Option("-c", "--config", help="Name or file of the training config.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Learn from recorded episodes alone.")] = False,
+    finetune: Annotated[
+        Path | None, typer.Option(help="Fine-tune the policy of this offline run, under the guard.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="With --offline: a dataset's name, file or folder.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of network, exploration and environments.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget in control periods; with --offline, in updates.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget in minutes, in place of the config's.")] = None,
+    scenario: Annotated[str | None, typer.Option(help="Train on this scenario.")] = None,
+    mixture: Annotated[str | None, typer.Option(help="Train on this mixture of random runs.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/NAME-seedN].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Train a policy in the simulator, or from recorded episodes, and save it as a bundle.
+
+    Tracked in MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db). The run's folder gets config.yaml, checkpoint.pt
+    and bundle/.
+
+    Example: slicepilot train -c ppo --minutes 2 --out runs/mine
+
+    Example: slicepilot train --offline -c iql --dataset records.parquet
+
+    Example: slicepilot train --finetune runs/iql-seed0 -c simulator
+    """
+    try:
+        from ...training.finetune.pupil import is_finetune
+        from ...training.offline.train import is_offline
+        from ...training.runs.checkpoint import Checkpoint
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"train needs the package {error.name}: install slicepilot[train]") from error
+
+    checkpoint = Checkpoint.read(resume) if resume is not None else None
+    if finetune is not None or (checkpoint is not None and is_finetune(checkpoint)):
+        others: dict[str, object] = {
+            "offline": offline or None,
+            "dataset": dataset,
+            "steps": steps,
+            "minutes": minutes,
+            "mixture": mixture,
+        }
+        if finetune is not None:
+            others["resume"] = resume
+        for option, value in others.items():
+            if value is not None:
+                raise ConfigError(f"{option} = {str(value)!r}: accepted without fine-tuning, whose config says it all")
+        start = checkpoint or Checkpoint.read(finetune or Path(), "finetune")
+        run_finetune(config, finetune, start, seed, scenario, resume, out, as_json)
+        return
+    if offline or (checkpoint is not None and is_offline(checkpoint)):
+        for option, value in (("scenario", scenario), ("mixture", mixture)):
+            if value is not None:
+                raise ConfigError(f"{option} = {value!r}: accepted without --offline, which learns from a dataset")
+        run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, as_json)
+        return
+    if dataset is not None:
+        raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")
+    settings = _settings(config, checkpoint, seed, steps, minutes, scenario, mixture)
+    name = Path(config).stem if config is not None else settings.algorithm
+    result = _run(settings, folder_for(out, resume, f"{name}-seed{settings.seed}"), name, checkpoint)
+    _tell(settings, result, as_json)
+
+
+def _settings(
+    config: str | None,
+    checkpoint: Checkpoint | None,
+    seed: int | None,
+    steps: int | None,
+    minutes: float | None,
+    scenario: str | None,
+    mixture: str | None,
+) -> TrainingConfig:
+    """The configuration with what the command line overrides; with a checkpoint, as far as that leaves it free."""
+    from ...training.online.config import TrainingConfig
+    from ...training.online.train import resumed_config
+
+    if checkpoint is None and config is None:
+        raise ConfigError("config = None: accepted: -c with a name or a file, or --resume with a run's folder")
+    settings = TrainingConfig.from_yaml(config) if config is not None else None
+    if checkpoint is not None:
+        settings = resumed_config(checkpoint, None if settings is None else _source(settings, seed, scenario, mixture))
+    assert settings is not None
+    settings = _budget(_source(settings, seed, scenario, mixture), steps, minutes)
+    return settings if checkpoint is None else resumed_config(checkpoint, settings)
+
+
+def _source(config: TrainingConfig, seed: int | None, scenario: str | None, mixture: str | None) -> TrainingConfig:
+    if scenario is not None and mixture is not None:
+        raise ConfigError(f"mixture = {mixture!r}: accepted: one of --scenario and --mixture")
+    values: dict[str, object] = {"seed": seed}
+    if scenario is not None or mixture is not None:
+        from dataclasses import replace
+
+        config = replace(config, scenario=scenario, mixture=mixture)
+    return config.override(**values)
+
+
+def _budget(config: TrainingConfig, steps: int | None, minutes: float | None) -> TrainingConfig:
+    """A budget on the command line replaces the config's, of either kind."""
+    if steps is None and minutes is None:
+        return config
+    from dataclasses import replace
+
+    return replace(config, total_steps=None, minutes=None).override(total_steps=steps, minutes=minutes)
+
+
+def _run(settings: TrainingConfig, folder: Path, name: str, checkpoint: Checkpoint | None) -> TrainingResult:
+    """Train with a bar."""
+    from ...training.online.train import train as run
+
+    with training_bar(settings.algorithm) as show:
+
+        def report(now: Progress) -> None:
+            shown = f"{now.steps / 1e6:.2f} M steps  reward {now.reward:.3f}"
+            show(now.fraction, shown if now.return_mean is None else f"{shown}  return {now.return_mean:.1f}")
+
+        return run(settings, folder, name, checkpoint, report)
+
+
+def _tell(settings: TrainingConfig, result: TrainingResult, as_json: bool) -> None:
+    assert result.bundle.agreement is not None
+    if as_json:
+        figures = {
+            "bundle": str(result.bundle.origin),
+            "run_id": result.run_id,
+            "algorithm": settings.algorithm,
+            "seed": settings.seed,
+            "source": settings.source,
+            "steps": result.steps,
+            "train_s": round(result.elapsed_s, 3),
+            "env_steps_per_s": round(result.env_steps_per_s, 1),
+            "reward_per_step": result.reward,
+            "return_mean": result.return_mean,
+            "onnx_max_abs_error": result.bundle.agreement.max_abs_error,
+        }
+        print(json.dumps(figures, indent=2))
+        return
+    print(f"trained {settings.algorithm} on {settings.source}: {result.steps:,} steps in {result.elapsed_s:.1f} s")
+    print(f"reward {result.reward:.4f} per step, {result.env_steps_per_s:,.0f} env-steps/s")
+    print(f"bundle {result.bundle.origin}: ONNX and PyTorch agree to {result.bundle.agreement.max_abs_error:.1e}")

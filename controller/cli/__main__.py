@@ -1,5 +1,0 @@
-"""``python -m slicepilot.controller.cli`` is the command line too."""
-
-from . import main
-
-main()

@@ -1,0 +1,109 @@
+"""What an operator can ask of a running controller, checked: by whoever takes it in, and again by the loop's process.
+
+An order is a JSON object: ``{"command": "mode", "mode": "canary", "slices": ["slice1"]}``, ``{"command": "pause"}``,
+``resume``, ``safe``, ``{"command": "reload", "bundle": PATH, "guard": NAME_OR_PATH}`` with one of the two or both, and
+``status``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...configs import ConfigError
+from .modes import MODES, Mode
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "mode": ("mode", "slices", "force"),
+    "pause": (),
+    "resume": (),
+    "safe": (),
+    "reload": ("bundle", "guard", "force"),
+    "status": (),
+}
+MAX_PATH = 4096
+
+
+@dataclass(frozen=True)
+class Order:
+    """A checked order.
+
+    Attributes:
+        command: one of `FIELDS`.
+        mode, slices: of ``mode``; slices for the canary only.
+        bundle, guard: of ``reload``; None leaves the present one.
+        force: take a bundle that was never promoted.
+    """
+
+    command: str
+    mode: Mode | None = None
+    slices: tuple[str, ...] = ()
+    bundle: str | None = None
+    guard: str | None = None
+    force: bool = False
+
+
+def parse(request: Any, slice_names: Sequence[str]) -> Order:
+    """An order for a node with these slices.
+
+    Raises:
+        ConfigError: names the field, the value and what is accepted, with the nearest valid name.
+    """
+    if not isinstance(request, dict):
+        raise ConfigError(f"order = {_shown(request)}; accepted: an object with a command")
+    command = request.get("command")
+    if not isinstance(command, str) or command not in FIELDS:
+        raise ConfigError(f"command = {_shown(command)}; {_accepted(command, FIELDS)}")
+    for name in request:
+        if name != "command" and name not in FIELDS[command]:
+            raise ConfigError(f"{command}: unknown field {_shown(name)}; {_accepted(name, FIELDS[command])}")
+    force = request.get("force", False)
+    if not isinstance(force, bool):
+        raise ConfigError(f"force = {_shown(force)}; accepted: true or false")
+    if command == "mode":
+        return _mode(request, slice_names, force)
+    if command == "reload":
+        return _reload(request, force)
+    return Order(command)
+
+
+def _mode(request: dict[str, Any], slice_names: Sequence[str], force: bool) -> Order:
+    wanted, slices = request.get("mode"), request.get("slices", [])
+    if not isinstance(wanted, str) or wanted not in MODES:
+        raise ConfigError(f"mode = {_shown(wanted)}; {_accepted(wanted, MODES)}")
+    mode = MODES[wanted]
+    if not isinstance(slices, list) or len(slices) > len(slice_names):
+        raise ConfigError(f"slices = {_shown(slices)}; accepted: a list of names of this node's slices")
+    for name in slices:
+        if name not in slice_names:
+            raise ConfigError(f"slices: unknown name {_shown(name)}; {_accepted(name, slice_names)}")
+    if (mode is Mode.CANARY) != bool(slices):
+        accepted = "at least one slice for canary" if mode is Mode.CANARY else "none but for canary"
+        raise ConfigError(f"slices = {_shown(slices)}; accepted: {accepted}")
+    return Order("mode", mode, tuple(dict.fromkeys(slices)), force=force)
+
+
+def _reload(request: dict[str, Any], force: bool) -> Order:
+    paths: dict[str, str | None] = {}
+    for name in ("bundle", "guard"):
+        value = paths[name] = request.get(name)
+        if value is not None and not (isinstance(value, str) and 0 < len(value) <= MAX_PATH and "\0" not in value):
+            raise ConfigError(f"{name} = {_shown(value)}; accepted: a path")
+    if not any(paths.values()):
+        raise ConfigError("reload: neither bundle nor guard; accepted: one of them or both")
+    return Order("reload", bundle=paths["bundle"], guard=paths["guard"], force=force)
+
+
+def _shown(value: Any) -> str:
+    """A value from outside, short enough for one line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _accepted(value: Any, names: Iterable[str]) -> str:
+    known = list(names)
+    near = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}accepted: {', '.join(known) or 'none'}"

@@ -1,0 +1,202 @@
+"""The last word before the kernel: whatever a policy says, what reaches an actuator lies inside the declared envelope.
+
+`Guard` is a thin shell. Its rules are in `guard_config`, and four small kernels go by them: `guard_telemetry` (can the
+measurement be believed?), `guard_watch` (does the policy go on?), `guard_moves` (how far may a knob go?) and
+`guard_node` (does it fit together?).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...env.backend import Context
+from ...env.knobs import Knobs, NiceScope
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+from ..contracts.modes import Level
+from ..contracts.reasons import Reason
+from . import layout as at
+from .config import GuardConfig
+from .rules import Rules
+from .work import Work, never_compile_again
+
+_LEVELS = tuple(Level)
+
+
+class Verdict(NamedTuple):
+    """What the guard says to a tick.
+
+    Attributes:
+        allowed: what goes to the actuator: the very object that was wanted when nothing was changed, the object that
+            holds when all of it stays, or fresh arrays.
+        reasons: uint32 (S,), masks of `Reason` by slice; a view that holds until the guard is asked again.
+        node_reasons: the mask for the node.
+        level: how far the guard trusts what it sees and is told. From `Level.SAFE` on ``allowed`` has to be applied
+            even if the decision is late.
+    """
+
+    allowed: Knobs
+    reasons: npt.NDArray[np.uint32]
+    node_reasons: int
+    level: Level
+
+
+class Guard:
+    """Judges one live node's decisions, one after the other.
+
+    What leaves `judge` is, knob by knob, inside the slice's bounds and above its floors, or what holds already, or the
+    declared safe value; in levels SAFE and LATCHED it is the safe setting exactly.
+
+    While the policy acts, a slice that is measured stays below its service floor (`SlaFloor`) for at most
+    ``sla_floor.window_s + patience_s``, each rounded up to whole control periods, and one period more; then the safe
+    setting is asked for. Bad measurements lead there after ``telemetry.hold_s`` and at most one period.
+
+    Args:
+        config: the envelope.
+        slices: order of all arrays.
+        context: of a live node: one lane.
+        nice_scope: of the policy. Knobs of another scope are refused as a failure of the policy.
+        request_mcpu: CPU requests (S,) that the pods are deployed with, from which their weights follow; none takes
+            those of the slice set.
+
+    Raises:
+        ConfigError: rules that name an unknown slice, or that contradict each other or the node.
+    """
+
+    def __init__(
+        self,
+        config: GuardConfig,
+        slices: SliceSet,
+        context: Context,
+        nice_scope: NiceScope = "group",
+        request_mcpu: FloatArray | None = None,
+    ) -> None:
+        self.config, self.level = config, Level.NORMAL
+        self._scope: NiceScope = nice_scope
+        self._rules = Rules.of(config, slices, context, nice_scope, request_mcpu)
+        num_slices = len(slices)
+        self._num_slices = num_slices
+        self._work, self._rehearsal = (Work(self._rules, num_slices) for _ in range(2))
+        self._memory = self._work.memory
+        self._overruns = deque[int](maxlen=config.overruns.most + 1)
+        self._overrun_window_ns = round(1e9 * config.overruns.window_s)
+        none = Knobs.none(num_slices, nice_scope=nice_scope)
+        # Compiled, or taken from the cache, before the first tick; never in one.
+        self.rehearse(Telemetry.empty(num_slices), none, none)
+        never_compile_again()
+
+    def judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int) -> Verdict:
+        """What may go to the actuator now.
+
+        Args:
+            telemetry: of this tick, not averaged; one lane.
+            wanted: the policy's decision, (S, 1); None: it has failed.
+            held: the knobs that hold, (S, 1).
+            now_ns: of a clock that does not go back.
+
+        Raises:
+            ValueError: telemetry or held knobs of another shape.
+        """
+        verdict = self._judge(telemetry, wanted, held, now_ns, self._work)
+        self.level = verdict.level
+        return verdict
+
+    def rehearse(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
+        """Go through the motions of `judge` on a copy of what the guard remembers."""
+        self._rehearsal.take(self._work)
+        now_ns = self._memory.node[at.BEFORE].item() + 1
+        self._judge(telemetry, wanted, held, now_ns, self._rehearsal)
+
+    def overran(self, now_ns: int) -> None:
+        """A decision came too late and was not applied. Under the safe setting that counts for nothing."""
+        if self.level >= Level.SAFE:
+            return
+        self._overruns.append(now_ns)
+        if len(self._overruns) == self._overruns.maxlen and now_ns - self._overruns[0] < self._overrun_window_ns:
+            self._overruns.clear()
+            self._memory.node[at.OVERRAN] = 1
+
+    def pause(self) -> None:
+        """The operator's order that knobs stay as they are, unless it has to be the safe setting."""
+        self._memory.node[at.PAUSED] = 1
+
+    def order_safe(self) -> None:
+        """The operator's order of the safe setting."""
+        self._memory.node[at.ORDERED_SAFE] = 1
+
+    def resume(self) -> None:
+        """End pause, ordered safe setting and latch, with the trips that led to it; all else goes its way."""
+        node = self._memory.node
+        node[[at.PAUSED, at.ORDERED_SAFE]] = 0
+        if node[at.LATCHED]:
+            node[[at.LATCHED, at.TRIPS, at.BY_OVERRUN]] = 0
+            node[at.SAFE_UNTIL] = at.NEVER_NS
+            self._memory.service[at.TRIPPED] = 0
+
+    def follow(self, previous: Guard) -> None:
+        """Take over from the guard of another configuration on the same slices: orders, trips and what is frozen stand,
+        and what has gone on for a while goes on. Services are averaged, and reasons counted, anew."""
+        old, new = previous._memory, self._memory
+        np.copyto(new.node, old.node)
+        np.copyto(new.conditions, old.conditions)
+        np.copyto(new.knob_times, old.knob_times)
+        np.copyto(new.knob_values, old.knob_values)
+        new.service[at.TRIPPED] = old.service[at.TRIPPED]
+        new.node[[at.TICKS, at.SAME_TICKS]] = 0
+        new.knob_times[at.REVERSAL] = 0
+        self.level = previous.level
+
+    @property
+    def acting(self) -> bool:
+        """Whether decisions reach the node. If not (shadow), a starved slice is not the policy's fault: no trips."""
+        return bool(self._memory.node[at.ACTING])
+
+    @acting.setter
+    def acting(self, value: bool) -> None:
+        self._memory.node[at.ACTING] = value
+
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` is in force."""
+        return bool(self._memory.node[at.PAUSED])
+
+    @property
+    def ordered_safe(self) -> bool:
+        """Whether `order_safe` is in force."""
+        return bool(self._memory.node[at.ORDERED_SAFE])
+
+    @property
+    def trips(self) -> int:
+        """Trips in a row (see `Safe`)."""
+        return self._memory.node[at.TRIPS].item()
+
+    @property
+    def counts(self) -> dict[tuple[Reason, int], int]:
+        """Ticks in which a reason was given, by reason and index of the slice (-1: the node); without zeros."""
+        table = self._memory.counts
+        num_slices = self._num_slices
+        return {
+            (Reason(row), column if column < num_slices else -1): table[row, column].item()
+            for row, column in np.argwhere(table).tolist()
+        }
+
+    def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> Verdict:
+        failed = wanted is None or wanted.nice_scope != self._scope
+        wish = held if failed or wanted is None else wanted
+        outcome, node_reasons, level = work.run(telemetry, wish, held, failed, now_ns)
+        if outcome == at.AS_WANTED:
+            allowed = wish
+        elif outcome == at.AS_HELD:
+            allowed = held
+        elif outcome == at.CHANGED:
+            limits, nices, rates = work.out.copy()
+            allowed = Knobs(limits, nices, rates, self._scope)
+        else:
+            raise ValueError(
+                f"guard: telemetry or held knobs of another shape; accepted: ({self._num_slices}, 1) by slice"
+            )
+        return Verdict(allowed, work.reasons, node_reasons, _LEVELS[level])

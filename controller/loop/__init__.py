@@ -1,0 +1,1 @@
+"""The control loop: observe, infer, guard, apply, at absolute times."""

@@ -1,0 +1,208 @@
+"""One node as a backend: telemetry from the kernel, knobs in the kernel, a period in real time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...env.backend import Context, Receipt
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray, Promises, SliceSet
+from ...env.telemetry import Telemetry
+from ..telemetry.throttling import ThrottleMeter
+from .ticks import AbsoluteTicks
+
+
+class TelemetrySource(Protocol):
+    """Where measurements come from."""
+
+    def measure(self) -> Telemetry:
+        """Figures of one lane since the last call; arrays are the source's own and hold until the next one."""
+        ...
+
+    def rehearse(self) -> None:
+        """Go through the motions of `measure` without ending the window: brings code and data into the caches."""
+        ...
+
+    def check(self) -> list[str]:
+        """What cannot be measured any more and why; marks such slices invalid, and takes up what has come back.
+
+        May take milliseconds; called about once a second, between ticks.
+        """
+        ...
+
+    def delay_counts(self) -> npt.NDArray[np.uint32]:
+        """Delays of all timed packets so far, a histogram per slice (S, BUCKETS).
+
+        `slicepilot.controller.telemetry.histogram` has the buckets and their quantiles.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Actuator(Protocol):
+    """What applies knobs, or does not: `NodeActuator`, `ShadowActuator`, `CanaryActuator`.
+
+    Attributes:
+        receipt: the last one; before the first `apply` it says what was found.
+    """
+
+    receipt: Receipt
+
+    def apply(self, knobs: Knobs) -> Receipt:
+        """Set knobs (S, 1); says what holds."""
+        ...
+
+    def deploy(self, request_mcpu: FloatArray | None) -> None:
+        """The pods' CPU requests (S,), which nice 0 stands for."""
+        ...
+
+    def refresh(self) -> list[str]:
+        """Look after what may have changed, between ticks; what is lost, and why."""
+        ...
+
+    def close(self) -> None:
+        """Restore what was found and release everything."""
+        ...
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What is fixed for a live node.
+
+    Attributes:
+        period_s: control period.
+        uplink_mbps: rate of the shared N6 uplink.
+        logical_cpus: of the node; none takes those this process may use.
+        num_steps: control periods of one run.
+    """
+
+    period_s: float
+    uplink_mbps: float
+    logical_cpus: float | None = None
+    num_steps: int = 1 << 31
+
+    def context(self, slices: SliceSet) -> Context:
+        """The same in the form of the contract."""
+        cpus = len(os.sched_getaffinity(0)) if self.logical_cpus is None else self.logical_cpus
+        period_s, logical_cpus, uplink_mbps = (
+            np.full(1, value, np.float32) for value in (self.period_s, cpus, self.uplink_mbps)
+        )
+        return Context(
+            period_s, logical_cpus, uplink_mbps, Promises.of(slices), slices.column("upf_threads"), self.num_steps
+        )
+
+
+class LiveBackend:
+    """`Backend` of one lane over a running node.
+
+    ``observe`` waits for the next tick and measures; a loop that wants to time the two apart calls `wait` and
+    `measure`. The same knobs and figures as the simulator's: ``throttled_ratio`` comes from the groups' ``cpu.stat``
+    here, all others from the source.
+
+    Args:
+        slices: order of all arrays.
+        source: telemetry; owned, closed with the backend.
+        actuator: knobs; owned, restored and closed with the backend.
+        cgroups: the slices' groups, for ``cpu.stat``.
+        facts: period and size of the node.
+    """
+
+    num_lanes = 1
+
+    def __init__(
+        self,
+        slices: SliceSet,
+        source: TelemetrySource,
+        actuator: Actuator,
+        cgroups: Sequence[Path],
+        facts: NodeFacts,
+    ) -> None:
+        self.slices, self.context = slices, facts.context(slices)
+        self.ticks = AbsoluteTicks(facts.period_s)
+        self._source, self._actuator = source, actuator
+        self._throttling = ThrottleMeter(cgroups, facts.period_s)
+
+    @property
+    def receipt(self) -> Receipt:
+        """What holds."""
+        return self._actuator.receipt
+
+    def reset(self, seed: int | None = None) -> Telemetry:
+        """No control, a fresh window, and the measurement of one period of it; ``seed`` is that of the loads."""
+        self._begin(seed)
+        self.apply(Knobs.none(len(self.slices)))
+        return self._first()
+
+    def start(self, seed: int | None = None) -> Telemetry:
+        """The same with the knobs as they are."""
+        self._begin(seed)
+        return self._first()
+
+    def _begin(self, seed: int | None) -> None:
+        """Where a backend brings its loads: start them."""
+
+    def _first(self) -> Telemetry:
+        self.ticks.restart()
+        self.measure()
+        return self.observe()
+
+    def use(self, actuator: Actuator) -> Actuator:
+        """Act through another one from now on; returns the one before, still open."""
+        before, self._actuator = self._actuator, actuator
+        return before
+
+    def apply(self, knobs: Knobs) -> Receipt:
+        """Set the knobs; see `NodeActuator.apply`."""
+        return self._actuator.apply(knobs)
+
+    def deploy(self, request_mcpu: FloatArray | None) -> None:
+        """The pods' CPU requests (S,) an agent counts on (`Agent.request_mcpu`); None is what was found."""
+        self._actuator.deploy(request_mcpu)
+
+    def observe(self) -> Telemetry:
+        """Wait for the next tick, then measure."""
+        self.wait()
+        return self.measure()
+
+    def wait(self, prepare: Callable[[], None] | None = None) -> int:
+        """Sleep until the next tick; returns how late it is, in ns.
+
+        ``prepare`` is called just before it, so that the tick itself finds what it needs in the caches.
+        """
+        return self.ticks.wait(prepare)
+
+    def rehearse(self) -> None:
+        """See `TelemetrySource.rehearse`; and what holds is asked for again, which writes nothing."""
+        self._source.rehearse()
+        self._actuator.apply(self._actuator.receipt.applied)
+
+    def measure(self) -> Telemetry:
+        """Figures since the last measurement."""
+        telemetry = self._source.measure()
+        self._throttling.fill(telemetry, self._actuator.receipt.applied.cpu_limit_mcpu)
+        return telemetry
+
+    def delay_counts(self) -> npt.NDArray[np.uint32]:
+        """See `TelemetrySource.delay_counts`."""
+        return self._source.delay_counts()
+
+    def check(self) -> list[str]:
+        """What cannot be measured or moved any more, and why; takes up what has come back. Between ticks."""
+        self._throttling.heal()
+        return [*self._source.check(), *self._actuator.refresh()]
+
+    def close(self) -> None:
+        """Restore the knobs, then release everything; more than once does nothing."""
+        try:
+            self._actuator.close()
+        finally:
+            self._throttling.close()
+            self._source.close()

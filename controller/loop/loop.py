@@ -1,0 +1,363 @@
+"""The loop: observe, infer, guard, apply, at absolute times, each stage timed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from ...agents.base import Agent, Drawing
+from ...configs import ConfigError
+from ...env.backend import Receipt
+from ...env.knobs import Knobs
+from ...env.sliding import SlidingView
+from ...env.telemetry import Telemetry
+from ..contracts.modes import Level, Mode
+from ..guard.config import GuardConfig
+from ..guard.guard import Guard, Verdict
+from ..record import ring as record
+from ..system.realtime import SchedulingClass, no_collections, on_time, pinned
+from ..system.signals import StopRequest
+from .live_backend import LiveBackend
+from .mailbox import Changes
+from .periodic_tasks import Chores
+from .timing import DurationHistogram, DurationNotes
+
+STAGES = ("observe", "infer", "guard", "apply")
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """How the loop runs.
+
+    Attributes:
+        budget_s: from the start of observing to knobs that are ready to apply. Later ones are not applied: they answer
+            a state that is gone.
+        max_ticks: end after so many ticks; none runs until it is stopped.
+        lock_memory: keep all pages in memory.
+        cpu: that the loop's thread runs on; none leaves that to the kernel.
+        prime: rehearse measurement and decision (of an agent that can, `Primed`) just before each tick.
+        check_s: how often to look for what is not measured any more, between two ticks.
+        from_none: start without control; else from the knobs that are found.
+        seed: for the agent's own randomness.
+    """
+
+    budget_s: float = 0.002
+    max_ticks: int | None = None
+    lock_memory: bool = False
+    cpu: int | None = None
+    prime: bool = True
+    check_s: float = 1.0
+    from_none: bool = True
+    seed: int = 0
+
+
+@dataclass
+class Pilot:
+    """Who decides and how; replaced between two ticks (`Changes`), never during one.
+
+    Attributes:
+        agent: has been reset for the backend.
+        guard: has the last word.
+        mode: what becomes of decisions. In shadow the guard works on from its own last words, since no others hold.
+        not_acting: reason bits (S,) uint32 of slices that are left alone.
+        left_alone: whether there are any.
+        draws: the agent, if it draws what it wants.
+    """
+
+    agent: Agent
+    guard: Guard
+    mode: Mode
+    not_acting: npt.NDArray[np.uint32]
+    left_alone: bool = field(init=False)
+    draws: Drawing | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.draws = self.agent if isinstance(self.agent, Drawing) else None
+        self.left_alone = bool(self.not_acting.any())
+
+    @classmethod
+    def live(cls, agent: Agent, backend: LiveBackend, config: GuardConfig | None = None) -> Pilot:
+        """One that acts on all slices of a backend; raises ConfigError as `Guard` does."""
+        guard = Guard(config or GuardConfig(), backend.slices, backend.context, request_mcpu=agent.request_mcpu)
+        return cls(agent, guard, Mode.LIVE, np.zeros(len(backend.slices), np.uint32))
+
+
+@dataclass
+class LoopReport:
+    """What a run of the loop did.
+
+    Attributes:
+        stages: time of each stage; ``total`` is observe to apply without waiting, ``record`` what writing it down took
+            after that, ``wakeup`` how late ticks began.
+        ticks: that ran.
+        missed_ticks: that had gone by entirely before the last one was done; the knobs held.
+        late_ticks: that ran out of budget; the knobs held.
+        unusable: decisions that the agent failed to make; `last_error` is the newest failure.
+        failed_applies: receipts with an error; `last_error` likewise.
+        interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
+        unmeasured: what could not be measured at the last check, and why.
+        scheduling: class of the loop's thread.
+    """
+
+    scheduling: SchedulingClass
+    stages: dict[str, DurationHistogram] = field(
+        default_factory=lambda: {stage: DurationHistogram() for stage in (*STAGES, "total", "record", "wakeup")}
+    )
+    ticks: int = 0
+    missed_ticks: int = 0
+    late_ticks: int = 0
+    unusable: int = 0
+    failed_applies: int = 0
+    last_error: str | None = None
+    interventions: dict[str, int] = field(default_factory=dict)
+    unmeasured: list[str] = field(default_factory=list)
+
+    def totals(self) -> dict[str, int]:
+        """The counts."""
+        names = ("ticks", "missed_ticks", "late_ticks", "unusable", "failed_applies")
+        return {name: getattr(self, name) for name in names}
+
+    def add_interventions(self, guard: Guard) -> None:
+        """Take over what a guard has counted, before it goes."""
+        counts: dict[str, int] = {}
+        for (reason, index), count in sorted(guard.counts.items(), key=lambda one: one[0][1], reverse=True):
+            # Where the node itself has the reason (-1, so last), its ticks count, and not those of each slice.
+            counts[reason.label] = count if index < 0 else counts.get(reason.label, 0) + count
+        for label, count in counts.items():
+            self.interventions[label] = self.interventions.get(label, 0) + count
+
+
+@runtime_checkable
+class Primed(Protocol):
+    """An agent that can rehearse.
+
+    After some milliseconds of rest the caches, and on virtual machines the address translation, hold nothing of a loop
+    that runs in microseconds: its first pass takes many times what the second takes. Rehearsing moves that time ahead
+    of the tick; it costs one warm pass more.
+    """
+
+    def prime(self, telemetry: Telemetry) -> None:
+        """Decide on old telemetry and forget it; changes nothing that a later decision depends on."""
+        ...
+
+
+Watcher = Callable[[Telemetry, Knobs, Receipt], None]
+
+
+class Loop:
+    """Drives a node until it is stopped or its ticks are used up.
+
+    The thread runs with a real-time class where that is permitted, without garbage collections. SIGINT, SIGTERM and
+    SIGHUP end it between two ticks. The caller closes the backend, which restores the knobs.
+
+    Args:
+        backend: reset by `run`.
+        pilot: who decides; the agent is reset by `run`.
+        config: budget and length.
+        stop: ends the loop from outside.
+        ring: where each tick is written down; None: nowhere.
+        watch: called after each tick, outside the timed stages, with what was seen, what was allowed and the receipt.
+            The arrays hold until the next tick.
+
+    Attributes:
+        changes: for other threads that want something changed between ticks.
+        chores: for what else has to be done between ticks.
+        report: what has happened so far, from the start of `run`.
+        held: knobs that the guard works on from.
+    """
+
+    def __init__(
+        self,
+        backend: LiveBackend,
+        pilot: Pilot,
+        config: LoopConfig | None = None,
+        stop: StopRequest | None = None,
+        ring: record.TickRing | None = None,
+        watch: Watcher | None = None,
+    ) -> None:
+        self.backend, self.pilot, self.config = backend, pilot, config or LoopConfig()
+        self.stop, self.ring, self.watch = stop or StopRequest(), ring, watch
+        self.changes, self.chores = Changes(), Chores()
+        self.report = LoopReport(SchedulingClass("unchanged"))
+        self._durations = DurationNotes(self.report.stages)
+        self.held = Knobs.none(len(backend.slices))
+        self._rehearsed = Telemetry.empty(len(backend.slices))
+        self._view: SlidingView | None = None
+        self._no_wish = _no_numbers(len(backend.slices))
+
+    def prepare(self) -> None:
+        """Everything that is slow the first time: the backend's start, the first decision. `run` does it too."""
+        backend, agent, config = self.backend, self.pilot.agent, self.config
+        backend.deploy(agent.request_mcpu)
+        telemetry = backend.reset(config.seed) if config.from_none else backend.start(config.seed)
+        self.held = backend.receipt.applied
+        self._rehearsed = telemetry.copy()
+        self.ready(self.pilot)
+        self._view = SlidingView(backend.context)
+        self.chores.add(self._check, config.check_s)
+
+    def run(self) -> LoopReport:
+        """Tick until it is stopped."""
+        backend, config = self.backend, self.config
+        if self._view is None:
+            self.prepare()
+        try:
+            with self.stop, no_collections(), pinned(config.cpu), on_time(config.lock_memory) as scheduling:
+                self.report.scheduling = scheduling
+                self._ticks()
+        finally:
+            self._durations.count()
+            self.changes.end()
+        self.report.add_interventions(self.pilot.guard)
+        self.report.missed_ticks = backend.ticks.missed
+        return self.report
+
+    def ready(self, pilot: Pilot) -> None:
+        """Let a pilot do once, and forget, what it will do at each tick: first calls allocate and compile.
+
+        Raises:
+            ConfigError: it cannot decide.
+        """
+        backend, seed = self.backend, self.config.seed
+        pilot.agent.reset(backend.slices, backend.context, seed)
+        try:
+            wanted = pilot.agent.decide(self._rehearsed, self.held)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"policy {pilot.agent.name!r}: its first decision fails: {what}") from error
+        pilot.guard.rehearse(self._rehearsed, wanted, self.held)
+        pilot.agent.reset(backend.slices, backend.context, seed)
+
+    def _rehearse(self) -> None:
+        """Go through what the tick will do, as far as it can be done without effect."""
+        pilot, telemetry, held = self.pilot, self._rehearsed, self.held
+        assert self._view is not None
+        self.backend.rehearse()
+        self._view.rehearse(telemetry)
+        if isinstance(pilot.agent, Primed):
+            with contextlib.suppress(Exception):  # it will fail again at the tick, where that is counted
+                pilot.agent.prime(telemetry)
+        pilot.guard.rehearse(telemetry, held, held)
+
+    def _check(self) -> None:
+        self.report.unmeasured = self.backend.check()
+
+    def _decide(self, seen: Telemetry, knobs: Knobs) -> Knobs | None:
+        try:
+            return self.pilot.agent.decide(seen, knobs)
+        except Exception as error:  # noqa: BLE001 (whatever a policy does, the guard goes on)
+            self.report.unusable += 1
+            self.report.last_error = f"{type(error).__name__}: {error}"
+            return None
+
+    def _ticks(self) -> None:
+        backend, config, report, changes = self.backend, self.config, self.report, self.changes
+        view = self._view
+        assert view is not None
+        note, chores = self._durations.note, self.chores
+        # Looked up once: an enumeration's members are not plain attributes.
+        shadow, safe = Mode.SHADOW, Level.SAFE
+        rehearse = self._rehearse if config.prime else None
+        now, budget_ns = time.monotonic_ns, round(config.budget_s * 1e9)
+        receipt = backend.receipt
+        backend.ticks.restart()
+        backend.ticks.missed = 0
+        chores.start(now())
+        while not self.stop.asked and report.ticks != config.max_ticks:
+            # In shadow nothing waits for a decision: rehearsals would only cost.
+            late_ns = backend.wait(None if self.pilot.mode is shadow else rehearse)
+            start = now()
+            telemetry = backend.measure()
+            seen = view.see(telemetry)
+            observed = now()
+            wanted = self._decide(seen, receipt.applied)
+            inferred = now()
+            pilot = self.pilot
+            verdict = pilot.guard.judge(telemetry, wanted, self.held, start)
+            guarded = now()
+            late = guarded - start > budget_ns
+            # A late wish answers a state that is gone; the safe setting answers any.
+            if not late or verdict.level >= safe:
+                receipt = backend.apply(verdict.allowed)
+            if late:
+                report.late_ticks += 1
+                pilot.guard.overran(guarded)
+            self.held = verdict.allowed if pilot.mode is shadow else receipt.applied
+            applied = now()
+            report.ticks += 1
+            if receipt.error is not None:
+                report.failed_applies += 1
+                report.last_error = receipt.error
+            stages_ns = (observed - start, inferred - observed, guarded - inferred, applied - guarded)
+            if self.ring is not None:
+                self._write(self.ring, start, late_ns, stages_ns, telemetry, wanted, verdict, receipt, late)
+            recorded = now()
+            note(*stages_ns, applied - start, recorded - applied, late_ns)
+            if self.watch is not None:
+                self.watch(telemetry, verdict.allowed, receipt)
+            if changes.pending is not None:
+                changes.take()
+                receipt = backend.receipt
+            if recorded >= chores.due_ns:
+                self._run_chore(recorded)
+
+    def _run_chore(self, now_ns: int) -> None:
+        try:
+            self.chores.run_one(now_ns)
+        except Exception as error:  # noqa: BLE001 (what is done between ticks must not end them)
+            self.report.last_error = f"{type(error).__name__}: {error}"
+
+    def _write(
+        self,
+        ring: record.TickRing,
+        start_ns: int,
+        late_ns: int,
+        stages_ns: tuple[int, int, int, int],
+        telemetry: Telemetry,
+        wanted: Knobs | None,
+        verdict: Verdict,
+        receipt: Receipt,
+        late: bool,
+    ) -> None:
+        pilot = self.pilot
+        flags = (
+            late * record.LATE | (wanted is None) * record.UNUSABLE | (receipt.error is not None) * record.APPLY_ERROR
+        )
+        log_density, drawn = math.nan, None
+        if pilot.draws is not None:
+            flags |= pilot.draws.held * record.HELD
+            if wanted is not None:
+                log_density, drawn = float(pilot.draws.log_density[0]), pilot.draws.wanted[0]
+        ring.write(
+            record.Tick(
+                time.time_ns(),
+                start_ns,
+                pilot.mode,
+                verdict.level,
+                flags,
+                verdict.node_reasons,
+                self.backend.ticks.missed,
+                late_ns,
+                *stages_ns,
+                log_density,
+            ),
+            telemetry,
+            self._no_wish if wanted is None else wanted,
+            verdict.allowed,
+            receipt.applied,
+            verdict.reasons | pilot.not_acting if pilot.left_alone else verdict.reasons,
+            drawn,
+        )
+
+
+def _no_numbers(num_slices: int) -> Knobs:
+    """What stands for the wish of an agent that failed."""
+    nothing: Any = np.full((num_slices, 1), np.nan, np.float32)
+    return Knobs(nothing, nothing, nothing)

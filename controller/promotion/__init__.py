@@ -1,0 +1,1 @@
+"""May a bundle act? Criteria, evidence from a shadow recording, and the certificate."""

@@ -1,0 +1,117 @@
+"""What a shadow recording has to show before its bundle may act: ``configs/promotion/NAME.yaml``."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import ConfigDict, Field
+
+from ...configs import ConfigError, locate, read_yaml, validate
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+Ratio = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class ShadowCriteria:
+    """How much must have been recorded: ticks of the bundle in shadow, that nobody had paused."""
+
+    __pydantic_config__ = _STRICT
+    min_duration_s: NonNegative = 3600.0
+    min_ticks: Count = 10_000
+
+
+@dataclass(frozen=True)
+class GuardCriteria:
+    """Agreement with the guard, over decisions for slices that were measured.
+
+    Attributes:
+        min_unchanged_ratio: share that the guard let through as they were.
+        min_agreement_ratio: share that it let through as they were, or shaped for reasons of severity INFO only.
+        max_severe: how often a reason of severity SEVERE may have come up.
+        max_warning_per_hour: the same of severity WARNING.
+    """
+
+    __pydantic_config__ = _STRICT
+    min_unchanged_ratio: Ratio = 0.5
+    min_agreement_ratio: Ratio = 0.99
+    max_severe: Count = 0
+    max_warning_per_hour: NonNegative = 60.0
+
+
+@dataclass(frozen=True)
+class BudgetCriteria:
+    """How fast decisions must have been: share of late ticks, and observe to apply without the wait for the tick."""
+
+    __pydantic_config__ = _STRICT
+    max_late_ratio: Ratio = 0.001
+    max_total_p99_us: Annotated[float, Field(gt=0)] = 1000.0
+
+
+@dataclass(frozen=True)
+class TelemetryCriteria:
+    """How much of what the policy saw may have been missing: share of ticks and slices that were not measured."""
+
+    __pydantic_config__ = _STRICT
+    max_invalid_ratio: Ratio = 0.01
+
+
+@dataclass(frozen=True)
+class EstimateCriteria:
+    """What the policy would have changed, by the identified simulator. What its error covers counts as no change.
+
+    Attributes:
+        min_windows: how many times it must have been estimated.
+        min_promise_gain_s_per_hour: time with a broken promise that it would have saved, over all slices.
+        min_carried_gain_pct: change of what all slices carried; negative allows a loss.
+        max_worse_ratio: share of the windows in which a slice's promise would have been broken for longer.
+    """
+
+    __pydantic_config__ = _STRICT
+    min_windows: Count = 100
+    min_promise_gain_s_per_hour: float = 0.0
+    min_carried_gain_pct: float = -2.0
+    max_worse_ratio: Ratio = 0.05
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """All of them; a bundle is promoted when every one is met."""
+
+    __pydantic_config__ = _STRICT
+    shadow: ShadowCriteria = ShadowCriteria()
+    guard: GuardCriteria = GuardCriteria()
+    budget: BudgetCriteria = BudgetCriteria()
+    telemetry: TelemetryCriteria = TelemetryCriteria()
+    estimate: EstimateCriteria = EstimateCriteria()
+
+    @classmethod
+    def from_yaml(cls, name_or_path: str = "default") -> Criteria:
+        """Load ``configs/promotion/NAME.yaml`` or a user's file.
+
+        Raises:
+            ConfigError: bad value; an unknown field, with the nearest one.
+        """
+        path = locate("promotion", name_or_path)
+        raw = read_yaml(path)
+        _check_fields(cls, raw, path.name)
+        return validate(cls, raw, path.name)
+
+
+def _check_fields(kind: Any, raw: Any, source: str, prefix: str = "") -> None:
+    if not isinstance(raw, dict):
+        return
+    names = [field.name for field in dataclasses.fields(kind)]
+    for key, value in raw.items():
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {prefix}{near[0]}? " if near else ""
+            raise ConfigError(f"{source}: {prefix}{key}: unknown field; {hint}accepted: {', '.join(names)}")
+        inner = get_type_hints(kind)[key]
+        if dataclasses.is_dataclass(inner):
+            _check_fields(inner, value, source, f"{prefix}{key}.")

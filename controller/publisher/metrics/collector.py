@@ -1,0 +1,212 @@
+"""What Prometheus scrapes: every metric, its name, labels, unit and where its value is from.
+
+Names follow Prometheus' conventions (https://prometheus.io/docs/practices/naming/): base units, which are seconds and
+bytes, so rates are bytes per second. Label ``slice`` is the slice's name; of a guard reason that is the node's it is
+empty. Label ``stage`` of a knob is ``wanted`` by the policy, ``allowed`` by the guard or ``applied``; no limit is +Inf.
+Gauges of slices and node are means over the last one to two seconds; for longer times there are counters. Counters that
+are summed from ticks begin at zero with each publisher process.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client.core import InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from ....env.telemetry import SLICE_FIELDS
+from ...contracts.modes import Level, Mode
+from ...contracts.reasons import MEANINGS
+from ...record.ring import KNOB_FIELDS
+from ...telemetry.histogram import edges_ns
+from ..state.status import NOW_S, Status
+from ..state.tally import REASONS, STAGES
+from ..state.totals import BYTES_PER_MBIT, OUTCOMES, PROMISES, Totals
+from .families import DELAY_EDGES_NS, STAGE_EDGES_NS, family, histogram, one_hot, single
+
+
+class Metrics(Collector):
+    """All metrics of one controller.
+
+    Args:
+        status, totals: kept up to date by the caller.
+        publisher: figures of the publisher's own, by the metric's name without prefix: value and help text; counters
+            end with ``_total``.
+    """
+
+    def __init__(
+        self, status: Status, totals: Totals, publisher: Callable[[], dict[str, tuple[float, str]]] = dict
+    ) -> None:
+        self._status, self._totals, self._publisher = status, totals, publisher
+        self._process = ProcessCollector(pid=lambda: status.description.get("pid", 0), registry=None)
+
+    def collect(self) -> Iterable[Metric]:
+        """One snapshot."""
+        yield from self._run()
+        yield from self._loop()
+        yield from self._guard()
+        yield from self._slices()
+        yield from self._knobs()
+        yield from self._node()
+        for name, (value, text) in self._publisher().items():
+            yield family(name, text, (), [((), value)])
+        yield from self._process.collect()
+
+    def _run(self) -> Iterator[Metric]:
+        status, run, notes = self._status, self._status.description, self._status.notes
+        bundle = run.get("bundle") or {}
+        facts = {key: str(run.get(key, "")) for key in ("run_id", "name", "backend", "agent", "scheduling")}
+        yield InfoMetricFamily("slicepilot_build", "Version of the controller.", {"version": str(run.get("version"))})
+        yield InfoMetricFamily(
+            "slicepilot_run", "What is fixed for the run.", facts | {"bundle_digest": str(bundle.get("digest", ""))}
+        )
+        yield one_hot("mode", "What becomes of decisions: 1 at the mode in force.", status.mode, Mode)
+        yield one_hot("guard_level", "How far the guard trusts: 1 at the level in force.", status.level, Level)
+        yield single("paused", "1 while an operator has paused the guard.", status.paused)
+        yield single("ordered_safe", "1 while an operator wants the safe setting.", notes.get("ordered_safe", False))
+        yield single("heartbeat_age_seconds", "Since the controller's last sign of life.", status.beat_age_s)
+        if run.get("started_ns") is not None:
+            yield single("start_time_seconds", "Start of the run since the epoch.", run["started_ns"] / 1e9)
+        if len(status.last):
+            text = "Newest tick since the epoch."
+            yield single("last_tick_timestamp_seconds", text, int(status.last["time_ns"][0]) / 1e9)
+        if supervisor := notes.get("supervisor"):  # in shadow there is nothing to restore, and none
+            yield single("supervisor_up", "1 while the supervisor lives.", supervisor["alive"])
+            yield single("supervisor_restarts_total", "Supervisors started anew.", supervisor["restarts"])
+        yield single("publisher_restarts_total", "Publishers started anew.", notes.get("publisher_restarts", 0))
+        if reload := notes.get("reload"):
+            yield single("last_reload_timestamp_seconds", "Last reload since the epoch.", reload["time_ns"] / 1e9)
+            yield single("last_reload_success", "Whether the last reload went well.", reload["ok"])
+
+    def _loop(self) -> Iterator[Metric]:
+        status, totals, run = self._status, self._totals, self._status.description
+        if run:
+            yield single("loop_period_seconds", "Control period.", run.get("period_s", math.nan))
+            yield single(
+                "loop_budget_seconds", "From observing to knobs that are ready.", run.get("budget_s", math.nan)
+            )
+        yield histogram(
+            "loop_stage_seconds",
+            "Time of each stage of a tick; wakeup is how late it began, total is all the others.",
+            "stage",
+            [(stage, totals.stages[i], totals.stage_s[i].item()) for i, stage in enumerate(STAGES)],
+            STAGE_EDGES_NS,
+        )
+        yield family(
+            "decisions_total",
+            "Ticks by mode and outcome: ok, late (not applied), unusable (none made), failed (not applied in full).",
+            ("mode", "outcome"),
+            [((mode.label, outcome), totals.decisions[mode, i]) for mode in Mode for i, outcome in enumerate(OUTCOMES)],
+        )
+        counted = status.notes.get("totals") or {}
+        for name, key, text in (
+            ("loop_ticks_total", "ticks", "Ticks since the controller's start."),
+            ("loop_late_ticks_total", "late_ticks", "Ticks over budget since the start; their decisions were dropped."),
+            ("loop_missed_ticks_total", "missed_ticks", "Ticks that had gone by before the last one was done."),
+            ("loop_unusable_decisions_total", "unusable", "Decisions that the policy failed to make."),
+            ("loop_failed_applies_total", "failed_applies", "Ticks whose knobs could not all be set."),
+        ):
+            yield single(name, text, counted.get(key, 0))
+        yield single("ticks_lost_total", "Ticks overwritten before the publisher had read them.", status.lost)
+
+    def _guard(self) -> Iterator[Metric]:
+        names = [*self._names(), ""]
+        yield family(
+            "guard_interventions_total",
+            "Ticks in which the guard had a reason to change or hold something.",
+            ("slice", "reason", "severity"),
+            [
+                ((name, reason.label, MEANINGS[reason].severity.name.lower()), self._totals.reasons[s, reason])
+                for s, name in enumerate(names)
+                for reason in REASONS
+            ],
+        )
+        foreign = {(one.get("slice"), one.get("knob")) for one in self._status.notes.get("foreign", ())}
+        knobs = [(name, knob) for name in names[:-1] for knob in KNOB_FIELDS]
+        text = "1 where somebody else has set the knob."
+        yield family("slice_foreign_knob", text, ("slice", "knob"), [(pair, pair in foreign) for pair in knobs])
+        yield single("unmeasured", "Things that cannot be measured.", len(self._status.notes.get("unmeasured", ())))
+
+    def _slices(self) -> Iterator[Metric]:
+        status, totals, names = self._status, self._totals, self._names()
+        counts, middles_s = status.delays.total, (edges_ns()[:-1] + edges_ns()[1:]) / 2e9
+        yield histogram(
+            "slice_delay_seconds",
+            "Packets by delay from N3 to N6, since the probe's start; the sum is that of the fine buckets' middles.",
+            "slice",
+            [(name, counts[s], (counts[s] * middles_s).sum().item()) for s, name in enumerate(names)],
+            DELAY_EDGES_NS,
+        )
+        means = status.history.means(status.history.rows(NOW_S))
+        for field, name, factor, text in _SLICE_GAUGES:
+            yield self._by_slice(name, text, factor * means[SLICE_FIELDS.index(field)])
+        yield self._by_slice("slice_offered_bytes_total", "Offered at N3, integrated.", totals.offered_bytes)
+        yield self._by_slice("slice_carried_bytes_total", "Carried to N6, integrated.", totals.carried_bytes)
+        yield self._by_slice("slice_cpu_seconds_total", "CPU time of its group, integrated.", totals.cpu_s)
+        yield family(
+            "slice_promise_broken_seconds_total",
+            "Time with the delay bound broken (by a tick's p99) or the rate below what is owed (over 2 s).",
+            ("slice", "promise"),
+            [((name, p), totals.broken_s[i, s]) for s, name in enumerate(names) for i, p in enumerate(PROMISES)],
+        )
+        if len(status.last):
+            yield self._by_slice("slice_valid", "1 where the slice is measured.", status.last["valid"][0])
+        yield self._by_slice("slice_acting", "1 where decisions are applied.", [status.acts_on(n) for n in names])
+        promised = [spec["sla"] for spec in status.slices if "sla" in spec]
+        if promised:
+            rates = [BYTES_PER_MBIT * sla["committed_mbps"] for sla in promised]
+            bounds = [sla["delay_bound_ms"] / 1e3 for sla in promised]
+            yield self._by_slice("slice_committed_bytes_per_second", "Rate that is promised.", rates)
+            yield self._by_slice("slice_delay_bound_seconds", "Bound of the p99 delay that is promised.", bounds)
+
+    def _knobs(self) -> Iterator[Metric]:
+        status = self._status
+        if not len(status.last):
+            return
+        for row, (name, factor, text) in enumerate(_KNOBS):
+            rows = [
+                ((slice_name, stage), factor * float(status.last[stage][0, row, s]))
+                for s, slice_name in enumerate(self._names())
+                for stage in ("wanted", "allowed", "applied")
+            ]
+            yield family(name, text, ("slice", "stage"), rows)
+
+    def _node(self) -> Iterator[Metric]:
+        status, run = self._status, self._status.description
+        idle, uplink_use = status.history.node(status.history.rows(NOW_S))
+        yield single("node_cpu_idle_ratio", "Idle share of the node's logical CPUs.", idle)
+        yield single("node_uplink_use_ratio", "Carried rate of all slices over the uplink's.", uplink_use)
+        if len(status.last):
+            yield single("telemetry_age_seconds", "Age of the newest measurement.", status.last["age_s"][0])
+        if run:
+            yield single("node_cpu_cores", "Logical CPUs.", run.get("logical_cpus", math.nan))
+            uplink_mbps = run.get("uplink_mbps")
+            rate = math.inf if uplink_mbps is None else BYTES_PER_MBIT * uplink_mbps
+            yield single("node_uplink_bytes_per_second", "Rate of the shared uplink; +Inf without one.", rate)
+        yield single("publisher_cpu_seconds_total", "CPU time of the publisher itself.", time.process_time())
+
+    def _names(self) -> list[str]:
+        return [str(spec["name"]) for spec in self._status.slices]
+
+    def _by_slice(self, name: str, text: str, values: Any) -> Metric:
+        return family(name, text, ("slice",), [((n,), v) for n, v in zip(self._names(), values, strict=False)])
+
+
+_SLICE_GAUGES = (
+    ("offered_mbps", "slice_offered_bytes_per_second", BYTES_PER_MBIT, "Rate that reaches N3."),
+    ("carried_mbps", "slice_carried_bytes_per_second", BYTES_PER_MBIT, "Rate that leaves at N6."),
+    ("loss_ratio", "slice_loss_ratio", 1.0, "Share of the offered traffic that does not leave."),
+    ("cpu_use_mcpu", "slice_cpu_use_cores", 1e-3, "CPUs its group uses."),
+    ("throttled_ratio", "slice_throttled_ratio", 1.0, "Share of CFS periods in which its quota ran out."),
+    ("runqueue_delay_us", "slice_runqueue_delay_seconds", 1e-6, "Mean wait from wake-up to running."),
+)
+_KNOBS = (
+    ("slice_cpu_limit_cores", 1e-3, "CPU limit."),
+    ("slice_nice", 1.0, "Nice value, -20 to 19."),
+    ("slice_egress_limit_bytes_per_second", BYTES_PER_MBIT, "Rate of the egress shaper; 0: on without a rate."),
+)

@@ -1,0 +1,1 @@
+"""One controller from start to end: configuration, policy, modes, leases on knobs, orders."""

@@ -1,0 +1,106 @@
+"""The other end of a controller's control socket, for commands and scripts."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from ...configs import ConfigError
+from .run_config import RunConfig
+
+ANSWER_S = 35.0
+"""A little more than the publisher waits for the loop's process."""
+MAX_ANSWER_BYTES = 1 << 24
+
+
+class ControlError(RuntimeError):
+    """The controller was asked properly and said no, or nothing."""
+
+
+class ControlClient:
+    """One connection.
+
+    Args:
+        path: of ``control.sock``, see `find_socket`.
+        answer_s: how long to wait for an answer.
+
+    Raises:
+        ConfigError: nobody listens there, or not to this user.
+    """
+
+    def __init__(self, path: Path, answer_s: float = ANSWER_S) -> None:
+        self._answer_s = answer_s
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.settimeout(answer_s)
+        try:
+            self._connection.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            self._connection.close()
+            raise ConfigError(f"{path}: no controller listens there; accepted: that of a running one") from None
+        except OSError as error:
+            self._connection.close()
+            detail = error.strerror or error
+            raise ConfigError(f"{path}: {detail}; accepted: root, or a member of the controller's group") from error
+
+    def request(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Send an order (`slicepilot.controller.contracts.orders`), wait for its answer and return that.
+
+        Raises:
+            ConfigError: the order is not valid, or not from this user.
+            ControlError: the controller refused, or did not answer.
+        """
+        try:
+            self._connection.sendall(json.dumps(order).encode() + b"\n")
+        except BrokenPipeError:
+            pass  # it may have said why before it hung up
+        except OSError as error:
+            raise ControlError(f"control socket: {error.strerror or error}") from error
+        answer: dict[str, Any] = json.loads(self._line())
+        if answer.get("ok"):
+            return answer
+        kind = ConfigError if answer.get("reason") in {"input", "denied"} else ControlError
+        raise kind(str(answer.get("error")))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _line(self) -> bytes:
+        line, until_s = bytearray(), time.monotonic() + self._answer_s
+        while not line.endswith(b"\n"):
+            try:
+                part = self._connection.recv(1 << 16)
+            except OSError as error:
+                raise ControlError(f"no answer: {error.strerror or error}") from error
+            if not part or len(line) > MAX_ANSWER_BYTES or time.monotonic() > until_s:
+                raise ControlError("no answer: the controller's publisher hung up")
+            line += part
+        return bytes(line)
+
+
+def find_socket(name: str | None, run_root: Path | None = None) -> Path:
+    """Control socket of a controller by its name; without one, of the only one that runs.
+
+    Args:
+        name: of the controller.
+        run_root: folder under which controllers have theirs; the usual one if not given.
+
+    Raises:
+        ConfigError: there is none of that name, or no telling which is meant.
+    """
+    running = {path.parent.name: path for path in sorted(Path(run_root or RunConfig.run_root).glob("*/control.sock"))}
+    if name is None and len(running) == 1:
+        return next(iter(running.values()))
+    if name in running:
+        return running[name]
+    given = "none given" if name is None else f"{name!r}"
+    raise ConfigError(f"name: {given}; accepted: {', '.join(running) or 'none, no controller runs'}")

@@ -1,0 +1,241 @@
+"""One controller from start to end: what it runs, and what is changed while the loop runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...configs import ConfigError
+from ..contracts.modes import MODES, Mode
+from ..contracts.orders import Order
+from ..guard.config import GuardConfig
+from ..guard.guard import Guard
+from ..loop.loop import Loop, LoopConfig, LoopReport, Pilot, Watcher
+from ..loop.mailbox import LoopEndedError
+from ..loop.node import Node
+from ..record.ring import TickRing
+from ..system import sd_notify
+from ..system.signals import StopRequest
+from .description import description_of
+from .knob_lease import hang_s
+from .mode_switch import Acting
+from .run_config import RunConfig
+
+if TYPE_CHECKING:
+    from .active_policy import Policy
+
+CHORE_S = 1.0
+FIRST_TICK_S = 60.0
+
+
+class Operation:
+    """Runs a policy on a node in the mode that is asked for, and changes mode, policy and guard while it runs.
+
+    Orders come from other threads. What is slow about them is done there; the loop only swaps what it works with,
+    between two ticks.
+
+    Args:
+        node: with a read-only actuator; owned by the caller.
+        config: how to run.
+        policy: who decides.
+        ring: where ticks go; owned by the caller.
+        state: folder for the journal.
+        stop: ends the loop.
+        watch: see `Loop`.
+        seed: of the agent and of loads that the backend plays.
+
+    Raises:
+        ConfigError: a guard that does not fit the node.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        config: RunConfig,
+        policy: Policy,
+        ring: TickRing,
+        state: Path,
+        stop: StopRequest | None = None,
+        watch: Watcher | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.node, self.config, self.policy, self.ring = node, config, policy, ring
+        self.slices = node.backend.slices
+        self.run_id, self.started_ns = uuid.uuid4().hex, time.time_ns()
+        self._guard_config = GuardConfig.from_yaml(config.guard)
+        self._last_reload: dict[str, Any] | None = None
+        self._forced: Policy | None = None
+        self._begun = False
+        self._started = threading.Event()
+        guard = self._guard(self._guard_config, policy, acting=False)
+        pilot = Pilot(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
+        budget_s = 1e-3 * config.budget_ms
+        loop_config = LoopConfig(
+            budget_s, lock_memory=config.lock_memory, cpu=config.cpu, check_s=CHORE_S, from_none=False, seed=seed
+        )
+        self.loop = Loop(node.backend, pilot, loop_config, stop, ring, watch)
+        self._acting = Acting(self.loop, node, config, state, ring.path)
+        self.notes: list[Callable[[], dict[str, Any]]] = [self._own_notes, self._acting.notes]
+        for chore in (self._acting.look_after, self._publish_delays, self._publish_notes):
+            self.loop.chores.add(chore, CHORE_S)
+        self._describe()
+        self._publish_notes()
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def run(self, max_ticks: int | None, force: bool = False) -> LoopReport:
+        """Take over what the configured mode acts on, loop until stopped, and give it back.
+
+        Args:
+            max_ticks: end after so many; None: when stopped.
+            force: act with a bundle that was never promoted.
+
+        Raises:
+            ConfigError: a bundle that may not act, slices that another controller has.
+            ActuatorError: knobs that cannot be set or journalled; nothing has been changed.
+        """
+        self.loop.config = dataclasses.replace(self.loop.config, max_ticks=max_ticks)
+        self._forced = self.policy if force else None
+        self.loop.prepare()
+        telling = threading.Thread(target=self._tell_begun, name="begun", daemon=True)
+        try:
+            mode, canary = MODES[self.config.mode], self.config.canary
+            self._acting.switch(mode, canary, self.policy, force, lambda change: change())
+            self._started.set()
+            telling.start()
+            return self.loop.run()
+        finally:
+            self._started.set()  # whoever waits finds that there is no loop
+            sd_notify.stopping("restoring what was found")
+            self._acting.give_back()
+
+    def ticking(self) -> bool:
+        """Whether there has been a tick, and the last one is as recent as it should be."""
+        ticks = self.node.backend.ticks
+        return self._begun and time.monotonic_ns() - ticks.deadline_ns < 1e9 * hang_s(self.config, self.node)
+
+    @property
+    def forced(self) -> bool:
+        """Whether the start's ``force`` was for the policy that there is now."""
+        return self._forced is self.policy
+
+    def _tell_begun(self) -> None:
+        """After the first tick, which has all that is to be said of a run: the scheduling class, too."""
+        with contextlib.suppress(LoopEndedError, TimeoutError):
+            self.loop.changes.make(self._describe, FIRST_TICK_S)
+            self._begun = True
+            sd_notify.ready(f"{self.loop.pilot.mode.label}, {self.policy.agent.name}")
+
+    # -- orders, from other threads ------------------------------------------------------------------------------
+
+    def carry_out(self, order: Order) -> dict[str, Any]:
+        """Do what an operator asks for; returns what has become of it. While the controller starts, it waits for that.
+
+        Raises:
+            ConfigError: it cannot be done as asked; nothing has changed.
+            ActuatorError: the knobs cannot be set; nothing has changed.
+            LoopEndedError, TimeoutError: there is no loop that could.
+        """
+        if not self._started.wait(FIRST_TICK_S):
+            raise TimeoutError(f"the controller has not started within {FIRST_TICK_S:g} s")
+        if order.command == "mode":
+            assert order.mode is not None
+            self._acting.switch(order.mode, order.slices, self.policy, order.force, self.loop.changes.make)
+        elif order.command == "reload":
+            self._reload(order)
+        elif order.command in {"pause", "resume", "safe"}:
+            if order.command == "resume":
+                self._acting.reclaim()
+            guard = self.loop.pilot.guard
+            action = {"pause": guard.pause, "resume": self._resume, "safe": guard.order_safe}[order.command]
+            self.loop.changes.make(action)
+        else:
+            raise ConfigError(f"command = {order.command!r}; accepted: mode, reload, pause, resume, safe")
+        self.loop.changes.make(self._publish_notes)
+        pilot, guard = self.loop.pilot, self.loop.pilot.guard
+        orders = {"paused": guard.paused, "ordered_safe": guard.ordered_safe}
+        return {"mode": pilot.mode.label, "slices": list(self._acting.slices)} | orders
+
+    def _resume(self) -> None:
+        self.loop.pilot.guard.resume()
+        self._acting.resume()
+
+    def _reload(self, order: Order) -> None:
+        """A new policy, guard or both: everything is loaded, checked and tried out before the loop takes it."""
+        from .active_policy import load_bundle
+
+        try:
+            config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard)
+            policy = self.policy if order.bundle is None else load_bundle(order.bundle, self.config.trust)
+            acting = bool(self._acting.slices)
+            if acting and order.bundle is not None:
+                policy.require_promoted(order.force)
+            guard = self._guard(config, policy, acting)
+            pilot = dataclasses.replace(self.loop.pilot, agent=policy.agent, guard=guard)
+            if order.bundle is not None:
+                self.loop.ready(pilot)
+
+            def swap() -> None:
+                if policy.agent.request_mcpu is not self.policy.agent.request_mcpu:
+                    self.node.backend.deploy(policy.agent.request_mcpu)
+                self.loop.report.add_interventions(self.loop.pilot.guard)
+                pilot.guard.follow(self.loop.pilot.guard)
+                self.loop.pilot, self.policy, self._guard_config = pilot, policy, config
+                self._describe()
+
+            self.loop.changes.make(swap)
+        except BaseException as error:
+            self._note_reload(False, str(error))
+            raise
+        self._note_reload(True, ", ".join(filter(None, (order.bundle, order.guard))))
+        gc.collect()  # the loop has switched collections off; what the load left behind would stay for good
+
+    def _note_reload(self, ok: bool, detail: str) -> None:
+        self._last_reload = {"time_ns": time.time_ns(), "ok": ok, "detail": detail}
+
+    # -- what the loop does between ticks ------------------------------------------------------------------------
+
+    def _publish_delays(self) -> None:
+        self.ring.delays(self.node.backend.delay_counts())
+
+    def _publish_notes(self) -> None:
+        notes: dict[str, Any] = {}
+        for part in self.notes:
+            notes |= part()
+        self.ring.note(notes)
+
+    def _own_notes(self) -> dict[str, Any]:
+        report, pilot = self.loop.report, self.loop.pilot
+        return {
+            "mode": pilot.mode.label,
+            "paused": pilot.guard.paused,
+            "ordered_safe": pilot.guard.ordered_safe,
+            "unmeasured": report.unmeasured,
+            "last_error": report.last_error,
+            "totals": report.totals() | {"missed_ticks": self.node.backend.ticks.missed},
+            "reload": self._last_reload,
+        }
+
+    def _describe(self) -> None:
+        own = {
+            "run_id": self.run_id,
+            "started_ns": self.started_ns,
+            "budget_s": self.loop.config.budget_s,
+            "scheduling": str(self.loop.report.scheduling),
+        }
+        self.ring.describe(own | description_of(self.node, self.policy, self._guard_config))
+
+    def _guard(self, config: GuardConfig, policy: Policy, acting: bool) -> Guard:
+        context, requests = self.node.backend.context, policy.agent.request_mcpu
+        guard = Guard(config, self.slices, context, policy.nice_scope, requests)
+        guard.acting = acting
+        return guard

@@ -1,0 +1,45 @@
+"""What is fixed for a run, or changes with a reload only: the ring's description, for all who read its ticks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from ..guard.config import GuardConfig
+from ..loop.node import Node
+
+if TYPE_CHECKING:
+    from .active_policy import Policy
+
+
+def description_of(node: Node, policy: Policy, guard: GuardConfig) -> dict[str, Any]:
+    """Node, policy and guard as JSON; None stands for what has no limit."""
+    context = node.backend.context
+    return {
+        "name": node.name,
+        "version": metadata.version("slicepilot"),
+        "backend": node.kind,
+        "agent": policy.agent.name,
+        "bundle": policy.bundle,
+        "slice_set": dataclasses.asdict(node.backend.slices),
+        "period_s": context.period_s.item(),
+        "logical_cpus": context.logical_cpus.item(),
+        "uplink_mbps": _finite(context.uplink_mbps.item()),
+        "threads": context.threads[:, 0].tolist(),
+        "pid": os.getpid(),
+        "nice_scope": policy.nice_scope,
+        "hardware": node.hardware,
+        "guard": _finite(dataclasses.asdict(guard)),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """The same for JSON, which has no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

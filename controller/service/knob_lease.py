@@ -1,0 +1,149 @@
+"""The right to move knobs: taken before the first write, kept up while the loop runs, given back after the last."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..actuators.node import NodeActuator
+from ..actuators.slice_knobs import KnobName, SliceTargets
+from ..loop.node import Node
+from ..system.kernel_file import ActuatorError
+from ..watchdog.external_change import Foreign, ForeignWatch
+from ..watchdog.handle import Supervisor
+from ..watchdog.keeper import JournalKeeper
+from ..watchdog.lock import Locks
+from ..watchdog.recovery import recover
+from .run_config import RunConfig
+
+REASSERTED = 20  # changes that are told, of the latest in a window
+HANG_PERIODS = 5
+
+
+def hang_s(config: RunConfig, node: Node) -> float:
+    """Without a tick for so long a loop hangs; with long periods silence is longer."""
+    return max(config.watchdog.hang_s, HANG_PERIODS * node.backend.context.period_s.item())
+
+
+class Takeover:
+    """Locks slices, restores what a dead controller has left, writes down what is found, starts the supervisor, opens
+    the actuator: in this order, so that at no time a knob is moved that would not come back.
+
+    Args:
+        targets: the slices to act on.
+        node: they are on.
+        config: of the run.
+        state: folder for the journal.
+        ring: path of the tick ring, whose beat the supervisor watches.
+
+    Attributes:
+        actuator: over ``targets``.
+        recovered: what was left by a controller that had died, and has been put back; None if nothing was.
+
+    Raises:
+        ConfigError: another controller has one of the slices.
+        ActuatorError: the journal or a knob cannot be written, or the supervisor does not start; nothing has changed.
+    """
+
+    def __init__(self, targets: Sequence[SliceTargets], node: Node, config: RunConfig, state: Path, ring: Path) -> None:
+        self._supervisor: Supervisor | None = None
+        with contextlib.ExitStack() as undo:
+            state.mkdir(parents=True, exist_ok=True)
+            folders = {f"state folder of {node.name}": state} | {f"slice {one.name}": one.cgroup for one in targets}
+            self._locks = undo.enter_context(Locks(folders))
+            self.recovered = recover(state)
+            self._keeper = JournalKeeper(state, targets)
+            undo.callback(self._end_supervision)
+            self._supervisor = Supervisor(self._keeper.path, ring, self._locks.descriptors, hang_s(config, node))
+            self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)
+            undo.pop_all()
+        self._foreign = ForeignWatch(self.actuator, config.foreign, self._release)
+        # Entries that the loop makes go to disk from a thread: an fsync may take many periods.
+        self._later = ThreadPoolExecutor(1, "journal")
+        self._entry: Future[None] | None = None
+        self._standing: dict[tuple[str, str], dict[str, Any]] = {}
+        self._reasserted: deque[dict[str, Any]] = deque(maxlen=REASSERTED)
+        self._given_back = False
+
+    def look_after(self) -> None:
+        """Between ticks, about once a second: a supervisor that was killed is started again, and knobs that somebody
+        else has set are noticed. Raises ActuatorError for a journal that could not be written meanwhile."""
+        if self._supervisor is not None:
+            self._supervisor.revive()
+        with contextlib.suppress(ActuatorError):  # a slice that is going is told by receipts
+            self._note(self._foreign.look(time.monotonic_ns()))
+        if self._entry is not None and self._entry.done():
+            entry, self._entry = self._entry, None
+            entry.result()
+
+    def reclaim(self) -> None:
+        """An operator wants all knobs back, in the journal first; takes as long as the disk. Raises ActuatorError."""
+        for change in self._foreign.standing:
+            self._keeper.reclaim(change.slice, change.knob)
+
+    def resume(self) -> None:
+        """Then in the kernel, between ticks; raises ActuatorError."""
+        self._foreign.resume()
+        self._standing.clear()
+        self._reasserted.clear()
+
+    @property
+    def yielded(self) -> set[str]:
+        """Slices of which a knob is somebody else's."""
+        return {name for name, _ in self.actuator.yielded}
+
+    def foreign(self) -> list[dict[str, Any]]:
+        """Knobs that are somebody else's now, and the latest that were set again, for the ring's notes."""
+        return sorted([*self._standing.values(), *self._reasserted], key=lambda note: note["time_ns"])
+
+    def supervisor(self) -> dict[str, Any] | None:
+        """For the ring's notes."""
+        return None if self._supervisor is None else self._supervisor.notes()
+
+    def give_back(self) -> None:
+        """Restore what was found, then end supervision and locks; more than once does nothing.
+
+        Raises:
+            ActuatorError: something could not be restored. The journal stays, and the supervisor on guard.
+        """
+        if self._given_back:
+            return
+        self._given_back = True
+        with self._locks:
+            self._later.shutdown()
+            self.actuator.close()
+            self._end_supervision()
+
+    def _end_supervision(self) -> None:
+        """Everything is as it was found: there is nothing to restore any more, and nobody who would."""
+        self._keeper.remove()
+        if self._supervisor is not None:
+            self._supervisor.disarm_and_wait()
+
+    def _note(self, changes: Sequence[Foreign]) -> None:
+        for change in changes:
+            if change.policy == "respect":
+                self._standing[change.slice, change.knob] = _as_note(change)
+            else:
+                self._reasserted.append(_as_note(change))
+        theirs = {(change.slice, change.knob) for change in self._foreign.standing}
+        self._standing = {key: note for key, note in self._standing.items() if key in theirs}
+        oldest_ns = time.time_ns() - 1e9 * self._foreign.config.window_s
+        while self._reasserted and self._reasserted[0]["time_ns"] < oldest_ns:
+            self._reasserted.popleft()
+
+    def _release(self, name: str, knob: KnobName) -> None:
+        self._entry = self._later.submit(self._keeper.release, name, knob)
+
+
+def _as_note(change: Foreign) -> dict[str, Any]:
+    return {name: None if value == math.inf else value for name, value in asdict(change).items()} | {
+        "time_ns": time.time_ns()
+    }

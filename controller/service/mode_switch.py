@@ -1,0 +1,185 @@
+"""Which slices a controller acts on: taken over before the first write to them, given back after the last."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs import ConfigError
+from ..actuators.canary import CanaryActuator
+from ..actuators.node import NodeActuator
+from ..actuators.shadow import ShadowActuator
+from ..contracts.modes import Mode
+from ..contracts.reasons import Reason
+from ..loop.live_backend import Actuator
+from ..loop.loop import Loop
+from ..loop.node import Node
+from .knob_lease import Takeover
+from .run_config import RunConfig
+
+if TYPE_CHECKING:
+    from .active_policy import Policy
+
+Make = Callable[[Callable[[], None]], None]
+"""Makes a change between two ticks, as `Changes.make` does, or at once while there are none."""
+
+
+class Acting:
+    """What a mode acts on, and the actuator for it, exchanged while the loop runs.
+
+    Whoever wants to write takes slices over first (`Takeover`): a lock on each, what was found on disk, a supervisor
+    that restores it. In shadow there is none of this, and no descriptor that could write.
+
+    Modes are switched from several threads, one at a time.
+
+    Args:
+        loop: in shadow.
+        node: with a read-only actuator.
+        config: of the run.
+        state: folder for the journal.
+        ring: path of the tick ring.
+
+    Attributes:
+        slices: acted on now, in the node's order.
+    """
+
+    def __init__(self, loop: Loop, node: Node, config: RunConfig, state: Path, ring: Path) -> None:
+        self.slices: tuple[str, ...] = ()
+        self._loop, self._node, self._config, self._state, self._ring = loop, node, config, state, ring
+        self._names = node.backend.slices.names
+        self._takeover: Takeover | None = None
+        self._switching = threading.RLock()
+
+    def switch(self, mode: Mode, canary: tuple[str, ...], policy: Policy, force: bool, make: Make) -> None:
+        """Open the actuator of a mode, swap it in between two ticks, then close the one before.
+
+        From a mode that acts to another that acts it goes by way of the shadow: what was found is found again.
+
+        Raises:
+            ConfigError: a policy that may not act, slices that another controller has.
+            ActuatorError: knobs that cannot be set, journalled or restored.
+        """
+        slices = acting_slices(mode, canary, self._names)
+        with self._switching:
+            if (mode, slices) == (self._loop.pilot.mode, self.slices):
+                return
+            if slices:
+                policy.require_promoted(force)
+            if self._takeover is not None:
+                self._retreat(make)
+            if slices:
+                targets = [target for target in self._node.targets if target.name in slices]
+                self._takeover = takeover = Takeover(targets, self._node, self._config, self._state, self._ring)
+                try:
+                    self._into(mode, slices, self._actuator(takeover.actuator, slices, policy), make).close()
+                except BaseException:
+                    self.give_back()
+                    raise
+
+    def give_back(self) -> None:
+        """Restore what was found; raises ActuatorError."""
+        with self._switching:
+            takeover, self._takeover = self._takeover, None
+            if takeover is not None:
+                takeover.give_back()
+
+    def reclaim(self) -> None:
+        """An operator wants knobs back that somebody else has set; see `Takeover`."""
+        if self._takeover is not None:
+            self._takeover.reclaim()
+
+    def resume(self) -> None:
+        """Then in the kernel, between two ticks."""
+        if self._takeover is not None:
+            self._takeover.resume()
+
+    def look_after(self) -> None:
+        """The supervisor lives, and the knobs are as they were left; those that are somebody else's now are marked."""
+        if self._takeover is not None:
+            self._takeover.look_after()
+        alone = self._left_alone(self.slices)
+        if not np.array_equal(alone, self._loop.pilot.not_acting):
+            self._loop.pilot = dataclasses.replace(self._loop.pilot, not_acting=alone)
+
+    def notes(self) -> dict[str, Any]:
+        """For the ring."""
+        takeover = self._takeover
+        return {
+            "canary": list(self.slices) if self._loop.pilot.mode is Mode.CANARY else [],
+            "foreign": [] if takeover is None else takeover.foreign(),
+            "supervisor": None if takeover is None else takeover.supervisor(),
+        }
+
+    def _retreat(self, make: Make) -> None:
+        """Into shadow: from here on nobody writes, then what was found comes back, and only then it is read anew."""
+        before = self._into(Mode.SHADOW, (), self._watcher(), make)
+        try:
+            self.give_back()
+        finally:
+            before.close()
+        self._into(Mode.SHADOW, (), self._watcher(), make).close()
+
+    def _into(self, mode: Mode, slices: tuple[str, ...], actuator: Actuator, make: Make) -> Actuator:
+        """Swap actuator and mode; returns the actuator before, still open. If it fails the new one is closed."""
+        before: list[Actuator] = []
+        pilot = dataclasses.replace(self._loop.pilot, mode=mode, not_acting=self._left_alone(slices))
+
+        def swap() -> None:
+            before.append(self._node.backend.use(actuator))
+            self._loop.pilot, self.slices = pilot, slices
+            self._loop.held = actuator.receipt.applied
+            pilot.guard.acting = bool(slices)
+
+        try:
+            make(swap)
+        except BaseException:
+            actuator.close()
+            raise
+        return before[0]
+
+    def _actuator(self, actuator: NodeActuator, slices: tuple[str, ...], policy: Policy) -> Actuator:
+        indices = [self._names.index(name) for name in slices]
+        requests = policy.agent.request_mcpu
+        if requests is not None:
+            actuator.deploy(requests[indices])
+        if policy.nice_scope == "process":
+            # Threads are journalled before they are reniced: now, and not in the loop, which an fsync would hold up.
+            actuator.apply(actuator.read("process"))
+        if slices == self._names:
+            return actuator
+        return CanaryActuator(actuator, self._watcher(), indices)
+
+    def _watcher(self) -> ShadowActuator:
+        """Hands off has to work also while a slice is gone."""
+        return ShadowActuator(self._node.targets, missing_ok=True)
+
+    def _left_alone(self, slices: tuple[str, ...]) -> npt.NDArray[np.uint32]:
+        """Reason bits of slices that a mode does not act on (in shadow: all, as the mode says), and of those of which
+        somebody else has set a knob."""
+        foreign = set() if self._takeover is None else self._takeover.yielded
+        bits = [
+            Reason.NOT_ACTING.bit * (bool(slices) and name not in slices)
+            | Reason.FOREIGN_CHANGE.bit * (name in foreign)
+            for name in self._names
+        ]
+        return np.asarray(bits, np.uint32)
+
+
+def acting_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
+    """What a mode acts on, in the node's order; raises ConfigError."""
+    if mode is not Mode.CANARY:
+        return names if mode is Mode.LIVE else ()
+    if not canary:
+        raise ConfigError("canary = none; accepted: names of the slices to act on")
+    if unknown := [name for name in canary if name not in names]:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {hint}accepted: {', '.join(names)}")
+    return tuple(name for name in names if name in canary)

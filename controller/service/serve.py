@@ -1,0 +1,168 @@
+"""Everything around one controller: folders, the ring, the publisher beside it, privileges, the control thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from ...configs import ConfigError
+from ..contracts.modes import MODES, Mode
+from ..loop.loop import LoopReport, Watcher
+from ..loop.node import Node
+from ..publisher.handle import Publisher, PublisherOptions
+from ..record.ring import TickRing
+from ..system import privileges, sd_notify
+from ..system.signals import StopRequest
+from ..watchdog.lock import Locks
+from .control_thread import ControlThread
+from .controller import Operation
+from .mode_switch import acting_slices
+from .run_config import RunConfig
+
+CHORE_S = 1.0
+SWITCH_INTERVAL_S = 0.0002
+"""How long another Python thread may keep the loop's waiting; CPython's own 5 ms are more than a budget."""
+
+
+def serve(
+    node: Node,
+    config: RunConfig,
+    seed: int = 0,
+    max_ticks: int | None = None,
+    force: bool = False,
+    watch: Watcher | None = None,
+) -> LoopReport:
+    """Run a controller until it is stopped; the caller closes the node's backend.
+
+    Capabilities belong to threads, and onnxruntime starts one when it is imported: that has to come after they are
+    given up, and so does the policy.
+
+    Raises:
+        ConfigError: bad settings, a policy that may not act, or another controller of this instance runs.
+        ActuatorError: see `Operation.run`.
+    """
+    if (config.bundle is None) == (config.agent is None):
+        raise ConfigError("bundle, agent: accepted: exactly one of them")
+    acting_slices(MODES[config.mode], config.canary, node.backend.slices.names)
+    if config.cpu is not None and config.cpu not in (cpus := os.sched_getaffinity(0)):
+        raise ConfigError(f"cpu = {config.cpu}; accepted: one of {', '.join(map(str, sorted(cpus)))}")
+    instance = config.instance or node.name
+    folder, state = Path(config.run_root) / instance, Path(config.state_root) / instance
+    with contextlib.ExitStack() as undo:
+        _make("run_root", folder)
+        _make("state_root", state)
+        undo.enter_context(Locks({f"controller {instance}": folder}))
+        ring = TickRing(folder / "ticks", len(node.backend.slices))
+        undo.callback(ring.close)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        publisher = Publisher.start(_options(config, folder, state), theirs)
+        undo.callback(publisher.stop)
+        # A testbed of one's own goes at the end, and not even its owner may write to the root of the cgroups.
+        privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if config.scenario is not None else [])])
+        operation = _operation(node, config, ring, state, watch, seed, force)
+        control = undo.enter_context(ControlThread(operation, ours))
+        companions = _Companions(publisher, control)
+        operation.notes.append(companions.notes)
+        operation.loop.chores.add(companions.look_after, CHORE_S)
+        undo.enter_context(_signs_of_life(operation))
+        undo.enter_context(_quick_threads())
+        return operation.run(max_ticks, force)
+
+
+def _operation(
+    node: Node, config: RunConfig, ring: TickRing, state: Path, watch: Watcher | None, seed: int, force: bool
+) -> Operation:
+    from .active_policy import policy_of, rehearse_loading
+
+    rehearse_loading()
+    policy = policy_of(config, node)
+    if MODES[config.mode] is not Mode.SHADOW:
+        policy.require_promoted(force)
+    return Operation(node, config, policy, ring, state, StopRequest(), watch, seed)
+
+
+class _Companions:
+    """The publisher, started again when it has ended."""
+
+    def __init__(self, publisher: Publisher, control: ControlThread) -> None:
+        self._publisher, self._control = publisher, control
+        self._restarts = 0
+        self._restarting: threading.Thread | None = None
+
+    def look_after(self) -> None:
+        """Between ticks; starting a process takes longer than there is, so a thread does it."""
+        busy = self._restarting is not None and self._restarting.is_alive()
+        if not busy and not self._publisher.alive():
+            self._restarting = threading.Thread(target=self._restart, name="publisher", daemon=True)
+            self._restarting.start()
+
+    def notes(self) -> dict[str, object]:
+        return {"publisher_restarts": self._restarts}
+
+    def _restart(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            restarted = self._publisher.restart(theirs)
+        except OSError:  # no memory, no processes: tried again
+            restarted = False
+        if restarted:
+            self._control.connect(ours)
+            self._restarts += 1
+        else:
+            ours.close()
+            theirs.close()
+
+
+@contextlib.contextmanager
+def _signs_of_life(operation: Operation) -> Iterator[None]:
+    """Tell a service manager about once a second that there are ticks: in the loop, or where those are further apart,
+    from a thread, which a loop with such a period does not notice."""
+
+    def tell() -> None:
+        if operation.ticking():
+            sd_notify.watchdog()
+
+    if operation.node.backend.context.period_s.item() <= CHORE_S:
+        operation.loop.chores.add(tell, CHORE_S)
+        yield
+        return
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(CHORE_S):
+            tell()
+
+    thread = threading.Thread(target=run, name="signs of life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _options(config: RunConfig, folder: Path, state: Path) -> PublisherOptions:
+    return PublisherOptions(run=folder, state=state, off_cpu=config.cpu, **asdict(config.publish))
+
+
+def _make(root: str, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; accepted: a folder to write in") from error
+
+
+@contextlib.contextmanager
+def _quick_threads() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -1,0 +1,1 @@
+"""Everything that speaks to the kernel and the service manager, but knows nothing of slices."""

@@ -1,0 +1,1 @@
+"""BPF objects: loading, maps, ring buffers."""

@@ -1,0 +1,55 @@
+"""CPU cgroups as the scheduler's programs know them: by the number of their folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .bpf.errors import ProbeError
+
+
+def ids(group: Path) -> Iterator[int]:
+    """Kernfs ids (inode numbers) of a group and all groups below it; raises ProbeError where there is none."""
+    try:
+        yield group.stat().st_ino
+    except OSError as error:
+        raise ProbeError(f"{group}: no such cgroup") from error
+    for folder, children, _ in os.walk(group):
+        for child in children:
+            try:
+                yield (Path(folder) / child).stat().st_ino
+            except OSError:  # gone meanwhile
+                continue
+
+
+def unified(group: Path) -> bool:
+    """Is it a group of version 2?"""
+    return (group / "cgroup.controllers").exists()
+
+
+def of_process(pid: int) -> Path | None:
+    """The group that the CPU controller charges a process to; None for the root group, which everything is in.
+
+    Version 1 where the controller is mounted there, else version 2 (cgroups(7)). Raises FileNotFoundError for a process
+    that has ended.
+    """
+    mounts = _mounts()
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        key = "" if not controllers else "cpu" if "cpu" in controllers.split(",") else None
+        if key in mounts and path != "/":
+            return mounts[key] / path.lstrip("/")
+    return None
+
+
+def _mounts() -> dict[str | None, Path]:
+    """Mount points by what a line of /proc/PID/cgroup calls their hierarchy: "cpu" for version 1, "" for version 2."""
+    found: dict[str | None, Path] = {}
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, kind, options, *_ = line.split(" ")
+        if kind == "cgroup" and "cpu" in options.split(","):
+            found["cpu"] = Path(point)
+        elif kind == "cgroup2":
+            found[""] = Path(point)
+    return {"cpu": found["cpu"]} if "cpu" in found else found

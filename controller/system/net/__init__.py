@@ -1,0 +1,1 @@
+"""Network devices by rtnetlink: links, qdiscs, classes, filters."""

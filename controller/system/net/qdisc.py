@@ -1,0 +1,102 @@
+"""The root qdisc of a device: put there, recognised after a crash, taken off again.
+
+Messages: linux/rtnetlink.h, linux/pkt_sched.h.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ..kernel_file import ActuatorError
+from .rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, RouteSocket, attribute, request
+
+RTM_GETLINK, RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 18, 36, 37, 38
+TCA_KIND, TCA_OPTIONS = 1, 2
+TC_H_ROOT, CLSACT_HANDLE = 0xFFFFFFFF, 0xFFFF0000
+TCMSG = struct.Struct("=BBHiIII")  # tcmsg: family, 2 x padding, ifindex, handle, parent, info
+IFINFOMSG = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
+HANDLE_MAJOR = 0x51CE  # recognisable, so that what a crash has left is known as ours
+QDISC = HANDLE_MAJOR << 16
+
+
+class RootQdisc:
+    """Ours, or the device's default; anything else has been configured by somebody and is left alone.
+
+    Args:
+        route: a socket in the device's namespace.
+        device: name of the device.
+
+    Raises:
+        ActuatorError: no such device.
+    """
+
+    def __init__(self, route: RouteSocket, device: str) -> None:
+        self.route, self.device = route, device
+        self.index = route.index_of(device)
+
+    def require_device(self) -> None:
+        """Raises ActuatorError (ENODEV) where the device is gone: for one that is not there, lists are empty."""
+        self.route.send(request(RTM_GETLINK, 0, IFINFOMSG.pack(0, 0, self.index, 0, 0)), f"{self.device}: find it")
+
+    def put(self, kind: str, options: bytes = b"") -> None:
+        """Make it one of this kind; one of ours that is there is replaced.
+
+        Raises:
+            ActuatorError: not in this kernel, not permitted, or somebody's qdisc is there: it could not be restored.
+        """
+        if self.check():
+            self.remove()
+        payload = attribute(TCA_KIND, kind.encode() + b"\0")
+        if options:
+            payload += attribute(TCA_OPTIONS, options)
+        create = NLM_F_CREATE | NLM_F_EXCL
+        self.send(RTM_NEWQDISC, create, QDISC, TC_H_ROOT, payload, f"add qdisc {kind}")
+
+    def check(self) -> bool:
+        """Whether one of ours is there; raises ActuatorError for somebody's."""
+        there = self.handle()
+        if there not in {0, QDISC}:
+            raise ActuatorError(
+                f"{self.route}: {self.device}: a qdisc with handle {there >> 16:x}: is configured; accepted: the "
+                f"device's default, since another one could not be restored (tc qdisc del dev {self.device} root)"
+            )
+        return there == QDISC
+
+    def present(self) -> bool:
+        """Whether ours is there; raises ActuatorError."""
+        return self.handle() == QDISC
+
+    def hooked(self) -> bool:
+        """Whether the device has a clsact qdisc; raises ActuatorError."""
+        return CLSACT_HANDLE in self._handles().values()
+
+    def remove(self) -> None:
+        """Take ours off; the device has its default again. A device that is gone is not an error."""
+        try:
+            if self.present():
+                self.send(RTM_DELQDISC, 0, QDISC, TC_H_ROOT, b"", "remove the qdisc")
+        except ActuatorError as error:
+            if not error.vanished:
+                raise
+
+    def send(self, kind: int, flags: int, handle: int, parent: int, payload: bytes, what: str) -> None:
+        """One tc message about this device; raises ActuatorError."""
+        self.route.send(self.message(kind, flags, handle, parent, payload), f"{self.device}: {what}")
+
+    def message(self, kind: int, flags: int, handle: int, parent: int, payload: bytes = b"") -> bytearray:
+        """The same, to be kept and sent by the caller."""
+        return request(kind, flags, TCMSG.pack(0, 0, 0, self.index, handle, parent, 0) + payload)
+
+    def handle(self) -> int:
+        """Handle of the root qdisc; 0 for a default one; raises ActuatorError."""
+        return self._handles().get(TC_H_ROOT, 0)
+
+    def _handles(self) -> dict[int, int]:
+        """Handles of the device's qdiscs by parent."""
+        message = self.message(RTM_GETQDISC, NLM_F_DUMP, 0, 0)
+        found = {}
+        for _, payload in self.route.dump(message, f"{self.device}: list qdiscs"):
+            _, _, _, index, handle, parent, _ = TCMSG.unpack_from(payload)
+            if index == self.index:
+                found[parent] = handle
+        return found

@@ -1,0 +1,238 @@
+"""Giving up what a process does not need: capabilities(7), the way back to them, and the user it started as.
+
+The loop process starts as root, attaches and opens everything, then keeps `LOOP` alone. It stays user 0:
+cgroup files and namespaces of others are root's, and owning them needs no capability. The publisher keeps nothing.
+Numbers and structures: linux/capability.h, linux/prctl.h; no library beside libc.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import os
+import pwd
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...configs import ConfigError
+
+_IN_ORDER = """
+chown dac_override dac_read_search fowner fsetid kill setgid setuid setpcap linux_immutable net_bind_service
+net_broadcast net_admin net_raw ipc_lock ipc_owner sys_module sys_rawio sys_chroot sys_ptrace sys_pacct sys_admin
+sys_boot sys_nice sys_resource sys_time sys_tty_config mknod lease audit_write audit_control setfcap mac_override
+mac_admin syslog wake_alarm block_suspend audit_read perfmon bpf checkpoint_restore
+"""
+CAPABILITIES = tuple(f"CAP_{name.upper()}" for name in _IN_ORDER.split())
+"""Names by number."""
+
+LOOP = {
+    "CAP_IPC_LOCK": "grow with all memory locked; a supervisor that locks its own",
+    "CAP_KILL": "end a publisher that runs as another user",
+    "CAP_NET_ADMIN": "egress rates; attach programs to the devices of a UPF again, where the kernel has no TCX",
+    "CAP_SETGID": "start a publisher without root's groups",
+    "CAP_SETUID": "start a publisher as another user",
+    "CAP_SYS_ADMIN": "enter the network namespace of a UPF that has restarted; load programs for it",
+    "CAP_SYS_NICE": "nice of the UPFs' threads; SCHED_FIFO for the loop's thread and for a supervisor",
+    "CAP_SYS_PTRACE": "look at the network namespace of a UPF that is known by its process",
+}
+"""What a loop needs once everything is attached, and what for; one that only measures needs all of them, too.
+
+CAP_BPF and CAP_PERFMON are not among them: CAP_SYS_ADMIN, which setns(2) asks for, includes both (linux/capability.h).
+It starts with CAP_SETPCAP, to take all others out of the bounding set, and CAP_CHOWN, where it has to give a folder to
+its publisher's user.
+"""
+
+PR_SET_DUMPABLE, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 4, 23, 24, 38, 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+CAPABILITY_VERSION_3 = 0x20080522
+NOBODY = "nobody"
+
+
+class PrivilegeError(RuntimeError):
+    """Something that was to be given up is still there; the message names it."""
+
+
+@dataclass(frozen=True)
+class Privileges:
+    """What a process is left with.
+
+    Attributes:
+        kept: capabilities, by name, sorted.
+        missing: those asked for that it did not have, sorted: what needs them fails.
+        bounded: whether all others have left the bounding set, too. Without CAP_SETPCAP they stay there; the process
+            cannot gain them anyway (no_new_privs).
+        uid, gid: it runs as.
+    """
+
+    kept: tuple[str, ...]
+    missing: tuple[str, ...]
+    bounded: bool
+    uid: int
+    gid: int
+
+
+def keep_only(names: Iterable[str]) -> Privileges:
+    """Give up every capability but these, for good, in this process and in all that it starts.
+
+    Permitted, effective, inheritable, ambient and bounding set, and no_new_privs: no program that is started gives any
+    back. Capabilities belong to threads, and a thread can only drop its own: call it before others have started
+    (OpenBLAS's, which NumPy's import starts, are ended here; they come back, without privileges, when needed).
+
+    Raises:
+        ConfigError: a name that no capability has.
+        PrivilegeError: another thread still has more.
+        OSError: the kernel refuses.
+    """
+    wanted = set(names)
+    for name in wanted.difference(CAPABILITIES):
+        near = difflib.get_close_matches(name, CAPABILITIES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"capability = {name!r}: unknown; {hint}accepted: names of capabilities(7)")
+    _end_blas_threads()
+    before = _mask(_status("self"), "CapPrm")
+    kept = before & _bits(wanted)
+    bounded = _drop_bounds(kept)
+    _set_capabilities(kept)
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    _check_threads(kept)
+    missing = wanted.difference(_names(kept))
+    return Privileges(tuple(_names(kept)), tuple(sorted(missing)), bounded, os.getuid(), os.getgid())
+
+
+def drop_all(user: str | None = None) -> Privileges:
+    """Give up everything: all capabilities, all groups, and root.
+
+    Other processes of that user can neither trace this one nor read its memory afterwards (PR_SET_DUMPABLE).
+
+    Args:
+        user: to run as; none is ``nobody`` for a process of root, and the present one for any other.
+
+    Raises:
+        ConfigError: no such user, root itself, or another one without the permission to become it.
+        PrivilegeError, OSError: as `keep_only`.
+    """
+    entry = _entry(user)
+    _end_blas_threads()
+    bounded = _drop_bounds(0)
+    if entry is not None:
+        # libc has all threads follow. Groups first: as another user it would not be permitted any more.
+        os.setgroups([])
+        os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+        os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+        if os.getresuid() != (entry.pw_uid,) * 3 or os.getresgid() != (entry.pw_gid,) * 3 or os.getgroups():
+            raise PrivilegeError(f"user {entry.pw_name}: the process kept another user or group")
+    _set_capabilities(0)
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(PR_SET_DUMPABLE, 0)
+    _check_threads(0)
+    return Privileges((), (), bounded, os.getuid(), os.getgid())
+
+
+def _entry(user: str | None) -> pwd.struct_passwd | None:
+    """The user to become; None to stay."""
+    if user is None and os.geteuid() != 0:
+        return None
+    name = NOBODY if user is None else user
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(f"user = {name!r}: unknown; accepted: a user of this machine") from None
+    if entry.pw_uid == 0:
+        raise ConfigError(f"user = {name!r}: is root; accepted: a user without privileges, for instance {NOBODY}")
+    if os.getresuid() == (entry.pw_uid,) * 3:
+        return None
+    if not _mask(_status("self"), "CapEff") & _bits({"CAP_SETUID"}):
+        raise ConfigError(f"user = {name!r}: needs CAP_SETUID; accepted: the user this runs as, or start it as root")
+    return entry
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Sets(ctypes.Structure):
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+def _set_capabilities(mask: int) -> None:
+    """Of the calling thread: permitted and effective as given, inheritable and ambient empty."""
+    _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    words = (mask & 0xFFFFFFFF, mask >> 32)
+    header = _Header(CAPABILITY_VERSION_3, 0)
+    sets = (_Sets * 2)(*(_Sets(word, word, 0) for word in words))
+    if _libc().capset(ctypes.byref(header), sets):
+        raise _error("capset")
+
+
+def _drop_bounds(kept: int) -> bool:
+    """Take all but ``kept`` out of the bounding set; False if that is not permitted."""
+    libc, number = _libc(), 0
+    bounded = True
+    while (present := libc.prctl(PR_CAPBSET_READ, *_longs(number))) >= 0:  # EINVAL beyond the kernel's last
+        if present and not kept >> number & 1:
+            bounded &= libc.prctl(PR_CAPBSET_DROP, *_longs(number)) == 0
+        number += 1
+    return bounded
+
+
+def _check_threads(kept: int) -> None:
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            status = _status(f"self/task/{task.name}")
+        except FileNotFoundError:  # has ended
+            continue
+        more = 0
+        for held in ("CapPrm", "CapEff", "CapInh", "CapAmb"):
+            more |= _mask(status, held) & ~kept
+        if more or status["NoNewPrivs"] != "1":
+            held_names = ", ".join(_names(more)) or "the way to new privileges"
+            raise PrivilegeError(f"thread {task.name} ({status['Name']}) keeps {held_names}: drop before threads start")
+
+
+def _end_blas_threads() -> None:
+    """End the idle threads of every OpenBLAS that is loaded; it starts new ones at its next need."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    for path in {line.split(maxsplit=5)[5] for line in maps if "openblas" in line}:
+        shutdown = getattr(ctypes.CDLL(path), "blas_thread_shutdown_", None)
+        if shutdown is not None:
+            shutdown()
+
+
+def _status(task: str) -> dict[str, str]:
+    """Of proc_pid_status(5)."""
+    lines = Path(f"/proc/{task}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _mask(status: dict[str, str], name: str) -> int:
+    return int(status.get(name, "0"), 16)
+
+
+def _bits(names: Iterable[str]) -> int:
+    return sum(1 << CAPABILITIES.index(name) for name in names)
+
+
+def _names(mask: int) -> list[str]:
+    """By name, sorted; one this program does not know by its number."""
+    numbers = (number for number in range(mask.bit_length()) if mask >> number & 1)
+    return sorted(CAPABILITIES[n] if n < len(CAPABILITIES) else f"CAP_{n}" for n in numbers)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc().prctl(option, *_longs(argument)):
+        raise _error(f"prctl {option}")
+
+
+def _longs(argument: int) -> tuple[ctypes.c_ulong, ...]:
+    """The four arguments of prctl(2), which takes a variable number of longs."""
+    return tuple(ctypes.c_ulong(value) for value in (argument, 0, 0, 0))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), what)

@@ -1,0 +1,111 @@
+"""How often each slice's CPU quota ran out: ``nr_throttled / nr_periods`` of its group's ``cpu.stat``."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...env.slices import FloatArray
+from ...env.telemetry import Telemetry
+from ..system.kernel_file import ActuatorError, KernelFile
+
+# The kernel counts CFS periods only while the group has work. After this long without one it has had none to miss.
+QUIET_NS = 200_000_000
+REFRESH_S = 0.025
+
+
+class ThrottleMeter:
+    """Keeps the ratio of each slice over the CFS periods that ended since the last reading that saw one.
+
+    A control period shorter than the CFS period sees none now and then: the last ratio stands until the next ends.
+    Only groups with a quota are read; the others are never throttled. Short periods read some slices each, in turn, so
+    that each is read about every `REFRESH_S`: reading costs a system call and some parsing per slice.
+
+    Args:
+        cgroups: one per slice, cgroup v1 or v2.
+        period_s: how often `fill` is called.
+
+    Raises:
+        ActuatorError: a group has no ``cpu.stat``, or one without CFS bandwidth control.
+    """
+
+    def __init__(self, cgroups: Sequence[Path], period_s: float) -> None:
+        self._slices = [_Slice(path) for path in cgroups]
+        self._ratios = [0.0] * len(cgroups)
+        self._per_call = min(len(cgroups), math.ceil(len(cgroups) * period_s / REFRESH_S))
+        self._next = 0
+        self._limited: list[int] = []
+        self._limits_mcpu: FloatArray | None = None
+        self._filled: Telemetry | None = None
+
+    def fill(self, telemetry: Telemetry, limits_mcpu: FloatArray) -> None:
+        """Write the ratios under the limits (S, 1) that hold; a group that has vanished reads 0.
+
+        Other limits are another array. Without any, ratios that are 0 are left as they are.
+        """
+        if limits_mcpu is not self._limits_mcpu:
+            self._change(limits_mcpu)
+        elif not self._limited and telemetry is self._filled:
+            return
+        known, count = self._ratios, len(self._slices)
+        for _ in range(self._per_call):
+            self._next = index = (self._next + 1) % count
+            if index in self._limited:
+                known[index] = self._slices[index].ratio()
+        telemetry.throttled_ratio[:, 0] = known
+        self._filled = telemetry
+
+    def _change(self, limits_mcpu: FloatArray) -> None:
+        self._limits_mcpu = limits_mcpu
+        self._limited = [index for index, limit in enumerate(limits_mcpu.ravel().tolist()) if limit != math.inf]
+        self._ratios = [ratio if index in self._limited else 0.0 for index, ratio in enumerate(self._ratios)]
+
+    def heal(self) -> None:
+        """Open the files of groups anew that were removed and made again; between ticks."""
+        for index, reader in enumerate(self._slices):
+            if reader.vanished:
+                with contextlib.suppress(ActuatorError):
+                    self._slices[index] = _Slice(reader.file.path.parent)
+                    reader.file.close()
+
+    def close(self) -> None:
+        """Release the files."""
+        for reader in self._slices:
+            reader.file.close()
+
+
+class _Slice:
+    def __init__(self, cgroup: Path) -> None:
+        self.file = KernelFile(cgroup / "cpu.stat", writable=False)
+        self._text = self.file.read()
+        words = self._text.split()
+        if b"nr_throttled" not in words:
+            raise ActuatorError(f"{self.file.path}: no nr_throttled; needed: a kernel with CONFIG_CFS_BANDWIDTH")
+        self._at = words.index(b"nr_periods") + 1, words.index(b"nr_throttled") + 1
+        self._counts = self._parse()
+        self._ratio, self._seen_ns = 0.0, 0
+        self.vanished = False
+
+    def ratio(self) -> float:
+        try:
+            text = self.file.read()
+        except ActuatorError:
+            self.vanished = True
+            return 0.0
+        now_ns = time.monotonic_ns()
+        if text == self._text:
+            return self._ratio if now_ns - self._seen_ns < QUIET_NS else 0.0
+        self._text = text
+        periods, throttled = self._parse()
+        ended = periods - self._counts[0]
+        if ended > 0:
+            self._ratio, self._seen_ns = min((throttled - self._counts[1]) / ended, 1.0), now_ns
+            self._counts = periods, throttled
+        return self._ratio
+
+    def _parse(self) -> tuple[int, int]:
+        words = self._text.split()
+        return int(words[self._at[0]]), int(words[self._at[1]])

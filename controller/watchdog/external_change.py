@@ -1,0 +1,152 @@
+"""Knobs that somebody else sets while a controller runs: noticed, told, and never fought over."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from ..system.kernel_file import ActuatorError
+
+if TYPE_CHECKING:
+    from ..actuators.node import Deviation, NodeActuator
+    from ..actuators.slice_knobs import KnobName
+
+Policy = Literal["respect", "reassert"]
+
+
+@dataclass(frozen=True)
+class ForeignConfig:
+    """What is done about a knob that somebody else has set.
+
+    Attributes:
+        policy: ``respect`` leaves it to them until an operator resumes; ``reassert`` sets ours again, and respects
+            whoever insists.
+        most_reasserts: of one knob in a window; beyond, it is respected.
+        window_s: length of that window.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    policy: Policy = "respect"
+    most_reasserts: Annotated[int, Field(ge=1, le=100)] = 3
+    window_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A change that was noticed.
+
+    Attributes:
+        slice: its name.
+        knob: which.
+        found: what somebody else has set, in the knob's unit (inf: none).
+        ours: what held before.
+        policy: what was done: theirs respected, or ours reasserted.
+        text: both as the kernel has them, and why ours was not reasserted if it should have been.
+    """
+
+    slice: str
+    knob: KnobName
+    found: float
+    ours: float
+    policy: Policy
+    text: str
+
+
+class ForeignWatch:
+    """Compares what the kernel has with what was written last, and acts on a difference once.
+
+    Args:
+        actuator: whose knobs.
+        config: what is done.
+        release, reclaim: told of each knob that is left to somebody else, and of each that is taken back: the journal's
+            (`JournalKeeper`). They may write to disk; hand in something that returns at once where that would hurt.
+    """
+
+    def __init__(
+        self,
+        actuator: NodeActuator,
+        config: ForeignConfig | None = None,
+        release: Callable[[str, KnobName], object] | None = None,
+        reclaim: Callable[[str, KnobName], object] | None = None,
+    ) -> None:
+        self._actuator, self.config = actuator, config or ForeignConfig()
+        self._release, self._reclaim = release, reclaim
+        self._reasserted: dict[tuple[str, KnobName], deque[int]] = {}
+        self._standing: dict[tuple[str, KnobName], Foreign] = {}
+
+    @property
+    def standing(self) -> list[Foreign]:
+        """Changes whose knobs are somebody else's now."""
+        return list(self._standing.values())
+
+    def look(self, now_ns: int) -> list[Foreign]:
+        """Read every knob back; call it between ticks, about once a second.
+
+        Some 15 us a slice. Knobs that are somebody else's are read, so that receipts say what
+        they have now.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+
+        Returns:
+            What has changed since the last look and was not ours.
+
+        Raises:
+            ActuatorError: a knob cannot be read.
+        """
+        yielded = self._actuator.yielded
+        for name, knob in list(self._standing):
+            if (name, knob) not in yielded:  # the slice was made anew, and nobody has set anything there
+                del self._standing[name, knob]
+                continue
+            try:
+                self._actuator.yield_knob(name, knob)
+            except ActuatorError as error:
+                if not error.vanished:
+                    raise
+        return [self._act(found, now_ns) for found in self._actuator.deviations()]
+
+    def resume(self) -> None:
+        """An operator wants all knobs back: ours from now on, and what was found at first is restored again.
+
+        Raises:
+            ActuatorError: a knob cannot be set; it stays somebody else's.
+        """
+        self._reasserted.clear()
+        for name, knob in list(self._standing):
+            if self._reclaim is not None:
+                self._reclaim(name, knob)
+            self._actuator.reassert(name, knob)
+            del self._standing[name, knob]
+
+    def _act(self, found: Deviation, now_ns: int) -> Foreign:
+        key: tuple[str, KnobName] = (found.slice, found.knob)
+        text = found.text
+        if self.config.policy == "reassert":
+            refusal = self._reassert(found, now_ns)
+            if refusal is None:
+                return Foreign(*key, found.found, found.ours, "reassert", text)
+            text = f"{text}; {refusal}"
+        self._actuator.yield_knob(*key)
+        foreign = self._standing[key] = Foreign(*key, found.found, found.ours, "respect", text)
+        if self._release is not None:
+            self._release(*key)
+        return foreign
+
+    def _reassert(self, found: Deviation, now_ns: int) -> str | None:
+        """Set ours again; why not, where that was done too often or does not go."""
+        times = self._reasserted.setdefault((found.slice, found.knob), deque())
+        while times and now_ns - times[0] > self.config.window_s * 1e9:
+            times.popleft()
+        if len(times) >= self.config.most_reasserts:
+            return f"reasserted {len(times)} times in {self.config.window_s:g} s"
+        times.append(now_ns)
+        try:
+            self._actuator.reassert(found.slice, found.knob)
+        except ActuatorError as error:
+            return str(error)
+        return None

@@ -1,0 +1,1 @@
+"""Episodes: what all learning from logs takes and all recorders give."""

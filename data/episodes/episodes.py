@@ -1,0 +1,189 @@
+"""Episodes in memory: what was seen, done and earned, one step after the other.
+
+What observations and actions mean is `slicepilot.env.encoding`'s; here they are arrays. An action is what was applied;
+what the policy had asked for, before bounds, rounding and the guard, stands beside it, because it is what the policy's
+density is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """T decisions between T + 1 observations.
+
+    Attributes:
+        observations: (T + 1, S, D) tables as the policy sees them, or (T + 1, D) for tasks of other kinds.
+        actions: (T, S, 3) as applied, in [-1, 1], or (T, K).
+        rewards: (T,), of the period that follows the action.
+        wanted: as ``actions``, what the policy asked for; may lie outside of [-1, 1].
+        log_density: (T,), natural logarithm of the density of ``wanted`` under the policy. NaN where it is not known,
+            as of a policy that does not draw, and where the decision was taken before and is only held.
+        behaviour: name of the policy that acted.
+        terminated: the last observation is a final state. False where time ran out, as in every run of ours.
+        terms: unweighted terms of the reward, (T,) each.
+        telemetry: (T + 1, 8, S) figures behind the observations, rows as in `slicepilot.env.telemetry.SLICE_FIELDS`;
+            node: (T + 1, 2); valid: (T + 1, S). None where they were not kept.
+        decisions: further columns about the decisions, (T,) or (T, S) each, such as mode, level and reasons. ``held``
+            (T,) marks those that repeat what was drawn before: a draw that holds for ten steps was one choice, the
+            first, whose density is there, and importance weights are products over steps that are not held.
+            ``missed_ticks`` (T,) says how many periods more than one the measurement after each decision is of.
+        info: plain values about the run: scenario, backend, seed, the pods' CPU requests.
+    """
+
+    observations: Floats
+    actions: Floats
+    rewards: Floats
+    wanted: Floats
+    log_density: npt.NDArray[np.float64]
+    behaviour: str
+    terminated: bool = False
+    terms: Mapping[str, Floats] = field(default_factory=dict)
+    telemetry: Floats | None = None
+    node: Floats | None = None
+    valid: npt.NDArray[np.bool_] | None = None
+    decisions: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Number of decisions T."""
+        return len(self.actions)
+
+    def part(self, first: int, end: int) -> Episode:
+        """The decisions from one on to before another, views of the same arrays."""
+        steps, seen = slice(first, end), slice(first, end + 1)
+        return replace(
+            self,
+            observations=self.observations[seen],
+            actions=self.actions[steps],
+            rewards=self.rewards[steps],
+            wanted=self.wanted[steps],
+            log_density=self.log_density[steps],
+            terminated=self.terminated and end == len(self),
+            terms={name: column[steps] for name, column in self.terms.items()},
+            telemetry=None if self.telemetry is None else self.telemetry[seen],
+            node=None if self.node is None else self.node[seen],
+            valid=None if self.valid is None else self.valid[seen],
+            decisions={name: column[steps] for name, column in self.decisions.items()},
+        )
+
+    def unbroken(self) -> tuple[Episode, ...]:
+        """Its stretches of single periods: decisions whose result was measured after ``missed_ticks`` are left out."""
+        missed = self.decisions.get("missed_ticks")
+        if missed is None or not np.any(missed):
+            return (self,)
+        ends = [*np.flatnonzero(missed).tolist(), len(self)]
+        firsts = [0, *(end + 1 for end in ends[:-1])]
+        return tuple(self.part(first, end) for first, end in zip(firsts, ends, strict=True) if first < end)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where lengths do not fit together."""
+        steps = len(self.actions)
+        lengths = {"rewards": len(self.rewards), "wanted": len(self.wanted), "log_density": len(self.log_density)}
+        lengths |= {f"terms.{name}": len(column) for name, column in self.terms.items()}
+        lengths |= {f"decisions.{name}": len(column) for name, column in self.decisions.items()}
+        after = {"observations": self.observations, "telemetry": self.telemetry, "node": self.node, "valid": self.valid}
+        lengths |= {name: len(column) - 1 for name, column in after.items() if column is not None}
+        for name, length in lengths.items():
+            if length != steps:
+                raise ValueError(f"{name}: {length} steps; accepted: {steps}, as many as actions")
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """All steps of several episodes, N in a row.
+
+    Attributes:
+        observations, next_observations: (N, ...); actions, wanted: (N, ...); rewards, log_density: (N,).
+        terminated: (N,), next_observations is a final state, whose value is zero. Where an episode merely ran out of
+            time it is False: the value of what follows counts.
+        first: (N,), the step is its episode's first.
+        episode: (N,), index of the episode.
+    """
+
+    observations: Floats
+    actions: Floats
+    rewards: Floats
+    next_observations: Floats
+    terminated: npt.NDArray[np.bool_]
+    wanted: Floats
+    log_density: npt.NDArray[np.float64]
+    first: npt.NDArray[np.bool_]
+    episode: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Number of steps N."""
+        return len(self.actions)
+
+
+@dataclass(frozen=True)
+class EpisodeSet:
+    """Episodes of one kind: the same slices, encoding and control period.
+
+    Attributes:
+        episodes: in the order in which they were recorded.
+        facts: plain values (JSON's) that hold for all: ``slices`` (a slice set's specs), ``encoder`` and ``decoder``
+            layouts, ``shared_features`` (the same for all slices), names of the rows of ``telemetry``, ``reward``
+            (weights), ``period_s``, ``logical_cpus``, ``uplink_mbps``, ``threads``, ``nice_scope``, ``versions``,
+            ``created``; see `slicepilot.training.recording.recording.facts_of`.
+    """
+
+    episodes: tuple[Episode, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return len(self.episodes)
+
+    def __iter__(self) -> Iterator[Episode]:
+        """The episodes."""
+        return iter(self.episodes)
+
+    @property
+    def num_steps(self) -> int:
+        """Decisions of all episodes."""
+        return sum(map(len, self.episodes))
+
+    @property
+    def behaviours(self) -> tuple[str, ...]:
+        """Who acted, in order of first appearance."""
+        return tuple(dict.fromkeys(episode.behaviour for episode in self.episodes))
+
+    def of(self, *behaviours: str) -> EpisodeSet:
+        """The episodes of some policies."""
+        return EpisodeSet(tuple(e for e in self.episodes if e.behaviour in behaviours), self.facts)
+
+    def unbroken(self) -> EpisodeSet:
+        """The same in stretches of single periods, as is learned from and judged by: see `Episode.unbroken`."""
+        return EpisodeSet(tuple(part for episode in self.episodes for part in episode.unbroken()), self.facts)
+
+    def transitions(self) -> Transitions:
+        """All steps in a row; raises ValueError without any."""
+        if not self.num_steps:
+            raise ValueError("episodes: no step in any of them; accepted: at least one")
+        parts = [episode for episode in self.episodes if len(episode)]
+        lengths = np.asarray([len(episode) for episode in parts], np.int64)
+        last = np.cumsum(lengths) - 1
+        terminated, first = np.zeros(self.num_steps, np.bool_), np.zeros(self.num_steps, np.bool_)
+        terminated[last] = [episode.terminated for episode in parts]
+        first[last - lengths + 1] = True
+        return Transitions(
+            observations=np.concatenate([episode.observations[:-1] for episode in parts]),
+            actions=np.concatenate([episode.actions for episode in parts]),
+            rewards=np.concatenate([episode.rewards for episode in parts]),
+            next_observations=np.concatenate([episode.observations[1:] for episode in parts]),
+            terminated=terminated,
+            wanted=np.concatenate([episode.wanted for episode in parts]),
+            log_density=np.concatenate([episode.log_density for episode in parts]),
+            first=first,
+            episode=np.repeat(np.arange(len(parts)), lengths),
+        )

@@ -1,0 +1,212 @@
+"""Episodes as one Parquet file: a row per step, a column per quantity, and a header that says what they are.
+
+An episode of T decisions has T + 1 rows. A row holds what was seen before a decision (``slice1.observed_carried_mbps``
+as the policy saw it, ``slice1.carried_mbps`` as it was measured over the period that had just ended), the decision
+(``slice1.action_cpu_limit``, ``slice1.wanted_cpu_limit``, ``log_density``, ``decision_held``) and what came of it in
+the period that followed (``reward``, ``term_sla``). In an episode's last row, on which nothing was decided, these are
+null. ``episode`` and ``step`` count from 0; ``behaviour`` names who acted.
+
+The header (`slicepilot.data.episodes.header.Header`) is JSON under the key `KEY` of the file's metadata. Numbers are
+kept bit by bit. A column whose numbers hardly repeat is stored as byte streams, one of which holds all exponents, which
+zstd makes smaller; all others get a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...configs import ConfigError
+from ..arrow import words
+from ..files import replace_file
+from .episodes import Episode, EpisodeSet
+from .header import Array, ArrayHeader, Header, arrays_of, episode_of
+
+KEY = "slicepilot.episodes"
+OWN_TO_A_FILE = ("created", "versions", "machine", "command")
+"""Facts in which the files of one folder may differ."""
+COMPRESSION_LEVEL = 12
+_SAMPLE = 8  # every how manieth row is looked at to choose an encoding
+
+
+def write_episodes(episodes: EpisodeSet, path: Path) -> None:
+    """Write a set as one file, replacing one that is there; readers see the old or the new one, never half of either.
+
+    Raises:
+        ConfigError: no episodes, episodes of different kinds, or facts that JSON cannot hold.
+        OSError: it cannot be written.
+    """
+    header = Header.of(episodes)
+    parts = [arrays_of(episode) for episode in episodes]
+    steps = np.asarray([len(episode) for episode in episodes])
+    decided = np.ones(header.rows, np.bool_)
+    decided[np.cumsum(steps + 1) - 1] = False
+    columns = _own_columns(header, steps)
+    for array in header.arrays:
+        table = _table(array, [part[array.name] for part in parts], decided)
+        for index, name in enumerate(array.columns):
+            columns[name] = _arrow(np.ascontiguousarray(table[:, index]), None if array.observed else decided)
+    noisy = [name for array in header.arrays for name in array.columns if _hardly_repeats(columns[name])]
+    sink = pa.BufferOutputStream()
+    table = pa.table(columns)
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "compression_level": COMPRESSION_LEVEL,
+        "use_dictionary": [name for name in columns if name not in noisy],
+        "column_encoding": dict.fromkeys(noisy, "BYTE_STREAM_SPLIT") or None,
+        "write_statistics": ["episode", "step", "behaviour"],
+        "write_page_checksum": True,
+        "store_schema": False,
+    }
+    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({KEY: header.to_json()})
+    replace_file(path, bytes(sink.getvalue()))
+
+
+def is_minari(path: Path) -> bool:
+    """Whether a path is a folder of Minari's, see `slicepilot.training.recording.minari_files`."""
+    return (path / "data" / "metadata.json").is_file()
+
+
+def read_episodes(path: Path) -> EpisodeSet:
+    """Read a file, or all files of a folder in the order of their names, if their facts are the same.
+
+    Raises:
+        ConfigError: no such file, one that is damaged, of another format or none of ours, facts that differ.
+    """
+    if not path.is_dir():
+        return _read(path)
+    files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
+    if not files:
+        raise ConfigError(f"{path}: no files of episodes; accepted: a folder with NAME.parquet in it")
+    sets = [_read(file) for file in files]
+    for file, other in zip(files, sets, strict=True):
+        if (key := _difference(sets[0].facts, other.facts)) is not None:
+            raise ConfigError(f"{file}: {key}: differs from that of {files[0].name}; accepted: episodes of one kind")
+    return EpisodeSet(tuple(episode for own in sets for episode in own), sets[0].facts)
+
+
+def read_header(path: Path) -> Header:
+    """What a file says about itself, without its rows; raises ConfigError as `read_episodes` does."""
+    with _opened(path) as file:
+        return _header(file, path)
+
+
+def _read(path: Path) -> EpisodeSet:
+    with _opened(path) as file:
+        header = _header(file, path)
+        try:
+            table = file.read(use_threads=False)
+            episodes = _episodes(header, table)
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            raise _damaged(path, error) from error
+    return EpisodeSet(episodes, header.facts)
+
+
+def _episodes(header: Header, table: Any) -> tuple[Episode, ...]:
+    """Cut the rows of a file; raises ValueError and KeyError where they are not what the header says."""
+    if table.num_rows != header.rows:
+        raise ValueError(f"{table.num_rows} rows instead of {header.rows}")
+    whole = {array.name: _stacked(array, table) for array in header.arrays}
+    found, at = [], 0
+    for episode in header.episodes:
+        own = {array.name: whole[array.name][at : at + episode.steps + array.observed] for array in header.arrays}
+        found.append(episode_of(episode, own))
+        at += episode.steps + 1
+    return tuple(found)
+
+
+def _stacked(array: ArrayHeader, table: Any) -> Array:
+    """One array of all rows, (rows, ...)."""
+    whole = np.empty((table.num_rows, len(array.columns)), array.dtype)
+    for index, name in enumerate(array.columns):
+        whole[:, index] = _values(table.column(name).combine_chunks(), whole.dtype)
+    return whole.reshape(table.num_rows, *array.shape)
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: does not exist; accepted: a file of episodes") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _header(file: pq.ParquetFile, path: Path) -> Header:
+    text = (file.metadata.metadata or {}).get(KEY.encode())
+    if text is None:
+        raise ConfigError(f"{path}: Parquet, but no episodes; accepted: a file that `slicepilot dataset record` wrote")
+    return Header.from_json(text, str(path))
+
+
+def _damaged(path: Path, error: Exception) -> ConfigError:
+    what = " ".join(str(error).split())[:200] or type(error).__name__
+    return ConfigError(f"{path}: cannot be read ({what}); accepted: a whole file of episodes")
+
+
+def _difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
+    """The first fact in which two files differ that are to be read as one."""
+    keys = [*facts, *(key for key in others if key not in facts)]
+    return next((key for key in keys if key not in OWN_TO_A_FILE and facts.get(key) != others.get(key)), None)
+
+
+def _own_columns(header: Header, steps: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Which episode and step a row belongs to, and who acted."""
+    names = list(dict.fromkeys(episode.behaviour for episode in header.episodes))
+    codes = np.asarray([names.index(episode.behaviour) for episode in header.episodes], np.int32)
+    number = np.repeat(np.arange(len(steps), dtype=np.int32), steps + 1)
+    first = np.repeat(np.cumsum(steps + 1) - (steps + 1), steps + 1)
+    return {
+        "episode": _arrow(number),
+        "step": _arrow((np.arange(header.rows) - first).astype(np.int32)),
+        "behaviour": words(codes[number], [name.encode() for name in names]),
+    }
+
+
+def _table(array: ArrayHeader, parts: Sequence[Array], decided: npt.NDArray[np.bool_]) -> Array:
+    """An array of all episodes, a row per row of the file, (rows, columns)."""
+    stacked = np.concatenate(parts)
+    rows = stacked.reshape(len(stacked), len(array.columns))
+    if array.observed:
+        return rows
+    table = np.zeros((len(decided), len(array.columns)), array.dtype)
+    table[decided] = rows
+    return table
+
+
+def _arrow(values: Array, valid: npt.NDArray[np.bool_] | None = None) -> Any:
+    """An Arrow array of numbers, null where not valid; not by ``pa.array``, which would import pandas."""
+    there = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    if values.dtype == np.bool_:
+        packed = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [there, pa.py_buffer(packed)])
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [there, pa.py_buffer(values)])
+
+
+def _values(array: Any, dtype: np.dtype[Any]) -> Array:
+    """The inverse of `_arrow`; what is null has some value. Raises ValueError for another type."""
+    if array.type != pa.from_numpy_dtype(dtype):
+        raise ValueError(f"a column of {array.type} instead of {dtype}")
+    if not len(array):
+        return np.empty(0, dtype)
+    data = array.buffers()[1]
+    if dtype == np.bool_:
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+        return bits[array.offset : array.offset + len(array)].astype(np.bool_)
+    return np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]
+
+
+def _hardly_repeats(array: Any) -> bool:
+    """Whether more than half of a sample of a column's numbers differ."""
+    if pa.types.is_boolean(array.type):
+        return False
+    sample = np.frombuffer(array.buffers()[1], f"u{array.type.bit_width // 8}")[: len(array)][::_SAMPLE]
+    return 2 * len(np.unique(sample)) > len(sample)

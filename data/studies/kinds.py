@@ -1,0 +1,253 @@
+"""Which kinds of files the released datasets consist of: how to recognise each, and how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ...configs import ConfigError
+from ..csv.chunks import OnProgress, read_start
+from ..faults import DatasetError, Faults
+from ..tables.tidy import Stream
+from .andrade import tables as andrade
+from .andrade.mongo_exports import ending_of
+from .andrade.units import COLLECTIONS, unit_of
+from .mishra import figures as mishra_figures
+from .mishra import tables as mishra
+from .moreira import netdata
+from .moreira import tables as moreira
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a file does not say itself.
+
+    Attributes:
+        units: of exports of Andrade and Wickboldt; a collection for which there is none has the one that is plausible.
+        qfi, condition: of a run of Moreira et al.; None: as its folder is called.
+        traffic_classes: of their UEs, by address.
+    """
+
+    units: tuple[str, ...] = ()
+    qfi: int | None = None
+    condition: str | None = None
+    traffic_classes: Mapping[str, str] = field(default_factory=dict)
+
+
+Read = Callable[[Path, Faults, Options, OnProgress | None], Stream]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Attributes:
+        name: what commands call it.
+        release: that it belongs to; see `slicepilot.data.studies.releases`.
+        fits: told a file and how it begins, whether it is of this kind.
+        groups: columns of the tidy table that say what a row belongs to.
+        schema: of the tidy table with such columns; None if the kind has no such table.
+        label: what tells a file from others of its kind; may be empty.
+        study: of the tidy table's schema and the file's name: what makes the rows that the study publishes of such a
+            file; None where that is not known.
+    """
+
+    name: str
+    release: str
+    fits: Callable[[Path, bytes], bool]
+    read: Read
+    groups: tuple[str, ...]
+    schema: Callable[[list[str]], Any]
+    label: Callable[[Path, Options], str] = lambda path, options: ""
+    study: Callable[[Any, str], mishra_figures.StudyTable] | None = None
+
+
+def find(name: str) -> Kind:
+    """A kind by name; raises ConfigError with those that there are."""
+    for kind in KINDS:
+        if kind.name == name:
+            return kind
+    raise ConfigError(f"kind = {name!r}: accepted: {', '.join(kind.name for kind in KINDS)}")
+
+
+def detect(path: Path) -> Kind | None:
+    """The kind that a file's name and first bytes say it is of; None for others.
+
+    Raises:
+        DatasetError: it cannot be read.
+    """
+    start = read_start(path)
+    return next((kind for kind in KINDS if kind.fits(path, start)), None)
+
+
+def detected(path: Path) -> Kind:
+    """As `detect`; raises DatasetError for a file of no known kind."""
+    kind = detect(path)
+    if kind is None:
+        names = ", ".join(known.name for known in KINDS)
+        raise DatasetError.at(path, f"of no known kind; accepted: --kind with one of {names}")
+    return kind
+
+
+def of_table(names: list[str]) -> tuple[Kind, Any] | None:
+    """The kind whose tidy table has these columns, and its schema; None if there is none."""
+    for kind in KINDS:
+        schema = kind.schema(names)
+        if schema is not None and schema.names == names:
+            return kind, schema
+    return None
+
+
+def files_below(paths: list[Path]) -> Iterator[Path]:
+    """Files, and all files in folders and below but hidden ones and parts of transfers, in order of their names.
+
+    Raises:
+        ConfigError: a path that does not exist.
+    """
+    for path in paths:
+        if path.is_dir():
+            for file in sorted(path.rglob("*")):
+                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+                if file.is_file() and not hidden and not file.name.endswith((".part", ".part.json")):
+                    yield file
+        elif path.exists():
+            yield path
+        else:
+            raise ConfigError(f"path = {str(path)!r}: does not exist; accepted: files and folders of a release")
+
+
+def _header(start: bytes) -> set[str]:
+    """Names in the first line of a CSV file."""
+    line = start.partition(b"\n")[0].decode("utf-8-sig", "replace")
+    return {name.strip().strip('"') for name in line.split(",")}
+
+
+def _fits_andrade(collection: str, path: Path, start: bytes) -> bool:
+    if andrade.collection_of(path) != collection:
+        return False
+    if ending_of(path) == ".csv":
+        return {"exp", "ts", "value"} <= _header(start)
+    return b"exp" in start and b"value" in start
+
+
+def _read_andrade(
+    collection: str, path: Path, faults: Faults, options: Options, on_progress: OnProgress | None
+) -> Stream:
+    return andrade.read_andrade(path, collection, faults, unit_of(collection, options.units), on_progress)
+
+
+_FORWARDING_GROUPS, _PFCP_GROUPS = ("slice", "interface"), ("message_type",)
+
+
+def _fits_forwarding(path: Path, start: bytes) -> bool:
+    return {"slice", "delay_us", "ts_rx_ns"} <= _header(start)
+
+
+def _fits_pfcp(path: Path, start: bytes) -> bool:
+    return {"pfcp_type", "latency_us"} <= _header(start)
+
+
+def _read_forwarding(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
+    return Stream(mishra.FORWARDING, mishra.forwarding_batches(path, faults, on_progress), _FORWARDING_GROUPS)
+
+
+def _read_pfcp(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
+    return Stream(mishra.PFCP, mishra.pfcp_batches(path, faults, on_progress), _PFCP_GROUPS)
+
+
+def _label_mishra(path: Path, options: Options) -> str:
+    name = path.name.lower().removesuffix(".gz").removesuffix(".csv")
+    return name.removeprefix("o1_").removeprefix("forwarding_").removeprefix("pfcp_").removeprefix("exp_")
+
+
+def _fits_resources(path: Path, start: bytes) -> bool:
+    names = _header(start)
+    return "time" in names and bool({"cpu_user", "cpu_limit_used", "net_packets_n3_received"} & names)
+
+
+def _fits_latency(path: Path, start: bytes) -> bool:
+    return b"| Decapsulation Overhead:" in start
+
+
+def _read_resources(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
+    run = moreira.run_of(path, options.qfi, options.condition)
+    return netdata.read_resources(path, run, faults, on_progress)
+
+
+def _read_latency(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
+    run = moreira.run_of(path, options.qfi, options.condition)
+    return moreira.read_latency(path, run, faults, options.traffic_classes, on_progress)
+
+
+def _label_moreira(path: Path, options: Options) -> str:
+    run = moreira.run_of(path, options.qfi, options.condition)
+    return f"qfi{run.qfi}-{run.condition}"
+
+
+def _schema_andrade(collection: str, _: list[str]) -> Any:
+    return andrade.schema_of(collection)
+
+
+def _schema_resources(names: list[str]) -> Any:
+    fixed = netdata.FIXED.names
+    if names[: len(fixed)] != fixed:
+        return None
+    return pa.schema([*netdata.FIXED, *((name, pa.float64()) for name in names[len(fixed) :])])
+
+
+KINDS = (
+    *(
+        Kind(
+            name=f"andrade-{name}",
+            release="andrade",
+            fits=partial(_fits_andrade, name),
+            read=partial(_read_andrade, name),
+            groups=andrade.GROUPS,
+            schema=partial(_schema_andrade, name),
+        )
+        for name in COLLECTIONS
+    ),
+    Kind(
+        name="mishra-forwarding",
+        release="mishra",
+        fits=_fits_forwarding,
+        read=_read_forwarding,
+        groups=_FORWARDING_GROUPS,
+        schema=lambda _: mishra.FORWARDING,
+        label=_label_mishra,
+        study=mishra_figures.StudyTable,
+    ),
+    Kind(
+        name="mishra-pfcp",
+        release="mishra",
+        fits=_fits_pfcp,
+        read=_read_pfcp,
+        groups=_PFCP_GROUPS,
+        schema=lambda _: mishra.PFCP,
+        label=_label_mishra,
+        study=mishra_figures.StudyTable,
+    ),
+    Kind(
+        name="moreira-resources",
+        release="moreira",
+        fits=_fits_resources,
+        read=_read_resources,
+        groups=netdata.GROUPS,
+        schema=_schema_resources,
+        label=_label_moreira,
+    ),
+    Kind(
+        name="moreira-latency",
+        release="moreira",
+        fits=_fits_latency,
+        read=_read_latency,
+        groups=moreira.LATENCY_GROUPS,
+        schema=lambda _: moreira.LATENCY_SCHEMA,
+        label=_label_moreira,
+    ),
+)

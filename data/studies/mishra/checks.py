@@ -1,0 +1,170 @@
+"""What is checked of a forwarding file beyond its fields: ranges, delays against the clock, order and repetition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...arrow import values_of
+from ...csv.blocks import Block
+from ...csv.native import compiled
+from ...faults import DatasetError, FaultKind, Faults
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+PACKET_BYTES = (1, 65_549)  # up to the longest IPv4 packet in an Ethernet frame
+# How far a delay may be from the difference of the clock's readings: files may round it to whole microseconds or to six
+# significant digits.
+ROUNDED_US, ROUNDED_RATIO = 1.0, 1e-5
+UNITS = {1e3: "nanoseconds", 1e-3: "milliseconds", 1e-6: "seconds"}  # by what they make of a microsecond
+UNIT_RATIO = 0.1  # how far from such a factor a value may be: short delays in ms have few digits
+MIXED_ROWS, MIXED_SHARE = 100, 0.01  # in another unit: from then on it is the file, and not some rows
+# Rows of different CPUs come through buffers of their own; at the published rates one holds less than a second.
+REORDERED_NS = 1_000_000_000
+RECENT_ROWS = 1 << 18  # of the last second that are kept, and those of one block at least
+ODD, UNORDERED = 1, 2
+
+
+def inspect(
+    delay_us: npt.NDArray[np.float64],
+    packet_bytes: npt.NDArray[np.int32],
+    received_ns: Ints,
+    sent_ns: Ints,
+    latest_ns: int,
+) -> int:
+    """Whether any row (N,) needs a closer look: `ODD`, at its figures; `UNORDERED`, at its place among the others.
+
+    ``latest_ns`` is when the latest one before them left. Without `UNORDERED` they left one after the other, and none
+    is there twice.
+    """
+    loops = compiled()
+    if loops is not None:
+        return int(loops.inspect_packets(len(delay_us), delay_us, packet_bytes, received_ns, sent_ns, latest_ns))
+    passed_us = (sent_ns - received_ns) / 1e3
+    fine = np.abs(delay_us - passed_us) <= ROUNDED_US + ROUNDED_RATIO * passed_us
+    fine &= (delay_us >= 0) & (received_ns >= 0) & (sent_ns >= 0)
+    fine &= (packet_bytes >= PACKET_BYTES[0]) & (packet_bytes <= PACKET_BYTES[1])
+    since_ns = np.diff(sent_ns, prepend=latest_ns)
+    tied = since_ns == 0  # two packets may leave in the same nanosecond
+    again = tied[1:] & (tied[:-1] | (received_ns[1:] == received_ns[:-1]))
+    unordered = (since_ns < 0).any() or tied[:1].any() or again.any()
+    return (0 if fine.all() else ODD) | (UNORDERED if unordered else 0)
+
+
+def in_range(block: Block, faults: Faults) -> Block:
+    """The rows whose delay and times are not negative and whose length is one of `PACKET_BYTES`."""
+    limits = {"delay_us": (0.0, np.inf), "pkt_len": PACKET_BYTES, "ts_rx_ns": (0, np.inf), "ts_tx_ns": (0, np.inf)}
+    for column, (low, high) in limits.items():
+        values = values_of(block.table.column(column))
+        if len(values) and (values.min() < low or values.max() > high):
+            block = without(block, (values < low) | (values > high), faults, "range", column)
+    return block
+
+
+def without(block: Block, wrong: Mask, faults: Faults, kind: FaultKind, column: str | None = None) -> Block:
+    """The rows that are not wrong (N,); the others are noted, with what stands in a column of numbers."""
+    if not wrong.any():
+        return block
+    values = None if column is None else values_of(block.table.column(column))[wrong]
+    faults.add_many(kind, block.lines()[wrong], column, values)
+    return block.where(~wrong)
+
+
+class Units:
+    """Whether delays are the differences of the clock's readings, in microseconds."""
+
+    def __init__(self, path: Path, faults: Faults) -> None:
+        self._path, self._faults = path, faults
+        self._rows = 0
+        self._other = dict.fromkeys(UNITS, 0)
+        self._first: dict[float, str] = {}
+
+    def count(self, rows: int) -> None:
+        """So many more rows have been read."""
+        self._rows += rows
+
+    def agreeing(self, block: Block) -> Block:
+        """The rows of which that is so; raises DatasetError where most rows so far are in another unit."""
+        delay_us = values_of(block.table.column("delay_us"))
+        passed_us = (values_of(block.table.column("ts_tx_ns")) - values_of(block.table.column("ts_rx_ns"))) / 1e3
+        off = np.abs(delay_us - passed_us) > ROUNDED_US + ROUNDED_RATIO * np.abs(passed_us)
+        if not off.any():
+            return block
+        ratio = np.divide(delay_us, passed_us, out=np.zeros_like(delay_us), where=passed_us > 0)
+        in_other = np.zeros(len(block), np.bool_)
+        for factor in UNITS:
+            found = np.flatnonzero(off & (np.abs(ratio / factor - 1) <= UNIT_RATIO))
+            in_other[found] = True
+            self._other[factor] += len(found)
+            if len(found) and factor not in self._first:
+                row = found[0]
+                self._first[factor] = f"line {block.lines()[row]} has {delay_us[row]:g} where {passed_us[row]:g} passed"
+        self._faults.add_many("unit", block.lines()[in_other], "delay_us", delay_us[in_other])
+        apart = off & ~in_other
+        self._faults.add_many("mismatch", block.lines()[apart], "delay_us", delay_us[apart])
+        self._judge(max(MIXED_ROWS, self._rows // 2))
+        return block.where(~off)
+
+    def end(self) -> None:
+        """After the last row; raises DatasetError where many rows are in another unit."""
+        self._judge(min(max(MIXED_ROWS, int(MIXED_SHARE * self._rows)), (self._rows + 1) // 2))
+
+    def _judge(self, enough: int) -> None:
+        factor, count = max(self._other.items(), key=lambda item: item[1])
+        if not count or count < enough:
+            return
+        problem = (
+            f"delay_us = {UNITS[factor]} in {count} of {self._rows} rows, {factor:g} times what the clock says: "
+            f"{self._first[factor]}; accepted: microseconds"
+        )
+        raise DatasetError.at(self._path, problem)
+
+
+class Recent:
+    """What left within the second before the latest packet: to know rows again, and the clock when it goes back.
+
+    Rows are given as C columns of integers (N,), the first one being when they left.
+
+    Attributes:
+        latest_ns: when the latest one left, -1 before there is any.
+    """
+
+    def __init__(self) -> None:
+        self.latest_ns = -1
+        self._parts: list[list[npt.NDArray[Any]]] = []
+
+    def behind(self, sent_ns: Ints) -> Mask:
+        """Which rows left more than `REORDERED_NS` before one that stands in the file before."""
+        latest_ns = np.maximum.accumulate(np.append(self.latest_ns, sent_ns))
+        return np.asarray(sent_ns < latest_ns[:-1] - REORDERED_NS)
+
+    def repeated(self, columns: list[npt.NDArray[Any]]) -> Mask:
+        """Which rows stand in the file before, among those that left within `REORDERED_NS` before the latest."""
+        parts = [*self._parts, columns]
+        sent_ns = np.concatenate([part[0] for part in parts])
+        ordered = sent_ns if (np.diff(sent_ns) >= 0).all() else np.sort(sent_ns)
+        twice = ordered[1:][np.diff(ordered) == 0]
+        found = np.zeros(len(columns[0]), np.bool_)
+        if len(twice):
+            places = [np.flatnonzero(np.isin(part[0], twice)) for part in parts]
+            parted = [np.stack([column[at] for column in part]) for part, at in zip(parts, places, strict=True)]
+            rows = np.concatenate(parted, axis=1)
+            order = np.lexsort(rows)
+            again = order[1:][(rows[:, order[1:]] == rows[:, order[:-1]]).all(axis=0)]
+            before = rows.shape[1] - len(places[-1])
+            found[places[-1][again[again >= before] - before]] = True
+        return found
+
+    def keep(self, columns: list[npt.NDArray[Any]]) -> None:
+        """These rows come before the next ones."""
+        if not len(columns[0]):
+            return
+        self.latest_ns = max(self.latest_ns, int(columns[0].max()))
+        since_ns = self.latest_ns - REORDERED_NS
+        self._parts = [part for part in (*self._parts, columns) if part[0].max() >= since_ns]
+        while len(self._parts) > 1 and sum(len(part[0]) for part in self._parts) > RECENT_ROWS:
+            self._parts.pop(0)

@@ -1,0 +1,223 @@
+"""Forwarding delays and PFCP latencies as Mishra and Pandey release them: typed, checked, with units in the names.
+
+A. D. Mishra, M. Pandey, "Kernel-Level Per-Slice UPF Latency Measurement in Containerised 5G Core Networks",
+arXiv:2605.28185, 2026, and docs/03_dataset_schema.md of its repository: ``o1_forwarding_*.csv`` holds a row for each
+uplink packet that was seen both at N3 and behind the UPF, in the order in which they left it, with readings of one
+monotonic clock; ``o1_pfcp_*.csv`` a row for each PFCP round trip of the SMF. Columns may stand in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...arrow import codes_of, values_of
+from ...csv.blocks import Block, OnProgress, read_blocks
+from ...csv.native import compiled
+from ...faults import DatasetError, Faults, require_rows
+from .checks import ODD, Ints, Mask, Recent, Units, in_range, inspect, without
+
+NAME = pa.dictionary(pa.int32(), pa.string())
+FORWARDING = pa.schema(
+    [
+        ("slice", NAME),
+        ("delay_us", pa.float64()),
+        ("packet_bytes", pa.int32()),
+        ("received_ns", pa.int64()),
+        ("sent_ns", pa.int64()),
+        ("interface", NAME),
+    ]
+)
+"""Tidy rows of a forwarding file: delay from N3 to behind the UPF, length, and the clock at either end."""
+
+PFCP = pa.schema([("message_type", NAME), ("latency_us", pa.float64())])
+"""Tidy rows of a PFCP file. The study tells types by latency: above 200 us it is an establishment."""
+
+# The files' own names, in the order of the schemas.
+FORWARDING_COLUMNS: tuple[str, ...] = ("slice", "delay_us", "pkt_len", "ts_rx_ns", "ts_tx_ns", "netif_rx")
+PFCP_COLUMNS: tuple[str, ...] = ("pfcp_type", "latency_us")
+MAX_NAMES = 1024  # of slices, interfaces or types: more are something else
+
+
+def forwarding_batches(
+    path: str | Path, faults: Faults, on_progress: OnProgress | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a forwarding file as `FORWARDING`, in the file's order.
+
+    Beside what `slicepilot.data.csv.blocks.read_blocks` notes, rows are left out and noted for the first of these:
+    ``range`` (negative delay or time, or a length that no packet has); ``unit`` (a delay that is the difference of the
+    times in another unit); ``mismatch`` (one that is not that difference at all); ``duplicate`` (a row that stands in
+    the file before, among those that left within the second before). Kept and noted is ``clock``: a row that left more
+    than a second before one that stands in the file before it. Packets of different CPUs may change places within a
+    second.
+
+    Raises:
+        DatasetError: as `read_blocks`; delays in another unit in more than some rows; more than `MAX_NAMES` slices.
+    """
+    for rows in checked_forwarding(path, faults, on_progress):
+        yield _batch(rows.block, FORWARDING_COLUMNS, FORWARDING)
+
+
+def pfcp_batches(path: str | Path, faults: Faults, on_progress: OnProgress | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a PFCP file as `PFCP`; negative latencies are left out and noted as ``range``.
+
+    There is nothing in such a file to tell the unit of its latencies by.
+
+    Raises:
+        DatasetError: as `slicepilot.data.csv.blocks.read_blocks`.
+    """
+    for rows in checked_pfcp(path, faults, on_progress):
+        yield _batch(rows.block, PFCP_COLUMNS, PFCP)
+
+
+@dataclass(frozen=True)
+class ForwardingRows:
+    """Good rows N of a forwarding file.
+
+    Attributes:
+        block: the rows, in the file's own columns.
+        behind: (N,) the row is noted as ``clock``.
+        slices: (N,) number of its slice, in order of first appearance.
+        names: of the slices so far.
+    """
+
+    block: Block
+    behind: Mask
+    slices: Ints
+    names: tuple[str, ...]
+
+    def values(self, column: str) -> Any:
+        """One of the file's columns of numbers (N,)."""
+        return values_of(self.block.table.column(column))
+
+
+def checked_forwarding(
+    path: str | Path, faults: Faults, on_progress: OnProgress | None = None
+) -> Iterator[ForwardingRows]:
+    """As `forwarding_batches`, for those who need slices by number and to know which rows are behind."""
+    path = Path(path)
+    types = dict(zip(FORWARDING_COLUMNS, FORWARDING.types, strict=True))
+    units, recent = Units(path, faults), Recent()
+    slices, interfaces = Names(path, "slice"), Names(path, "netif_rx")
+    good = 0
+    for given in read_blocks(path, types, faults, on_progress=on_progress):
+        units.count(len(given))
+        values = _values(given)
+        times = values("ts_rx_ns"), values("ts_tx_ns")
+        found = inspect(values("delay_us"), values("pkt_len"), *times, recent.latest_ns)
+        block = units.agreeing(in_range(given, faults)) if found & ODD else given
+        if not len(block):
+            continue
+        values = _values(block)
+        columns = [
+            *(values(name) for name in ("ts_tx_ns", "ts_rx_ns", "pkt_len")),
+            values("delay_us").view(np.int64),
+            slices.codes(block),
+            interfaces.codes(block),
+        ]
+        behind, numbers = np.zeros(len(block), np.bool_), columns[4]
+        again = behind
+        if found:
+            behind = recent.behind(columns[0])
+            again = recent.repeated(columns) & ~behind
+            faults.add_many("clock", block.lines()[behind], "ts_tx_ns", columns[0][behind], left_out=False)
+        recent.keep(columns)
+        if again.any():
+            block, behind, numbers = without(block, again, faults, "duplicate"), behind[~again], numbers[~again]
+        good += len(block)
+        if len(block):
+            yield ForwardingRows(block, behind, numbers, slices.known)
+    units.end()
+    require_rows(path, good, faults)
+
+
+@dataclass(frozen=True)
+class PfcpRows:
+    """Good rows N of a PFCP file.
+
+    Attributes:
+        block: the rows, in the file's own columns.
+        types: (N,) number of its type of message, in order of first appearance.
+        names: of the types so far.
+    """
+
+    block: Block
+    types: Ints
+    names: tuple[str, ...]
+
+    @property
+    def latency_us(self) -> Any:
+        """Latencies (N,)."""
+        return values_of(self.block.table.column("latency_us"))
+
+
+def checked_pfcp(path: str | Path, faults: Faults, on_progress: OnProgress | None = None) -> Iterator[PfcpRows]:
+    """As `pfcp_batches`, for those who need types by number."""
+    path, good = Path(path), 0
+    types = Names(path, "pfcp_type")
+    kinds = dict(zip(PFCP_COLUMNS, PFCP.types, strict=True))
+    for given in read_blocks(path, kinds, faults, on_progress=on_progress):
+        block = without(given, values_of(given.table.column("latency_us")) < 0, faults, "range", "latency_us")
+        good += len(block)
+        if len(block):
+            yield PfcpRows(block, types.codes(block), types.known)
+    require_rows(path, good, faults)
+
+
+class Names:
+    """Numbers for the words of a column, the same in all blocks."""
+
+    def __init__(self, path: Path, column: str) -> None:
+        self._path, self._column = path, column
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The words so far, by number."""
+        return tuple(self._numbers)
+
+    def codes(self, block: Block) -> Ints:
+        """The number of each row's word (N,); raises DatasetError beyond `MAX_NAMES`."""
+        codes, words = codes_of(block.table.column(self._column))
+        own = np.zeros(len(words), np.int64)
+        for code in np.flatnonzero(_occurring(codes, len(words))):
+            own[code] = self._numbers.setdefault(words[code], len(self._numbers))
+        if len(self._numbers) > MAX_NAMES:
+            problem = f"{self._column}: more than {MAX_NAMES} different ones; accepted: names of a few"
+            raise DatasetError.at(self._path, problem, block.first_line)
+        return _numbered(codes, own)
+
+
+def _occurring(codes: npt.NDArray[np.int32], count: int) -> npt.NDArray[Any]:
+    """What is not 0 for each code that occurs (count,)."""
+    loops = compiled()
+    if loops is None:
+        return np.bincount(codes, minlength=count)
+    occurs = np.zeros(count, np.uint8)
+    loops.mark_codes(len(codes), codes, occurs)
+    return occurs
+
+
+def _numbered(codes: npt.NDArray[np.int32], numbers: Ints) -> Ints:
+    """The number of each row's code (N,)."""
+    loops = compiled()
+    if loops is None:
+        return numbers[codes]
+    found = np.empty(len(codes), np.int64)
+    loops.number_codes(len(codes), codes, numbers, found)
+    return found
+
+
+def _values(block: Block) -> Callable[[str], npt.NDArray[Any]]:
+    """The columns of numbers of a block, by name."""
+    return lambda name: values_of(block.table.column(name))
+
+
+def _batch(block: Block, columns: tuple[str, ...], schema: Any) -> Any:
+    return pa.RecordBatch.from_arrays([block.table.column(name).chunk(0) for name in columns], schema=schema)

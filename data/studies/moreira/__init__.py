@@ -1,0 +1,1 @@
+"""Moreira et al.: resources of a UPF under attack, and latencies of GTP-U decapsulation."""

@@ -1,0 +1,124 @@
+"""What the published studies have released: where it lies, under which licence, how to cite it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from ...configs import ConfigError, read_yaml, validate
+
+Status = Literal["open", "code-only", "on-request"]
+STATUS_MEANINGS: dict[Status, str] = {
+    "open": "its files can be fetched",
+    "code-only": "offers only code",
+    "on-request": "is given out by its authors on request",
+}
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+def _check_name(name: str) -> str:
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ValueError("accepted: a path below the folder of the release")
+    return name
+
+
+@dataclass(frozen=True)
+class ReleaseFile:
+    """One file of a release.
+
+    Attributes:
+        name: its place in a folder of the release.
+        address: where it lies; None where that is not known.
+        num_bytes, sha256: as published; None where they are not.
+        about_bytes: the size that the study gives in round figures.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: Annotated[str, AfterValidator(_check_name)]
+    address: Annotated[str | None, Field(pattern=r"^https?://")] = None
+    num_bytes: Annotated[int | None, Field(gt=0)] = None
+    sha256: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
+    about_bytes: Annotated[int | None, Field(gt=0)] = None
+
+
+@dataclass(frozen=True)
+class Release:
+    """What one study has released.
+
+    Attributes:
+        name: what commands call it.
+        status: one of `STATUS_MEANINGS`.
+        doi, arxiv: of the paper.
+        licence: None where none is known.
+        what: what was measured; note: what to know before use.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+    title: str
+    citation: str
+    status: Status
+    what: str
+    note: str
+    doi: str | None = None
+    arxiv: str | None = None
+    licence: str | None = None
+    repository: Annotated[str | None, Field(pattern=r"^https?://")] = None
+    files: tuple[ReleaseFile, ...] = ()
+
+    @property
+    def about_bytes(self) -> int | None:
+        """Size of all files as far as it is known; None where nothing is."""
+        sizes = [size for file in self.files if (size := file.num_bytes or file.about_bytes) is not None]
+        return sum(sizes) if sizes else None
+
+    @property
+    def paper(self) -> str:
+        """Where the paper is to be found."""
+        return ", ".join(filter(None, [self.doi and f"doi:{self.doi}", self.arxiv and f"arXiv:{self.arxiv}"]))
+
+    def fetchable(self) -> tuple[ReleaseFile, ...]:
+        """The files to fetch.
+
+        Raises:
+            ConfigError: there is nothing to fetch; says what there is instead.
+        """
+        files = tuple(file for file in self.files if file.address is not None)
+        if self.status == "open" and files:
+            return files
+        where = f" ({self.repository})" if self.repository else ""
+        others = [release.name for release in releases() if release.status == "open"]
+        raise ConfigError(
+            f"release = {self.name!r}: {STATUS_MEANINGS[self.status]}{where}. {self.note} "
+            f"`dataset import` reads files that you have; accepted: {', '.join(others)}"
+        )
+
+
+@dataclass(frozen=True)
+class _Catalogue:
+    __pydantic_config__ = _STRICT
+    releases: tuple[Release, ...]
+
+
+@cache
+def releases() -> tuple[Release, ...]:
+    """All of them, in the catalogue's order."""
+    package = __name__.rpartition(".")[0]
+    with resources.as_file(resources.files(package).joinpath("releases.yaml")) as path:
+        return validate(_Catalogue, read_yaml(path), path.name).releases
+
+
+def find(name: str) -> Release:
+    """A release by name; raises ConfigError with the names that there are."""
+    known = {release.name: release for release in releases()}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"release: unknown name {name!r}; {hint}accepted: {', '.join(known)}")
+    return known[name]

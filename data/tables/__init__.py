@@ -1,0 +1,1 @@
+"""Tidy tables: one row per measurement, units in column names."""

@@ -1,0 +1,262 @@
+"""Tidy tables of datasets as Parquet: one row per measurement, units in column names, origin and faults in the file.
+
+The key-value metadata hold, as JSON under `KEY`, what kind of data it is, the name, size and SHA-256 of the file that
+it was read from, how to cite it, and the faults that were found in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from ..faults import DatasetError, Faults
+from ..files import sync_folder
+
+compute: Any = pyarrow.compute  # its functions are made when it is loaded
+
+FORMAT, KEY = 1, "slicepilot-dataset"
+ROW_GROUP = 1 << 19  # rows at least, but for the last one
+_SAMPLE = 4096  # values that are looked at to choose an encoding
+
+# Longer endings first: a column's unit is that of the first one that its name ends with.
+UNITS = {
+    "_mbps": "Mbit/s",
+    "_kibps": "KiB/s",
+    "_mibps": "MiB/s",
+    "_bytes": "B",
+    "_mcpu": "mCPU",
+    "_pps": "packets/s",
+    "_per_s": "1/s",
+    "_pct": "%",
+    "_mib": "MiB",
+    "_ns": "ns",
+    "_us": "µs",
+    "_ms": "ms",
+    "_s": "s",
+}
+
+
+def unit_of(column: str) -> str | None:
+    """The unit that a column's name ends with; None for names, numbers of things and ratios."""
+    return next((unit for ending, unit in UNITS.items() if column.endswith(ending)), None)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A table that is read as it comes.
+
+    Attributes:
+        schema: of every batch.
+        batches: once, in the order of the file.
+        groups: columns that say what a row belongs to.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a table comes from: kind of file, its name, and the study's citation and licence where there is a study."""
+
+    kind: str
+    path: Path
+    citation: str | None = None
+    licence: str | None = None
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a tidy file says about itself.
+
+    Attributes:
+        source: ``name``, ``bytes`` and ``sha256`` of the file it was read from.
+        faults: found in that file, as `slicepilot.data.faults.Faults.to_json` has them.
+    """
+
+    kind: str
+    rows: int
+    groups: tuple[str, ...]
+    source: dict[str, Any]
+    faults: dict[str, Any]
+    citation: str | None = None
+    licence: str | None = None
+    format: int = field(default=FORMAT)
+
+
+def write_tidy(
+    path: Path, rows: Stream, origin: Origin, faults: Faults, on_rows: Callable[[int], None] | None = None
+) -> Description:
+    """Write a table in one pass, whatever its size; the file is there when it is whole, and not before.
+
+    Args:
+        path: the Parquet file.
+        rows: what to write.
+        origin: of the rows; the file is hashed while it is read.
+        faults: filled by whoever makes the rows; noted when they have come to an end.
+        on_rows: told how many rows have been read.
+
+    Raises:
+        DatasetError: what reading the rows raises; nothing is written then.
+    """
+    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            digest = pool.submit(_sha256, origin.path)
+            writer: pq.ParquetWriter | None = None
+            count = 0
+            try:
+                for table in _gathered(rows, on_rows):
+                    if writer is None:
+                        writer = pq.ParquetWriter(staging, rows.schema, **_options(table))
+                    writer.write_table(table, row_group_size=max(table.num_rows, 1))
+                    count += table.num_rows
+                assert writer is not None
+                sha256 = digest.result()
+                source = {"name": origin.path.name, "bytes": origin.path.stat().st_size, "sha256": sha256}
+                description = Description(
+                    origin.kind, count, rows.groups, source, faults.to_json(), origin.citation, origin.licence
+                )
+                text = json.dumps(vars(description), separators=(",", ":"), allow_nan=False)
+                writer.add_key_value_metadata({KEY: text})
+            finally:
+                if writer is not None:
+                    writer.close()
+        _sync(staging)
+        staging.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            staging.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+    return description
+
+
+def read_description(path: Path) -> Description:
+    """What a tidy file says about itself.
+
+    Raises:
+        DatasetError: not a Parquet file, not one of `write_tidy`, or one of another format.
+    """
+    found = describe_if_tidy(path)
+    if found is None:
+        raise DatasetError.at(path, "a Parquet file of something else; accepted: a table of `dataset import`")
+    return found
+
+
+def describe_if_tidy(path: Path) -> Description | None:
+    """As `read_description`, but None for Parquet files of another making."""
+    metadata = _opened(path).metadata.metadata or {}
+    text = metadata.get(KEY.encode())
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+        number = values.get("format")
+        if number == FORMAT:
+            return Description(**(values | {"groups": tuple(values["groups"])}))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DatasetError.at(path, f"its description is damaged: {error}") from error
+    raise DatasetError.at(path, f"format = {number}: accepted: {FORMAT}")
+
+
+def read_tidy(path: Path) -> Stream:
+    """The rows of a tidy file, group by group.
+
+    Raises:
+        DatasetError: as `read_description`; and, while rows are read, where the file is damaged.
+    """
+    groups = read_description(path).groups
+    file = _opened(path)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from file.iter_batches(batch_size=1 << 17)
+        except (OSError, pa.ArrowException) as error:
+            raise DatasetError.at(path, f"damaged: {error}") from error
+
+    return Stream(file.schema_arrow, batches(), groups)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file begins as Parquet files do; raises DatasetError for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1"
+    except OSError as error:
+        raise DatasetError.at(path, f"{error.strerror or error}; accepted: a file that can be read") from error
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True)
+    except FileNotFoundError as error:
+        raise DatasetError.at(path, "there is no such file") from error
+    except (OSError, pa.ArrowException) as error:
+        raise DatasetError.at(path, f"not a whole Parquet file: {error}") from error
+
+
+def _gathered(rows: Stream, on_rows: Callable[[int], None] | None) -> Iterator[pa.Table]:
+    """Batches put together to row groups; one empty table where there is no row."""
+    waiting: list[pa.RecordBatch] = []
+    held = seen = 0
+    for batch in rows.batches:
+        waiting.append(batch)
+        held += batch.num_rows
+        seen += batch.num_rows
+        if on_rows is not None:
+            on_rows(seen)
+        if held >= ROW_GROUP:
+            yield pa.Table.from_batches(waiting, rows.schema)
+            waiting, held = [], 0
+    if held or not seen:
+        yield pa.Table.from_batches(waiting, rows.schema)
+
+
+def _options(table: pa.Table) -> dict[str, Any]:
+    """How to write: numbers that hardly repeat as differences (whole ones) or byte streams, the rest by dictionary."""
+    encodings = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        whole, sample = pa.types.is_integer(column.type), column.slice(0, _SAMPLE)
+        if (whole or pa.types.is_floating(column.type)) and 2 * compute.count_distinct(sample).as_py() > len(sample):
+            encodings[name] = "DELTA_BINARY_PACKED" if whole else "BYTE_STREAM_SPLIT"
+    return {
+        "compression": "zstd",
+        "use_dictionary": [name for name in table.column_names if name not in encodings],
+        "column_encoding": encodings or None,
+        "write_page_checksum": True,
+    }
+
+
+def is_made_of(path: Path, source: Path) -> bool:
+    """Whether a tidy file was read from a file with these contents; False for any other file."""
+    try:
+        made = read_description(path).source
+        return bool(made["bytes"] == source.stat().st_size and made["sha256"] == _sha256(source))
+    except (DatasetError, KeyError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

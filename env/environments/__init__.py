@@ -1,0 +1,1 @@
+"""The Gymnasium environments: one node, and many side by side."""

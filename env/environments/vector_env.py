@@ -1,0 +1,109 @@
+"""Many nodes at once as a `gymnasium.vector.VectorEnv`, and the loop body that the single environment shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from ..backend import Backend
+from ..encoding import NUM_FEATURES, NUM_KNOBS, KnobDecoder, ObservationEncoder
+from ..knobs import Knobs
+from ..reward import RewardModel, RewardWeights
+from ..slices import FloatArray
+from ..sliding import SlidingView
+from ..telemetry import Telemetry
+
+
+class ControlLoop:
+    """Decode, apply, observe, score, encode: one control period of a backend's L lanes.
+
+    Attributes hold the last period: ``telemetry`` (views into the backend), ``knobs``, ``terms`` (reward terms (L,)).
+    """
+
+    def __init__(self, backend: Backend, weights: RewardWeights) -> None:
+        self.backend, self.weights = backend, weights
+        self.decoder = KnobDecoder(backend.slices)
+        self.steps_left = 0
+        self.terms: dict[str, FloatArray] = {}
+
+    def reset(self, seed: int | None) -> FloatArray:
+        """Start a run; observations (L, S, D)."""
+        self.telemetry: Telemetry = self.backend.reset(seed)
+        context = self.backend.context
+        self.encoder, self._view = ObservationEncoder(context), SlidingView(context)
+        self.reward = RewardModel(self.weights, context)
+        self.knobs: Knobs = Knobs.none(len(self.backend.slices), self.backend.num_lanes)
+        self._rows = self.decoder.encode(self.knobs)
+        self.steps_left = context.num_steps
+        return self.encoder.encode(self._view.see(self.telemetry), self._rows)
+
+    def step(self, action: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
+        """Observations (L, S, D), rewards (L,) and whether the run has ended (all lanes end together)."""
+        wanted, rows = self.decoder.decode(action)
+        self.knobs = self.backend.apply(wanted).applied
+        if self.knobs is not wanted:
+            rows = self.decoder.encode(self.knobs)
+        self.telemetry = self.backend.observe()
+        reward, self.terms = self.reward(self.telemetry, self.knobs, rows, self._rows)
+        self._rows = rows
+        self.steps_left -= 1
+        return self.encoder.encode(self._view.see(self.telemetry), rows), reward, self.steps_left <= 0
+
+
+def observation_space(num_slices: int) -> gym.spaces.Box[np.float32]:
+    """The encoder's table (S, D) row by row: a vector (S * D,) in [-1, 1], which every algorithm's library takes."""
+    return gym.spaces.Box(-1.0, 1.0, (num_slices * NUM_FEATURES,), np.float32)
+
+
+def action_space(num_slices: int) -> gym.spaces.Box[np.float32]:
+    """CPU limit, nice and egress rate per slice: (S, 3) in [-1, 1]; `KnobDecoder` gives the meaning."""
+    return gym.spaces.Box(-1.0, 1.0, (num_slices, NUM_KNOBS), np.float32)
+
+
+class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
+    """L environments over one backend of L lanes. All lanes end at the same step and restart at once.
+
+    Autoreset mode is SAME_STEP: the step that ends a run returns the first observation of the next one, and the last
+    of the old one in ``info["final_obs"]``. ``info["terms"]`` holds the reward terms, (L,) each. `reset` takes one seed
+    for all lanes (a sequence is folded into one).
+    """
+
+    def __init__(self, backend: Backend, weights: RewardWeights | None = None) -> None:
+        self.loop = ControlLoop(backend, weights or RewardWeights.from_yaml())
+        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs = backend.num_lanes
+        self.single_observation_space = observation_space(len(backend.slices))
+        self.single_action_space = action_space(len(backend.slices))
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._false = np.zeros(self.num_envs, np.bool_)
+        self._true = np.ones(self.num_envs, np.bool_)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[FloatArray, dict[str, Any]]:
+        """Start a run in every lane."""
+        if isinstance(seed, list):
+            known = [s for s in seed if s is not None]
+            seed = int(np.random.SeedSequence(known).generate_state(1)[0]) if known else None
+        if seed is not None:
+            self._np_random_seed = seed
+        return self.loop.reset(seed).reshape(self.num_envs, -1), {}
+
+    def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One control period; ``actions`` (L, S, 3) in [-1, 1]; observations (L, S * D)."""
+        table, reward, ended = self.loop.step(actions)
+        observation = table.reshape(self.num_envs, -1)
+        info: dict[str, Any] = {"terms": self.loop.terms}
+        if ended:
+            info["final_obs"] = observation
+            observation = self.loop.reset(None).reshape(self.num_envs, -1)
+        return observation, reward, self._false.copy(), (self._true if ended else self._false).copy(), info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Release the backend."""
+        self.loop.backend.close()

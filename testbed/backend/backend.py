@@ -1,0 +1,282 @@
+"""The testbed as a backend: a scenario's loads on real UPFs, measured in the kernel, in real time."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs import ConfigError
+from ...controller.actuators.node import NodeActuator, SliceTargets
+from ...controller.actuators.quota import QuotaConfig
+from ...controller.actuators.shadow import ShadowActuator
+from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts
+from ...controller.loop.node import Node
+from ...controller.system.realtime import no_collections, on_time
+from ...controller.telemetry.histogram import quantiles_us
+from ...controller.telemetry.points import NetPoint, SlicePoints
+from ...controller.telemetry.source import KernelSource
+from ...env.simulator.scenario import Scenario
+from ...env.telemetry import Telemetry
+from ..lifecycle.layout import netns_path
+from ..lifecycle.removal import reclaim, running
+from ..lifecycle.spec import TestbedSpec
+from ..lifecycle.testbed import Testbed
+from .timeline import Timeline
+from .traffic import LoadRun
+
+SETTLE_S = 0.3  # for queues to drain and the load to reach its rate before a run's first measurement
+
+
+class TestbedBackend(LiveBackend):
+    """One scenario on a testbed. Every reset starts its loads anew, with the seed's phases.
+
+    Args:
+        testbed: a running one with the scenario's slices.
+        scenario: loads and events; its hardware describes a simulated node and is not used here.
+        control_period_s: else the scenario's.
+        owned: take the testbed down when closed.
+        actuator: else the knobs of all slices, which it may write.
+        record_packets: keep every packet's times for `packet_events`, which then has to be called often.
+
+    Raises:
+        ConfigError: other slices than the testbed's; an event that a testbed cannot make.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        testbed: Testbed,
+        scenario: Scenario,
+        control_period_s: float | None = None,
+        owned: bool = False,
+        record_packets: bool = False,
+        actuator: Actuator | None = None,
+    ) -> None:
+        _check(scenario, testbed)
+        period_s = control_period_s or scenario.control_period_s
+        self.testbed, self.scenario = testbed, scenario
+        self._owned = owned
+        self._load: LoadRun | None = None
+        with contextlib.ExitStack() as undo:
+            if owned:
+                undo.callback(testbed.down)
+            source = KernelSource(
+                points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, report_every=int(record_packets)
+            )
+            self._packets = source.packets
+            undo.callback(source.close)
+            knobs: Actuator = actuator or actuator_of(testbed)
+            undo.callback(knobs.close)
+            self._timeline = Timeline(testbed, scenario)
+            undo.callback(self._timeline.close)
+            super().__init__(
+                testbed.slices,
+                source,
+                knobs,
+                [testbed.cgroup(name) for name in testbed.slices.names],
+                NodeFacts(
+                    period_s=period_s,
+                    uplink_mbps=testbed.spec.uplink_mbps,
+                    num_steps=max(1, round(scenario.duration_s / period_s)),
+                ),
+            )
+            undo.pop_all()
+
+    def _begin(self, seed: int | None) -> None:
+        """Start the scenario's loads from the beginning."""
+        self.stop_load()
+        self._load = LoadRun(self.testbed, self.scenario, seed or 0)
+        self._load.start()
+        self._timeline.start(self._load.started_ns)
+
+    def play(self, scenario: Scenario) -> None:
+        """What the next reset starts; raises ConfigError for what a testbed cannot play."""
+        _check(scenario, self.testbed)
+        self.stop_load()
+        self._timeline.close()
+        self.scenario = scenario
+        self._timeline = Timeline(self.testbed, scenario)
+
+    @contextlib.contextmanager
+    def real_time(self) -> Iterator[None]:
+        """Inside, this thread is scheduled as the controller's loop is."""
+        with no_collections(), on_time():
+            yield
+
+    @property
+    def work_done(self) -> int | None:
+        """Blocks that the edge application has finished so far; None without one."""
+        if not self.testbed.spec.edge_workers:
+            return None
+        return int.from_bytes(self.testbed.edge_counter.read_bytes()[:8], sys.byteorder)
+
+    def wait(self, prepare: Callable[[], None] | None = None) -> int:
+        """Play the scenario's events that are due, then as `LiveBackend.wait`."""
+        self._timeline.step()
+        return super().wait(prepare)
+
+    def measure(self) -> Telemetry:
+        """Figures since the last measurement; a slice that is absent now is not valid."""
+        telemetry = super().measure()
+        self._timeline.mark_uplink(telemetry)
+        return self._timeline.without_absent(telemetry)
+
+    def packet_events(self) -> npt.NDArray[Any]:
+        """The packets that left since the last call, `slicepilot.controller.telemetry.layout.PACKET_EVENT`."""
+        return self._packets.events.read()
+
+    @property
+    def unreported_events(self) -> int:
+        """Packets that `packet_events` will not have, because its buffer was full."""
+        return int(self._packets.slices["exit"]["unreported"].sum())
+
+    def delay_p99_us(self, since: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+        """99th percentile of the delay of all packets (S,) since `delay_counts` said this; 0 of a slice without any."""
+        return np.asarray([quantiles_us(own, [0.99])[0] or 0.0 for own in self.delay_counts() - since], np.float64)
+
+    def stop_load(self) -> None:
+        """End the loads, if any run."""
+        self._timeline.stop()
+        if self._load is not None:
+            self._load.stop()
+            self._load = None
+
+    def close(self) -> None:
+        """Stop the loads, restore the knobs, and take an owned testbed down; more than once does nothing."""
+        with contextlib.ExitStack() as steps:
+            if self._owned:
+                self._owned = False
+                steps.callback(self.testbed.down)
+            steps.callback(self._timeline.close)
+            steps.callback(super().close)
+            steps.callback(self.stop_load)
+
+
+def open_backend(
+    scenario: str | Scenario,
+    control_period_s: float | None = None,
+    config: str = "default",
+    record_packets: bool = False,
+    read_only: bool = False,
+    name: str | None = None,
+) -> TestbedBackend:
+    """A scenario on the testbed that is up, or else on one of its own that goes down with it.
+
+    With ``read_only`` its knobs are not written until it gets another actuator; ``name`` is the testbed's, none that of
+    the configuration.
+
+    Raises:
+        ConfigError: unknown names, or a machine that cannot run a testbed.
+    """
+    played = Scenario.from_yaml(scenario) if isinstance(scenario, str) else scenario
+    node = played.hardware_spec()
+    spec = TestbedSpec.from_yaml(config).override(
+        slices=played.slices,
+        uplink_mbps=node.uplink_mbps,
+        edge_workers=round(node.edge_threads),
+        edge_request_mcpu=node.edge_request_mcpu,
+        name=name,
+    )
+    reclaim(spec.name)
+    owned = spec.name not in running()
+    testbed = Testbed.up(spec, owned=True) if owned else Testbed.attach(spec.name)
+    try:
+        actuator = ShadowActuator(targets_of(testbed)) if read_only else None
+        return TestbedBackend(testbed, played, control_period_s, owned, record_packets, actuator)
+    except BaseException:
+        if owned:
+            testbed.down()
+        raise
+
+
+def attach_backend(name: str, control_period_s: float) -> LiveBackend:
+    """A running testbed under whatever load it has; its knobs are not written until it gets another actuator.
+
+    Raises:
+        ConfigError: no testbed of this name is up.
+    """
+    testbed = Testbed.attach(name)
+    with contextlib.ExitStack() as undo:
+        source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps)
+        undo.callback(source.close)
+        actuator = ShadowActuator(targets_of(testbed))
+        undo.callback(actuator.close)
+        groups = [testbed.cgroup(name) for name in testbed.slices.names]
+        facts = NodeFacts(period_s=control_period_s, uplink_mbps=testbed.spec.uplink_mbps)
+        backend = LiveBackend(testbed.slices, source, actuator, groups, facts)
+        undo.pop_all()
+    return backend
+
+
+def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
+    """A testbed to control: one that plays a scenario, or that is up and has a load of its own.
+
+    Raises:
+        ConfigError: unknown names, no testbed of this name, or a machine that cannot run one.
+    """
+    if scenario is None:
+        backend: LiveBackend = attach_backend(name, control_period_s)
+        testbed = Testbed.attach(name)
+    else:
+        backend = played = open_backend(scenario, control_period_s, read_only=True, name=name)
+        testbed = played.testbed
+    return Node(testbed.spec.name, "testbed", backend, targets_of(testbed), quota_of(testbed))
+
+
+def _check(scenario: Scenario, testbed: Testbed) -> None:
+    if scenario.slice_set() != testbed.slices:
+        raise ConfigError(
+            f"scenario {scenario.name}: slices {scenario.slices!r}; accepted: those of testbed "
+            f"{testbed.spec.name!r}, {testbed.spec.slices!r}"
+        )
+    if scenario.cpu_profile:
+        raise ConfigError(f"scenario {scenario.name}: cpu_profile: a testbed's CPUs keep their speed; accepted: none")
+    wanted = scenario.edge.threads if scenario.edge else 0
+    if wanted != testbed.spec.edge_workers:
+        raise ConfigError(
+            f"scenario {scenario.name}: edge.threads = {wanted}; accepted: as many as testbed {testbed.spec.name!r} "
+            f"has, {testbed.spec.edge_workers}"
+        )
+
+
+def actuator_of(testbed: Testbed) -> NodeActuator:
+    """The slices' knobs."""
+    return NodeActuator(targets_of(testbed), quota_of(testbed))
+
+
+def quota_of(testbed: Testbed) -> QuotaConfig:
+    """How CPU limits are set."""
+    return QuotaConfig(period_us=round(1e3 * testbed.spec.quota_period_ms))
+
+
+def points_of(testbed: Testbed) -> list[SlicePoints]:
+    """Where the probe measures: N3 ingress and the far end of the shared uplink.
+
+    Not at the TUN device: nothing here asks for that part of the delay, and a point costs some 200 ns a packet.
+    """
+    after_uplink = NetPoint(netns_path(testbed.layout.data_network), "n6")
+    return [
+        SlicePoints(
+            name=plan.name,
+            n3=NetPoint(netns_path(plan.netns), "n3"),
+            n6=after_uplink,
+            n4=NetPoint(netns_path(plan.netns), "n4"),
+            cgroup=testbed.cgroup(plan.name),
+        )
+        for plan in testbed.layout.slices
+    ]
+
+
+def targets_of(testbed: Testbed) -> list[SliceTargets]:
+    """Where the knobs are."""
+    return [
+        SliceTargets(plan.name, testbed.cgroup(plan.name), "n6", Path(netns_path(plan.netns)))
+        for plan in testbed.layout.slices
+    ]

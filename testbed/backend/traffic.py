@@ -1,0 +1,152 @@
+"""A scenario's loads as packets: the plan for the load generator, and one run of it with its sink."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...configs import ConfigError
+from ...data.reference import replayed_applications
+from ...env.simulator.scenario import NEVER_S, Load, Scenario
+from ..lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, SlicePlan
+from ..lifecycle.processes import Program, binary
+from ..lifecycle.testbed import Testbed
+
+LOAD_PRIORITY = 30  # SCHED_FIFO: the offered load must not depend on how busy the slices are
+CYCLE_STRETCH = (0.8, 1.2)  # of on/off cycles, as in the simulator's traffic
+
+
+def plan_of(scenario: Scenario, testbed: Testbed, seed: int) -> dict[str, Any]:
+    """The load generator's plan (``load --help`` documents its fields): one flow per flow of each load.
+
+    Raises:
+        ConfigError: an elastic load, which this generator cannot play.
+    """
+    rng = np.random.default_rng(seed)
+    flows: list[dict[str, Any]] = []
+    for plan in testbed.layout.slices:
+        for load in scenario.loads.get(plan.name, ()):
+            flows += _flows(plan, load, scenario.absent.get(plan.name), testbed.spec.ues, rng, len(flows))
+    apps = [asdict(row) for row in replayed_applications()]
+    return {"flows": flows, "apps": apps, "duration_s": 0}
+
+
+def _flows(
+    plan: SlicePlan, load: Load, absent: tuple[float, float] | None, ues: int, rng: np.random.Generator, first: int
+) -> list[dict[str, Any]]:
+    if load.kind == "tcp":
+        raise ConfigError(
+            f"scenario: loads.{plan.name}: kind 'tcp'; accepted on a testbed: video, cbr, poisson, onoff, apps"
+        )
+    stretch, cycle_phase = rng.uniform(*CYCLE_STRETCH), rng.uniform()
+    count = load.ramp.max_flows if load.ramp else load.flows
+    found = []
+    for number in range(count):
+        late = max(0, number - load.flows + 1) * load.ramp.every_s if load.ramp else 0.0
+        flow: dict[str, Any] = {
+            "name": f"{plan.name}/{number}",
+            "kind": load.kind,
+            "packet_bytes": round(load.packet_bytes),
+            "profile": load.profile,
+            "seed": int(rng.integers(1 << 32)),
+            "from": plan.n3_ran,
+            "to": plan.n3_upf,
+            "teid": plan.teid(number % ues),
+            "qfi": QFI,
+            "ue": plan.ue(number % ues),
+            "dst": f"{SINK_ADDRESS}:{SINK_PORT}",
+            "source_port": 40_000 + first + number,
+        }
+        if load.kind != "apps":
+            flow["rate_mbps"] = load.rate_mbps
+        if load.kind == "onoff":
+            flow |= {"on_s": stretch * load.on_s, "off_s": stretch * load.off_s}
+            flow["phase_s"] = cycle_phase * stretch * (load.on_s + load.off_s)
+        for begin_s, end_s in _spans(load.start_s + late, load.end_s, absent):
+            found.append(flow | {"start_s": begin_s} | ({"end_s": end_s} if end_s < NEVER_S else {}))
+    return found
+
+
+def _spans(begin_s: float, end_s: float, absent: tuple[float, float] | None) -> list[tuple[float, float]]:
+    """When a flow sends: its own time, less that in which its slice is absent."""
+    if absent is None:
+        return [(begin_s, end_s)]
+    parts = [(begin_s, min(end_s, absent[0])), (max(begin_s, absent[1]), end_s)]
+    return [(first, last) for first, last in parts if first < last]
+
+
+class LoadRun:
+    """One run of the load generator against a testbed, with the sink that receives it."""
+
+    def __init__(self, testbed: Testbed, scenario: Scenario, seed: int) -> None:
+        self.started_ns = 0
+        self._programs: dict[str, Program] = {}
+        self._start_pipe = -1
+        plan = plan_of(scenario, testbed, seed)
+        path = testbed.layout.state / "plan.json"
+        path.write_text(json.dumps(plan))
+        try:
+            sink: list[str | Path] = [binary("sink"), f"--listen={SINK_ADDRESS}:{SINK_PORT}", "--json"]
+            self._programs["sink"] = testbed.start("sink", testbed.layout.data_network, sink)
+            if plan["flows"]:
+                load: list[str | Path] = [
+                    binary("load"),
+                    f"--plan={path}",
+                    "--start-on-stdin",
+                    "--json",
+                    f"--rt={LOAD_PRIORITY}",
+                ]
+                reader, self._start_pipe = os.pipe2(os.O_CLOEXEC)
+                try:
+                    self._programs["load"] = testbed.start("load", testbed.layout.ran, load, stdin=reader)
+                finally:
+                    os.close(reader)
+            for program in self._programs.values():
+                program.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        """Let it send."""
+        self.started_ns = time.monotonic_ns()
+        if self._start_pipe >= 0:
+            os.write(self._start_pipe, b"start\n")
+
+    def stop(self) -> dict[str, dict[str, Any]]:
+        """End it, the load first; the last report of each program by name."""
+        reports: dict[str, dict[str, Any]] = {}
+        for name in ("load", "sink"):
+            if program := self._programs.pop(name, None):
+                reports[name] = program.stop()
+        if self._start_pipe >= 0:
+            os.close(self._start_pipe)
+            self._start_pipe = -1
+        return reports
+
+
+def flows_of(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was sent and what arrived, flow by flow, from `LoadRun.stop`; delays are those the sink has measured."""
+    received = {flow["flow"]: flow for flow in reports["sink"].get("flows", [])}
+    found = []
+    for sent in reports.get("load", {}).get("flows", []):
+        mine = received.get(sent["flow"], {})
+        found.append(
+            {
+                "flow": sent["name"],
+                "kind": sent["kind"],
+                "offered_mbps": sent["offered_mbps"],
+                "sent_packets": sent["packets"],
+                "received_packets": mine.get("packets", 0),
+                "reordered_packets": mine.get("reordered", 0),
+                "delay_p50_us": mine.get("delay_p50_us"),
+                "delay_p99_us": mine.get("delay_p99_us"),
+            }
+        )
+    return found

@@ -1,0 +1,95 @@
+"""A whole controller on a bench node: loop under guard, ring, publisher, journal and supervisor, as in operation."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...agents.learned.agent import LearnedAgent
+from ...agents.learned.bundle import PolicyBundle
+from ...controller.actuators.quota import QuotaConfig
+from ...controller.actuators.shadow import ShadowActuator
+from ...controller.loop.live_backend import LiveBackend, NodeFacts
+from ...controller.loop.loop import LoopReport
+from ...controller.loop.node import Node
+from ...controller.publisher.handle import Publisher, PublisherOptions
+from ...controller.record.ring import TickRing
+from ...controller.service.active_policy import Policy
+from ...controller.service.controller import Operation
+from ...controller.service.run_config import RunConfig
+from ...controller.system.signals import StopRequest
+from ...controller.telemetry.source import KernelSource
+from ...env.slices import SliceSet
+from .node import BenchNode
+
+QUOTA_PERIOD_US = 10_000
+UPLINK_MBPS = 1000.0
+
+
+@dataclass(frozen=True)
+class BenchRun:
+    """A controller that is ready to run.
+
+    Attributes:
+        operation: live, on all slices.
+        publisher: beside it.
+        stop: ends it.
+    """
+
+    operation: Operation
+    publisher: Publisher
+    stop: StopRequest
+
+    def ticks(self, count: int) -> LoopReport:
+        """So many of them.
+
+        Raises:
+            KeyboardInterrupt: it was stopped.
+            RuntimeError: something failed on the way.
+        """
+        report = self.operation.run(count, force=True)
+        if self.stop.asked:
+            raise KeyboardInterrupt
+        if report.last_error is not None:
+            raise RuntimeError(report.last_error)
+        return report
+
+
+@contextlib.contextmanager
+def bench_run(
+    policy: PolicyBundle,
+    slices: SliceSet,
+    node: BenchNode,
+    period_ms: float,
+    listen: str = "off",
+    cpu: int | None = None,
+) -> Iterator[BenchRun]:
+    """A controller over a bench node, gone at the end; ``listen`` and ``cpu`` as in `RunConfig`."""
+    config = RunConfig(name="bench", mode="live", period_ms=period_ms, cpu=cpu)
+    with contextlib.ExitStack() as undo:
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="slicepilot-bench-")))
+        folder.chmod(0o755)  # the publisher writes records as another user
+        source = KernelSource(node.points, uplink_mbps=UPLINK_MBPS)
+        undo.callback(source.close)
+        facts = NodeFacts(period_s=1e-3 * period_ms, uplink_mbps=UPLINK_MBPS)
+        backend = LiveBackend(slices, source, ShadowActuator(node.targets), node.cgroups, facts)
+        undo.callback(backend.close)
+        ring = TickRing(folder / "ticks", len(slices))
+        undo.callback(ring.close)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(ours.close)
+        publisher = Publisher.start(
+            PublisherOptions(folder, folder, listen=listen, log="off", estimate_s=0.0, off_cpu=cpu), theirs
+        )
+        undo.callback(publisher.stop)
+        stop = StopRequest()
+        described = Node("bench", "bench", backend, node.targets, QuotaConfig(period_us=QUOTA_PERIOD_US))
+        learned = Policy(
+            LearnedAgent(policy, transfer=True), {"path": str(policy.origin), "digest": "", "promoted": False}
+        )
+        operation = Operation(described, config, learned, ring, folder / "state", stop)
+        yield BenchRun(operation, publisher, stop)

@@ -1,0 +1,103 @@
+"""A program: a network namespace with one N3 device per slice and one N6 device, and a little GTP-U through them.
+
+``python -m slicepilot.testbed.bench.traffic SLICES`` prints ``ready`` and sends until its standard input ends. Every
+packet enters at N3 in GTP-U (TS 29.281, clause 5.1) and leaves at N6 without, as if a UPF were between them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+from ...controller.system.net.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, RouteSocket, attribute, request
+
+CLONE_NEWNET = 0x40000000
+RTM_NEWLINK = 16
+IFLA_IFNAME, IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 3, 18, 1, 2, 1
+IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, change mask
+IFF_UP = 1
+ETH_P_IP, IPPROTO_UDP, GTPU_PORT = 0x0800, 17, 2152
+PAYLOAD_BYTES = 1372  # 1400 with the inner IP and UDP headers
+INTERVAL_S = 0.005
+LIFETIME_S = 600
+ETHERNET = bytes(12) + struct.pack("!H", ETH_P_IP)
+
+
+def make_devices(num_slices: int) -> None:
+    """Pairs ``n3-I``/``gnb-I`` and ``n6``/``upf``, up."""
+    for name, peer in [*((f"n3-{i}", f"gnb-{i}") for i in range(num_slices)), ("n6", "upf")]:
+        info = IFINFOMSG.pack(0, 0, 0, 0, 0)
+        far = attribute(VETH_INFO_PEER, info + attribute(IFLA_IFNAME, peer.encode() + b"\0"))
+        kind = attribute(IFLA_INFO_KIND, b"veth\0") + attribute(IFLA_INFO_DATA, far)
+        message = info + attribute(IFLA_IFNAME, name.encode() + b"\0") + attribute(IFLA_LINKINFO, kind)
+        _send(request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, message), f"make {name}")
+        for device in (name, peer):
+            up = IFINFOMSG.pack(0, 0, socket.if_nametoindex(device), IFF_UP, IFF_UP)
+            _send(request(RTM_NEWLINK, 0, up), f"bring up {device}")
+
+
+def _send(message: bytearray, what: str) -> None:
+    route = RouteSocket()
+    try:
+        route.send(message, what)
+    finally:
+        route.close()
+
+
+def ipv4(source: str, destination: str, payload: bytes) -> bytes:
+    """An IPv4 packet with DF and identification 0 (RFC 6864); its checksum is left 0, nobody on the way looks."""
+    total, addresses = 20 + len(payload), socket.inet_aton(source) + socket.inet_aton(destination)
+    return struct.pack("!BBHHHBBH", 0x45, 0, total, 0, 0x4000, 64, IPPROTO_UDP, 0) + addresses + payload
+
+
+def udp(source: int, destination: int, payload: bytes) -> bytes:
+    """A UDP datagram without checksum."""
+    return struct.pack("!HHHH", source, destination, 8 + len(payload), 0) + payload
+
+
+def gtpu(teid: int, inner: bytes) -> bytes:
+    """A G-PDU without extension headers."""
+    return struct.pack("!BBHI", 0x30, 255, len(inner), teid) + inner
+
+
+def send_until_told(num_slices: int) -> None:
+    """One packet per slice and interval, from N3 to N6."""
+    gnbs = [_packet_socket(f"gnb-{i}") for i in range(num_slices)]
+    upf = _packet_socket("upf")
+    sequence = 0
+    while not select.select([sys.stdin], [], [], INTERVAL_S)[0]:
+        sequence += 1
+        for index, gnb in enumerate(gnbs):
+            payload = struct.pack("!QQ", sequence, time.monotonic_ns()) + bytes(PAYLOAD_BYTES - 16)
+            inner = ipv4(f"10.60.{index}.1", "10.103.0.2", udp(6000, 6000, payload))
+            outer = ipv4("10.100.0.1", "10.100.0.2", udp(GTPU_PORT, GTPU_PORT, gtpu(1 + index, inner)))
+            gnb.send(ETHERNET + outer)
+            upf.send(ETHERNET + inner)
+
+
+def _packet_socket(device: str) -> socket.socket:
+    packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
+    packets.bind((device, ETH_P_IP))
+    return packets
+
+
+def main() -> None:
+    """See the module."""
+    signal.alarm(LIFETIME_S)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our standard input says when to end
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET):
+        sys.exit(f"network namespace: {os.strerror(ctypes.get_errno())}")
+    make_devices(int(sys.argv[1]))
+    print("ready", flush=True)
+    send_until_told(int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

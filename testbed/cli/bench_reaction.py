@@ -1,0 +1,173 @@
+"""``slicepilot bench reaction``: how long a burst of its neighbours keeps the priority slice outside its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...cli.shared.agents_option import load_learned, names_of
+from ...cli.shared.output import console, figures_table, print_json, progress_bar
+from ...configs import ConfigError
+
+if TYPE_CHECKING:
+    from ...agents.base import Agent
+    from ...env.knobs import Knobs
+    from ...env.simulator.scenario import Scenario
+    from ...env.telemetry import Telemetry
+    from ..backend.backend import TestbedBackend
+    from ..bench.reaction import Reaction
+
+AGENTS = ("no-control", "captain", "reactive-sla")
+STAGES = ("window", "decision", "drain", "rest")
+LEVEL = 0.95
+
+
+def reaction(
+    bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
+    agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated.")] = None,
+    scenario: Annotated[str, typer.Option(help="Loads in which all neighbours burst together.")] = "testbed-bursts",
+    period_ms: Annotated[float, typer.Option(min=2, max=1000, help="Control period.")] = 5.0,
+    bound_ms: Annotated[
+        float | None, typer.Option(min=0.1, help="In place of the priority slice's delay bound.")
+    ] = None,
+    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Turns of every agent.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time from the first packet of a burst until the priority slice's p99 delay, in windows of 10 ms, is back inside.
+
+    Needs root. Agents take turns on real UPFs; every packet is timed in the kernel. The parts of the time: the wait for
+    the first measurement that can show the burst, the decision, the drain of what the slice had waiting when the knobs
+    changed, and the rest (quota periods, the neighbours' queues).
+
+    Example: [bold]slicepilot bench reaction --bundle runs/testbed/bundle --period-ms 3[/bold]
+    """
+    import dataclasses
+
+    from ...env.simulator.scenario import Scenario
+    from ..backend.backend import open_backend
+
+    played = dataclasses.replace(Scenario.from_yaml(scenario), control_period_s=1e-3 * period_ms)
+    cast = _cast(bundle or [], agents or AGENTS, played)
+    found: dict[str, list[Reaction]] = {agent.name: [] for agent in cast}
+    slices = played.slice_set()
+    bound_us = 1e3 * (bound_ms or float(slices.column("sla.delay_bound_ms")[slices.priority_index, 0]))
+    live = open_backend(played, record_packets=True)
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task("measuring", total=repetitions * len(cast))
+            for turn in range(repetitions):
+                for agent in cast:
+                    progress.update(task, description=f"turn {turn + 1}: {agent.name}")
+                    found[agent.name] += _run(agent, live, played, bound_us, turn)
+                    progress.advance(task)
+    finally:
+        live.close()
+    rows = [_row(name, reactions) for name, reactions in found.items()]
+    if as_json:
+        print_json({"scenario": scenario, "period_ms": period_ms, "bound_ms": 1e-3 * bound_us, "agents": rows})
+    else:
+        _print(rows, scenario, period_ms, 1e-3 * bound_us)
+
+
+def _cast(bundles: list[Path], names: Sequence[str], played: Scenario) -> list[Agent]:
+    from ...agents.heuristics.registry import make
+
+    slices, node = played.slice_set(), played.hardware_spec()
+    return [*load_learned(bundles), *(make(name, slices, node) for name in names_of(names))]
+
+
+def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, seed: int) -> list[Reaction]:
+    """One run; its bursts."""
+    import time
+
+    import numpy as np
+
+    from ...controller.loop.loop import Loop, LoopConfig, Pilot
+    from ...controller.system.signals import StopRequest
+    from ..bench.reaction import Tick, burst_starts, reaction
+
+    events, ticks = [], []
+    held: list[Any] = []
+
+    def watch(telemetry: Telemetry, wanted: Knobs, receipt: Any) -> None:
+        del telemetry, wanted
+        applied_ns = time.monotonic_ns()
+        events.append(live.packet_events())
+        knobs = [receipt.applied.cpu_limit_mcpu.copy(), receipt.applied.nice.copy(), receipt.applied.egress_mbps.copy()]
+        changed = any(not np.array_equal(new, old) for new, old in zip(knobs, held, strict=False)) or not held
+        held[:] = knobs
+        # The tick's own measurement is complete about when the tick begins.
+        ticks.append(Tick(live.ticks.deadline_ns, applied_ns, changed))
+
+    live.packet_events()
+    stop = StopRequest()
+    config = LoopConfig(max_ticks=live.context.num_steps, seed=seed)
+    Loop(live, Pilot.live(agent, live), config, stop, watch=watch).run()
+    if stop.asked:
+        raise KeyboardInterrupt
+    time.sleep(0.1)
+    events.append(live.packet_events())
+    live.stop_load()
+    packets = np.concatenate(events)
+    priority = live.slices.priority_index
+    length_ns = _burst_length_ns(played, priority)
+    starts = burst_starts(packets, priority)
+    return [reaction(packets, ticks, priority, bound_us, int(start), length_ns) for start in starts]
+
+
+def _burst_length_ns(played: Scenario, priority: int) -> int:
+    """The shortest time for which a neighbour's load stays up."""
+    names = played.slice_set().names
+    profiles = [load.profile for name in names if name != names[priority] for load in played.loads.get(name, ())]
+    spans = [
+        later[0] - earlier[0]
+        for profile in profiles
+        for earlier, later in pairwise(profile)
+        if earlier[1] > 0 and later[1] > 0
+    ]
+    if not spans:
+        raise ConfigError(f"scenario {played.name}: no neighbour's load goes up and down by a profile")
+    return round(1e9 * min(spans))
+
+
+def _row(name: str, reactions: list[Reaction]) -> dict[str, Any]:
+    import numpy as np
+
+    from ...data.intervals import interval, median
+
+    total_ms = 1e-6 * np.asarray([one.total_ns for one in reactions], np.float64)
+    spread = interval(total_ms, median, 2000, LEVEL, 0)
+    row: dict[str, Any] = {
+        "agent": name,
+        "bursts": len(reactions),
+        "left": sum(one.left for one in reactions),
+        "not_back": sum(not one.back for one in reactions),
+        "reaction_ms": {"median": spread.value, "ci95": [spread.low, spread.high]},
+    }
+    late = [one for one in reactions if one.left and one.back]
+    for stage in STAGES:
+        values = [value for one in late if (value := getattr(one, f"{stage}_ns")) is not None]
+        row[f"{stage}_ms"] = 1e-6 * float(np.median(values)) if values else None
+    return row
+
+
+def _print(rows: list[dict[str, Any]], scenario: str, period_ms: float, bound_ms: float) -> None:
+    table = figures_table(
+        f"{scenario}, period {period_ms:g} ms: ms until p99 is back within {bound_ms:g} ms",
+        ("agent", "bursts", "left", "not\nback", "median", "95%", "window", "deci-\nsion", "drain", "rest"),
+    )
+    for row in rows:
+        low, high = row["reaction_ms"]["ci95"]
+        stages = (row[f"{stage}_ms"] for stage in STAGES)
+        table.add_row(
+            row["agent"],
+            *(str(row[name]) for name in ("bursts", "left", "not_back")),
+            f"{row['reaction_ms']['median']:.0f}",
+            f"{low:.0f}-{high:.0f}",
+            *("-" if value is None else f"{value:.1f}" for value in stages),
+        )
+    console.print(table)

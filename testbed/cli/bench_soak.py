@@ -1,0 +1,114 @@
+"""``slicepilot bench soak``: a live controller under random loads and random faults, and what grows meanwhile."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...cli.shared.output import console, figures_table, print_json, progress_bar
+from ...configs import ConfigError
+
+if TYPE_CHECKING:
+    from ..bench.soak import Soak
+
+FIGURES = {"resident_kb": "memory, KB", "descriptors": "descriptors", "threads": "threads"}
+PROCESSES = ("loop", "publisher", "supervisor")
+
+
+def soak(
+    bundle: Annotated[Path | None, typer.Option(help="Folder of a learned policy.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Or an agent by name.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 3.0,
+    fault_every_s: Annotated[float, typer.Option(min=1, help="A fault about so often.")] = 60.0,
+    period_ms: Annotated[float, typer.Option(min=2, help="Control period.")] = 10.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of loads and faults.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Faults and what became of them, and how much memory and how many descriptors the controller's processes gain.
+
+    Needs root. Brings up a testbed of its own and takes it down again. Exit code 1 if a fault was not survived.
+    Example: [bold]slicepilot bench soak --bundle runs/mine/bundle --minutes 60[/bold]
+    """
+    from ..bench.soak import SoakRun
+    from ..lifecycle.spec import TestbedSpec
+    from ..lifecycle.testbed import Testbed
+
+    if (bundle is None) == (agent is None):
+        raise ConfigError("bundle, agent: accepted: exactly one of them")
+    policy: dict[str, Any] = {"bundle": str(bundle)} if bundle is not None else {"agent": agent}
+    settings = policy | {"period_ms": period_ms, "guard": "testbed"}
+    testbed = Testbed.up(TestbedSpec(name="spso"), owned=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="slicepilot-soak-") as folder, progress_bar() as progress:
+            task = progress.add_task("", total=max(1, round(60 * minutes / (0.75 * fault_every_s))))
+            run = SoakRun(
+                testbed,
+                Path(folder),
+                settings,
+                seed,
+                lambda what: progress.update(task, advance=1, description=f"then {what}"),
+            )
+            result = run.run(60 * minutes, fault_every_s)
+    finally:
+        testbed.down()
+    document = _document(result, 60 * minutes)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+    if document["failures"] or document["crashes"]:
+        raise typer.Exit(1)
+
+
+def _document(result: Soak, seconds: float) -> dict[str, Any]:
+    restored_ms = sorted(1e3 * one.restored_s for one in result.events if one.restored_s is not None)
+    kills_ms = sorted(
+        1e3 * one.restored_s for one in result.events if one.restored_s is not None and one.fault == "kill_controller"
+    )
+    return {
+        "seconds": seconds,
+        "faults": dict(Counter(one.fault for one in result.events)),
+        "failures": [
+            {"at_s": one.at_s, "fault": one.fault, "failure": one.failure} for one in result.events if one.failure
+        ],
+        "crashes": result.crashes,
+        "ticks": result.ticks,
+        "missed_ticks": result.missed_ticks,
+        "late_ticks": result.late_ticks,
+        "restores": len(restored_ms),
+        "restored_after_kill_ms": kills_ms,
+        "growth_per_hour": {
+            process: {figure: _number(result.slope(process, figure)) for figure in FIGURES} for process in PROCESSES
+        },
+        "samples": len(result.samples),
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _print(document: dict[str, Any]) -> None:
+    faults = ", ".join(f"{name} {count}" for name, count in sorted(document["faults"].items()))
+    console.print(f"{document['seconds']:.0f} s, {document['ticks']} ticks, faults: {faults}", highlight=False)
+    console.print(
+        f"{document['missed_ticks']} ticks missed, {document['late_ticks']} late; {len(document['crashes'])} crashes, "
+        f"{len(document['failures'])} faults not survived",
+        highlight=False,
+    )
+    kills_ms = document["restored_after_kill_ms"]
+    if kills_ms:
+        console.print(f"restored after SIGKILL within {max(kills_ms):.1f} ms ({len(kills_ms)} times)", highlight=False)
+    table = figures_table("growth an hour", ("process", *FIGURES.values()))
+    for process, row in document["growth_per_hour"].items():
+        table.add_row(process, *("-" if row[name] is None else f"{row[name]:+.1f}" for name in FIGURES))
+    console.print(table)
+    for one in document["failures"]:
+        console.print(f"[red]{one['at_s']:.0f} s, {one['fault']}:[/red] {one['failure']}", highlight=False)
+    for crash in document["crashes"]:
+        console.print(f"[red]crash:[/red] {crash}", highlight=False)

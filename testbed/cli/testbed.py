@@ -1,0 +1,226 @@
+"""``slicepilot testbed``: a local 5G user plane of real UPF processes, up and down."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...cli.shared.output import console, print_json, progress_bar
+from ...configs import ConfigError
+
+testbed = typer.Typer(help="A local 5G user plane: UPFs, SMF and load in network namespaces.", no_args_is_help=True)
+
+NameOption = Annotated[str, typer.Option(help="Which testbed: the prefix of everything it makes.")]
+
+
+@testbed.callback()
+def about() -> None:
+    """A local 5G user plane: UPFs, SMF and load in network namespaces."""
+
+
+@testbed.command()
+def up(
+    config: Annotated[
+        str, typer.Option("-c", "--config", help="What it consists of: a name or a YAML file.")
+    ] = "default",
+    slices: Annotated[str | None, typer.Option(help="Slice set, in place of the configuration's.")] = None,
+    burn_us: Annotated[float | None, typer.Option(help="CPU time per packet beside forwarding.")] = None,
+    uplink_mbps: Annotated[float | None, typer.Option(help="Rate of the shared N6 uplink.")] = None,
+    ues: Annotated[int | None, typer.Option(help="PDU sessions per slice.")] = None,
+    name: Annotated[str | None, typer.Option(help="Prefix of everything it makes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bring up one UPF process per slice, each in its own namespace and CPU cgroup, with PFCP sessions.
+
+    Needs root. Example: [bold]slicepilot testbed up --burn-us 50[/bold]
+    """
+    from ..lifecycle.spec import TestbedSpec
+    from ..lifecycle.testbed import Testbed
+
+    spec = TestbedSpec.from_yaml(config).override(
+        slices=slices, burn_us=burn_us, uplink_mbps=uplink_mbps, ues=ues, name=name
+    )
+    started = time.monotonic()
+    made = Testbed.up(spec)
+    took_s = time.monotonic() - started
+    if as_json:
+        print_json({"name": spec.name, "up_s": round(took_s, 3), "slices": [_plain(s) for s in made.status()]})
+        return
+    console.print(f"testbed [bold]{spec.name}[/bold]: {len(made.slices)} slices up in {took_s:.2f} s")
+    _print_status(spec.name)
+
+
+@testbed.command()
+def down(
+    name: NameOption = "sp",
+    everything: Annotated[bool, typer.Option("--all", help="All testbeds, those left by a crash included.")] = False,
+) -> None:
+    """Remove what a testbed has made, also after a crash, and nothing else.
+
+    Example: [bold]slicepilot testbed down --all[/bold]
+    """
+    from ..lifecycle.removal import running, take_down
+
+    names = running() if everything else [name]
+    if not everything and name not in running():
+        raise ConfigError(f"testbed {name!r} is not up; accepted: {', '.join(running()) or 'none is'}")
+    for each in names:
+        take_down(each)
+        console.print(f"testbed {each}: down")
+    if not names:
+        console.print("no testbed is up")
+
+
+@testbed.command()
+def status(
+    name: Annotated[str | None, typer.Option(help="Which testbed; all without it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say which testbeds are up and how their UPFs are.
+
+    Example: [bold]slicepilot testbed status --json[/bold]
+    """
+    from ..lifecycle.removal import running
+    from ..lifecycle.testbed import Testbed
+
+    names = running() if name is None else [name]
+    if as_json:
+        print_json([{"name": each, "slices": [_plain(s) for s in Testbed.attach(each).status()]} for each in names])
+        return
+    for each in names:
+        _print_status(each)
+    if not names:
+        console.print("no testbed is up")
+
+
+@testbed.command()
+def load(
+    scenario: Annotated[str, typer.Argument(help="What to play: a shipped scenario or a YAML file.")],
+    name: NameOption = "sp",
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="How long, in place of the scenario's.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of phases and random arrivals.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Play a scenario's loads against a testbed that is up, without control, and report what got through.
+
+    Example: [bold]slicepilot testbed load testbed-contention --seconds 5[/bold]
+    """
+    from ...env.simulator.scenario import Scenario
+    from ..backend.traffic import LoadRun, flows_of
+    from ..lifecycle.testbed import Testbed
+
+    played, running_testbed = Scenario.from_yaml(scenario), Testbed.attach(name)
+    if played.slice_set().names != running_testbed.slices.names:
+        raise ConfigError(
+            f"scenario {played.name}: slices {played.slices!r}; accepted: those of testbed {name!r}, "
+            f"{running_testbed.spec.slices!r}"
+        )
+    duration_s = seconds or played.duration_s
+    run = LoadRun(running_testbed, played, seed)
+    try:
+        run.start()
+        with progress_bar() as progress:
+            task = progress.add_task(f"playing {played.name}", total=duration_s)
+            started = time.monotonic()
+            while (passed := time.monotonic() - started) < duration_s:
+                progress.update(task, completed=passed)
+                time.sleep(min(0.1, duration_s - passed))
+    finally:
+        reports = run.stop()
+    flows = flows_of(reports)
+    if as_json:
+        print_json({"scenario": played.name, "seconds": duration_s, "flows": flows})
+    else:
+        _print_flows(played.name, duration_s, flows)
+
+
+def _print_flows(scenario: str, duration_s: float, flows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{scenario}, {duration_s:g} s, no control", box=None, padding=(0, 1), title_justify="left")
+    for column in ("flow", "kind", "offered\nMbit/s", "lost\n%", "reordered", "p50\nms", "p99\nms"):
+        table.add_column(column, justify="left" if column in {"flow", "kind"} else "right")
+    for flow in flows:
+        lost = 100 * (1 - flow["received_packets"] / max(1, flow["sent_packets"]))
+        delays = [f"{flow[key] / 1e3:.2f}" if flow[key] else "-" for key in ("delay_p50_us", "delay_p99_us")]
+        rate, reordered = f"{flow['offered_mbps']:.1f}", str(flow["reordered_packets"])
+        table.add_row(flow["flow"], flow["kind"], rate, f"{lost:.1f}", reordered, *delays)
+    console.print(table)
+
+
+@testbed.command()
+def identify(
+    config: Annotated[str, typer.Option("-c", "--config", help="Testbed to bring up: a name or a file.")] = "default",
+    out: Annotated[Path, typer.Option(help="Hardware file to write.")] = Path("testbed-hardware.yaml"),
+    segments: Annotated[int, typer.Option(min=4, help="Segments to fit on, 1.6 s each.")] = 32,
+    unseen: Annotated[int, typer.Option(min=2, help="Segments to judge on.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, help="Of the schedules.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Fit the simulator's hardware parameters to this machine, and say how far off it is on loads it was not fitted on.
+
+    Training can start from the result: a mixture or scenario names the file as its hardware.
+    Example: [bold]slicepilot testbed identify --out mine.yaml[/bold]
+    """
+    import yaml
+
+    from ...data.files import replace_file
+    from ...training.calibration import identify as method
+    from ..backend.backend import TestbedBackend
+    from ..lifecycle.spec import TestbedSpec
+    from ..lifecycle.testbed import Testbed
+
+    spec = TestbedSpec.from_yaml(config).override(name="spid")
+    start = method.first_guess(spec.burn_us, spec.uplink_mbps, spec.uplink_queue_ms, spec.quota_period_ms)
+    fitted_on, judged_on = (
+        method.draw_schedule(spec.slices, start, count, seed + i) for i, count in enumerate((segments, unseen))
+    )
+    slices = spec.slice_set()
+    backend = TestbedBackend(Testbed.up(spec, owned=True), fitted_on[0].scenario, owned=True)
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task("playing on the testbed", total=segments + unseen)
+            seen = method.observe(fitted_on, backend, seed, lambda: progress.advance(task))
+            new = method.observe(judged_on, backend, seed + 1000, lambda: progress.advance(task))
+    finally:
+        backend.close()
+    with progress_bar() as progress:
+        task = progress.add_task("fitting", total=method.GENERATIONS)
+        hardware = method.fit(fitted_on, seen, slices, start, on_generation=lambda _: progress.advance(task))
+    figures = {
+        kind: method.compare(observed, method.simulate(schedule, slices, hardware, seed)).summary()
+        for kind, schedule, observed in (("fitted", fitted_on, seen), ("unseen", judged_on, new))
+    }
+    document = method.hardware_document(hardware, figures["unseen"], f"burn_us {spec.burn_us:g}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())
+    if as_json:
+        print_json({"hardware": str(out), **figures})
+        return
+    for kind, figure in figures.items():
+        console.print(f"[bold]{kind}[/bold]")
+        for key, value in figure.items():
+            console.print(f"  {key:<28}{value:8.2f}", highlight=False)
+    console.print(f"written to {out}")
+
+
+def _plain(status: object) -> dict[str, object]:
+    return {key: value if isinstance(value, int | bool) else str(value) for key, value in asdict(status).items()}  # type: ignore[call-overload]
+
+
+def _print_status(name: str) -> None:
+    from rich.table import Table
+
+    from ..lifecycle.testbed import Testbed
+
+    table = Table(box=None, padding=(0, 1))
+    for column in ("slice", "UPF", "pid", "sessions", "namespace"):
+        table.add_column(column)
+    for each in Testbed.attach(name).status():
+        state = "[green]runs[/green]" if each.alive else "[red]gone[/red]"
+        table.add_row(each.name, state, str(each.pid), str(each.sessions), each.netns)
+    console.print(table)

@@ -1,0 +1,1 @@
+"""Bringing a testbed up, finding it again, taking it down."""

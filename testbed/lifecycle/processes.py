@@ -1,0 +1,174 @@
+"""Programs of the testbed: started in a namespace and a cgroup, found again by pid and start time, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...configs import ConfigError
+from .layout import netns_path
+
+READY_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 2.0
+
+
+class ProgramError(RuntimeError):
+    """A program of the testbed did not start, answered with an error, or has gone."""
+
+
+def binary(name: str) -> Path:
+    """Where ``make live`` puts a program: build/bin of the checkout, or a folder named by SLICEPILOT_BIN.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    folder = os.environ.get("SLICEPILOT_BIN")
+    path = (Path(folder) if folder else Path(__file__).resolve().parents[2] / "build" / "bin") / name
+    if not os.access(path, os.X_OK):
+        raise ConfigError(f"program {str(path)!r} is missing; accepted: run `make live` first (it brings Go)")
+    return path
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot: with the pid it names one process for good. None: gone.
+
+    Field 22 of /proc/PID/stat (proc(5)); the command in field 2 may hold spaces and brackets.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process that cannot be mistaken for a later one with the same pid."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        """Of a running process; raises ProgramError when it has gone."""
+        ticks = start_ticks(pid)
+        if ticks is None:
+            raise ProgramError(f"process {pid} has gone")
+        return cls(pid, ticks)
+
+    @property
+    def alive(self) -> bool:
+        """Whether that very process still runs."""
+        return start_ticks(self.pid) == self.start_ticks
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time that its threads have got so far (proc_pid_schedstat(5)); raises OSError when it has gone."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return 1e-9 * sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL after two seconds; returns when it is gone."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.alive:
+                break
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while self.alive and time.monotonic() < deadline:
+                time.sleep(0.005)
+        with contextlib.suppress(ChildProcessError):  # somebody else's child, or reaped before
+            os.waitpid(self.pid, 0)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A running program; what it prints (JSON lines) and logs is in files, so that it outlives whoever started it."""
+
+    name: str
+    process: ProcessId
+    output: Path
+    log: Path
+
+    def wait_ready(self) -> dict[str, Any]:
+        """Its first line.
+
+        Raises:
+            ProgramError: it ended, or said nothing in time; with what it logged.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not (lines := self.lines()):
+            if not self.process.alive:
+                raise ProgramError(f"{self.name} ended at once: {self._last_log()}")
+            if time.monotonic() > deadline:
+                raise ProgramError(f"{self.name} said nothing for {READY_TIMEOUT_S:g} s: {self._last_log()}")
+            time.sleep(0.002)
+        return lines[0]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All it has printed so far."""
+        whole = self.output.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def stop(self) -> dict[str, Any]:
+        """Stop it; the last thing it printed, empty if nothing."""
+        self.process.stop()
+        lines = self.lines()
+        return lines[-1] if lines else {}
+
+    def _last_log(self) -> str:
+        with contextlib.suppress(OSError, IndexError):
+            return self.log.read_text(errors="replace").splitlines()[-1]
+        return "it logged nothing"
+
+
+def spawn(
+    name: str,
+    namespace: str,
+    arguments: Sequence[str | Path],
+    folder: Path,
+    *,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    cgroup: Path | None = None,
+) -> Program:
+    """Start a program in a namespace and, from its first instruction, in a cgroup.
+
+    nsenter(1) replaces itself by the program, so the pid is the program's. A session of its own keeps a Ctrl-C on the
+    terminal from reaching it: whoever started it decides when it ends.
+
+    Args:
+        name: of its files, ``folder/NAME.out`` and ``folder/NAME.log``.
+        namespace: a testbed's.
+        arguments: program and its arguments.
+        folder: where its files go.
+        stdin, stdout: descriptors; /dev/null and the file without them.
+        cgroup: it starts in this group.
+
+    Raises:
+        ProgramError: it ended at once.
+        OSError: it could not be started.
+    """
+    output, log = folder / f"{name}.out", folder / f"{name}.log"
+    output.write_bytes(b"")
+    command = ["nsenter", f"--net={netns_path(namespace)}", "--", *map(str, arguments)]
+    if cgroup is not None:
+        # The shell joins the cgroup, then becomes nsenter.
+        command = ["sh", "-c", 'echo 0 > "$0"/cgroup.procs && exec "$@"', str(cgroup), *command]
+    actions: list[tuple[Any, ...]] = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0) if stdin is None else (os.POSIX_SPAWN_DUP2, stdin, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_APPEND, 0)
+        if stdout is None
+        else (os.POSIX_SPAWN_DUP2, stdout, 1),
+        (os.POSIX_SPAWN_OPEN, 2, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+    ]
+    pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsid=True)
+    return Program(name, ProcessId.of(pid), output, log)

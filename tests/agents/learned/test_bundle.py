@@ -1,0 +1,259 @@
+"""A bundle is refused unless it is whole and fits; what it decides is what its model says."""
+
+import dataclasses
+import hashlib
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from onnx import TensorProto, helper
+
+from slicepilot.agents.base import Agent
+from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.agents.learned.bundle import Agreement, PolicyBundle, TrainingRecord
+from slicepilot.configs import ConfigError
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import FEATURES, NUM_FEATURES
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import Telemetry
+
+SLICES = SliceSet.from_yaml("five-video")
+
+
+def holding_model(features: int = NUM_FEATURES, outputs: int = 3, output_name: str = "action") -> bytes:
+    """Gives back the knobs that the observation holds."""
+    first = FEATURES.index("cpu_limit")
+    values = {"starts": [first], "ends": [first + outputs], "axes": [2]}
+    graph = helper.make_graph(
+        [helper.make_node("Slice", ["observation", *values], [output_name])],
+        "holding",
+        [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["lanes", "slices", features])],
+        [helper.make_tensor_value_info(output_name, TensorProto.FLOAT, ["lanes", "slices", outputs])],
+        [helper.make_tensor(name, TensorProto.INT64, [1], value) for name, value in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def bundle(model: bytes | None = None) -> PolicyBundle:
+    record = TrainingRecord("ppo", seed=7, env_steps=1000, train_s=1.5, run_id="abc", config={"ppo": {"epochs": 3}})
+    agreement = Agreement(1e-7, 3000, (2, 5, 64))
+    return PolicyBundle(SLICES, model or holding_model(), record, agreement=agreement)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    bundle().save(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change bundle.yaml and make the sums fit, as someone would who edits a bundle by hand."""
+    raw = yaml.safe_load((folder / "bundle.yaml").read_text())
+    change(raw)
+    (folder / "bundle.yaml").write_text(yaml.safe_dump(raw))
+    reseal(folder)
+
+
+def reseal(folder: Path) -> None:
+    names = ("policy.onnx", "bundle.yaml")
+    sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    (folder / "SHA256SUMS").write_text("".join(sums))
+
+
+def test_load_gives_back_what_was_saved(folder: Path) -> None:
+    loaded = PolicyBundle.load(folder)
+    assert dataclasses.replace(loaded, origin=None) == bundle()
+    assert {p.name for p in folder.iterdir()} == {"policy.onnx", "bundle.yaml", "SHA256SUMS"}
+    assert [p.name for p in folder.parent.iterdir()] == ["bundle"]
+
+
+def test_saving_again_replaces_the_folder(folder: Path) -> None:
+    (folder / "stray").write_text("")
+    dataclasses.replace(bundle(), nice_scope="process").save(folder)
+    assert PolicyBundle.load(folder).nice_scope == "process"
+    assert not (folder / "stray").exists()
+    assert [p.name for p in folder.parent.iterdir()] == ["bundle"]
+
+
+def test_a_failed_save_leaves_the_old_bundle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            dataclasses.replace(bundle(), nice_scope="process").save(folder)
+    assert PolicyBundle.load(folder).nice_scope == "group"
+    assert [p.name for p in folder.parent.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "bundle.yaml", "SHA256SUMS"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(ConfigError, match=f"{name}: No such file"):
+        PolicyBundle.load(folder)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere.*no such folder"):
+        PolicyBundle.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "bundle.yaml"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "append"])
+def test_a_changed_file_is_refused_by_its_sum(folder: Path, name: str, damage: str) -> None:
+    data = bytearray((folder / name).read_bytes())
+    if damage == "truncate":
+        del data[len(data) // 2 :]
+    elif damage == "flip":
+        data[len(data) // 2] ^= 1
+    else:
+        data += b"\n"
+    (folder / name).write_bytes(data)
+    with pytest.raises(ConfigError, match=f"{name}: SHA-256 .* accepted"):
+        PolicyBundle.load(folder)
+
+
+def test_a_model_without_a_sum_is_refused(folder: Path) -> None:
+    (folder / "SHA256SUMS").write_text("")
+    with pytest.raises(ConfigError, match=r"SHA256SUMS: no entry for bundle\.yaml"):
+        PolicyBundle.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw.update(format_version=2), "format_version = 2: accepted: 1"),
+        (lambda raw: raw.pop("format_version"), "format_version = None: accepted: 1"),
+        (lambda raw: raw["encoder"]["features"].reverse(), r"encoder\.features\.0 = 'uplink_capacity': accepted: 'off"),
+        (lambda raw: raw["encoder"]["scale"]["loss_ratio"].__setitem__(0, 0.5), r"scale\.loss_ratio\.0 = 0.5: acc"),
+        (lambda raw: raw.pop("encoder"), "encoder = None"),
+        (lambda raw: raw["decoder"].update(none_above=0.5), r"decoder\.none_above = 0\.5: accepted: 0\.9"),
+        (lambda raw: raw.update(nice_scope="thread"), "nice_scope = 'thread'"),
+        (lambda raw: raw["slices"]["slices"][1].update(weight=-1), r"slices\.slices\.1\.weight = -1"),
+        (lambda raw: raw.pop("training"), "training"),
+        (lambda raw: raw["training"].update(seed="x"), r"training\.seed = 'x'"),
+        (lambda raw: raw.update(colour="red"), "colour = 'red': unknown field"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused_by_field(
+    folder: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    rewrite(folder, change)
+    with pytest.raises(ConfigError, match=message) as caught:
+        PolicyBundle.load(folder)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (b"not a model", "policy.onnx: not a model"),
+        (holding_model(features=NUM_FEATURES + 1), rf"input = .*accepted: observation .*{NUM_FEATURES}\)"),
+        (holding_model(outputs=2), r"output = .*accepted: action .*3\)"),
+        (holding_model(output_name="knobs"), r"output = .*'knobs'.*accepted: action"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, model: bytes, message: str) -> None:
+    bundle(model).save(tmp_path / "bundle")
+    with pytest.raises(ConfigError, match=message):
+        PolicyBundle.load(tmp_path / "bundle")
+
+
+def changed(index: int, **values: Any) -> SliceSet:
+    specs = list(SLICES.slices)
+    specs[index] = dataclasses.replace(specs[index], **values)
+    return SliceSet(tuple(specs))
+
+
+@pytest.mark.parametrize(
+    ("slices", "message"),
+    [
+        (SliceSet(SLICES.slices[::-1]), r"slices\.0\.name = 'slice5': accepted: 'slice1'"),
+        (SliceSet(SLICES.slices[:2]), "slices: 2 given; accepted: the 5"),
+        (changed(1, name="other"), r"slices\.1\.name = 'other'"),
+        (changed(1, s_nssai=dataclasses.replace(SLICES.slices[1].s_nssai, sst=2)), r"slices\.1\.s_nssai\.sst = 2"),
+        (
+            changed(2, bounds=dataclasses.replace(SLICES.slices[2].bounds, nice=(-5, 5))),
+            r"slices\.2\.bounds\.nice = \(-5, 5\): accepted: \(-10, 10\)",
+        ),
+    ],
+)
+def test_other_slices_are_refused_by_field_unless_transferred(slices: SliceSet, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bundle().for_slices(slices)
+    assert bundle().for_slices(slices, transfer=True).slices == slices
+
+
+def test_transfer_needs_2_to_64_slices() -> None:
+    with pytest.raises(ConfigError, match="slices: 1 given; accepted: 2 to 64"):
+        bundle().for_slices(SliceSet(SLICES.slices[:1]), transfer=True)
+    assert bundle().for_slices(SLICES) == bundle()
+
+
+def make_context(slices: SliceSet, lanes: int) -> Context:
+    ones = np.ones(lanes, np.float32)
+    return Context(
+        ones, 4 * ones, 1000 * ones, Promises.of(slices, lanes), np.ones((len(slices), lanes), np.float32), 10
+    )
+
+
+def test_the_agent_decides_what_the_model_says() -> None:
+    agent: Agent = LearnedAgent(bundle(), name="held")
+    lanes = 3
+    agent.reset(SLICES, make_context(SLICES, lanes), seed=0)
+    shape = (5, lanes)
+    rng = np.random.default_rng(0)
+    knobs = Knobs(
+        rng.uniform(100, 1000, shape).astype(np.float32),
+        rng.integers(-10, 11, shape).astype(np.float32),
+        np.where(rng.random(shape) > 0.5, np.inf, rng.uniform(10, 500, shape)).astype(np.float32),
+    )
+    for _ in range(3):
+        decided = agent.decide(Telemetry.empty(5, lanes), knobs)
+        np.testing.assert_allclose(decided.cpu_limit_mcpu, knobs.cpu_limit_mcpu, rtol=1e-4)
+        np.testing.assert_array_equal(decided.nice, knobs.nice)
+        np.testing.assert_allclose(decided.egress_mbps, knobs.egress_mbps, rtol=1e-4)
+        knobs = decided
+    assert agent.name == "held"
+
+
+def test_the_agent_refuses_other_slices_and_survives_pickling() -> None:
+    two = SliceSet(SLICES.slices[:2])
+    agent = LearnedAgent(bundle())
+    with pytest.raises(RuntimeError, match="reset"):
+        agent.decide(Telemetry.empty(5), Knobs.none(5))
+    with pytest.raises(ConfigError, match="slices: 2 given"):
+        agent.reset(two, make_context(two, 1), 0)
+    agent.reset(SLICES, make_context(SLICES, 1), 0)
+    copy = pickle.loads(pickle.dumps(LearnedAgent(bundle(), transfer=True)))
+    copy.reset(two, make_context(two, 1), 0)
+    assert copy.decide(Telemetry.empty(2), Knobs.none(2)).nice.shape == (2, 1)
+
+
+def test_the_agent_drives_the_simulator() -> None:
+    backend = SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("andrade-ramp")), 4)
+    agent = LearnedAgent(dataclasses.replace(bundle(), slices=backend.slices))
+    telemetry, knobs = backend.reset(0), Knobs.none(5, 4)
+    agent.reset(backend.slices, backend.context, 0)
+    for _ in range(5):
+        knobs = backend.apply(agent.decide(telemetry, knobs)).applied
+        telemetry = backend.observe()
+    assert np.isinf(knobs.cpu_limit_mcpu).all(), "the model holds what it was given: no limits"
+
+
+def test_shutil_copies_of_a_bundle_load(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    assert PolicyBundle.load(tmp_path / "copy").training.run_id == "abc"

@@ -1,0 +1,425 @@
+"""``slicepilot dataset`` from outside: what it prints, writes and refuses, and its exit codes."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from slicepilot.cli import app as app_module
+from slicepilot.cli.bench.simulator import bench
+from slicepilot.cli.dataset.paths import what_is, writing_to
+from slicepilot.cli.dataset.releases import dataset
+from slicepilot.cli.dataset.tables import open_tables
+from slicepilot.cli.operation.control import control
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.files import read_episodes
+from slicepilot.data.faults import Faults
+from slicepilot.data.studies.kinds import Options
+from slicepilot.data.studies.mishra.figures import summarise_forwarding, summarise_pfcp
+from slicepilot.data.tables.tidy import read_description
+from slicepilot.testbed.cli.testbed import testbed as user_plane
+
+SAMPLES = Path(__file__).parents[2] / "data" / "samples"
+PROGRAM = [sys.executable, "-m", "slicepilot.cli", "dataset"]
+TABLES = {
+    "andrade-cpu": 205,
+    "andrade-latency": 205,
+    "andrade-receive": 410,
+    "mishra-forwarding-light": 60,
+    "mishra-pfcp-light": 20,
+    "moreira-latency-qfi1-baseline": 15,
+    "moreira-latency-qfi9-anomaly": 15,
+    "moreira-resources-qfi1-baseline": 20,
+    "moreira-resources-qfi9-anomaly": 20,
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One command in this process: exit code, standard output and error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.err == ""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """``run("list", "--json")``: a command of `slicepilot dataset`."""
+
+    def ran(*arguments: object) -> Ran:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["slicepilot", "dataset", *map(str, arguments)])
+            patch.setenv("COLUMNS", "80")
+            # Commands are registered whenever the program starts; those of the time before are to be forgotten.
+            for app in (app_module.app, bench, control, dataset, user_plane):
+                patch.setattr(app, "registered_commands", list(app.registered_commands))
+                patch.setattr(app, "registered_groups", list(app.registered_groups))
+            with pytest.raises(SystemExit) as stopped:
+                app_module.main()
+        assert isinstance(stopped.value.code, int)
+        return Ran(stopped.value.code, *capsys.readouterr())
+
+    return ran
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All samples, imported by the real command line."""
+    folder = tmp_path_factory.mktemp("tables")
+    command = [*PROGRAM, "import", str(SAMPLES), "--out", str(folder), "--ue", "10.1.0.44=baseline", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    document = json.loads(result.stdout)
+    assert [Path(path).name for path in document["not_read"]] == ["README.md"]
+    assert document["unusable"] == []
+    assert {Path(table["path"]).stem: table["rows"] for table in document["tables"]} == TABLES
+    return folder
+
+
+def test_list_shows_every_release_and_how_to_cite_it(run: Callable[..., Ran]) -> None:
+    result = run("list")
+    assert result.code == 0
+    assert max(map(len, result.out.splitlines())) <= 80
+    for text in ("andrade", "code-only", "CC-BY-4.0", "arXiv:2601.12106", "none known"):
+        assert text in result.out
+
+
+def test_list_as_json(run: Callable[..., Ran]) -> None:
+    releases = run("list", "--json").json
+    assert [release["status"] for release in releases] == ["open", "code-only", "open"]
+    assert releases[2]["licence"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fetch", "mishra"), "release = 'mishra': offers only code (https://github.com/"),
+        (("fetch", "mishr"), "release: unknown name 'mishr'; did you mean mishra?"),
+        (("import", "not/there", "--out", "x"), "path = 'not/there': does not exist"),
+        (("import", SAMPLES / "README.md", "--out", "x"), "of no known kind; accepted: --kind with one of andrade-cpu"),
+        (("import", SAMPLES, "--out", "x", "--kind", "xml"), "kind = 'xml': accepted: andrade-cpu, andrade-latency"),
+        (("import", SAMPLES, "--out", "x", "--unit", "mile"), "unit = 'mile': accepted: cpu: CPU"),
+        (("import", SAMPLES, "--out", "x", "--ue", "10.1.0.44"), "ue = '10.1.0.44': accepted: ADDRESS=CLASS"),
+        (("import", SAMPLES, "--out", "/proc/nothing"), "out = '/proc/nothing': No such file or"),
+        (("convert", SAMPLES / "andrade" / "cpu.bson.gz", "/proc/nothing/x.csv"), "out = '/proc/nothing': No such"),
+        (("record", "--agents", "random", "--out", "/proc/nothing/x.parquet"), "out = '/proc/nothing': No such file"),
+        (("describe", SAMPLES), "a folder; accepted: one file"),
+        (("describe", "not/there"), "path = 'not/there': does not exist"),
+        (("convert", SAMPLES, "x.csv"), "a folder; accepted: one file, or `dataset import`"),
+        (("convert", SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", "x.txt"), "accepted for tables: NAME.parquet or"),
+        (("validate", SAMPLES / "README.md"), "of no known kind"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: tuple[object, ...],
+    message: str,
+    run: Callable[..., Ran],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.code == 2
+    assert result.err.startswith("slicepilot: error: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_fetch_that_fails_is_exit_code_1(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # where nobody listens
+    monkeypatch.setattr("slicepilot.data.studies.fetching.time.sleep", lambda seconds: None)
+    result = run("fetch", "andrade", "--out", tmp_path / "andrade")
+    assert result.code == 1
+    assert result.err.count("slicepilot: error: https://") == 3
+    assert "no answer" in result.err
+
+
+def test_tables_say_where_they_come_from(tables: Path) -> None:
+    for stem, rows in TABLES.items():
+        description = read_description(tables / f"{stem}.parquet")
+        assert description.rows == rows
+        assert stem.startswith(description.kind)
+        assert description.citation
+        assert description.faults["total"] == 0
+    classes = pq.read_table(tables / "moreira-latency-qfi1-baseline.parquet").column("traffic_class")
+    assert set(classes.to_pylist()) == {"baseline"}
+
+
+def test_andrades_collections_become_episodes(tables: Path) -> None:
+    episodes = read_episodes(tables / "andrade-episodes.parquet")
+    assert len(episodes) == 1
+    [episode] = episodes
+    assert (episode.behaviour, len(episode)) == ("experiment-21", 40)
+
+
+def test_an_import_goes_on_after_an_unusable_file(run: Callable[..., Ran], tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    shutil.copytree(SAMPLES / "mishra", folder)
+    (folder / "o1_pfcp_exp_heavy.csv").write_text("pfcp_type,latency_us\nx,fast\n")
+    result = run("import", folder, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert "o1_pfcp_exp_heavy.csv" in result.err
+    assert sorted(path.stem for path in (tmp_path / "out").iterdir()) == [
+        "mishra-forwarding-light",
+        "mishra-pfcp-light",
+    ]
+
+
+def test_an_import_shows_what_was_left_out(run: Callable[..., Ran], tmp_path: Path) -> None:
+    path = tmp_path / "o1_pfcp_exp_light.csv"
+    path.write_text("pfcp_type,latency_us\nmodification,100\nmodification,fast\nmodification\n")
+    result = run("import", path, "--out", tmp_path / "out")
+    assert result.code == 0
+    assert all(len(line) <= 80 or str(tmp_path) in line for line in result.out.splitlines())  # paths are not cut
+    assert "mishra-pfcp-light.parquet     1         2       2" in result.out
+    assert "number: 1 fields that are no number of their column's type (latency_us = fast)\n    line 3" in result.out
+
+
+def test_two_files_of_one_name_do_not_overwrite_each_other(run: Callable[..., Ran], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(SAMPLES / "mishra", tmp_path / "in" / name)
+    document = run("import", tmp_path / "in", "--out", tmp_path / "out", "--json").json
+    names = [Path(table["path"]).stem for table in document["tables"]]
+    assert names == ["mishra-forwarding-light", "mishra-pfcp-light", "mishra-forwarding-light-2", "mishra-pfcp-light-2"]
+
+
+def test_tables_of_an_earlier_import_are_not_replaced_by_those_of_another_file(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    source, out = tmp_path / "o1_pfcp_exp_light.csv", tmp_path / "out"
+    tables = []
+    for latency in (100, 100, 200):
+        source.write_text(f"pfcp_type,latency_us\nmodification,{latency}\n")
+        [table] = run("import", source, "--out", out, "--json").json["tables"]
+        tables.append(Path(table["path"]).stem)
+    assert tables == ["mishra-pfcp-light", "mishra-pfcp-light", "mishra-pfcp-light-2"]
+    assert pq.read_table(out / "mishra-pfcp-light.parquet").column("latency_us").to_pylist() == [100.0]
+
+
+def test_episodes_of_an_earlier_import_are_not_replaced_by_those_of_other_files(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("latency.json.gz", "receive.csv.gz"):
+        shutil.copy(SAMPLES / "andrade" / name, tmp_path / "in")
+    for _ in range(2):
+        assert run("import", tmp_path / "in", "--out", tmp_path, "--json").json["episodes"]["steps"] == 40
+    before = (tmp_path / "andrade-episodes.parquet").read_bytes()
+    path = tmp_path / "in" / "receive.csv.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + b"\n"))
+    document = run("import", tmp_path / "in", "--out", tmp_path, "--json").json
+    assert "accepted: another --out" in document["episodes"]["problem"]
+    assert (tmp_path / "andrade-episodes.parquet").read_bytes() == before
+
+
+def test_validate_finds_nothing_in_what_is_good(run: Callable[..., Ran], tables: Path) -> None:
+    for path in (SAMPLES, tables):
+        checked = run("validate", path, "--json").json["checked"]
+        assert len(checked) == len(TABLES) + (path == tables)
+        assert all(one["faults"]["total"] == 0 for one in checked)
+
+
+def test_validate_names_lines_and_is_exit_code_1(run: Callable[..., Ran], tmp_path: Path) -> None:
+    path = tmp_path / "o1_pfcp_exp_light.csv"
+    path.write_text("pfcp_type,latency_us\nmodification,100\n" + "modification,fast\n" * 30)
+    result = run("validate", path)
+    assert result.code == 1
+    assert f"{path}: mishra-pfcp, 1 rows, 30 faults, 30 rows left out" in result.out
+    assert "lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, ..." in " ".join(
+        result.out.split()
+    )
+
+
+def test_validate_of_a_folder_goes_on_after_an_unusable_file(run: Callable[..., Ran], tmp_path: Path) -> None:
+    for name in ("heavy", "light", "medium"):
+        row = "modification,100" if name == "medium" else "modification,fast"
+        (tmp_path / f"o1_pfcp_exp_{name}.csv").write_text(f"pfcp_type,latency_us\n{row}\n")
+    (tmp_path / "notes.txt").write_text("mine")
+    result = run("validate", tmp_path)
+    assert result.code == 2
+    assert "not checked, of no known kind: 1 files (notes.txt)" in result.out
+    assert "o1_pfcp_exp_medium.csv: mishra-pfcp, 1 rows, no faults" in result.out
+    for name in ("heavy", "light"):
+        assert f"o1_pfcp_exp_{name}.csv: none of 1 rows fits" in result.err
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A folder with a good file and a truncated one."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    shutil.copy(SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", folder)
+    whole = gzip.compress((SAMPLES / "mishra" / "o1_pfcp_exp_light.csv").read_bytes())
+    (folder / "o1_pfcp_exp_heavy.csv.gz").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+def test_a_folder_with_an_unreadable_file_is_read_all_the_same(
+    mixed: Path, run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    imported = run("import", mixed, "--out", tmp_path / "out", "--json")
+    assert imported.code == 2
+    assert [Path(table["path"]).stem for table in json.loads(imported.out)["tables"]] == ["mishra-pfcp-light"]
+    validated = run("validate", mixed, "--json")
+    document = json.loads(validated.out)
+    assert validated.code == 2
+    assert [Path(one["path"]).name for one in document["checked"]] == ["o1_pfcp_exp_light.csv"]
+    analysed = open_tables([mixed], None, Options(), None, lambda share: None)
+    assert [source.name for source in analysed.delays] == ["mishra-pfcp-light"]
+    [note] = analysed.notes
+    alone = json.loads(run("validate", mixed / "o1_pfcp_exp_heavy.csv.gz", "--json").out)
+    assert (alone["checked"], alone["unusable"]) == ([], document["unusable"])
+    for told in (imported.err, validated.err, document["unusable"][0], note):
+        assert "o1_pfcp_exp_heavy.csv.gz: the compressed data end early; accepted: whole files" in told
+
+
+def test_a_file_without_permission_is_named(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "o1_pfcp_exp_light.csv"
+    shutil.copy(SAMPLES / "mishra" / path.name, path)
+
+    def refuse(self: Path, *arguments: Any, **options: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
+    result = run("validate", path)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert f"{path}: Permission denied; accepted: a file that can be read" in " ".join(result.err.split())
+
+
+def test_what_cannot_be_read_is_not_blamed_on_the_target(tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "gone"
+    with pytest.raises(ConfigError, match=f"path = '{other}': No such file"), writing_to(out):
+        other.read_bytes()
+    with pytest.raises(ConfigError, match=f"out = '{out}': No such file"), writing_to(out):
+        (out / "no" / "x").write_bytes(b"")
+
+
+def test_validate_of_a_table_repeats_what_was_found_at_import(run: Callable[..., Ran], tmp_path: Path) -> None:
+    path = tmp_path / "o1_pfcp_exp_light.csv"
+    path.write_text("pfcp_type,latency_us\nmodification,100\nmodification,fast\n")
+    run("import", path, "--out", tmp_path / "out")
+    result = run("validate", tmp_path / "out" / "mishra-pfcp-light.parquet", "--json")
+    assert result.code == 1
+    assert json.loads(result.out)["checked"][0]["faults"]["kinds"]["number"]["first"][0]["line"] == 3
+
+
+def test_describe_shows_units_spans_and_groups(run: Callable[..., Ran], tables: Path) -> None:
+    result = run("describe", tables / "andrade-receive.parquet")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    assert any(line.split()[:4] == ["time_s", "s", "0", "1200"] for line in lines)
+    assert any(line.split()[:2] == ["receive_mbps", "Mbit/s"] for line in lines)
+    assert "slice1: 82, slice2: 82" in result.out
+    assert "SHA-256" in result.out
+
+
+def test_describe_cuts_no_names(run: Callable[..., Ran], tables: Path) -> None:
+    result = run("describe", tables / "moreira-resources-qfi1-baseline.parquet")
+    assert max(map(len, result.out.splitlines()[1:])) <= 80
+    assert "…" not in result.out
+    assert "net_packets_n3_received_pps" in result.out
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "rows"),
+    [
+        ("mishra/o1_forwarding_exp_light.csv", "mishra-forwarding", 60),
+        ("andrade/cpu.bson.gz", "andrade-cpu", 205),
+        ("moreira/qf1_baseline/latency.txt", "moreira-latency", 15),
+    ],
+)
+def test_describe_of_released_files(path: str, kind: str, rows: int, run: Callable[..., Ran]) -> None:
+    document = run("describe", SAMPLES / path, "--json").json
+    assert (document["kind"], document["rows"]) == (kind, rows)
+    assert document["faults"]["total"] == 0
+    assert document["citation"]
+
+
+@pytest.mark.parametrize("name", ["forwarding", "pfcp"])
+def test_describe_shows_the_rows_of_the_studys_table(name: str, run: Callable[..., Ran], tables: Path) -> None:
+    path = SAMPLES / "mishra" / f"o1_{name}_exp_light.csv"
+    summarise = summarise_forwarding if name == "forwarding" else summarise_pfcp
+    expected = summarise(path, Faults()).published()
+    assert {row["load"] for row in expected} == {"light"}
+    for described in (path, tables / f"mishra-{name}-light.parquet"):
+        assert run("describe", described, "--json").json["study"] == expected
+    result = run("describe", path)
+    assert max(map(len, result.out.splitlines()[1:])) <= 80
+    heads = [line.split() for line in result.out.splitlines()]
+    assert list(expected[0]) in heads
+
+
+def test_tables_as_csv_and_back(run: Callable[..., Ran], tables: Path, tmp_path: Path) -> None:
+    for stem, rows in TABLES.items():
+        text, back = tmp_path / f"{stem}.csv", tmp_path / f"{stem}.parquet"
+        assert run("convert", tables / f"{stem}.parquet", text, "--json").json["rows"] == rows
+        document = run("convert", text, back, "--json").json
+        assert stem.startswith(document["kind"])
+        before, after = (pq.read_table(path).to_pylist() for path in (tables / f"{stem}.parquet", back))
+        assert before == after
+
+
+def test_a_released_file_becomes_csv(run: Callable[..., Ran], tmp_path: Path) -> None:
+    result = run("convert", SAMPLES / "andrade" / "latency.json.gz", tmp_path / "latency.csv")
+    assert result.code == 0
+    assert (tmp_path / "latency.csv").read_text().startswith('"experiment","cycle","time_s","slice"')
+
+
+def test_what_is_there_is_not_overwritten(run: Callable[..., Ran], tables: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("mine")
+    result = run("convert", tables / "andrade-cpu.parquet", tmp_path / "x.csv")
+    assert (result.code, (tmp_path / "x.csv").read_text()) == (2, "mine")
+
+
+def test_episodes_to_minari_and_back(run: Callable[..., Ran], tables: Path, tmp_path: Path) -> None:
+    pytest.importorskip("minari")
+    folder, back = tmp_path / "andrade-v0", tmp_path / "back.parquet"
+    assert run("convert", tables / "andrade-episodes.parquet", folder).code == 0
+    assert what_is(folder) == "minari"
+    assert run("validate", folder).code == 0
+    assert run("describe", folder, "--json").json["steps"] == 40
+    assert run("convert", folder, back).code == 0
+    [before], [after] = (read_episodes(path) for path in (tables / "andrade-episodes.parquet", back))
+    assert np.array_equal(before.observations, after.observations)
+    assert before.behaviour == after.behaviour
+    assert dict(before.info) == dict(after.info)
+
+
+def test_describe_of_episodes(run: Callable[..., Ran], tables: Path) -> None:
+    result = run("describe", tables / "andrade-episodes.parquet")
+    assert result.code == 0
+    assert "experiment-21" in result.out
+    assert "period        30 s" in result.out
+    assert "throttled_ratio: not measured" in result.out
+
+
+@pytest.mark.parametrize("name", ["list", "fetch", "import", "describe", "validate", "convert"])
+def test_every_command_has_an_example(name: str, run: Callable[..., Ran]) -> None:
+    result = run(name, "--help")
+    assert result.code == 0
+    assert f"Example: slicepilot dataset {name}" in " ".join(result.out.split())

@@ -1,0 +1,164 @@
+"""The command line from outside: exit codes, one line per error, JSON exactly as documented."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.cli import main
+from slicepilot.cli.evaluation.simulate import parse_numbers
+from slicepilot.configs import ConfigError
+
+PROGRAM = [sys.executable, "-c", "from slicepilot.cli import main; main()"]
+
+
+def slicepilot(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
+
+
+def json_of(*arguments: str) -> Any:
+    result = slicepilot(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+BAD_INPUT = {
+    "scenario": (("simulate", "--scenario", "andrade-rampp"), "scenarios: unknown name 'andrade-rampp'; did you mean"),
+    "file": (("simulate", "--scenario", "not/there.yaml"), "scenarios: file 'not/there.yaml' does not exist"),
+    "agent": (("simulate", "--agent", "orakel"), "agent: unknown name 'orakel'; did you mean oracle?"),
+    "study": (("simulate", "--study", "andrad"), "study: unknown name 'andrad'; accepted: andrade"),
+    "experiment": (
+        ("simulate", "--study", "andrade", "--experiments", "1,27"),
+        "experiments: unknown number 27; accepted: 1 to 26",
+    ),
+    "experiments": (
+        ("simulate", "--study", "andrade", "--experiments", "one"),
+        "experiments = 'one': accepted: numbers and rising ranges such as 1,5,20-22",
+    ),
+    "hardware": (
+        ("simulate", "--study", "andrade", "--hardware", "andrad"),
+        "hardware: unknown name 'andrad'; did you mean andrade? accepted: ",
+    ),
+    "negative seed": (("simulate", "--seed", "-1"), "--seed = -1: "),
+    "seed in words": (("simulate", "--seed", "one"), "--seed = one: "),
+    "option": (("simulate", "--sead", "1"), "No such option: --sead"),
+    "command": (("simulat",), "No such command 'simulat'. Did you mean 'simulate'? accepted: doctor, "),
+    "envs": (("bench", "sim", "--num-envs", "0"), "--num-envs = 0: "),
+    "slices": (("bench", "sim", "--num-slices", "257"), "--num-slices = 257: "),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_line_and_exit_code_2(case: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, message = BAD_INPUT[case]
+    monkeypatch.setattr(sys, "argv", ["slicepilot", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    printed = capsys.readouterr()
+    assert stop.value.code == 2
+    assert printed.out == ""
+    assert printed.err.startswith(f"slicepilot: error: {message}")
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("case", ["scenario", "experiment", "option", "negative seed"])
+def test_bad_input_from_a_shell(case: str, tmp_path: Path) -> None:
+    arguments, message = BAD_INPUT[case]
+    result = slicepilot(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"slicepilot: error: {message}")
+    assert len(result.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    result = slicepilot("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"slicepilot {project['version']}\n", "")
+
+
+def test_a_scenario_file_with_an_error_is_named_with_its_field(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "name: mine\ndescription: mine\nslices: five-video\nhardware: andrade\nduration_s: 10\ncontrol_period_s: 1\n"
+        "loads: {slice1: [{kind: video, rate_mbps: -45}]}\n"
+    )
+    result = slicepilot("simulate", "--scenario", str(file))
+    assert result.returncode == 2
+    assert result.stderr.startswith("slicepilot: error: mine.yaml: loads.slice1.0.rate_mbps = -45: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_simulate_study_prints_the_documented_json() -> None:
+    results = json_of("simulate", "--study", "andrade", "--experiments", "1,5", "--repetitions", "2")
+    assert [result["experiment"] for result in results] == [1, 5]
+    for result in results:
+        assert set(result) == {"experiment", "throughput_mbps", "latency_ms"}
+        for metric in ("throughput_mbps", "latency_ms"):
+            assert set(result[metric]) == {"slice1", "others"}
+            assert set(result[metric]["slice1"]) == {"mean", "median", "std"}
+    assert results[0]["throughput_mbps"]["others"] is None
+    assert results[0]["latency_ms"]["others"] is None
+    assert set(results[1]["latency_ms"]["others"]) == {"mean", "median", "std"}
+
+
+def test_simulate_scenario_prints_a_row_per_slice() -> None:
+    played = json_of("simulate", "--scenario", "slice-churn", "--agent", "proportional-share", "--seed", "3")
+    assert (played["scenario"], played["agent"], played["seed"]) == ("slice-churn", "proportional-share", 3)
+    assert len(played["slices"]) == 6
+    for row in played["slices"]:
+        figures = {"offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us", "sla_violation_s"}
+        assert set(row) == {"slice", *figures}
+        assert all(row[name] >= 0 for name in figures)
+
+
+def test_bench_sim_prints_the_documented_json() -> None:
+    figures = json_of("bench", "sim", "--seconds", "0.1", "--repetitions", "1")
+    assert set(figures) == {"vector_env_steps_per_s", "single_env_steps_per_s", "num_envs", "num_slices"}
+    assert figures["num_slices"] == 5
+    assert figures["vector_env_steps_per_s"] > figures["single_env_steps_per_s"] > 0
+
+
+def test_doctor_lists_findings() -> None:
+    result = slicepilot("doctor", "--json")
+    checks = json.loads(result.stdout)
+    assert {"python", "numpy", "numba", "CPUs", "memory", "kernel", "cpu cgroup"} <= {c["name"] for c in checks}
+    for check in checks:
+        assert set(check) == {"name", "ok", "found", "needed_for", "hint"}
+        assert check["ok"] or check["hint"]
+    needed = {"everything", "simulate", "train"}
+    assert result.returncode == int(not all(c["ok"] for c in checks if c["needed_for"] in needed))
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["doctor"], ["simulate"], ["train"], ["evaluate"], ["report"], ["bench", "sim"]]
+)
+def test_help_shows_an_example(command: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["slicepilot", *command, "--help"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    shown = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert not command or "Example: slicepilot" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("1", [1]), ("1,5,20-22", [1, 5, 20, 21, 22]), (" 3 , 1-3 ", [3, 1, 2]), ("7-7", [7])],
+)
+def test_experiments_are_numbers_and_ranges(text: str, numbers: list[int]) -> None:
+    assert parse_numbers(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "1,", "-1", "3-1", "1-2-3", "1.5", "²", "1-99999999", "nan"])
+def test_other_experiments_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^experiments = .*: accepted: "):
+        parse_numbers(text)

@@ -1,0 +1,386 @@
+"""Knobs in the real kernel: what is written holds, what was found comes back, every refusal is told."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slicepilot.controller.actuators.nice import RELIST_NS, ThreadNice
+from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
+from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.actuators.weight import GroupWeight
+from slicepilot.controller.system import kernel_file
+from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator import kernels
+from slicepilot.env.simulator.quota_writes import QuotaWrites
+
+Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
+BUSY = "import signal; signal.alarm(60)\nwhile True: pass"
+
+
+def cpu_s(process: subprocess.Popen[bytes]) -> float:
+    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def knobs(limits: list[float], nices: list[float], scope: str = "group") -> Knobs:
+    limit, nice = (np.asarray(values, np.float32)[:, None] for values in (limits, nices))
+    return Knobs(limit, nice, np.full_like(limit, np.inf), "process" if scope == "process" else "group")
+
+
+# -- quota -------------------------------------------------------------------------------------------------------
+
+
+def test_quota_is_written_read_back_and_restored(groups: list[Path]) -> None:
+    group = CpuGroup.at(groups[0])
+    before = CpuQuota(group)
+    found = before.read(), before.period_us
+    quota = CpuQuota(group, QuotaConfig(period_us=10_000))
+    assert quota.set(432.15) == 432.15  # 4321.5 us: exact but for a whole microsecond
+    assert quota.read() == pytest.approx(432.15, abs=0.051)
+    assert quota.set(math.inf) == math.inf
+    assert quota.read() == math.inf
+    assert quota.set(20.0) == 100.0, "the kernel takes no quota below 1000 us"
+    assert quota.read() == 100.0
+    quota.restore()
+    quota.restore()
+    assert (before.read(), CpuQuota(group).period_us) == found
+
+
+def test_a_quota_that_was_there_keeps_its_share_under_another_period(groups: list[Path]) -> None:
+    group = CpuGroup.at(groups[0])
+    pod = CpuQuota(group)
+    pod.set(250.0)
+    quota = CpuQuota(group, QuotaConfig(period_us=10_000))
+    assert quota.limit_mcpu == quota.read() == 250.0
+    quota.set(math.inf)
+    quota.restore()
+    assert pod.read() == 250.0
+    assert CpuQuota(group).period_us == pod.period_us
+
+
+def test_quota_limits_a_busy_group_also_while_it_is_asked_to_change_all_the_time(
+    groups: list[Path], busy_process: Busy
+) -> None:
+    """Each write refills the quota, so that writing at every tick would let a group have several times its limit."""
+    quota = CpuQuota(CpuGroup.at(groups[0]), QuotaConfig(period_us=10_000))
+    quota.set(200.0)
+    with busy_process(groups[0]) as process:
+        time.sleep(0.3)
+        used, start = cpu_s(process), time.monotonic()
+        tick = start
+        while tick < start + 1.5:
+            quota.set(180.0 if round((tick - start) * 200) % 2 else 220.0)
+            tick += 0.005
+            time.sleep(max(tick - time.monotonic(), 0))
+        share = (cpu_s(process) - used) / (time.monotonic() - start)
+    assert 0.12 < share < 0.30
+
+
+def test_small_changes_of_a_quota_wait_for_a_full_stock_of_writes(groups: list[Path]) -> None:
+    config = QuotaConfig(period_us=100_000, dead_band_ratio=0.05, periods_per_write=0.5)
+    quota = CpuQuota(CpuGroup.at(groups[0]), config)
+    assert quota.set(500.0) == 500.0
+    assert quota.set(550.0) == 550.0
+    assert quota.set(570.0) == 550.0
+    assert quota.read() == 550.0
+    assert quota.set(580.0) == 580.0
+    time.sleep(0.2)
+    assert quota.set(570.0) == 570.0
+
+
+def test_the_simulator_rations_writes_as_the_node_does(groups: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = CpuQuota(CpuGroup.at(groups[0]), QuotaConfig(period_us=10_000))
+    now = [quota._stocked_ns]
+    monkeypatch.setattr("slicepilot.controller.actuators.quota.time.monotonic_ns", lambda: now[0])
+    period_s, cfs_s = np.full(1, 0.00731, np.float32), np.full(1, 0.01, np.float32)
+    writes, state = QuotaWrites(period_s, cfs_s, 1), np.zeros((kernels.NUM_STATE, 1, 1), np.float32)
+    rng, held_back = np.random.default_rng(0), 0
+    asked = 500.0
+    for _ in range(400):
+        now[0] += 7_310_000
+        move = rng.choice(["keep", "none", "small", "large"], p=[0.5, 0.05, 0.2, 0.25])
+        if move == "none":
+            asked = math.inf
+        elif move != "keep":
+            asked = min(asked, 1000.0) * rng.uniform(0.99, 1.01) if move == "small" else rng.uniform(50.0, 1000.0)
+        held = writes.hold(knobs([asked], [0.0]), state).cpu_limit_mcpu[0, 0]
+        assert quota.set(asked) == pytest.approx(held, rel=2e-3)
+        held_back += held != np.float32(asked)
+    assert 100 < held_back < 300
+
+
+def test_what_the_kernel_refuses_names_file_value_and_reason(groups: list[Path], hierarchy: CpuHierarchy) -> None:
+    name = "cpu.cfs_quota_us" if hierarchy.version == 1 else "cpu.max"
+    with pytest.raises(ActuatorError, match=rf"{name}: write '500': Invalid argument \(EINVAL\)") as caught:
+        KernelFile(groups[0] / name).write(b"500")
+    assert caught.value.errno == errno.EINVAL
+    with pytest.raises(ActuatorError, match="CFS period = 500 us; accepted: 1000 to 1000000"):
+        CpuQuota(CpuGroup.at(groups[0]), QuotaConfig(period_us=500))
+
+
+# -- weight and nice ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("request_mcpu", "shares", "weight"), [(0, 2, 1), (250, 256, 10), (1000, 1024, 39)])
+def test_a_cpu_request_becomes_the_weight_that_kubernetes_gives_it(
+    groups: list[Path], hierarchy: CpuHierarchy, request_mcpu: float, shares: int, weight: int
+) -> None:
+    file = groups[0] / ("cpu.shares" if hierarchy.version == 1 else "cpu.weight")
+    base = int(file.read_text())
+    knob = GroupWeight(CpuGroup.at(groups[0]))
+    knob.deploy(request_mcpu)
+    assert int(file.read_text()) == (shares if hierarchy.version == 1 else weight)
+    knob.set(-3)
+    assert int(file.read_text()) == round((shares if hierarchy.version == 1 else weight) * 1991 / 1024)
+    knob.deploy(None)
+    assert int(file.read_text()) == base
+
+
+@pytest.mark.parametrize("found", [None, 341])
+def test_group_weight_multiplies_what_was_found(groups: list[Path], hierarchy: CpuHierarchy, found: int | None) -> None:
+    file = groups[0] / ("cpu.shares" if hierarchy.version == 1 else "cpu.weight")
+    if found is not None:
+        file.write_text(str(found))
+    base = int(file.read_text())
+    weight = GroupWeight(CpuGroup.at(groups[0]))
+    for nice, factor in ((-20, 88761 / 1024), (-5, 3121 / 1024), (0, 1.0), (5, 335 / 1024), (19, 15 / 1024)):
+        assert weight.set(nice) == nice
+        low, high = (2, 262_144) if hierarchy.version == 1 else (1, 10_000)
+        assert int(file.read_text()) == pytest.approx(min(max(base * factor, low), high), abs=0.51)
+        assert weight.weight_of(weight.read()) == weight.weight_of(nice)
+    weight.restore()
+    assert int(file.read_text()) == base
+
+
+def test_group_weight_decides_who_runs(groups: list[Path], busy_process: Busy) -> None:
+    [cpu, *_] = os.sched_getaffinity(0)
+    favoured, other = (GroupWeight(CpuGroup.at(group)) for group in groups[:2])
+    favoured.set(-8)
+    other.set(8)
+    code = f"import os; os.sched_setaffinity(0, {{{cpu}}}); {BUSY}"
+    with busy_process(groups[0], code) as first, busy_process(groups[1], code) as second:
+        time.sleep(0.3)
+        before = cpu_s(first), cpu_s(second)
+        time.sleep(1.0)
+        gained = cpu_s(first) - before[0], cpu_s(second) - before[1]
+    assert gained[0] > 8 * gained[1]
+
+
+THREADS = """
+import os, sys, threading, time
+def hold():
+    print(threading.get_native_id(), flush=True)
+    time.sleep(60)
+for _ in range(3):
+    threading.Thread(target=hold, daemon=True).start()
+time.sleep(0.1)
+print("started", flush=True)
+sys.stdin = None
+os.kill(os.getpid(), 19)
+threading.Thread(target=hold, daemon=True).start()
+time.sleep(60)
+"""
+
+
+def test_nice_reaches_all_threads_new_ones_too_and_comes_back(groups: list[Path], busy_process: Busy) -> None:
+    with busy_process(code=THREADS) as process, busy_process() as late:
+        assert process.stdout is not None
+        threads = [process.pid, *(int(process.stdout.readline()) for _ in range(3))]
+        assert process.stdout.readline() == b"started\n"
+        os.setpriority(os.PRIO_PROCESS, threads[1], 3)
+        (groups[0] / "cgroup.procs").write_text(str(process.pid))
+        knob = ThreadNice(CpuGroup.at(groups[0]))
+        assert knob.set(7) == 7
+        assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [7, 7, 7, 7]
+
+        process.send_signal(signal.SIGCONT)
+        started = int(process.stdout.readline())  # inherits 7
+        (groups[0] / "cgroup.procs").write_text(str(late.pid))  # comes with 0
+        time.sleep(RELIST_NS / 1e9)
+        knob.set(7)
+        assert os.getpriority(os.PRIO_PROCESS, late.pid) == 7
+        knob.set(-2)
+        assert {os.getpriority(os.PRIO_PROCESS, t) for t in (*threads, started, late.pid)} == {-2}
+        assert knob.read() == -2
+
+        knob.restore()
+        knob.restore()
+        assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [0, 3, 0, 0]
+        assert os.getpriority(os.PRIO_PROCESS, started) == 0, "a thread started under our nice has its process's own"
+        assert os.getpriority(os.PRIO_PROCESS, late.pid) == 0
+
+
+# -- the node ----------------------------------------------------------------------------------------------------
+
+
+def test_node_applies_reads_back_and_restores(groups: list[Path]) -> None:
+    targets = [SliceTargets(path.name, path) for path in groups[:3]]
+    with NodeActuator(targets) as node:
+        none = node.read()
+        wanted = knobs([500, np.inf, 800], [-5, 0, 7])
+        receipt = node.apply(wanted)
+        assert receipt.error is None
+        assert receipt.applied is wanted
+        held = node.read()
+        np.testing.assert_array_equal(held.cpu_limit_mcpu, wanted.cpu_limit_mcpu)
+        np.testing.assert_array_equal(held.nice, wanted.nice)
+        assert node.apply(wanted.copy()) is receipt, "nothing to write: the receipt that stands"
+        changed = node.apply(knobs([500, 30, 800], [-5, 0, 7]))
+        assert changed.applied.cpu_limit_mcpu[:, 0].tolist() == [500, pytest.approx(30), 800]
+    after = NodeActuator(targets)
+    np.testing.assert_array_equal(after.read().cpu_limit_mcpu, none.cpu_limit_mcpu)
+    np.testing.assert_array_equal(after.read().nice, none.nice)
+    after.close()
+    after.close()
+
+
+def test_scope_of_nice_moves_from_group_to_threads_and_back(groups: list[Path], busy_process: Busy) -> None:
+    with busy_process(groups[0]) as process, NodeActuator([SliceTargets("a", groups[0])]) as node:
+        weight = GroupWeight(CpuGroup.at(groups[0]))
+        node.apply(knobs([np.inf], [5]))
+        assert (weight.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, 0)
+        assert node.apply(knobs([np.inf], [5], "process")).applied.nice_scope == "process"
+        assert (weight.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (0, 5)
+        node.apply(knobs([np.inf], [5]))
+        assert (weight.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, 0)
+
+
+def test_a_slice_that_vanishes_is_told_and_the_others_go_on(groups: list[Path]) -> None:
+    node = NodeActuator([SliceTargets(path.name, path) for path in groups[:3]])
+    groups[1].rmdir()
+    receipt = node.apply(knobs([500, 500, 500], [1, 1, 1]))
+    assert receipt.error is not None
+    assert "slice1" in receipt.error
+    assert "slice2" not in receipt.error
+    assert receipt.applied.cpu_limit_mcpu[:, 0].tolist() == [500, np.inf, 500]
+    node.close()  # nothing is left to restore there
+    assert CpuQuota(CpuGroup.at(groups[2])).read() == math.inf
+
+
+def test_a_target_that_is_missing_leaves_nothing_changed(groups: list[Path]) -> None:
+    targets = [SliceTargets("a", groups[0]), SliceTargets("b", groups[0] / "nothing")]
+    period = CpuQuota(CpuGroup.at(groups[0])).period_us
+    with pytest.raises(ActuatorError, match="nothing: no such cgroup"):
+        NodeActuator(targets, QuotaConfig(period_us=10_000))
+    assert CpuQuota(CpuGroup.at(groups[0])).period_us == period
+
+
+def test_wrong_shapes_are_refused(groups: list[Path]) -> None:
+    with (
+        NodeActuator([SliceTargets("a", groups[0])]) as node,
+        pytest.raises(ValueError, match=r"knobs: shape \(2, 1\); accepted: \(1, 1\)"),
+    ):
+        node.apply(Knobs.none(2))
+
+
+AT_EXIT = """
+import sys
+from pathlib import Path
+import numpy as np
+from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator import kernels
+from slicepilot.env.simulator.quota_writes import QuotaWrites
+node = NodeActuator([SliceTargets("a", Path(sys.argv[1]))])
+none = np.full((1, 1), np.inf, np.float32)
+node.apply(Knobs(np.full((1, 1), 300, np.float32), np.full((1, 1), 4, np.float32), none))
+raise SystemExit(3)
+"""
+
+
+def test_a_process_that_forgets_to_close_restores_at_exit(groups: list[Path]) -> None:
+    result = subprocess.run([sys.executable, "-c", AT_EXIT, str(groups[0])], check=False, timeout=60)
+    assert result.returncode == 3
+    group = CpuGroup.at(groups[0])
+    assert (CpuQuota(group).read(), GroupWeight(group).read()) == (math.inf, 0)
+
+
+# -- cgroup v2, as files: this machine may have version 1 only ------------------------------------------------------
+
+
+@pytest.fixture
+def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder laid out as a v2 group. A cgroup file takes a value whole; a plain one would keep an old one's tail."""
+
+    def replace(fd: int, value: bytes, offset: int) -> int:
+        os.ftruncate(fd, 0)
+        return pwrite(fd, value, offset)
+
+    pwrite = os.pwrite
+    monkeypatch.setattr(kernel_file.os, "pwrite", replace)
+    for name, text in {
+        "cgroup.controllers": "cpu io\n",
+        "cpu.max": "max 100000\n",
+        "cpu.weight": "100\n",
+        "cpu.weight.nice": "0\n",
+        "cgroup.threads": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_v2_quota_format(v2: Path) -> None:
+    quota = CpuQuota(CpuGroup.at(v2), QuotaConfig(period_us=20_000))
+    assert (v2 / "cpu.max").read_text() == "max 20000"
+    quota.set(1500.0)
+    assert (v2 / "cpu.max").read_text() == "30000 20000"
+    assert quota.read() == 1500.0
+    quota.restore()
+    assert (v2 / "cpu.max").read_text() == "max 100000"
+
+
+def test_v2_weight_goes_through_nice_only_where_the_group_has_the_default(v2: Path) -> None:
+    GroupWeight(CpuGroup.at(v2)).set(-7)
+    assert ((v2 / "cpu.weight.nice").read_text(), (v2 / "cpu.weight").read_text()) == ("-7", "100\n")
+    (v2 / "cpu.weight").write_text("39\n")
+    weight = GroupWeight(CpuGroup.at(v2))
+    weight.set(-7)
+    assert (v2 / "cpu.weight").read_text() == str(round(39 * 4904 / 1024))
+    weight.restore()
+    assert (v2 / "cpu.weight").read_text() == "39"
+
+
+@pytest.mark.parametrize(("request_mcpu", "weight"), [(0, 1), (250, 10), (1000, 39)])
+def test_v2_weight_of_a_cpu_request(v2: Path, request_mcpu: float, weight: int) -> None:
+    GroupWeight(CpuGroup.at(v2)).deploy(request_mcpu)
+    assert (v2 / "cpu.weight").read_text() == str(weight)
+
+
+def test_v2_lists_threads_in_its_own_file(v2: Path) -> None:
+    assert CpuGroup.at(v2).threads_file.name == "cgroup.threads"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "version", "root"),
+    [
+        ("cgroup2 {0} cgroup2 rw 0 0\n", 2, "{0}"),
+        ("cgroup2 {0}/empty cgroup2 rw 0 0\ncgroup {0} cgroup rw,cpu,cpuacct 0 0\n", 1, "{0}"),
+        ("cgroup {0}/empty cgroup rw,cpuset 0 0\ncgroup2 {0} cgroup2 rw 0 0\n", 2, "{0}"),
+    ],
+)
+def test_the_hierarchy_with_the_cpu_controller_is_found(v2: Path, mounts: str, version: int, root: str) -> None:
+    table = v2 / "mounts"
+    table.write_text(mounts.format(v2))
+    assert CpuHierarchy.find(table) == CpuHierarchy(1 if version == 1 else 2, Path(root.format(v2)))
+
+
+def test_no_cpu_controller_is_told(v2: Path) -> None:
+    (v2 / "mounts").write_text(f"cgroup2 {v2}/empty cgroup2 rw 0 0\n")
+    with pytest.raises(ActuatorError, match="no cgroup hierarchy has the cpu controller"):
+        CpuHierarchy.find(v2 / "mounts")
+    (v2 / "cpu.max").unlink()
+    with pytest.raises(ActuatorError, match=r"no cpu.max; enable it: echo \+cpu > .*cgroup.subtree_control"):
+        CpuGroup.at(v2)

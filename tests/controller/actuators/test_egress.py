@@ -1,0 +1,274 @@
+"""The egress shaper on a real device in a real network namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from slicepilot.controller.actuators.edt import PROGRAM, EdtRate, Stamps
+from slicepilot.controller.actuators.egress import EgressConfig, EgressRate
+from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.qdisc import RTM_NEWQDISC, TC_H_ROOT, TCA_KIND, TCMSG
+from slicepilot.controller.system.net.rtnetlink import NLM_F_CREATE, RouteSocket, attribute, enter, request
+from slicepilot.env.knobs import Knobs
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+
+T = TypeVar("T")
+# A namespace lives as long as the process that holds it; nothing is left behind, whatever happens to the test.
+HOLDER = """
+import ctypes, os, sys
+if ctypes.CDLL(None, use_errno=True).unshare(0x40000000):
+    sys.exit(os.strerror(ctypes.get_errno()))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def namespace() -> Iterator[Path]:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "ready\n"
+        yield Path(f"/proc/{holder.pid}/ns/net")
+        holder.stdin.close()
+
+
+def inside(netns: Path, work: Callable[[], T]) -> T:
+    """Run in a thread that enters the namespace and ends there."""
+    results: list[T] = []
+
+    def run() -> None:
+        enter(netns)
+        results.append(work())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def tool(netns: Path, *command: str) -> str:
+    """A command in the namespace. Not through ``ip netns exec``, which mounts another /sys."""
+    done = subprocess.run(
+        ["nsenter", f"--net={netns}", *command], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[Path, Path]]:
+    """Two namespaces joined by a veth pair: ``n6`` 10.250.1.1 in one, ``far`` 10.250.1.2 in the other."""
+    with namespace() as near, namespace() as far:
+        pid = far.parts[2]
+        tool(near, "ip", "link", "add", "n6", "type", "veth", "peer", "name", "far", "netns", pid)
+        for netns, device, address in ((near, "n6", "10.250.1.1/24"), (far, "far", "10.250.1.2/24")):
+            tool(netns, "ip", "address", "add", address, "dev", device)
+            tool(netns, "ip", "link", "set", device, "up")
+        yield near, far
+
+
+def carried_mbps(link: tuple[Path, Path], seconds: float, meanwhile: Callable[[int], object] | None = None) -> float:
+    """What gets through of more than 60 Mbit/s offered; ``meanwhile`` is called every 5 ms with a count."""
+
+    def open_socket() -> socket.socket:
+        return socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    payload = bytes(1372)
+    with inside(link[0], open_socket) as sender, inside(link[1], open_socket) as receiver:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        receiver.bind(("10.250.1.2", 7000))
+        sender.connect(("10.250.1.2", 7000))
+        received, calls, start = 0, 0, time.monotonic()
+        while (elapsed := time.monotonic() - start) < seconds:
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(8):
+                    sender.send(payload)
+            with contextlib.suppress(BlockingIOError):
+                while receiver.recv(2048):
+                    received += 1
+            if meanwhile is not None and elapsed > calls * 0.005:
+                meanwhile(calls)
+                calls += 1
+            time.sleep(0.0005)
+    return received * 1400 * 8e-6 / elapsed
+
+
+def opened(netns: Path, config: EgressConfig | None = None) -> contextlib.closing[EgressRate]:
+    return contextlib.closing(EgressRate("n6", netns, config))
+
+
+def qdiscs(netns: Path) -> str:
+    return tool(netns, "tc", "qdisc", "show", "dev", "n6")
+
+
+def test_a_rate_holds_also_while_it_changes_all_the_time(link: tuple[Path, Path]) -> None:
+    with opened(link[0]) as shaper:
+        assert shaper.set(20.0) == 20.0
+        assert shaper.read() == 20.0
+        assert carried_mbps(link, 1.0) == pytest.approx(20, rel=0.15)
+        assert carried_mbps(link, 1.0, lambda k: shaper.set(19.0 + 2 * (k % 2))) == pytest.approx(20, rel=0.15)
+        for unpaced in (math.inf, 0.0):
+            assert shaper.set(unpaced) == unpaced
+            assert shaper.read() == math.inf
+        assert carried_mbps(link, 0.5) > 40
+
+
+def test_the_device_is_as_before_after_restoring(link: tuple[Path, Path]) -> None:
+    before = qdiscs(link[0])
+    with opened(link[0]) as shaper:
+        assert "htb" in qdiscs(link[0])
+        shaper.set(5.0)
+        shaper.restore()
+        shaper.restore()
+    assert qdiscs(link[0]) == before
+
+
+def test_a_shaper_that_a_crash_left_is_taken_over(link: tuple[Path, Path]) -> None:
+    with opened(link[0]) as crashed:
+        crashed.set(1.0)
+    with opened(link[0]) as again:
+        assert again.read() == math.inf
+        again.restore()
+    assert "htb" not in qdiscs(link[0])
+
+
+def test_somebody_elses_qdisc_is_left_alone(link: tuple[Path, Path]) -> None:
+    tool(link[0], "tc", "qdisc", "add", "dev", "n6", "root", "handle", "7:", "pfifo", "limit", "99")
+    before = qdiscs(link[0])
+    with pytest.raises(ActuatorError, match="n6: a qdisc with handle 7: is configured"):
+        EgressRate("n6", link[0])
+    assert qdiscs(link[0]) == before
+
+
+def test_dead_band_and_extremes(link: tuple[Path, Path]) -> None:
+    with opened(link[0], EgressConfig(dead_band_ratio=0.01)) as shaper:
+        assert shaper.set(100.0) == 100.0
+        assert shaper.set(100.9) == 100.0
+        assert shaper.set(102.0) == 102.0
+        assert shaper.set(1e-9) == 0.001, "1 kbit/s is the least"
+        assert shaper.set(50_000.0) == 50_000.0, "beyond 32 bits of bytes per second"
+        assert shaper.read() == 50_000.0
+
+
+def test_a_device_that_vanishes_is_told_and_needs_no_restoring(link: tuple[Path, Path]) -> None:
+    with opened(link[0]) as shaper:
+        tool(link[0], "ip", "link", "delete", "n6")
+        with pytest.raises(ActuatorError, match=r"n6: egress rate 5 Mbit/s.*\(ENODEV\)"):
+            shaper.set(5.0)
+        shaper.restore()
+
+
+def test_missing_device_and_namespace_are_named(link: tuple[Path, Path]) -> None:
+    with pytest.raises(ActuatorError, match=r"device 'n7' in network namespace .*; accepted: .*n6"):
+        EgressRate("n7", link[0])
+    with pytest.raises(ActuatorError, match=r"network namespace /run/netns/none: No such file or directory"):
+        EgressRate("n6", Path("/run/netns/none"))
+
+
+def test_a_refusal_carries_the_kernels_own_words(link: tuple[Path, Path]) -> None:
+    with contextlib.closing(RouteSocket(link[0])) as route:
+        device = TCMSG.pack(0, 0, 0, route.index_of("n6"), 0x10000, TC_H_ROOT, 0)
+        unknown = request(RTM_NEWQDISC, NLM_F_CREATE, device + attribute(TCA_KIND, b"nothing\0"))
+        with pytest.raises(ActuatorError, match=r"a qdisc of no kind \(.*unknown.*\): No such file or .*\(ENOENT\)"):
+            route.send(unknown, "a qdisc of no kind")
+
+
+def test_the_node_shapes_and_restores(link: tuple[Path, Path]) -> None:
+    group = CpuHierarchy.find().root / f"slicepilot-test-egress-{os.getpid()}"
+    group.mkdir()
+    try:
+        with NodeActuator([SliceTargets("a", group, "n6", link[0])]) as node:
+            none = Knobs.none(1)
+            wanted = Knobs(none.cpu_limit_mcpu, none.nice, np.full((1, 1), 12.5, np.float32))
+            assert node.apply(wanted).applied is wanted
+            assert node.read().egress_mbps.item() == 12.5
+        assert "htb" not in qdiscs(link[0])
+    finally:
+        group.rmdir()
+
+
+needs_program = pytest.mark.skipif(not PROGRAM.exists(), reason="edt.bpf.o is not compiled: make bpf")
+
+
+def has_fq(netns: Path) -> bool:
+    """Whether tc can make one, on the loopback device."""
+    command = ["nsenter", f"--net={netns}", "tc", "qdisc", "add", "dev", "lo", "root", "fq"]
+    return subprocess.run(command, capture_output=True, check=False, timeout=10).returncode == 0
+
+
+@needs_program
+def test_edt_holds_a_rate_or_says_that_the_kernel_has_no_fq(link: tuple[Path, Path]) -> None:
+    before = qdiscs(link[0])
+    if not has_fq(link[0]):
+        with pytest.raises(ActuatorError, match=r"this kernel has no sch_fq \(CONFIG_NET_SCH_FQ\); accepted: mode htb"):
+            EdtRate("n6", link[0])
+        assert qdiscs(link[0]) == before
+        return
+    with contextlib.closing(EdtRate("n6", link[0])) as shaper:
+        shaper.set(20.0)
+        assert shaper.read() == 20.0
+        assert carried_mbps(link, 1.0) == pytest.approx(20, rel=0.15)
+        shaper.restore()
+    assert qdiscs(link[0]) == before
+
+
+@needs_program
+def test_the_edt_program_spaces_departures_and_drops_beyond_its_horizon(link: tuple[Path, Path]) -> None:
+    """Without fq nothing waits, but the schedule is the same."""
+
+    def send(packets: int) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for _ in range(packets):
+                sender.sendto(bytes(972), ("10.250.1.2", 7000))  # 1014 bytes with Ethernet, IP and UDP
+
+    with contextlib.closing(RouteSocket(link[0])) as route:
+        inside(link[0], lambda: send(1))  # address resolution
+        time.sleep(0.1)
+        stamps = Stamps(route, route.index_of("n6"))
+        with contextlib.closing(stamps):
+            inside(link[0], lambda: send(3))
+            assert (stamps.last_ns(), stamps.dropped()) == (0, 0), "without a rate nothing is paced"
+            stamps.set_rate(10_140)
+            start_ns = time.monotonic_ns()
+            inside(link[0], lambda: send(30))  # 0.1 s each: 20 fit into 2 s
+            ahead_s = (stamps.last_ns() - start_ns) / 1e9
+            assert ahead_s == pytest.approx(2.0, abs=0.15)
+            assert stamps.dropped() == pytest.approx(9, abs=2)
+            stamps.detach()
+            assert "clsact" not in qdiscs(link[0])
+
+
+@needs_program
+def test_edt_leaves_the_hook_to_others_who_use_it(link: tuple[Path, Path]) -> None:
+    tool(link[0], "tc", "qdisc", "add", "dev", "n6", "clsact")
+    before = qdiscs(link[0])
+    with (
+        contextlib.closing(RouteSocket(link[0])) as route,
+        contextlib.closing(Stamps(route, route.index_of("n6"))) as s,
+    ):
+        s.detach()
+    assert qdiscs(link[0]) == before
+
+
+def test_this_thread_stays_where_it_was(link: tuple[Path, Path]) -> None:
+    own = Path("/proc/thread-self/ns/net").readlink()
+    opened(link[0]).__enter__().close()
+    assert Path("/proc/thread-self/ns/net").readlink() == own

@@ -1,0 +1,315 @@
+"""When the guard takes over and when it hands back: services, measurements, late and failing policies, orders."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from slicepilot.controller.contracts.modes import Level
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.guard.config import GuardConfig
+from slicepilot.controller.guard.guard import Guard
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import SLICE_FIELDS
+
+from .node import NONE, PERIOD_S, Node, column, config, context, knobs, slice_set
+
+# -- service floors ------------------------------------------------------------------------------------------------
+
+
+def starve(wanted: Knobs, allowed: Knobs) -> bool:
+    """A node on which slice 0 is starved by the one wish and by no other setting."""
+    return bool((allowed.cpu_limit_mcpu[0] == wanted.cpu_limit_mcpu[0]).all())
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.3, 0.9])
+def test_a_malicious_policy_starves_a_slice_for_no_longer_than_stated(offset: float) -> None:
+    given = config(
+        sla_floor={"window_s": 0.195, "default": {"patience_s": 0.295}}, safe={"hold_s": 1.0, "latch_after": 3}
+    )
+    node, evil = Node(given), knobs([50, NONE, NONE])
+    node.tick(knobs(), 50)
+    below_s, worst_s, since = 0.0, 0.0, None
+    levels = []
+    for n in range(2000):
+        starving = starve(evil, node.held)
+        # The first period after a change is carried in part.
+        rest = offset if starving and since != n - 1 else 0.0
+        node.telemetry.carried_mbps[0] = 10.0 * rest if starving else 10.0
+        since = n if starving else since
+        below_s = below_s + PERIOD_S * (1 - rest) if starving else 0.0
+        worst_s = max(worst_s, below_s)
+        levels.append(node.tick(evil).level)
+    assert 0.4 < worst_s <= 0.2 + 0.3 + PERIOD_S + 1e-9
+    assert levels[-1] is Level.LATCHED
+    assert node.why_node() == ["safe_setting"]
+    assert node.why(0) == ["sla_floor", "safe_setting"]
+    assert node.why(1) == []
+    lengths = "".join(level.label[0] for level in levels).replace("n", " ").split()
+    assert [len(length) for length in lengths[:2]] == [100, 200], "twice as long at the second trip"
+    assert len(lengths) == 3
+
+
+def test_a_latch_ends_by_an_order_only() -> None:
+    node = Node(config(safe={"hold_s": 0.1, "latch_after": 1}))
+    node.telemetry.carried_mbps[0] = 1.0
+    node.until(Level.LATCHED, knobs(nice=3))
+    node.telemetry.carried_mbps[0] = 10.0
+    node.tick(knobs(nice=3), 1000)
+    assert node.last.level is Level.LATCHED
+    assert node.guard.trips == 1
+    node.guard.resume()
+    assert node.tick(knobs(nice=3)).level is Level.NORMAL
+    assert node.guard.trips == 0
+    assert column(node.last, "nice") == [3] * 3
+
+
+def test_trips_are_forgotten_in_time() -> None:
+    node = Node(config(safe={"hold_s": 0.1, "forget_s": 1.0, "latch_after": 2}))
+    for _ in range(3):
+        node.telemetry.carried_mbps[0] = 1.0
+        node.until(Level.SAFE, knobs())
+        node.telemetry.carried_mbps[0] = 10.0
+        node.tick(knobs(), 112)
+        assert node.last.level is Level.NORMAL
+    node.telemetry.carried_mbps[0] = 1.0
+    node.until(Level.SAFE, knobs())
+    node.until(Level.LATCHED, knobs())
+
+
+def test_what_is_carried_is_owed_up_to_the_commitment_only() -> None:
+    node = Node(config())
+    node.telemetry.offered_mbps[:] = [[90], [1], [0]]
+    node.telemetry.carried_mbps[:] = [[5.1], [0.6], [0]]
+    node.tick(knobs(), 200)
+    node.telemetry.carried_mbps[2] = 0.0
+    assert node.guard.counts == {}
+    node.telemetry.carried_mbps[1] = 0.4
+    assert node.until(Level.SAFE, knobs()) == pytest.approx(0.3 + 0.1, abs=0.021)
+    assert (Reason.SLA_FLOOR, 1) in node.guard.counts
+
+
+def test_a_delay_may_have_a_floor_of_service() -> None:
+    given = config(sla_floor={"slices": {"priority": {"delay_factor": 10, "patience_s": 0.2}}})
+    node = Node(given)
+    node.telemetry.delay_p99_us[:] = 51e3
+    for _ in range(5):
+        node.tick(knobs(), 19)
+        node.telemetry.delay_p99_us[0] = 49e3
+        assert node.tick(knobs()).level is Level.NORMAL, "every period counts"
+        node.telemetry.delay_p99_us[0] = 51e3
+    assert node.until(Level.SAFE, knobs()) == pytest.approx(0.2)
+    assert node.why(0) == ["sla_floor"]
+    assert node.why(1) == []
+
+
+def test_who_does_not_act_starves_nobody() -> None:
+    node = Node()
+    node.guard.acting = False
+    node.telemetry.carried_mbps[:] = 0.0
+    assert node.tick(knobs(), 200).level is Level.NORMAL
+    assert not node.guard.acting
+    for _ in range(2):  # what was below while somebody else acted does not count
+        node.guard.acting = True
+        assert node.tick(knobs(), 20).level is Level.NORMAL
+        node.guard.acting = False
+        node.tick(knobs(), 20)
+    node.guard.acting = True
+    assert node.until(Level.SAFE, knobs()) == pytest.approx(0.3)
+
+
+# -- measurements --------------------------------------------------------------------------------------------------
+
+
+def spoil(row: str, value: float) -> Callable[[Node], None]:
+    def change(node: Node) -> None:
+        node.telemetry.slices[SLICE_FIELDS.index(row), 1] = value
+
+    return change
+
+
+def spoil_node(row: int, value: float) -> Callable[[Node], None]:
+    def change(node: Node) -> None:
+        node.telemetry.node[row] = value
+
+    return change
+
+
+def aged(age_s: float) -> Callable[[Node], None]:
+    def change(node: Node) -> None:
+        node.telemetry.age_s[:] = age_s
+
+    return change
+
+
+def absent(node: Node) -> None:
+    node.telemetry.valid[:] = False
+
+
+DOUBTFUL = [
+    (absent, "telemetry_missing"),
+    (aged(0.11), "telemetry_stale"),
+    (aged(math.nan), "telemetry_stale"),
+    (aged(-0.1), "telemetry_implausible"),
+    *((spoil(row, value), "telemetry_implausible") for row in SLICE_FIELDS for value in (math.nan, math.inf, -1.0)),
+    *((spoil(row, 1.2), "telemetry_implausible") for row in ("loss_ratio", "throttled_ratio")),
+    *((spoil(row, 3.7e9), "telemetry_implausible") for row in ("delay_p50_us", "delay_p99_us", "runqueue_delay_us")),
+    *((spoil_node(row, value), "telemetry_implausible") for row in (0, 1) for value in (math.nan, math.inf, -0.1)),
+    (spoil_node(0, 1.2), "telemetry_implausible"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), DOUBTFUL)
+def test_what_cannot_be_believed_holds_then_is_safe_until_all_is_well(
+    change: Callable[[Node], None], reason: str
+) -> None:
+    node = Node(config(safe={"default": {"nice": 2}}))
+    held = node.tick(knobs(nice=1)).allowed
+    good = node.telemetry.copy()
+    change(node)
+    assert node.tick(knobs(nice=5)).allowed is held
+    assert node.last.level is Level.HOLD
+    assert reason in node.why_node()
+    assert reason in node.why(0)
+    assert node.until(Level.SAFE, knobs(nice=5)) == pytest.approx(0.24)
+    assert column(node.last, "nice") == [2] * 3
+    assert reason in node.why_node()
+    node.tick(knobs(nice=5), 50)
+    assert column(node.last, "nice") == [2] * 3
+    node.telemetry = good
+    assert node.until(Level.NORMAL, knobs(nice=5)) == pytest.approx(1.0)
+    assert column(node.last, "nice") == [5] * 3
+
+
+def test_a_moment_without_measurements_is_no_reason_to_be_safe() -> None:
+    node = Node()
+    for _ in range(20):
+        node.telemetry.age_s[:] = 0.5
+        assert node.tick(knobs(nice=1), 20).level is Level.HOLD
+        node.telemetry.age_s[:] = 0.0
+        assert node.tick(knobs(nice=1)).level is Level.NORMAL
+
+
+def test_measurements_of_a_loaded_node_do_not_repeat_themselves() -> None:
+    node = Node(GuardConfig())
+    assert node.until(Level.HOLD, knobs()) == pytest.approx(0.2)
+    assert node.why_node() == ["telemetry_frozen"]
+    node.telemetry.cpu_use_mcpu[1] = 1.0
+    assert node.tick(knobs()).level is Level.NORMAL
+    node.telemetry.slices[:] = 0.0
+    assert node.tick(knobs(), 100).level is Level.NORMAL, "an idle node's do"
+
+
+@pytest.mark.parametrize(("row", "most"), [("carried_mbps", 125.0), ("cpu_use_mcpu", 2500.0)])
+def test_more_than_the_node_can_do_is_believed_for_a_moment_only(row: str, most: float) -> None:
+    node = Node(GuardConfig())
+    figures = node.telemetry.slices[SLICE_FIELDS.index(row)]
+    for n in range(200):  # now and then a full buffer leaves, or a late counter catches up
+        node.telemetry.offered_mbps[0] = 10.0 + n % 2
+        figures[1] = 4 * most if n % 10 == 0 else 1.0
+        node.telemetry.carried_mbps[0] = node.telemetry.carried_mbps[2] = 10.0
+        node.tick(knobs())
+        assert not node.last.node_reasons
+    figures[1] = 1.05 * most
+    for n in range(20):
+        node.telemetry.offered_mbps[0] = 10.0 + n % 2
+        node.tick(knobs())
+    assert node.why_node() == ["telemetry_implausible"]
+
+
+def test_a_slice_that_is_not_measured_goes_safe_alone() -> None:
+    node = Node(config(safe={"default": {"nice": 2}}))
+    node.tick(knobs(nice=1))
+    node.telemetry.valid[1] = False
+    node.telemetry.slices[:, 1] = math.nan  # nobody looks at it
+    wanted = knobs(nice=-4)
+    assert column(node.tick(wanted), "nice") == [-4, 1, -4]
+    assert node.last.level is Level.NORMAL
+    assert [node.why(s) for s in range(3)] == [[], ["slice_missing"], []]
+    node.tick(wanted, 25)
+    assert column(node.last, "nice") == [-4, 2, -4]
+    assert node.last.level is Level.NORMAL
+    node.telemetry.valid[1], node.telemetry.slices[:, 1] = True, 0.0
+    node.tick(wanted, 100)
+    assert column(node.last, "nice") == [-4, 2, -4]
+    assert node.tick(wanted).allowed is wanted
+
+
+# -- the loop, the policy and the operator -------------------------------------------------------------------------
+
+
+def test_too_many_late_decisions_are_safe() -> None:
+    node = Node(config(overruns={"most": 3, "window_s": 0.1}, safe={"default": {"nice": 2}, "hold_s": 0.5}))
+    for _ in range(20):
+        node.tick(knobs(), 4)
+        node.guard.overran(node.now_ns)
+    assert node.tick(knobs()).level is Level.NORMAL, "three in 0.1 s are no more than three"
+    for _ in range(4):
+        node.guard.overran(node.now_ns)
+    assert node.tick(knobs(nice=1)).level is Level.SAFE
+    assert node.why_node() == ["overrun", "safe_setting"]
+    for _ in range(10):
+        node.guard.overran(node.now_ns)
+    assert node.until(Level.NORMAL, knobs(nice=1)) == pytest.approx(0.49)
+    assert node.guard.counts[Reason.OVERRUN, -1] == 50
+    assert node.guard.trips == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [None, knobs(count=2), knobs(count=4), knobs(scope="process"), dataclasses.replace(knobs(), nice=np.zeros(3))],
+)
+def test_a_policy_that_fails_holds_then_is_safe(failure: Knobs | None) -> None:
+    node = Node(config(safe={"default": {"nice": 2}}))
+    held = node.tick(knobs(nice=1)).allowed
+    assert node.tick(failure).allowed is held
+    assert node.last.level is Level.HOLD
+    assert node.why_node() == ["policy_error"]
+    assert node.until(Level.SAFE, failure) == pytest.approx(0.09)
+    assert column(node.last, "nice") == [2] * 3
+    assert node.until(Level.NORMAL, knobs()) == pytest.approx(1.0)
+
+
+def test_orders_are_followed() -> None:
+    node = Node(config(safe={"default": {"nice": 2}}))
+    guard, wanted = node.guard, knobs(nice=5)
+    held = node.tick(knobs(nice=1)).allowed
+    guard.pause()
+    assert node.tick(wanted).allowed is held
+    assert (node.last.level, node.why_node(), node.why(), guard.paused) == (Level.HOLD, ["paused"], ["paused"], True)
+    guard.order_safe()
+    assert column(node.tick(wanted), "nice") == [2] * 3
+    assert node.why_node() == ["safe_setting", "paused", "ordered_safe"]
+    assert node.tick(wanted, 1000).level is Level.SAFE
+    assert guard.ordered_safe
+    guard.resume()
+    assert node.tick(wanted).allowed is wanted
+    assert (guard.paused, guard.ordered_safe, node.last.level) == (False, False, Level.NORMAL)
+
+
+def test_a_pause_does_not_keep_from_being_safe() -> None:
+    node = Node(config(safe={"default": {"nice": 2}}))
+    node.guard.pause()
+    node.telemetry.age_s[:] = 1.0
+    node.until(Level.SAFE, knobs(nice=5))
+    assert column(node.last, "nice") == [2] * 3
+
+
+def test_a_new_configuration_takes_over_what_stands() -> None:
+    slices = slice_set()
+    old = Node(config(safe={"hold_s": 0.1, "latch_after": 1}))
+    old.telemetry.carried_mbps[0] = 1.0
+    old.until(Level.LATCHED, knobs())
+    old.guard.pause()
+    new = Guard(config(sla_floor={"window_s": 1.0}, oscillation={"reversals": 3}), slices, context(slices))
+    new.follow(old.guard)
+    old.guard = new
+    assert old.guard.level is Level.LATCHED
+    assert old.tick(knobs()).level is Level.LATCHED
+    assert old.why(0) == ["sla_floor"]
+    new.resume()
+    assert old.tick(knobs(nice=1)).level is Level.NORMAL

@@ -1,0 +1,311 @@
+"""The loop on real cgroups, with telemetry from a script where a test needs to know it beforehand."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.registry import make
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.loop.loop import Loop, LoopConfig, Pilot
+from slicepilot.controller.loop.mailbox import LoopEndedError
+from slicepilot.controller.record.ring import LATE, UNUSABLE, TickReader, TickRing
+from slicepilot.controller.system.signals import StopRequest
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
+from .scripted import LOOSE, PERIOD_S, SLICES, Asks, Readings, found, knobs, live, loop_of, run_loop
+
+
+def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None:
+    before, readings = [found(group) for group in groups], Readings()
+    agent: Agent = Asks(lambda k: knobs(500 if k % 2 else 700, -3))
+    seen: list[float] = []
+    with live(groups, readings) as backend:
+        start = time.monotonic()
+        report = run_loop(
+            backend,
+            agent,
+            LoopConfig(max_ticks=50, budget_s=1.0),
+            watch=lambda telemetry, wanted, receipt: seen.append(receipt.applied.cpu_limit_mcpu[0, 0].item()),
+        )
+        assert time.monotonic() - start >= 50 * PERIOD_S
+        assert found(groups[4])[2] == pytest.approx(before[4][2] * 1991 / 1024, abs=1)
+    assert report.ticks == len(seen) == 50
+    assert {histogram.count for histogram in report.stages.values()} == {50}
+    assert (report.late_ticks, report.unusable, report.failed_applies, report.interventions) == (0, 0, 0, {})
+    assert readings.measured == 52, "one to open the window, one at reset, one a tick"
+    assert readings.closed
+    assert set(seen) == {500, 700}
+    total = report.stages["total"].percentile_ns(50)
+    assert total >= report.stages["observe"].percentile_ns(50)
+    assert [found(group) for group in groups] == before
+
+
+def test_the_agent_sees_the_knobs_that_hold(groups: list[Path]) -> None:
+    agent = Asks(lambda k: knobs(60.0))
+    with live(groups) as backend:
+        run_loop(backend, agent, LoopConfig(max_ticks=3, budget_s=1.0))
+    assert agent.saw[0].cpu_limit_mcpu[0, 0] == math.inf
+    assert agent.saw[-1].cpu_limit_mcpu[0, 0] == 100.0, "1000 us of a period of 10 ms is the least the kernel takes"
+
+
+@pytest.mark.parametrize("bad", ["nan", "raises"])
+def test_a_decision_that_is_no_number_holds_the_knobs(groups: list[Path], bad: str) -> None:
+    def ask(k: int) -> Knobs:
+        if k < 5:
+            return knobs(400.0)
+        if bad == "raises":
+            raise ValueError("action: not a number")
+        return knobs(math.nan)
+
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=10, budget_s=1.0))
+        assert found(groups[0])[0] == 400.0
+    assert (report.unusable == 6) == (bad == "raises")
+    assert report.interventions["not_a_number" if bad == "nan" else "policy_error"] == 6
+
+
+def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k > 3:
+            time.sleep(0.004)
+        return knobs(300.0 if k <= 3 else 900.0)
+
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_s=0.002))
+        assert found(groups[0])[0] == 300.0
+    assert report.late_ticks >= 5
+
+
+def test_missed_ticks_are_counted(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        time.sleep(0.0125)
+        return Knobs.none(5)
+
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=6))
+    assert report.missed_ticks >= 5
+
+
+def test_knobs_outside_their_bounds_hold(groups: list[Path]) -> None:
+    with live(groups) as backend:
+        report = run_loop(
+            backend, Asks(lambda k: knobs(4000.0 if k > 3 else 900.0, -5)), LoopConfig(max_ticks=6, budget_s=1.0)
+        )
+        assert found(groups[2])[0] == 900.0
+    assert report.interventions["out_of_range"] == 3 * 5
+
+
+def test_a_slice_that_vanishes_is_reported_and_the_loop_goes_on(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k == 3:
+            groups[1].rmdir()
+        return knobs(400.0 + 100 * (k % 2))
+
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=10, budget_s=1.0))
+    assert report.failed_applies >= 5
+    assert report.last_error is not None
+    assert report.last_error.startswith("slice2: ")
+    assert report.ticks == 10
+
+
+def test_an_agent_that_fails_is_told_and_the_knobs_hold(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k >= 4:
+            raise RuntimeError("policy is broken")
+        return knobs(300.0, 4)
+
+    before = found(groups[0])
+    with live(groups) as backend:
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_s=1.0))
+        assert found(groups[0])[0] == 300.0
+    assert report.last_error == "RuntimeError: policy is broken"
+    assert found(groups[0]) == before
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_the_safe_setting_is_applied_however_late(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k > 3:
+            time.sleep(0.004)
+        return knobs(300.0)
+
+    with live(groups) as backend:
+        pilot = Pilot.live(Asks(ask), backend)
+        report = Loop(backend, pilot, LoopConfig(max_ticks=40, budget_s=0.002)).run()
+        assert found(groups[0])[0] == math.inf, "what default.yaml declares"
+    assert report.late_ticks >= 11
+    assert report.interventions["overrun"]
+
+
+def test_each_tick_is_written_down(groups: list[Path], tmp_path: Path) -> None:
+    ring = TickRing(tmp_path / "ticks", len(SLICES))
+    reader = TickReader(ring.path)
+
+    def ask(k: int) -> Knobs:
+        if k == 5:
+            raise RuntimeError("once")
+        if k == 8:
+            time.sleep(0.03)
+        return knobs(400.0, -2)
+
+    with live(groups) as backend:
+        run_loop(backend, Asks(ask), LoopConfig(max_ticks=12, budget_s=0.02), ring=ring)
+    records = reader.new()
+    assert records["sequence"].tolist() == list(range(1, 13))
+    assert [(flags & UNUSABLE) > 0 for flags in records["flags"].tolist()] == [k == 5 for k in range(1, 13)]
+    assert [(flags & LATE) > 0 for flags in records["flags"].tolist()] == [k == 8 for k in range(1, 13)]
+    assert np.isnan(records["wanted"][4]).all()
+    np.testing.assert_array_equal(records["applied"][:, 1], -2)
+    np.testing.assert_array_equal(records["slices"][:, :2], 45.0)
+    assert (np.diff(records["monotonic_ns"]) > 0).all()
+    assert (records["mode"] == Mode.LIVE).all()
+    assert (records["infer_ns"][7], records["missed"][-1] > 0) == (pytest.approx(3e7, rel=0.5), True)
+
+
+def test_a_change_is_made_between_two_ticks_and_errors_come_back(groups: list[Path]) -> None:
+    with live(groups) as backend:
+        loop = loop_of(backend, Asks(lambda k: knobs(400.0)), LoopConfig(max_ticks=200, budget_s=1.0))
+        other = Asks(lambda k: knobs(600.0))
+        told: list[BaseException] = []
+
+        def work() -> None:
+            while not loop.report.ticks:
+                time.sleep(0.001)
+            pilot = Pilot.live(other, backend, LOOSE)
+            loop.ready(pilot)
+            loop.changes.make(lambda: setattr(loop, "pilot", pilot))
+            try:
+                loop.changes.make(lambda: 1 / 0)
+            except ZeroDivisionError as error:
+                told.append(error)
+            loop.stop.stop()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        loop.run()
+        thread.join()
+        assert found(groups[0])[0] == 600.0
+        assert len(told) == 1
+        with pytest.raises(LoopEndedError):
+            loop.changes.make(lambda: None)
+
+
+def test_what_is_not_measured_any_more_is_looked_for_between_ticks(groups: list[Path]) -> None:
+    readings = Readings()
+    with live(groups, readings) as backend:
+        report = run_loop(backend, Asks(lambda k: Knobs.none(5)), LoopConfig(max_ticks=40, budget_s=1.0, check_s=0.05))
+    assert 2 <= readings.checks <= 5
+    assert report.unmeasured == ["n3 of slice3: the device has gone"]
+
+
+def test_what_an_agent_sees_of_rates_is_a_mean(groups: list[Path]) -> None:
+    readings, saw = Readings(), list[float]()
+
+    class Looks(Asks):
+        def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+            saw.append(telemetry.offered_mbps[0, 0].item())
+            readings.telemetry.slices[:2] = 0.0
+            return super().decide(telemetry, knobs)
+
+        def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+            super().reset(slices, context, seed)
+            readings.telemetry.slices[:2] = 45.0
+            saw.clear()
+
+    with live(groups, readings, period_s=0.01) as backend:
+        run_loop(backend, Looks(lambda k: Knobs.none(5)), LoopConfig(max_ticks=7, budget_s=1.0))
+    np.testing.assert_allclose(saw, [45, 22.5, 15, 11.25, 9, 0, 0], rtol=1e-6)
+
+
+class Rehearses(Asks):
+    """Counts rehearsals, and takes its time for them."""
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        super().reset(slices, context, seed)
+        self.rehearsed = 0
+
+    def prime(self, telemetry: Telemetry) -> None:
+        self.rehearsed += 1
+        time.sleep(0.0005)
+
+
+@pytest.mark.parametrize("prime", [True, False])
+def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path], prime: bool) -> None:
+    agent, readings = Rehearses(lambda k: Knobs.none(5)), Readings()
+    with live(groups, readings, period_s=0.01) as backend:
+        report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_s=1.0, prime=prime))
+        backend.observe()
+    assert agent.rehearsed == (pytest.approx(30, abs=5) if prime else 0), "a tick that is late already is not delayed"
+    assert readings.rehearsals == agent.rehearsed
+    assert agent.decisions == 30
+    assert report.stages["wakeup"].percentile_ns(50) < 2e6
+
+
+def test_the_loop_ends_when_asked(groups: list[Path]) -> None:
+    stop = StopRequest()
+
+    def ask(k: int) -> Knobs:
+        if k == 7:
+            stop.stop()
+        return Knobs.none(5)
+
+    with live(groups) as backend:
+        assert run_loop(backend, Asks(ask), stop=stop).ticks == 7
+
+
+@pytest.mark.parametrize("name", ["no-control", "captain", "reactive-sla", "static-weights-9"])
+def test_any_agent_can_be_driven(groups: list[Path], name: str) -> None:
+    with live(groups) as backend:
+        agent = make(name, SLICES)
+        weights = [found(group)[2] for group in groups]
+        report = run_loop(backend, agent, LoopConfig(max_ticks=20, budget_s=1.0))
+        deployed = [found(group)[2] for group in groups]
+    assert (report.ticks, report.unusable, report.failed_applies) == (20, 0, 0)
+    if agent.request_mcpu is not None:
+        assert deployed[0] / deployed[1] == pytest.approx(agent.request_mcpu[0] / agent.request_mcpu[1], rel=0.05)
+    assert [found(group)[2] for group in groups] == weights
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import scripted as t
+paths = [Path(p) for p in sys.argv[2:]]
+with t.live(paths) as backend:
+    def ask(k):
+        if k == 10:
+            print("running", flush=True)
+        return t.knobs(300.0, 5)
+    report = t.run_loop(backend, t.Asks(ask))
+print(report.ticks)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_the_loop_in_good_order_and_the_knobs_come_back(groups: list[Path], number: signal.Signals) -> None:
+    before = [found(group) for group in groups]
+    arguments = [str(Path(__file__).parent), *map(str, groups)]
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        assert found(groups[0])[0] == 300.0
+        process.send_signal(number)
+        assert int(process.stdout.readline()) >= 10
+    assert process.returncode == 0
+    assert [found(group) for group in groups] == before

@@ -1,0 +1,172 @@
+"""Clock, histograms, guard and signals of the loop: what needs neither root nor a node."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicepilot.controller.loop.periodic_tasks import Chores
+from slicepilot.controller.loop.ticks import AbsoluteTicks
+from slicepilot.controller.loop.timing import MAX_BITS, ROWS, SUB_BITS, DurationHistogram, DurationNotes
+from slicepilot.controller.system.realtime import no_collections, on_time
+from slicepilot.controller.system.signals import StopRequest
+
+# -- histogram ---------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, (1 << MAX_BITS) - 1), min_size=1, max_size=200), st.sampled_from([50.0, 99.0, 99.9, 100])
+)
+def test_percentiles_are_right_within_a_bucket(durations: list[int], percent: float) -> None:
+    histogram = DurationHistogram()
+    for duration in durations[:3]:
+        histogram.record(duration)
+    histogram.record(durations[3:])
+    exact = sorted(durations)[max(math.ceil(percent / 100 * len(durations)) - 1, 0)]
+    assert histogram.percentile_ns(percent) == pytest.approx(exact, rel=2.0**-SUB_BITS, abs=1)
+    assert histogram.max_ns == max(durations)
+    assert histogram.count == len(durations)
+
+
+def test_what_lies_beyond_the_histogram_still_counts() -> None:
+    histogram = DurationHistogram()
+    for duration in (-5, 1 << (MAX_BITS + 3)):
+        histogram.record(duration)
+    assert histogram.count == 2
+    assert histogram.percentile_ns(50) <= 1
+    assert histogram.percentile_ns(99.9) >= 1 << MAX_BITS
+    histogram.clear()
+    assert math.isnan(histogram.percentile_ns(50))
+
+
+def test_summary_is_in_microseconds() -> None:
+    histogram = DurationHistogram()
+    for _ in range(1000):
+        histogram.record(20_000)
+    assert histogram.summary_us() == {key: pytest.approx(20, rel=0.04) for key in ("p50", "p99", "p999")}
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS, 2 * ROWS + 7])
+def test_rows_that_were_noted_are_counted_by_column(rows: int) -> None:
+    together, alone = ({name: DurationHistogram() for name in ("observe", "infer")} for _ in range(2))
+    notes = DurationNotes(together)
+    for row in range(rows):
+        notes.note(row * row, 5_000 + row)
+        alone["observe"].record(row * row)
+        alone["infer"].record(5_000 + row)
+    notes.count()
+    notes.count()
+    for name, histogram in together.items():
+        assert (histogram.count, histogram.max_ns) == (rows, alone[name].max_ns)
+        levels = [1.0, 50.0, 99.0]
+        np.testing.assert_array_equal(
+            [histogram.percentile_ns(level) for level in levels], [alone[name].percentile_ns(level) for level in levels]
+        )
+
+
+# -- chores ------------------------------------------------------------------------------------------------------
+
+
+def test_chores_come_one_after_the_other_and_say_when_the_next_is_due() -> None:
+    chores, called = Chores(), list[str]()
+    chores.add(lambda: called.append("a"), 1e-6)
+    chores.add(lambda: called.append("b"), 3e-6)
+    chores.start(0)
+    assert chores.due_ns == 1000
+    for now_ns in range(0, 6_001, 500):
+        due = chores.due_ns <= now_ns
+        before = len(called)
+        chores.run_one(now_ns)
+        assert (len(called) > before) == due
+    assert "".join(called) == "aabaaab"
+    chores.add(lambda: called.append("c"), 1.0)
+    assert chores.due_ns == 0, "of what is new, at once"
+
+
+# -- clock -------------------------------------------------------------------------------------------------------
+
+
+def test_ticks_do_not_drift_with_the_work_between_them() -> None:
+    ticks = AbsoluteTicks(0.004)
+    origin = ticks.deadline_ns
+    for _ in range(25):
+        assert ticks.wait() >= 0
+        time.sleep(0.001)
+    assert (ticks.deadline_ns - origin) % ticks.period_ns == 0
+    assert ticks.deadline_ns - origin == (25 + ticks.missed) * ticks.period_ns
+    assert time.monotonic_ns() >= ticks.deadline_ns
+
+
+def test_ticks_that_have_gone_by_are_skipped_and_counted() -> None:
+    ticks = AbsoluteTicks(0.01)
+    origin = ticks.deadline_ns
+    time.sleep(0.035)
+    late_ns = ticks.wait()
+    assert ticks.missed >= 2
+    assert ticks.deadline_ns - origin == (ticks.missed + 1) * ticks.period_ns
+    assert late_ns == pytest.approx(time.monotonic_ns() - ticks.deadline_ns, abs=5e6)
+
+
+def test_a_signal_during_the_wait_is_seen_and_the_tick_comes_at_its_time() -> None:
+    ticks = AbsoluteTicks(0.2)
+    start = time.monotonic()
+    with StopRequest() as stop:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        ticks.wait()
+    assert stop.asked
+    assert stop.number == signal.SIGTERM
+    assert time.monotonic() - start >= 0.2
+
+
+# -- signals -----------------------------------------------------------------------------------------------------
+
+
+def test_the_second_signal_interrupts_and_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_the_main_thread_the_flag_is_all_there_is() -> None:
+    seen: list[bool] = []
+
+    def work() -> None:
+        with StopRequest() as stop:
+            stop.stop()
+            seen.append(stop.asked)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [True]
+
+
+# -- scheduling --------------------------------------------------------------------------------------------------
+
+
+def test_scheduling_class_and_collector_come_back() -> None:
+    before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()
+    with no_collections(), on_time() as chosen:
+        inside = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+        assert not gc.isenabled()
+        if chosen.name == "SCHED_FIFO":
+            assert inside == os.SCHED_FIFO
+        elif chosen.name == "nice -20":
+            assert os.getpriority(os.PRIO_PROCESS, 0) == -20
+            assert chosen.reason
+        else:
+            assert (inside, str(chosen)) == (before[0], f"unchanged ({chosen.reason})")
+    assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()) == before

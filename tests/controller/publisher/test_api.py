@@ -1,0 +1,388 @@
+"""The control socket: who may, what is passed on, and what bad clients can do, which is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from slicepilot.cli.operation.control import control
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.publisher.api import BURST, MAX_CLIENTS, MAX_LINE_BYTES, SILENT_S, decode
+from slicepilot.controller.publisher.link import LoopLink
+from slicepilot.controller.publisher.listeners import control_listener
+from slicepilot.controller.publisher.peers import Access
+from slicepilot.controller.service.control_client import ControlClient, ControlError, find_socket
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")
+
+ORDERS = [
+    {"command": "mode", "mode": "live"},
+    {"command": "mode", "mode": "canary", "slices": ["slice1", "slice3"]},
+    {"command": "mode", "mode": "shadow", "force": True},
+    {"command": "pause"},
+    {"command": "resume"},
+    {"command": "safe"},
+    {"command": "reload", "bundle": "/b", "guard": "testbed"},
+]
+
+
+def lines(connection: socket.socket, data: bytes) -> list[dict[str, Any]]:
+    """Answers to these bytes, until the other side hangs up."""
+    with connection, connection.makefile("rb") as file:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return [json.loads(line) for line in file]
+
+
+def test_orders_reach_the_controller_as_they_were_given(controller: Any) -> None:
+    controller.publish()
+    controller.answer = lambda order: {"ok": True, "mode": "live", "echo": order}
+    for order in ORDERS:
+        assert controller.ask(order) == {"ok": True, "mode": "live", "echo": order}
+    assert controller.orders == ORDERS
+
+
+def test_several_orders_on_one_connection_are_answered_in_turn(controller: Any) -> None:
+    controller.publish()
+    controller.answer = lambda order: {"ok": order["command"] == "safe", "error": "not now"}
+    answers = lines(controller.connect(), b"".join(json.dumps(order).encode() + b"\n" for order in ORDERS))
+    assert [answer["ok"] for answer in answers] == [order["command"] == "safe" for order in ORDERS]
+    assert answers[0] == {"ok": False, "error": "not now", "reason": "refused"}
+
+
+def test_status_is_answered_without_the_controller(controller: Any) -> None:
+    controller.tick(10, level=1)
+    controller.publish()
+    status = controller.ask({"command": "status"})["status"]
+    assert (status["mode"], status["level"], status["ticks"]["written"]) == ("live", "hold", 10)
+    assert controller.orders == []
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b'{"command": "mode", "mode": "liev"}', "mode = 'liev'; did you mean live? accepted: shadow, live, canary"),
+        (b'{"command": "paus"}', "command = 'paus'; did you mean pause? accepted: mode, pause"),
+        (b'{"command": "mode", "mode": "canary", "slcies": []}', "unknown field 'slcies'; did you mean slices?"),
+        (b'{"command": "mode", "mode": "canary", "slices": ["slice9"]}', "unknown name 'slice9'; did you mean slice"),
+        (b'{"command": "mode", "mode": "canary"}', "accepted: at least one slice for canary"),
+        (b'{"command": "reload"}', "neither bundle nor guard"),
+        (b'{"command": "pause", "id": 7}', "unknown field 'id'"),
+        (b'{"command": "pause", "command": "safe"}', "a field is given twice"),
+        (b'{"command": NaN}', "order: NaN; accepted: numbers of JSON"),
+        (b"[]", "order: list; accepted: one object on a line"),
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"1" * 6000, "not valid JSON"),
+        (b"[" * 60_000, "not valid JSON"),
+    ],
+)
+def test_invalid_orders_are_refused_in_one_line_and_go_nowhere(published: Any, line: bytes, error: str) -> None:
+    (answer,) = lines(published.connect(), line + b"\n")
+    assert (answer["ok"], answer["reason"]) == (False, "input")
+    assert error in answer["error"]
+    assert "\n" not in answer["error"]
+    assert published.orders == []
+
+
+@given(st.binary(max_size=200) | st.text(max_size=80).map(str.encode))
+def test_whatever_a_line_holds_is_an_object_or_an_error(line: bytes) -> None:
+    try:
+        order = decode(line)
+    except ConfigError as error:
+        said = str(error)
+    else:
+        said = f"accepted {order.keys()}"
+    assert "accepted" in said
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.lists(st.binary(max_size=400) | st.sampled_from([b"\n", b'{"command":', b"\0" * 70_000]), max_size=6))
+def test_no_bytes_do_harm(published: Any, data: list[bytes]) -> None:
+    connection = published.connect()
+    try:
+        for part in data:
+            connection.sendall(part)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    connection.close()
+    assert published.publisher.alive()
+    assert published.orders == []
+
+
+def test_a_crowd_of_bad_clients_keeps_nobody_waiting(controller: Any) -> None:
+    """Half lines, floods, silence and hang-ups by fifty at once; a good client has its answer within a second."""
+    publisher = controller.publish()
+    done = threading.Event()
+
+    def misbehave(kind: int) -> None:
+        while not done.is_set():
+            try:
+                with controller.connect() as connection:
+                    connection.settimeout(0.3)
+                    if kind == 0:
+                        connection.sendall(b'{"command": "pa')
+                        done.wait(0.2)
+                    elif kind == 1:
+                        connection.sendall(b'{"command": "nothing"}\n' * 2000)
+                    elif kind == 2:
+                        connection.sendall(b"x" * 200_000)
+                    elif kind == 3:
+                        done.wait(0.2)
+                    done.wait(0.05)
+            except OSError:
+                done.wait(0.05)
+
+    crowd = [threading.Thread(target=misbehave, args=(k % 5,)) for k in range(50)]
+    for client in crowd:
+        client.start()
+    took = []
+    try:
+        with controller.running():
+            for _ in range(10):
+                started = time.monotonic()
+                assert controller.ask({"command": "pause"})["ok"]
+                took.append(time.monotonic() - started)
+                time.sleep(0.1)
+    finally:
+        done.set()
+        for client in crowd:
+            client.join()
+    assert publisher.alive()
+    assert controller.orders == [{"command": "pause"}] * 10
+    assert max(took) < 1, took
+
+
+def test_the_silent_go_first_when_there_are_too_many(controller: Any) -> None:
+    controller.publish()
+    silent = [controller.connect() for _ in range(MAX_CLIENTS)]
+    time.sleep(2 * SILENT_S)
+    more = [controller.connect() for _ in range(3)]
+    time.sleep(SILENT_S)
+    gone = [connection for connection in silent if _hung_up(connection)]
+    assert gone == silent[:3]
+    for connection in more:
+        connection.sendall(b'{"command": "pause"}\n')
+        assert json.loads(connection.makefile("rb").readline())["ok"]
+    assert controller.ask({"command": "pause"})["ok"]
+    for connection in (*silent, *more):
+        connection.close()
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_lines_and_rates_are_limited(controller: Any) -> None:
+    controller.publish()
+    (answer,) = lines(controller.connect(), b" " * (MAX_LINE_BYTES + 10))
+    assert answer["error"] == f"a line of more than {MAX_LINE_BYTES} bytes"
+    answers = lines(controller.connect(), b'{"command": "pause"}\n' * (2 * BURST))
+    busy = [answer for answer in answers if answer.get("reason") == "busy"]
+    assert len(answers) == 2 * BURST
+    assert BURST - 10 <= len(busy) <= BURST
+    assert controller.ask({"command": "pause"})["ok"], "another client has an allowance of its own"
+
+
+def test_a_controller_that_says_nothing_is_not_waited_for_forever() -> None:
+    async def ask() -> dict[str, Any]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            link = LoopLink(theirs, lambda: None, answer_s=0.1)
+            link.start()
+            return await link.forward({"command": "pause"})
+
+    answer = asyncio.run(ask())
+    assert answer == {"ok": False, "error": "no answer from the controller within 0.1 s", "reason": "no answer"}
+
+
+def test_answers_go_to_whom_they_are_for_whatever_their_order() -> None:
+    async def ask() -> tuple[list[dict[str, Any]], list[bool]]:
+        ended: list[bool] = []
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            link = LoopLink(theirs, lambda: ended.append(True))
+            link.start()
+            asked = [asyncio.create_task(link.forward({"command": name})) for name in ("pause", "safe")]
+            await asyncio.sleep(0)
+            orders = [json.loads(ours.recv(1000)) for _ in asked]
+            ours.send(json.dumps({"id": 1, "ok": True, "to": "a publisher before us"}).encode())
+            for order in reversed(orders):
+                ours.send(json.dumps({"id": order["id"], "ok": True, "to": order["command"]}).encode())
+            answers = [await one for one in asked]
+            ours.close()
+            await asyncio.sleep(0.01)
+            return answers, ended
+
+    answers, ended = asyncio.run(ask())
+    assert [answer["to"] for answer in answers] == ["pause", "safe"]
+    assert ended == [True]
+
+
+ASK = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[1])
+    try:
+        connection.sendall(b'{"command": "pause"}\\n')
+    except BrokenPipeError:
+        pass  # it has been told why already
+    print(connection.recv(1000).decode())
+"""
+
+
+def as_user(path: Path, user: int, groups: list[int]) -> str:
+    """What a client of another user gets to hear; the system's Python, which everybody can run."""
+    result = subprocess.run(
+        ["/usr/bin/python3", "-c", ASK, str(path)],
+        user=user, group=groups[0] if groups else user, extra_groups=groups, capture_output=True, text=True, timeout=30,
+        check=False,
+    )  # fmt: skip
+    return result.stdout + result.stderr
+
+
+def test_only_root_and_the_group_may_control(controller: Any) -> None:
+    controller.publish(group="daemon")
+    path, daemon = controller.run / "control.sock", grp.getgrnam("daemon").gr_gid
+    assert (path.stat().st_mode & 0o777, path.stat().st_gid) == (0o660, daemon)
+    assert "PermissionError" in as_user(path, 65534, [])
+    assert '"ok": true' in as_user(path, 65534, [daemon]), "by the group it runs with"
+    path.chmod(0o666)  # even then
+    denied = "uid 65534 may not control this; accepted: root and members of group daemon"
+    assert denied in as_user(path, 65534, [])
+    assert '"ok": true' in as_user(path, 1, [1]), "user daemon is a member"
+    assert len(controller.orders) == 2
+
+
+def test_without_a_group_only_root_may(controller: Any) -> None:
+    controller.publish()
+    path = controller.run / "control.sock"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o666)
+    assert "uid 1 may not control this; accepted: root" in as_user(path, 1, [1])
+    assert controller.orders == []
+
+
+def test_a_socket_nobody_listens_on_is_replaced_and_no_other(tmp_path: Path) -> None:
+    path, access = tmp_path / "control.sock", Access(0)
+    first = control_listener(path, access)
+    with pytest.raises(ConfigError, match="in use; accepted: one controller of a name"):
+        control_listener(path, access)
+    first.close()
+    control_listener(path, access).close()
+    path.unlink()
+    path.write_text("precious")
+    with pytest.raises(ConfigError, match="another file is there"):
+        control_listener(path, access)
+    assert path.read_text() == "precious"
+    with pytest.raises(ConfigError, match="group = 'nobodies': accepted: the name of a group"):
+        control_listener(tmp_path / "other", Access(0, "nobodies"))
+    with pytest.raises(ConfigError, match="AF_UNIX path too long"):
+        control_listener(tmp_path / ("x" * 120), access)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["control.sock"]
+
+
+# -- clients -----------------------------------------------------------------------------------------------------
+
+
+def test_the_client_says_what_went_wrong(controller: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"control\.sock: no controller listens there"):
+        ControlClient(tmp_path / "control.sock")
+    controller.publish()
+    with pytest.raises(ConfigError, match="mode = 'on'; accepted: shadow, live, canary"):
+        controller.ask({"command": "mode", "mode": "on"})
+    controller.answer = lambda order: {"ok": False, "error": "never promoted"}
+    with pytest.raises(ControlError, match="never promoted"):
+        controller.ask({"command": "mode", "mode": "live"})
+
+
+def test_a_controller_is_found_by_name_or_because_it_is_the_only_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name: none given; accepted: none, no controller runs"):
+        find_socket(None, tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "control.sock").touch()
+        if name == "a":
+            assert find_socket(None, tmp_path) == tmp_path / "a" / "control.sock"
+    assert find_socket("b", tmp_path) == tmp_path / "b" / "control.sock"
+    with pytest.raises(ConfigError, match="name: none given; accepted: a, b"):
+        find_socket(None, tmp_path)
+    with pytest.raises(ConfigError, match="name: 'c'; accepted: a, b"):
+        find_socket("c", tmp_path)
+
+
+def invoke(controller: Any, *arguments: str) -> Any:
+    return CliRunner().invoke(control, [*arguments, "--run-root", str(controller.run.parent), "--name", "run"])
+
+
+def test_the_command_line_gives_orders(controller: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    controller.tick(20)
+    controller.publish()
+    monkeypatch.chdir(tmp_path)
+    controller.answer = lambda order: {"ok": True, "mode": "canary", "slices": ["slice2"], "paused": True}
+    result = invoke(controller, "mode", "canary", "--slices", "slice2,slice3", "--force")
+    assert (result.exit_code, result.output) == (0, "mode canary, acting on slice2; paused\n")
+    for command in ("pause", "resume", "safe"):
+        assert invoke(controller, command).exit_code == 0
+    assert json.loads(invoke(controller, "reload", "--bundle", "b", "--guard", "testbed", "--json").output)["ok"]
+    assert controller.orders == [
+        {"command": "mode", "mode": "canary", "slices": ["slice2", "slice3"], "force": True},
+        {"command": "pause"},
+        {"command": "resume"},
+        {"command": "safe"},
+        {"command": "reload", "bundle": str(tmp_path / "b"), "guard": "testbed"},
+    ]
+
+
+def test_the_command_line_shows_status_and_refusals(controller: Any) -> None:
+    given = (Reason.TELEMETRY_IMPLAUSIBLE, Reason.SLA_FLOOR, Reason.OSCILLATION, Reason.SAFE_SETTING)
+    controller.reasons[1] = sum(reason.bit for reason in given)
+    controller.tick(20)
+    controller.publish()
+    result = invoke(controller, "status")
+    assert result.exit_code == 0
+    assert result.output.startswith("node: live, guard normal, captain\n")
+    rows = [line.split() for line in result.output.splitlines()]
+    figures = ["40", "40", "0.8", "none", "0", "none"]
+    for k in (1, 3, 4, 5):
+        assert [f"slice{k}", *figures] in rows
+    [at] = [number for number, row in enumerate(rows) if row[:7] == ["slice2", *figures]]
+    shown = [word for row in (rows[at][7:], *rows[at + 1 : rows.index(["slice3", *figures])]) for word in row]
+    assert sorted(shown) == sorted(reason.label for reason in given), "one under the other, each of them whole"
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert json.loads(invoke(controller, "status", "--json").output)["ticks"]["written"] == 20
+    controller.answer = lambda order: {"ok": False, "error": "slices are another's"}
+    result = invoke(controller, "safe")
+    assert result.exit_code == 1
+    assert "slicepilot: error: slices are another's" in result.output
+    assert isinstance(invoke(controller, "mode", "of").exception, ConfigError)
+
+
+def test_nothing_heavy_is_loaded_to_ask() -> None:
+    code = (
+        "import sys, slicepilot.controller.service.control_client\n"
+        "print(*{'pyarrow', 'prometheus_client'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == "\n"

@@ -1,0 +1,295 @@
+"""Metrics say what the ring holds, under names that Prometheus would choose."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+from prometheus_client.registry import Collector
+
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.publisher.metrics.collector import Metrics
+from slicepilot.controller.publisher.metrics.collector.families import DELAY_EDGES_NS, STAGE_EDGES_NS
+from slicepilot.controller.publisher.metrics.collector.totals import Totals
+from slicepilot.controller.publisher.metrics.exposition import Exposition, Renderer
+from slicepilot.controller.publisher.state.status import Status
+from slicepilot.controller.publisher.state.tally import DelayCounter, quantiles_us
+from slicepilot.controller.record.ring import APPLY_ERROR, LATE, UNUSABLE
+from slicepilot.controller.telemetry.histogram import edges_ns
+from slicepilot.controller.telemetry.histogram import quantiles_us as quantiles_of_one
+from slicepilot.controller.telemetry.layout import BUCKETS
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.promises import PromiseMeter
+from slicepilot.env.slices import Promises, SliceSet
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+class Seen:
+    """What a publisher would have of a controller."""
+
+    def __init__(self, controller: Any) -> None:
+        self.reader = controller.reader()
+        self.status, self.totals = Status(controller.count), Totals(controller.count)
+        self.metrics = Metrics(self.status, self.totals)
+        self.look()
+
+    def look(self) -> None:
+        self.totals.add(self.status.update(self.reader), self.status.description)
+
+    def families(self) -> dict[str, Metric]:
+        return {family.name: family for family in self.metrics.collect()}
+
+    def value(self, name: str, **labels: str) -> float:
+        for family in self.metrics.collect():
+            for sample in family.samples:
+                if sample.name == f"slicepilot_{name}" and sample.labels == labels:
+                    return float(sample.value)
+        raise AssertionError(f"no sample {name} {labels}")
+
+
+@pytest.fixture
+def seen(controller: Any) -> Seen:
+    return Seen(controller)
+
+
+def test_the_delay_histogram_is_the_probes(controller: Any, seen: Seen) -> None:
+    random = np.random.default_rng(1)
+    delays_ns = np.exp(random.normal(math.log(2e6), 1.5, 5000))
+    at = np.searchsorted(edges_ns(), delays_ns, side="right") - 1
+    controller.counts[1] = np.bincount(at, minlength=BUCKETS)
+    controller.ring.delays(controller.counts)
+    seen.look()
+    for edge in DELAY_EDGES_NS:
+        count = seen.value("slice_delay_seconds_bucket", slice="slice2", le=str(edge / 1e9))
+        assert count == (delays_ns < edge).sum()
+    assert seen.value("slice_delay_seconds_bucket", slice="slice2", le="+Inf") == 5000
+    assert seen.value("slice_delay_seconds_count", slice="slice2") == 5000
+    assert seen.value("slice_delay_seconds_sum", slice="slice2") == pytest.approx(delays_ns.sum() / 1e9, rel=0.03)
+    assert seen.value("slice_delay_seconds_count", slice="slice1") == 0
+
+
+def test_folded_edges_are_edges_of_the_fine_buckets() -> None:
+    assert set(DELAY_EDGES_NS) | set(STAGE_EDGES_NS) <= set(edges_ns().tolist())
+
+
+@given(st.lists(st.lists(st.integers(0, 1 << 30), min_size=2, max_size=2), min_size=1, max_size=8), st.integers(0, 7))
+def test_delay_counts_never_fall(steps: list[list[int]], restart_at: int) -> None:
+    """The probe wraps at 32 bits and may begin anew; no packet is lost or counted twice."""
+    counter, probe = DelayCounter(1), np.full((1, BUCKETS), (1 << 32) - 5, np.uint64)
+    counter.update(probe)
+    base = counter.total.copy()
+    expected = np.zeros(2, np.int64)
+    for number, step in enumerate(steps):
+        if number == restart_at:
+            probe = np.zeros_like(probe)
+        probe = probe.copy()
+        probe[0, :2] = (probe[0, :2] + np.array(step, np.uint64)) % (1 << 32)
+        new = counter.update(probe)
+        assert (new >= 0).all()
+        expected += step
+    gained = (counter.total - base)[0, :2]
+    if restart_at >= len(steps):
+        assert gained.tolist() == expected.tolist()
+    else:
+        assert (gained >= 0).all()
+
+
+def test_a_probe_that_begins_anew_is_counted_from_zero() -> None:
+    counter = DelayCounter(2)
+    first = np.zeros((2, BUCKETS), np.uint64)
+    first[:, 7] = 1000
+    assert counter.update(first).sum() == 0
+    again = np.zeros_like(first)
+    again[0, 7], again[1, 7] = 3, 1001
+    assert counter.update(again)[:, 7].tolist() == [3, 1]
+    assert counter.total[:, 7].tolist() == [1003, 1001]
+
+
+def test_decisions_reasons_and_stages_are_counted_tick_by_tick(controller: Any, seen: Seen) -> None:
+    controller.tick(10)
+    controller.tick(3, flags=LATE)
+    controller.tick(2, flags=LATE | UNUSABLE)
+    controller.tick(1, flags=APPLY_ERROR, mode=2)
+    controller.reasons[2] = Reason.SLEW.bit | Reason.SLA_FLOOR.bit
+    controller.tick(4, node_reasons=Reason.PAUSED.bit)
+    seen.look()
+    counted = {
+        outcome: seen.value("decisions_total", mode="live", outcome=outcome) for outcome in ("ok", "late", "unusable")
+    }
+    assert counted == {"ok": 14, "late": 3, "unusable": 2}
+    assert seen.value("decisions_total", mode="canary", outcome="failed") == 1
+    interventions = {
+        (sample.labels["slice"], sample.labels["reason"], sample.labels["severity"]): sample.value
+        for sample in seen.families()["slicepilot_guard_interventions"].samples
+        if sample.value
+    }
+    assert interventions == {
+        ("slice3", "slew", "info"): 4,
+        ("slice3", "sla_floor", "severe"): 4,
+        ("", "paused", "info"): 4,
+    }
+    assert seen.value("loop_stage_seconds_count", stage="total") == 20
+    assert seen.value("loop_stage_seconds_sum", stage="total") == pytest.approx(20 * 100e-6)
+    assert seen.value("loop_stage_seconds_bucket", stage="total", le=str(98304 / 1e9)) == 0
+    assert seen.value("loop_stage_seconds_bucket", stage="total", le=str(131072 / 1e9)) == 20
+
+
+def test_rates_add_up_to_bytes_and_cpu_time(controller: Any, seen: Seen) -> None:
+    controller.telemetry.slices[0] = 80.0
+    controller.telemetry.slices[5] = 500.0
+    controller.tick(100)
+    controller.telemetry.slices[0] = math.nan
+    controller.tick(1)
+    seen.look()
+    assert seen.value("slice_offered_bytes_total", slice="slice1") == pytest.approx(1.0 * 80e6 / 8)
+    assert seen.value("slice_carried_bytes_total", slice="slice1") == pytest.approx(1.01 * 40e6 / 8)
+    assert seen.value("slice_cpu_seconds_total", slice="slice5") == pytest.approx(1.01 * 0.5)
+
+
+def test_knobs_and_states_are_shown_as_they_are(controller: Any, seen: Seen) -> None:
+    limits = np.array([[250.0], [np.inf], [500], [500], [500]], np.float32)
+    controller.wanted = Knobs(limits, np.full((5, 1), -3, np.float32), np.full((5, 1), 80, np.float32))
+    controller.note(canary=["slice2"], foreign=[{"slice": "slice4", "knob": "nice", "found": 1, "ours": 0}])
+    controller.tick(mode=2, level=3, node_reasons=Reason.PAUSED.bit)
+    seen.look()
+    assert seen.value("slice_cpu_limit_cores", slice="slice1", stage="wanted") == 0.25
+    assert seen.value("slice_cpu_limit_cores", slice="slice2", stage="wanted") == math.inf
+    assert seen.value("slice_cpu_limit_cores", slice="slice1", stage="applied") == math.inf
+    assert seen.value("slice_nice", slice="slice1", stage="wanted") == -3
+    assert seen.value("slice_egress_limit_bytes_per_second", slice="slice1", stage="wanted") == 1e7
+    assert [seen.value("mode", mode=mode) for mode in ("shadow", "live", "canary")] == [0, 0, 1]
+    levels = ("normal", "hold", "safe", "latched")
+    assert [seen.value("guard_level", level=level) for level in levels] == [0, 0, 0, 1]
+    assert seen.value("paused") == 1
+    assert [seen.value("slice_acting", slice=f"slice{k}") for k in (1, 2)] == [0, 1]
+    assert seen.value("slice_foreign_knob", slice="slice4", knob="nice") == 1
+    assert seen.value("slice_foreign_knob", slice="slice3", knob="nice") == 0
+
+
+def test_broken_promises_are_those_of_the_judge(controller: Any, seen: Seen) -> None:
+    """Tick by tick, `PromiseMeter` comes to the same time."""
+    slices = SliceSet.from_yaml("testbed-five")
+    ones = np.ones(1, np.float32)
+    context = Context(0.01 * ones, 2 * ones, 1000 * ones, Promises.of(slices), slices.column("upf_threads"), 1000)
+    meter, random, broken_s = PromiseMeter(context), np.random.default_rng(2), np.zeros(5)
+    bounds = context.promises.delay_bound_us[:, 0]
+    for number in range(1, 701):
+        offered = random.uniform(0, 80, 5).astype(np.float32)
+        share = 1.0 if (number // 150) % 2 else 0.6
+        controller.telemetry.slices[0, :, 0], controller.telemetry.slices[1, :, 0] = offered, share * offered
+        controller.telemetry.slices[3, :, 0] = bounds * np.where(random.random(5) < 0.1, 1.5, 0.5)
+        controller.tick()
+        broken_s += 0.01 * meter.broken(controller.telemetry)[:, 0]
+        if number % 37 == 0 or number == 700:
+            seen.look()
+    ours = seen.totals.broken_s
+    either = [seen.value("slice_promise_broken_seconds_total", slice="slice1", promise=p) for p in ("delay", "rate")]
+    assert either == pytest.approx(ours[:, 0].tolist())
+    assert (ours > 0).all()
+    assert (np.maximum(*ours) <= broken_s + 1e-6).all()
+    assert (ours.sum(axis=0) >= broken_s - 1e-6).all()
+
+
+@given(st.lists(st.integers(0, 50), min_size=BUCKETS, max_size=BUCKETS), st.floats(0, 1))
+def test_quantiles_of_many_are_those_of_each(counts: list[int], level: float) -> None:
+    both = quantiles_us(np.array([counts, [0] * BUCKETS]), [level])
+    assert np.isnan(both[1, 0])
+    (one,) = quantiles_of_one(counts, [level])
+    assert (np.isnan(both[0, 0]) and one is None) or both[0, 0] == pytest.approx(one, rel=0.07, abs=0.07)
+
+
+BAD_UNITS = (
+    r"_(bits?|mbps|kbps|ms|us|ns|milliseconds|microseconds|minutes|hours|percent|kb|mb|kilobytes|megabytes)(_|$)"
+)
+TYPES_IN_NAMES = r"_(counter|gauge|histogram|summary)(_|$)"
+
+
+def test_names_follow_the_conventions(controller: Any, seen: Seen) -> None:
+    """What `promtool check metrics` asks for."""
+    controller.note(
+        supervisor={"pid": 1, "restarts": 0, "alive": True}, reload={"time_ns": 1, "ok": True, "detail": ""}
+    )
+    controller.tick(10)
+    seen.look()
+    families = seen.families()
+    assert len(families) > 45
+    for name, family in families.items():
+        assert re.fullmatch(r"(slicepilot|process)_[a-z0-9_]*[a-z0-9]", name), name
+        assert not re.search(BAD_UNITS, name), name
+        assert not re.search(TYPES_IN_NAMES, name), name
+        assert not name.endswith(("_total", "_count", "_sum", "_bucket", "_info")), name
+        assert family.documentation.endswith("."), name
+        assert not family.unit or name.endswith(f"_{family.unit}"), name
+        if family.type == "histogram":
+            assert name.endswith("_seconds"), name
+        for sample in family.samples:
+            assert (family.type == "counter") == sample.name.endswith("_total"), sample.name
+            assert all(re.fullmatch(r"[a-z_]+", label) for label in sample.labels), name
+
+
+@pytest.mark.parametrize("count", [1, 5, 64])
+def test_both_formats_can_be_parsed_and_say_the_same(make: Callable[..., Any], count: int) -> None:
+    controller = make(count)
+    seen = Seen(controller)
+    exposition = Exposition(seen.metrics)
+    controller.counts[:, 200] = 7
+    controller.tick(30)
+    seen.look()
+    plain, plain_type = exposition.render("text/plain; version=0.0.4")
+    openmetrics, openmetrics_type = exposition.render(OPENMETRICS)
+    assert plain_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert openmetrics_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert openmetrics.endswith(b"# EOF\n")
+    changing = {"slicepilot_heartbeat_age_seconds", "slicepilot_publisher_cpu_seconds_total"}
+    first, second = (
+        {(s.name, *sorted(s.labels.items())): s.value for family in parsed for s in family.samples}
+        for parsed in (parse_plain(plain.decode()), parse_openmetrics(openmetrics.decode()))
+    )
+    assert first.keys() == second.keys()
+    assert all(
+        first[key] == second[key] or math.isnan(first[key])
+        for key in first
+        if key[0] not in changing and not key[0].startswith("process_")
+    )
+    assert sum(key[0] == "slicepilot_slice_delay_seconds_count" for key in first) == count
+
+
+@given(
+    st.text(max_size=80) | st.from_regex(r"application/openmetrics-text; ?version=[^,]{0,9}(;escaping=[a-z\r\n-]+)?")
+)
+def test_no_accept_header_makes_more_than_two_formats(accept: str) -> None:
+    class Nothing(Collector):
+        def collect(self) -> list[Metric]:
+            return []
+
+    body, content_type = Exposition(Nothing()).render(accept)
+    assert (body, content_type.split(";")[0]) in {(b"", "text/plain"), (b"# EOF\n", "application/openmetrics-text")}
+
+
+def test_concurrent_requests_share_a_rendering() -> None:
+    made: list[int] = []
+
+    def render() -> bytes:
+        made.append(1)
+        return b"%d" % len(made)
+
+    renderer = Renderer(render, fresh_s=3600)
+    assert {renderer.body() for _ in range(100)} == {b"1"}
+    impatient = Renderer(render, fresh_s=0)
+    assert [impatient.body(), impatient.body()] == [b"2", b"3"]
+
+
+def test_before_the_first_tick_there_is_something_to_scrape(seen: Seen) -> None:
+    text, _ = Exposition(seen.metrics).render(OPENMETRICS)
+    assert {family.name for family in parse_openmetrics(text.decode())} >= {"slicepilot_run", "slicepilot_mode"}

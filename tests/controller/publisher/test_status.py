@@ -1,0 +1,150 @@
+"""The status document: what happened in which second, as strict JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.publisher.state.history import SECONDS
+from slicepilot.controller.publisher.state.status import Status
+from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.telemetry.histogram import edges_ns
+from slicepilot.env.knobs import Knobs
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def at_a_second(controller: Any) -> Any:
+    """A controller whose next tick is the first of a second."""
+    controller.now_ns = (controller.now_ns // SECOND + 1) * SECOND - 10_000_000
+    return controller
+
+
+def test_histories_have_a_figure_a_second(at_a_second: Any) -> None:
+    controller = at_a_second
+    status, reader = Status(5), controller.reader()
+    for second in range(5):
+        controller.telemetry.slices[0], controller.telemetry.slices[1] = 10.0 * (second + 1), 9.0 * (second + 1)
+        controller.telemetry.slices[3, :, 0] = 100.0 * (second + 1)
+        for _ in range(4):
+            controller.tick(25)
+            status.update(reader)
+    controller.tick()
+    status.update(reader)
+    one = status.document(6)["slices"][2]
+    assert one["name"] == "slice3"
+    assert one["history"]["offered_mbps"] == [None, 10, 20, 30, 40, 50]
+    assert one["history"]["carried_mbps"] == [None, 9, 18, 27, 36, 45]
+    assert one["history"]["loss_ratio"] == [None, *[pytest.approx(0.1)] * 5]
+    assert one["history"]["delay_worst_us"] == [None, 100, 200, 300, 400, 500]
+    assert "history" not in status.document(0)["slices"][0]
+    assert one["offered_mbps"] == 50
+
+
+def test_delays_are_those_of_the_packets_in_a_second(at_a_second: Any) -> None:
+    controller = at_a_second
+    status, reader = Status(5), controller.reader()
+    controller.counts[:, 300] = 1_000_000  # before the first look: nobody knows when
+    controller.ring.delays(controller.counts)
+    status.update(reader)
+    fast, slow = (int(np.searchsorted(edges_ns(), ns, side="right")) - 1 for ns in (500_000, 20_000_000))
+    for second in range(4):
+        controller.tick(100)
+        if second != 2:  # a second without news
+            controller.counts[0, fast] += 980
+            controller.counts[0, slow] += 20 * second
+            controller.ring.delays(controller.counts)
+        status.update(reader)
+    controller.tick()
+    status.update(reader)
+    history = status.document(4)["slices"][0]["history"]
+    assert history["delay_p50_us"] == [pytest.approx(500, rel=0.07)] * 4
+    assert history["delay_p99_us"] == [
+        pytest.approx(500, rel=0.07), pytest.approx(20_000, rel=0.07), pytest.approx(20_000, rel=0.07),
+        pytest.approx(20_000, rel=0.07),
+    ]  # fmt: skip
+    assert status.document(4)["slices"][1]["history"]["delay_p99_us"] == [None] * 4, "no packet of it was counted"
+
+
+def test_reasons_are_the_gravest_first_with_their_ticks(controller: Any) -> None:
+    status, reader = Status(5), controller.reader()
+    controller.reasons[1] = Reason.SLEW.bit
+    controller.tick(20)
+    controller.reasons[1] = Reason.SLEW.bit | Reason.OVERRUN.bit | Reason.OUT_OF_RANGE.bit
+    controller.tick(3, node_reasons=Reason.SAFE_SETTING.bit, level=2)
+    status.update(reader)
+    document = status.document()
+    given = document["slices"][1]["reasons"]
+    assert [(one["reason"], one["severity"], one["ticks"]) for one in given] == [
+        ("overrun", "severe", 3),
+        ("out_of_range", "warning", 3),
+        ("slew", "info", 23),
+    ]
+    assert [one["reason"] for one in document["node"]["reasons"]] == ["safe_setting"]
+    assert document["slices"][0]["reasons"] == []
+    assert document["level"] == "safe"
+
+
+def test_loop_has_quantiles_of_the_last_minute(controller: Any) -> None:
+    status, reader = Status(5), controller.reader()
+    for k in range(1000):
+        controller.tick(infer_ns=(k + 1) * 1000, flags=LATE if k % 100 == 0 else 0, missed=3)
+    status.update(reader)
+    document = status.document()
+    assert document["loop"]["infer"]["p50_us"] == pytest.approx(500, rel=0.07)
+    assert document["loop"]["infer"]["p99_us"] == pytest.approx(990, rel=0.07)
+    assert document["loop"]["total"]["p50_us"] == pytest.approx(580, rel=0.07)
+    assert document["ticks"] | {"lost": 0} == {
+        "written": 1000, "missed": 3, "last_minute": 1000, "late_last_minute": 10, "lost": 0,
+    }  # fmt: skip
+
+
+def test_the_document_is_strict_json_whatever_was_measured(controller: Any) -> None:
+    status, reader = Status(5), controller.reader()
+    json.dumps(status.document(), allow_nan=False)
+    status.update(reader)
+    json.dumps(status.document(), allow_nan=False)
+    controller.telemetry.slices[:, 0] = math.nan
+    controller.telemetry.slices[:, 1] = math.inf
+    controller.telemetry.valid[2] = False
+    nothing = np.full((5, 1), np.nan, np.float32)
+    controller.wanted = Knobs(nothing, nothing, nothing)
+    controller.tick(150)
+    status.update(reader)
+    document = json.loads(json.dumps(status.document(), allow_nan=False))
+    first, _, third, fourth, _ = document["slices"]
+    assert (first["offered_mbps"], third["offered_mbps"], fourth["offered_mbps"]) == (None, None, 40)
+    assert (third["valid"], fourth["valid"]) == (False, True)
+    assert fourth["knobs"]["wanted"] is None
+    assert fourth["knobs"]["applied"] == {"cpu_limit_mcpu": None, "nice": 0, "egress_mbps": None}
+
+
+def test_what_is_older_than_two_minutes_is_gone(controller: Any) -> None:
+    status, reader = Status(5), controller.reader()
+    controller.tick(10)
+    status.update(reader)
+    controller.now_ns += (SECONDS + 5) * SECOND
+    controller.telemetry.slices[0] = 7.0
+    controller.tick(150)
+    status.update(reader)
+    history = status.document(SECONDS - 1)["slices"][0]["history"]["offered_mbps"]
+    assert len(history) == SECONDS - 1
+    assert {value for value in history if value is not None} == {7}
+
+
+def test_a_new_description_is_taken_up_and_lost_ticks_are_counted(controller: Any) -> None:
+    controller.tick(5000)  # more than the ring holds, before anybody looked
+    status, reader = Status(5), controller.reader()
+    assert len(status.update(reader)) == 4096
+    assert status.lost == 0
+    controller.ring.describe(controller.description | {"agent": "another"})
+    controller.tick(4100)
+    status.update(reader)
+    assert status.lost == 4
+    assert status.document()["agent"] == "another"

@@ -1,0 +1,121 @@
+"""Ticks of a controller that decides on five slices, as the ring holds them."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from onnx import TensorProto, helper
+
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.controller.record.columns import Records
+from slicepilot.controller.record.ring import record_dtype
+from slicepilot.env.encoding import FEATURES, NUM_FEATURES
+from slicepilot.env.slices import SliceSet
+
+SLICES = SliceSet.from_yaml("testbed-five")
+PERIOD_S = 0.005
+START_NS = 1_770_000_000_000_000_000  # 2026-02-02T02:40:00Z
+
+
+def description(run_id: str = "run-1", digest: str | None = None, **fields: Any) -> dict[str, Any]:
+    """What is fixed for a run of them."""
+    bundle = None if digest is None else {"path": "bundle", "digest": digest, "promoted": False}
+    facts = {
+        "run_id": run_id,
+        "name": "node",
+        "version": "0.1.0",
+        "backend": "testbed",
+        "agent": "captain",
+        "bundle": bundle,
+        "slice_set": dataclasses.asdict(SLICES),
+        "period_s": PERIOD_S,
+        "budget_s": 0.002,
+        "logical_cpus": 2.0,
+        "uplink_mbps": 1000.0,
+        "threads": [1.0] * len(SLICES),
+        "pid": 1,
+        "started_ns": START_NS,
+        "scheduling": "FIFO",
+        "nice_scope": "group",
+        "hardware": "testbed",
+        "guard": {},
+    }
+    return json.loads(json.dumps(facts | fields))
+
+
+def ticks(count: int, first: int = 1, generation: int = 2, num_slices: int = len(SLICES)) -> Records:
+    """Uneventful ticks in shadow: what was wanted was let through, and everything is in time."""
+    records = np.zeros(count, record_dtype(num_slices))
+    number = np.arange(first, first + count)
+    records["sequence"], records["description"] = number, generation
+    records["time_ns"] = START_NS + (number - 1) * round(1e9 * PERIOD_S)
+    records["monotonic_ns"] = records["time_ns"] - START_NS + 1_000
+    records["slices"][:, :, :] = np.asarray([45, 40, 120, 590, 0.1, 391, 0.25, 12], np.float32)[None, :, None]
+    records["node"], records["age_s"], records["log_density"] = (0.125, 0.2), 0.0005, np.nan
+    for decision in ("wanted", "allowed", "applied"):
+        records[decision][:, :, :] = np.asarray([500, -3, np.inf], np.float32)[None, :, None]
+    stages = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
+    for stage, value in zip(stages, (12_000, 40_000, 85_000, 9_000, 22_000), strict=True):
+        records[stage] = value
+    records["valid"][:, :num_slices] = 1
+    records["drawn"] = np.nan
+    return records
+
+
+@pytest.fixture(name="description")
+def _description() -> Callable[..., dict[str, Any]]:
+    """``description(run_id, digest, **fields)``."""
+    return description
+
+
+@pytest.fixture(name="ticks")
+def _ticks() -> Callable[..., Records]:
+    """``ticks(count, first, generation)``: 5 ms apart from 2026-02-02T02:40:00Z on."""
+    return ticks
+
+
+@pytest.fixture
+def make_bundle(tmp_path: Path) -> Callable[[], Path]:
+    """A policy that holds whatever knobs it sees, as a folder."""
+
+    def make() -> Path:
+        first = FEATURES.index("cpu_limit")
+        values = {"starts": [first], "ends": [first + 3], "axes": [2]}
+        graph = helper.make_graph(
+            [helper.make_node("Slice", ["observation", *values], ["action"])],
+            "holding",
+            [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["lanes", "slices", NUM_FEATURES])],
+            [helper.make_tensor_value_info("action", TensorProto.FLOAT, ["lanes", "slices", 3])],
+            [helper.make_tensor(name, TensorProto.INT64, [1], value) for name, value in values.items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        PolicyBundle(SLICES, model.SerializeToString(), TrainingRecord("ppo", seed=7)).save(tmp_path / "bundle")
+        return tmp_path / "bundle"
+
+    return make
+
+
+@pytest.fixture
+def make_keys(tmp_path: Path) -> Callable[[str], tuple[Path, Path]]:
+    """A pair of files, private and public."""
+
+    def make(name: str) -> tuple[Path, Path]:
+        key = Ed25519PrivateKey.generate()
+        private, public = tmp_path / f"{name}-private.pem", tmp_path / f"{name}-public.pem"
+        private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        return private, public
+
+    return make
+
+
+@pytest.fixture
+def keys(make_keys: Callable[[str], tuple[Path, Path]]) -> tuple[Path, Path]:
+    """One such pair."""
+    return make_keys("own")

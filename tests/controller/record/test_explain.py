@@ -1,0 +1,259 @@
+"""What is said about a tick is what was recorded, in words that fit a terminal."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slicepilot.cli.operation.explain import explain
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.modes import Level
+from slicepilot.controller.contracts.reasons import MEANINGS, Reason
+from slicepilot.controller.record.columns import Records
+from slicepilot.controller.record.explain import explain_tick, explain_window
+from slicepilot.controller.record.explain_text import WIDTH, tick_lines, window_lines
+from slicepilot.controller.record.moments import parse_duration, parse_time, rfc3339
+from slicepilot.controller.record.reader import Moment, Stretch
+from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.record.segments import SegmentWriter
+
+Ticks = Callable[..., Records]
+Description = Callable[..., dict[str, Any]]
+START_NS = 1_770_000_000_000_000_000
+
+TOLD = """\
+tick 3 at 2026-02-02T02:40:00.010000Z, agent captain (bundle abababababab), run
+    run-1
+mode shadow, level normal; 2 ticks missed before it
+node: CPUs 12% idle, uplink 20% used, measured 0.5 ms before
+
+seen        offered carried    loss     p50     p99 CPU use throttl   waits
+             Mbit/s  Mbit/s       %      us      us    mCPU       %      us
+slice1         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
+slice2         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
+slice3     not measured
+slice4         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
+slice5         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
+
+knobs              CPU limit, mCPU                   nice         egress, Mbit/s
+            wanted allowed applied wanted allowed applied wanted allowed applied
+slice1       412.5     470     500     -3      -3      -3   none    none    none
+slice2         500     500     500     -3      -3      -3    nan    none    none
+slice3         500     500     500     -3      -3      -3   none    none    none
+slice4         500     500     500     -3      -3      -3   none    none    none
+slice5         500     500     500     -3      -3      -3   none    none      25
+shadow: applied is what others have set
+
+guard
+  slice1: dwell (info): changed a moment ago: the knob holds
+  slice1: slew (info): moved as far as one step may go
+  slice3: slice_missing (warning): the slice is not measured: its knobs hold,
+    then go to safe
+
+changed since the tick before
+  slice1: allowed CPU limit 500 -> 470 mCPU
+  slice5: applied egress none -> 25 Mbit/s
+
+took         wakeup observe   infer   guard   apply   total
+                 us      us      us      us      us      us
+                 12      40      85       9      22     156
+knobs ready after 134 us of 2000 us budget (7%)
+"""
+
+
+@pytest.fixture
+def records(ticks: Ticks) -> Records:
+    """Three ticks; at the last one the guard has slowed down slice 1, and slice 3 is not measured."""
+    records = ticks(3)
+    last = records[2]
+    last["missed"] = 2
+    last["wanted"][0, 0], last["allowed"][0, 0] = 412.5, 470
+    last["wanted"][2, 1] = np.nan
+    last["applied"][2, 4] = 25
+    last["reasons"][0] = Reason.SLEW.bit | Reason.DWELL.bit
+    last["reasons"][2] = Reason.SLICE_MISSING.bit
+    last["valid"][2] = 0
+    return records
+
+
+def lines(records: Records, description: dict[str, Any]) -> list[str]:
+    return tick_lines(explain_tick(Moment(description, records[-1], records[-2])))
+
+
+def test_a_tick_in_words(records: Records, description: Description) -> None:
+    assert lines(records, description(digest="ab" * 32)) == TOLD.splitlines()
+
+
+def test_no_line_is_wider_than_a_terminal(ticks: Ticks, description: Description) -> None:
+    told, worst = description(digest="ab" * 32, agent="a" * 60, run_id="r" * 64), ticks(2)
+    for number, spec in enumerate(told["slice_set"]["slices"]):
+        spec["name"] = f"{number}-{'n' * 60}"
+    worst["slices"][1] = 1e12
+    worst["wanted"][1], worst["allowed"][1], worst["applied"][1] = 123456.7, -20, 98765.4
+    worst["reasons"][1] = worst["node_reasons"][1] = sum(reason.bit for reason in Reason)
+    worst["flags"][1], worst["missed"][1], worst["level"][1] = 7, 1 << 31, Level.LATCHED
+    worst["infer_ns"][1] = 4_000_000_000
+    window = [line for run in explain_window([Stretch(told, worst)]) for line in window_lines(run)]
+    for line in [*lines(worst, told), *window]:
+        assert len(line) <= WIDTH, line
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_is_given_in_words(reason: Reason, ticks: Ticks, description: Description) -> None:
+    records = ticks(2)
+    records["node_reasons"][1] = reason.bit
+    text = " ".join(" ".join(lines(records, description())).split())
+    meaning = MEANINGS[reason]
+    assert f"node: {reason.label} ({meaning.severity.name.lower()}): {meaning.text}" in text
+    assert text.count(" (info)") + text.count(" (warning)") + text.count(" (severe)") == 1
+
+
+def test_a_late_tick_and_one_without_a_predecessor(ticks: Ticks, description: Description) -> None:
+    records = ticks(1)
+    records["flags"] = LATE
+    told = tick_lines(explain_tick(Moment(description(), records[0], None)))
+    assert "mode shadow, level normal; ready too late: not applied" in told
+    assert "the tick before is not recorded" in told
+    assert "guard: nothing to object to" in told
+    records["node_reasons"] = Reason.PAUSED.bit
+    told = tick_lines(explain_tick(Moment(description(), records[0], None)))
+    assert "mode shadow, level normal; ready too late: not applied; paused" in told
+
+
+def test_json_has_neither_nan_nor_infinity(records: Records, description: Description) -> None:
+    told = json.loads(json.dumps(explain_tick(Moment(description(), records[-1], records[-2])), allow_nan=False))
+    assert told["slices"][1]["knobs"]["egress_mbps"] == {"wanted": "nan", "allowed": None, "applied": None}
+    assert told["slices"][0]["reasons"][0]["reason"] == "dwell"
+    assert told["stages_us"]["total"] == 156
+    assert told["time_ns"] == START_NS + 10_000_000
+    window = json.loads(json.dumps(explain_window([Stretch(description(), records)]), allow_nan=False))
+    assert window[0]["slices"][2]["valid_ticks"] == 2
+
+
+def test_a_window_counts(ticks: Ticks, description: Description) -> None:
+    records = ticks(200)
+    records["reasons"][10:15, 1] = Reason.SLEW.bit
+    records["node_reasons"][20:24], records["level"][20:24] = Reason.TELEMETRY_STALE.bit, Level.HOLD
+    records["flags"][30] = LATE
+    records["node_reasons"][40:42] = Reason.PAUSED.bit
+    records["applied"][50:, 0, 2], records["applied"][60:, 0, 2] = 600, 610
+    records["wanted"][:, 1, 3] = np.nan
+    records["infer_ns"][-1] = 900_000
+    records = np.delete(records, slice(100, 103))
+    [told] = explain_window([Stretch(description(), records[:90]), Stretch(description(), records[90:])])
+    assert (told["ticks"], told["lost_ticks"], told["flags"]) == (197, 3, {"late": 1, "paused": 2})
+    assert told["levels"] == {"normal": 193, "hold": 4}
+    assert told["slices"][2]["changes"]["cpu_limit_mcpu"] == {"wanted": 0, "allowed": 0, "applied": 2}
+    assert told["slices"][3]["changes"]["nice"]["wanted"] == 0
+    text = window_lines(told)
+    assert "mode shadow 197; level normal 193, hold 4; 3 lost, 0 missed; paused 2, late 1" in text
+    assert "  slew (info): slice2 5: moved as far as one step may go" in text
+    assert "  telemetry_stale (warning): node 4: measurements too old: hold, then safe" in text
+    assert "max              12      40     900       9      22     971" in text
+
+
+NOW_NS = parse_time("2026-02-02T12:00:00Z", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("2026-02-02T02:40:00Z", START_NS),
+        ("2026-02-02T03:40:00.25+01:00", START_NS + 250_000_000),
+        ("2026-02-02T02:40:00.123456789Z", START_NS + 123_456_789),
+        ("2026-02-02 02:40:00", START_NS),
+        ("02:40:00.5", START_NS + 500_000_000),
+        ("2:40", START_NS),
+        ("12:00:01", NOW_NS - 86_399_000_000_000),
+        ("last", NOW_NS - 7),
+        ("-5s", NOW_NS - 7 - 5_000_000_000),
+        ("-1.5min", NOW_NS - 7 - 90_000_000_000),
+    ],
+)
+def test_times_as_people_write_them(text: str, ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert parse_time(text, NOW_NS, NOW_NS - 7) == ns
+
+
+@pytest.mark.parametrize("text", ["", "now", "-5", "-5 s", "25:00", "2026-02-02", "2026-13-01T00:00:00Z", "-0s"])
+def test_other_times_are_bad_input(text: str) -> None:
+    with pytest.raises(ConfigError, match="accepted"):
+        parse_time(text, NOW_NS, NOW_NS)
+
+
+def test_durations() -> None:
+    assert [parse_duration(text, "window") for text in ("500ms", "1s", "2min", "1h")] == [0.5, 1, 120, 3600]
+    with pytest.raises(ConfigError, match="window = '1 day': accepted"):
+        parse_duration("1 day", "window")
+    assert rfc3339(START_NS + 1_999) == "2026-02-02T02:40:00.000001Z"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slicepilot.cli", "explain", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "80", "TZ": "UTC"},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, records: Records, description: Description) -> Path:
+    folder = tmp_path / "state" / "node" / "records"
+    writer = SegmentWriter(folder, 1 << 20)
+    writer.add(records, description(), 2)
+    writer.close()
+    return folder
+
+
+def test_the_command_prints_what_was_recorded(
+    tmp_path: Path, folder: Path, records: Records, description: Description
+) -> None:
+    (folder / "stray.txt").write_text("")
+    done = command("--records", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == lines(records, description())
+    assert done.stderr == "left out: stray.txt: not a segment of records\n"
+    roots = ["--state", str(tmp_path / "state"), "--run", str(tmp_path / "run")]
+    by_name = command("--name", "node", "--at", "2026-02-02T02:40:00.010Z", "--json", *roots)
+    assert json.loads(by_name.stdout)["sequence"] == 3
+    window = command("--at", "last", "--window", "6ms", "--json", *roots)
+    assert [run["ticks"] for run in json.loads(window.stdout)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--at", "2026-02-02T01:00:00Z"],
+            (
+                "at = '2026-02-02T01:00:00Z': nothing recorded at 2026-02-02T01:00:00.000000Z; "
+                "accepted: 2026-02-02T02:40:00.000000Z to 2026-02-02T02:40:00.010000Z"
+            ),
+        ),
+        (["--at", "soon"], "at = 'soon': accepted: 2026-01-31T10:20:30.5Z, 10:20:30, -5s, -2min or last"),
+        (["--window", "3"], "window = '3': accepted: a number with ms, s, min, h, for instance 500ms"),
+        (["--name", "x"], "records, name: accepted: at most one of them"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str, folder: Path) -> None:
+    done = command("--records", str(folder), *arguments)
+    assert done.returncode == 2
+    assert done.stderr == f"slicepilot: error: {message}\n"
+
+
+def test_names_are_offered(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "run" / "other").mkdir(parents=True)
+    (tmp_path / "run" / "other" / "ticks").touch()
+    with pytest.raises(ConfigError, match="name: not given; accepted: node, other"):
+        explain(state=tmp_path / "state", run=tmp_path / "run")

@@ -1,0 +1,394 @@
+"""A bundle is promoted by what it did in shadow, criterion by criterion; and only as it was then."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from slicepilot.agents.learned import signature
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.signature import bundle_digest
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.promotion import certificate as promotion
+from slicepilot.controller.promotion.certificate import Verdict
+from slicepilot.controller.promotion.criteria import Criteria
+from slicepilot.controller.record.columns import Records
+from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.record.segments import SegmentWriter
+from slicepilot.controller.service.active_policy import load_bundle
+
+Ticks = Callable[..., Records]
+Description = Callable[..., dict[str, Any]]
+COUNT = 4000
+CRITERIA = """
+shadow: {min_duration_s: 15, min_ticks: 3000}
+guard: {min_unchanged_ratio: 0.5, min_agreement_ratio: 0.99, max_severe: 0, max_warning_per_hour: 200}
+budget: {max_late_ratio: 0.001, max_total_p99_us: 500}
+telemetry: {max_invalid_ratio: 0.01}
+estimate: {min_windows: 2, min_promise_gain_s_per_hour: 0, min_carried_gain_pct: -2, max_worse_ratio: 0.1}
+"""
+
+
+@pytest.fixture
+def bundle(make_bundle: Callable[[], Path]) -> Path:
+    return make_bundle()
+
+
+@pytest.fixture
+def criteria(tmp_path: Path) -> Criteria:
+    path = tmp_path / "criteria.yaml"
+    path.write_text(CRITERIA)
+    return Criteria.from_yaml(str(path))
+
+
+def figure(held: float, policy: float, error: float) -> dict[str, Any]:
+    return {"held": held, "policy": policy, "difference": policy - held, "error": error, "measured": held}
+
+
+def estimate(start_ns: int, digest: str, mode: str = "shadow", **changes: dict[str, Any]) -> dict[str, Any]:
+    """By which slice 1 would have got more, and all else about the same."""
+    rows = []
+    for number in range(5):
+        carried = figure(40, 41, 5) if number else figure(40, 44, 1)
+        quiet = {"carried_mbps": carried, "delay_p99_us": None, "broken_s": figure(0, 0, 0)}
+        rows.append({"slice": f"slice{number + 1}", "offered_mbps": 45.0, **quiet})
+    rows[0] |= changes
+    window = {"run_id": "run-1", "bundle": digest, "mode": mode, "start_ns": start_ns, "end_ns": start_ns + 10**9}
+    return {**window, "window_s": 1.6, "model": {}, "slices": rows}
+
+
+@pytest.fixture
+def judged(
+    tmp_path: Path, bundle: Path, criteria: Criteria, description: Description, ticks: Ticks
+) -> Callable[..., Verdict]:
+    """``judged(change, *estimates)``: the verdict on a good recording, changed; segments are short."""
+
+    def judge(change: Callable[[Records], object] | None = None, *estimates: dict[str, Any], **run: Any) -> Verdict:
+        folder = tmp_path / "records"
+        shutil.rmtree(folder, ignore_errors=True)
+        records, digest = ticks(COUNT), bundle_digest(bundle)
+        if change is not None:
+            change(records)
+        writer = SegmentWriter(folder, 1 << 30, segment_s=2.0)
+        for row in estimates or (estimate(1_770_000_000_000_000_000 + k, digest) for k in (0, 10**10)):
+            writer.add_estimate(row)
+        for part in np.array_split(records, 40):
+            writer.add(part, description(digest=run.get("digest", digest)), 2)
+        writer.close()
+        return promotion.judge(bundle, SegmentReader(folder), criteria)
+
+    return judge
+
+
+def failed(verdict: Verdict) -> set[str]:
+    return {finding.criterion for finding in verdict.findings if not finding.ok}
+
+
+def measured(verdict: Verdict, criterion: str) -> float | None:
+    return next(finding.measured for finding in verdict.findings if finding.criterion == criterion)
+
+
+def test_a_good_recording_promotes(judged: Callable[..., Verdict], bundle: Path) -> None:
+    verdict = judged()
+    assert verdict.reasons == []
+    assert verdict.promoted
+    assert (verdict.recording.ticks, verdict.recording.runs, verdict.others) == (COUNT, {"run-1": COUNT}, 0)
+    assert verdict.recording.first == "2026-02-02T02:40:00.000000Z"
+    assert verdict.recording.last == "2026-02-02T02:40:19.995000Z"
+    assert measured(verdict, "shadow.min_duration_s") == pytest.approx(20)
+    assert measured(verdict, "budget.max_total_p99_us") == 157
+    assert measured(verdict, "estimate.min_carried_gain_pct") == pytest.approx(2)
+    written = promotion.promote(bundle, verdict)
+    assert promotion.check(bundle) == written
+    assert written.bundle == bundle_digest(bundle)
+    assert PolicyBundle.load(bundle).slices.names == ("slice1", "slice2", "slice3", "slice4", "slice5")
+    text = yaml.safe_load((bundle / "promotion.yaml").read_text())
+    assert text["criteria"]["guard"]["max_severe"] == 0
+    assert len(text["findings"]) == 13
+
+
+def wish_elsewhere(records: Records, share: float) -> Records:
+    """A share of the decisions is changed by the guard."""
+    changed = records[: round(share * COUNT)]
+    changed["wanted"][:, 0, :] = 700
+    return changed
+
+
+def too_few(records: Records) -> None:
+    records["mode"][2500:] = Mode.LIVE
+
+
+def changed_for_info(records: Records) -> None:
+    wish_elsewhere(records, 0.6)["reasons"] = Reason.SLEW.bit
+
+
+def changed_for_more(records: Records) -> None:
+    changed = wish_elsewhere(records, 0.011)
+    changed["reasons"], changed["node_reasons"] = Reason.SLEW.bit, Reason.TELEMETRY_FROZEN.bit  # comes up once
+
+
+def severe(records: Records) -> None:
+    records["node_reasons"][1000:1100] = Reason.SLA_FLOOR.bit
+
+
+def warned(records: Records) -> None:
+    records["reasons"][500:510:5, 2] = Reason.OSCILLATION.bit
+
+
+def late(records: Records) -> None:
+    records["flags"][:5] = LATE
+
+
+def slow(records: Records) -> None:
+    records["infer_ns"][:41] = 600_000
+
+
+def unmeasured(records: Records) -> None:
+    records["valid"][:201, 1] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "criteria_failed"),
+    [
+        (too_few, {"shadow.min_duration_s", "shadow.min_ticks"}),
+        (changed_for_info, {"guard.min_unchanged_ratio"}),
+        (changed_for_more, {"guard.min_agreement_ratio"}),
+        (severe, {"guard.max_severe"}),
+        (warned, {"guard.max_warning_per_hour"}),
+        (late, {"budget.max_late_ratio"}),
+        (slow, {"budget.max_total_p99_us"}),
+        (unmeasured, {"telemetry.max_invalid_ratio"}),
+    ],
+)
+def test_each_criterion_alone_says_no(
+    change: Callable[[Records], None], criteria_failed: set[str], judged: Callable[..., Verdict], bundle: Path
+) -> None:
+    verdict = judged(change)
+    assert failed(verdict) == criteria_failed
+    assert not verdict.promoted
+    with pytest.raises(ValueError, match="not promoted"):
+        promotion.promote(bundle, verdict)
+    assert not (bundle / "promotion.yaml").exists()
+
+
+def test_what_is_just_within_passes(judged: Callable[..., Verdict]) -> None:
+    def almost(records: Records) -> None:
+        records["flags"][:4] = LATE
+        records["infer_ns"][:39] = 600_000
+        records["valid"][:200, 1] = 0
+        wish_elsewhere(records, 0.5)["reasons"] = Reason.SLEW.bit
+        records["node_reasons"][3000:3400] = Reason.TELEMETRY_STALE.bit  # once: 180 an hour
+
+    assert judged(almost).reasons == []
+
+
+def test_reasons_are_given_in_figures(judged: Callable[..., Verdict]) -> None:
+    assert judged(severe).reasons == ["guard.max_severe: 1; required: <= 0 (sla_floor 1)"]
+    assert judged(warned).reasons == ["guard.max_warning_per_hour: 360; required: <= 200 (oscillation 2)"]
+
+
+def test_hold_and_safe_are_no_agreement(judged: Callable[..., Verdict]) -> None:
+    def safe(records: Records) -> None:
+        wish_elsewhere(records, 0.1)["node_reasons"] = Reason.SAFE_SETTING.bit
+        records["level"][: COUNT // 10] = Level.SAFE
+
+    assert failed(judged(safe)) == {"guard.min_agreement_ratio"}
+
+
+def test_paused_ticks_do_not_count(judged: Callable[..., Verdict]) -> None:
+    def operated(records: Records) -> None:
+        records["node_reasons"][:300] = Reason.PAUSED.bit
+        records["node_reasons"][300:600] = Reason.ORDERED_SAFE.bit
+        records["wanted"][:600, 0] = 5000
+        records["reasons"][300:600] = Reason.SLA_FLOOR.bit
+
+    verdict = judged(operated)
+    assert verdict.reasons == []
+    assert (verdict.recording.ticks, verdict.others) == (COUNT - 600, 600)
+
+
+def test_another_bundles_records_do_not_count(judged: Callable[..., Verdict]) -> None:
+    verdict = judged(digest="cd" * 32)
+    assert (verdict.recording.ticks, verdict.others) == (0, COUNT)
+    assert {finding.criterion for finding in verdict.findings if finding.ok} == {
+        name for name in (f.criterion for f in verdict.findings) if name.startswith("estimate.")
+    }
+    assert "guard.max_severe: nothing measured; required: <= 0" in verdict.reasons
+
+
+LONGER = figure(0.0, 0.8, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "criteria_failed"),
+    [
+        ([{}, {"broken_s": LONGER}], {"estimate.min_promise_gain_s_per_hour", "estimate.max_worse_ratio"}),
+        ([{}, {"broken_s": figure(0.0, 0.8, 0.9)}], set()),
+        ([{"broken_s": figure(1.6, 0.2, 0.1)}, {"broken_s": LONGER}], {"estimate.max_worse_ratio"}),
+        ([{"carried_mbps": figure(40, 20, 2)}] * 2, {"estimate.min_carried_gain_pct"}),
+        ([{}], {"estimate.min_windows"}),
+    ],
+)
+def test_estimates_count_by_what_they_can_tell(
+    changes: list[dict[str, Any]], criteria_failed: set[str], judged: Callable[..., Verdict], bundle: Path
+) -> None:
+    digest = bundle_digest(bundle)
+    rows = [estimate(1_770_000_000_000_000_000 + 10**10 * k, digest, **change) for k, change in enumerate(changes)]
+    others = [estimate(1, "cd" * 32, broken_s=LONGER), estimate(2, digest, mode="canary", broken_s=LONGER)]
+    verdict = judged(None, *rows, *others)
+    assert failed(verdict) == criteria_failed
+    assert measured(verdict, "estimate.min_windows") == len(rows)
+
+
+def test_without_estimates_there_is_no_promotion(judged: Callable[..., Verdict]) -> None:
+    verdict = judged(None, estimate(1, "cd" * 32))
+    assert failed(verdict) == {name for name in failed(verdict) if name.startswith("estimate.")}
+    assert len(failed(verdict)) == 4
+
+
+def test_a_damaged_segment_is_named_in_the_verdict(
+    judged: Callable[..., Verdict], bundle: Path, tmp_path: Path
+) -> None:
+    criteria = judged().criteria
+    path = min((tmp_path / "records").glob("run-1-*"))
+    path.write_bytes(path.read_bytes()[:2000])
+    verdict = promotion.judge(bundle, SegmentReader(tmp_path / "records"), criteria)
+    assert set(verdict.broken) == {path.name}
+    assert verdict.recording.ticks < COUNT
+
+
+def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., Verdict], bundle: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="never promoted; accepted: run it in shadow, then `slicepilot promote`, or --"
+    ):
+        promotion.check(bundle)
+    verdict = judged()
+    promotion.promote(bundle, verdict)
+    loaded = PolicyBundle.load(bundle)
+    dataclasses.replace(loaded, training=dataclasses.replace(loaded.training, seed=8)).save(bundle.parent / "other")
+    shutil.copy(bundle / "promotion.yaml", bundle.parent / "other")
+    with pytest.raises(ConfigError, match=r"promoted as [0-9a-f]{12}, but it is [0-9a-f]{12} now; accepted"):
+        promotion.check(bundle.parent / "other")
+    with pytest.raises(ValueError, match="not promoted"):
+        promotion.promote(bundle.parent / "other", verdict)
+
+
+def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
+    judged: Callable[..., Verdict], bundle: Path, tmp_path: Path
+) -> None:
+    key = Ed25519PrivateKey.generate()
+    private, public = tmp_path / "key.pem", tmp_path / "key.pub"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    signature.sign(bundle, private)
+    policies = load_bundle(bundle, str(public)), load_bundle(bundle)
+    for policy in policies:
+        with pytest.raises(ConfigError, match="never promoted"):
+            policy.require_promoted(False)
+    promotion.promote(bundle, judged())
+    trusting, other = policies
+    other.require_promoted(False)
+    with pytest.raises(ConfigError, match=r"SHA256SUMS\.sig: not of this SHA256SUMS and promotion\.yaml"):
+        trusting.require_promoted(False)
+    signature.sign(bundle, private)
+    trusting.require_promoted(False)
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "bundle.yaml", "policy.onnx", "promotion.yaml"])
+def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, name: str) -> None:
+    (bundle / name).unlink(missing_ok=True)
+    os.mkfifo(bundle / name)
+    with pytest.raises(ConfigError, match="accepted: a"):
+        load_bundle(bundle).require_promoted(False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 2}, "format_version = 2: accepted: 1"),
+        ({"bundle": None}, "bundle = None"),
+        ({"approved_by": "me"}, "approved_by = 'me': unknown field"),
+        ({"findings": []}, "findings that do not promote it"),
+    ],
+)
+def test_a_promotion_that_does_not_fit_is_refused(
+    change: dict[str, Any], message: str, judged: Callable[..., Verdict], bundle: Path
+) -> None:
+    promotion.promote(bundle, judged())
+    path = bundle / "promotion.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
+    with pytest.raises(ConfigError, match=message):
+        promotion.check(bundle)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("guard: {max_sever: 0}", "guard.max_sever: unknown field; did you mean guard.max_severe[?] accepted: min_"),
+        ("budgets: {}", "budgets: unknown field; did you mean budget[?] accepted: shadow, guard, budget"),
+        ("budget: {max_late_ratio: 2}", "budget.max_late_ratio = 2: Input should be less than or equal to 1"),
+        ("guard: {max_severe: -1}", "guard.max_severe = -1"),
+    ],
+)
+def test_bad_criteria_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"c.yaml: {message}"):
+        Criteria.from_yaml(str(path))
+
+
+def test_the_shipped_criteria_are_the_defaults() -> None:
+    assert Criteria.from_yaml() == Criteria()
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slicepilot.cli", "promote", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+
+
+def test_the_command_says_yes_or_no(
+    judged: Callable[..., Verdict], bundle: Path, tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    judged(severe)
+    arguments = [str(bundle), "--records", str(tmp_path / "records"), "-c", str(tmp_path / "criteria.yaml")]
+    no = command(*arguments)
+    assert no.returncode == 1, no.stderr
+    assert no.stdout.splitlines()[-2:] == ["not promoted:", "  guard.max_severe: 1; required: <= 0 (sla_floor 1)"]
+    assert max(map(len, no.stdout.splitlines())) <= 80
+    assert not (bundle / "promotion.yaml").exists()
+    strict = command(*arguments[:3])
+    assert strict.returncode == 1
+    assert "shadow.min_duration_s: 20; required: >= 3600" in strict.stdout
+    judged()
+    private, public = keys
+    yes = command(*arguments, "--sign", str(private), "--json")
+    assert yes.returncode == 0, yes.stderr
+    told = json.loads(yes.stdout)
+    assert (told["promoted"], told["signed"], told["reasons"]) == (True, True, [])
+    assert promotion.check(bundle).bundle == signature.verify(bundle, public) == told["digest"]
+    unsigned = command(*arguments)
+    assert unsigned.returncode == 2
+    assert "is signed, which a promotion ends; accepted: with --sign KEY" in unsigned.stderr
+    missing = command(str(bundle), "--records", str(tmp_path / "nowhere"), "--sign", str(private))
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("slicepilot: error: records ")

@@ -1,0 +1,139 @@
+"""A signature covers what decides, and that it may act."""
+
+import base64
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.signature import bundle_digest, sign, verify
+from slicepilot.configs import ConfigError
+
+OPENSSL = shutil.which("openssl")
+
+
+@pytest.fixture
+def bundle(make_bundle: Callable[[], Path], keys: tuple[Path, Path]) -> Path:
+    folder = make_bundle()
+    (folder / "promotion.yaml").write_text("bundle: this one\n")
+    sign(folder, keys[0])
+    return folder
+
+
+def test_a_signed_bundle_is_verified_and_loads(bundle: Path, keys: tuple[Path, Path]) -> None:
+    assert verify(bundle, keys[1]) == bundle_digest(bundle)
+    assert PolicyBundle.load(bundle).training.seed == 7
+
+
+def flip(name: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[5] ^= 1
+        (folder / name).write_bytes(data)
+
+    return change
+
+
+def move_into_sums(folder: Path) -> None:
+    """The bytes that were signed, as sums of a bundle that was never promoted."""
+    import hashlib
+
+    digest = hashlib.sha256((folder / "promotion.yaml").read_bytes()).hexdigest()
+    (folder / "promotion.yaml").unlink()
+    with (folder / "SHA256SUMS").open("a") as sums:
+        sums.write(f"{digest}  promotion.yaml\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (flip("SHA256SUMS"), "not of this SHA256SUMS and promotion.yaml by"),
+        (flip("promotion.yaml"), "not of this SHA256SUMS and promotion.yaml by"),
+        (lambda folder: (folder / "promotion.yaml").unlink(), "not of this SHA256SUMS and promotion.yaml by"),
+        (lambda folder: (folder / "SHA256SUMS.sig").unlink(), "SHA256SUMS.sig: missing; accepted: a bundle signed"),
+        (lambda folder: (folder / "SHA256SUMS.sig").write_text("???"), "SHA256SUMS.sig: not base64"),
+        (
+            lambda folder: (folder / "SHA256SUMS.sig").write_bytes(base64.b64encode(bytes(64))),
+            "not of this SHA256SUMS and promotion.yaml by",
+        ),
+        (move_into_sums, "SHA256SUMS: lists promotion.yaml; accepted"),
+    ],
+    ids=["sums", "promotion", "demoted", "unsigned", "garbage", "zeros", "moved"],
+)
+def test_what_was_changed_since_is_refused(
+    change: Callable[[Path], object], message: str, bundle: Path, keys: tuple[Path, Path]
+) -> None:
+    change(bundle)
+    with pytest.raises(ConfigError, match=message):
+        verify(bundle, keys[1])
+
+
+def test_a_changed_policy_is_refused_by_its_sums(bundle: Path, keys: tuple[Path, Path]) -> None:
+    flip("policy.onnx")(bundle)
+    verify(bundle, keys[1])
+    with pytest.raises(ConfigError, match=r"policy\.onnx: SHA-256"):
+        PolicyBundle.load(bundle)
+
+
+def test_another_key_is_refused(bundle: Path, make_keys: Callable[[str], tuple[Path, Path]]) -> None:
+    with pytest.raises(ConfigError, match=r"by '.*other-public\.pem'; accepted: a bundle signed with that key"):
+        verify(bundle, make_keys("other")[1])
+
+
+def test_a_bundle_may_be_signed_without_a_promotion(make_bundle: Callable[[], Path], keys: tuple[Path, Path]) -> None:
+    folder = make_bundle()
+    sign(folder, keys[0])
+    assert verify(folder, keys[1]) == bundle_digest(folder)
+    (folder / "promotion.yaml").write_text("bundle: this one\n")
+    with pytest.raises(ConfigError, match="unchanged since"):
+        verify(folder, keys[1])
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed")
+def test_openssl_makes_the_keys_and_agrees(make_bundle: Callable[[], Path], tmp_path: Path) -> None:
+    assert OPENSSL is not None
+    private, public, folder = tmp_path / "key.pem", tmp_path / "public.pem", make_bundle()
+    subprocess.run([OPENSSL, "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
+    subprocess.run([OPENSSL, "pkey", "-in", private, "-pubout", "-out", public], check=True)
+    (folder / "promotion.yaml").write_text("bundle: this one\n")
+    sign(folder, private)
+    verify(folder, public)
+    script = (
+        "(cat SHA256SUMS; sha256sum promotion.yaml) > ../signed; base64 -d SHA256SUMS.sig > ../signature; "
+        'exec "$0" pkeyutl -verify -pubin -inkey "$1" -rawin -in ../signed -sigfile ../signature'
+    )
+    done = subprocess.run(
+        ["sh", "-c", script, OPENSSL, public], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert "Signature Verified Successfully" in done.stdout, done.stderr
+
+
+def test_keys_of_another_kind_are_bad_input(bundle: Path, tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    private, public = keys
+    other = generate_private_key(SECP256R1())
+    curve, locked = tmp_path / "curve.pem", tmp_path / "locked.pem"
+    curve.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    ours = load_pem_private_key(private.read_bytes(), None)
+    locked.write_bytes(ours.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    for path, message in (
+        (curve, "ECPrivateKey; accepted: an Ed25519 private key as PEM without a password"),
+        (locked, "not readable as one; accepted: an Ed25519 private key"),
+        (public, "not readable as one; accepted: an Ed25519 private key"),
+        (tmp_path / "nowhere.pem", "No such file or directory; accepted: an Ed25519 private key"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            sign(bundle, path)
+    with pytest.raises(ConfigError, match="not readable as one; accepted: an Ed25519 public key as PEM"):
+        verify(bundle, private)

@@ -1,0 +1,100 @@
+"""The share of its periods in which a real cgroup ran out of quota."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+
+from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.telemetry.throttling import ThrottleMeter
+from slicepilot.env.telemetry import Telemetry
+
+Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
+
+# Something that runs for 0.3 ms out of 10.
+NOW_AND_THEN = """
+import signal, time
+signal.alarm(60)
+print("started", flush=True)
+while True:
+    end = time.monotonic() + 0.0003
+    while time.monotonic() < end:
+        pass
+    time.sleep(0.01)
+"""
+
+
+def test_throttled_ratio_is_the_share_of_periods_without_quota(groups: list[Path], busy_process: Busy) -> None:
+    limits = np.asarray([[100], [100], [np.inf], [1500], [100]], np.float32)
+    telemetry = Telemetry.empty(5)
+    telemetry.slices[:] = 1.0
+    meter = ThrottleMeter(groups, period_s=0.5)
+    with (
+        busy_process(groups[0]),
+        busy_process(groups[1], NOW_AND_THEN) as started,
+        busy_process(groups[2]),
+        busy_process(groups[3]),
+    ):
+        assert started.stdout is not None
+        started.stdout.readline()
+        for group, limit in zip(groups, limits[:, 0].tolist(), strict=True):
+            CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=10_000)).set(limit)
+        time.sleep(0.1)
+        meter.fill(telemetry, limits)
+        time.sleep(0.5)
+        meter.fill(telemetry, limits)
+    meter.close()
+    ratios = telemetry.throttled_ratio[:, 0]
+    assert ratios[0] > 0.8
+    assert ratios[1] < 0.3
+    assert ratios[2:].tolist() == [0, 0, 0], "no quota; a quota that suffices; nothing that runs"
+
+
+def test_throttled_ratio_of_a_group_that_vanishes_is_zero(groups: list[Path]) -> None:
+    meter = ThrottleMeter(groups, period_s=0.5)
+    groups[0].rmdir()
+    telemetry = Telemetry.empty(5)
+    telemetry.slices[:] = 1.0
+    meter.fill(telemetry, np.full((5, 1), 500, np.float32))
+    meter.close()
+    assert telemetry.throttled_ratio[0, 0] == 0
+
+
+def test_short_periods_read_the_groups_in_turn(groups: list[Path], busy_process: Busy) -> None:
+    limits = np.full((5, 1), 100, np.float32)
+    telemetry = Telemetry.empty(5)
+    for group in groups:
+        CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=10_000)).set(100)
+    meter = ThrottleMeter(groups, period_s=0.005)
+    with contextlib.ExitStack() as running:
+        for group in groups:
+            running.enter_context(busy_process(group))
+        time.sleep(0.5)
+        seen = []
+        for _ in range(5):
+            meter.fill(telemetry, limits)
+            seen.append(int((telemetry.throttled_ratio > 0.5).sum()))
+    assert seen == [1, 2, 3, 4, 5]
+    limits = limits.copy()
+    limits[3] = np.inf
+    meter.fill(telemetry, limits)
+    meter.close()
+    assert telemetry.throttled_ratio[3, 0] == 0, "a limit that is lifted throttles no more"
+
+
+def test_without_limits_nothing_is_throttled(groups: list[Path]) -> None:
+    none = np.full((5, 1), np.inf, np.float32)
+    meter = ThrottleMeter(groups, period_s=0.005)
+    for telemetry in (Telemetry.empty(5), Telemetry.empty(5)):
+        telemetry.slices[:] = 1.0
+        for _ in range(2):
+            meter.fill(telemetry, none)
+            assert not telemetry.throttled_ratio.any()
+    meter.close()

@@ -1,0 +1,164 @@
+"""What one picture of ``slicepilot top`` says, within any terminal."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.record.ring import LATE, TickRing
+from slicepilot.controller.top.glyphs import ASCII
+
+from .rings import Writer, shown
+
+
+def test_80_by_24_holds_five_slices_with_everything(path: Path) -> None:
+    writer = Writer(path)
+    writer.wanted.cpu_limit_mcpu[0], writer.wanted.nice[0], writer.wanted.egress_mbps[0] = 450, -12, 60
+    writer.applied.cpu_limit_mcpu[0], writer.applied.nice[0], writer.applied.egress_mbps[0] = 500, -10, 80
+    writer.allowed.cpu_limit_mcpu[0], writer.allowed.nice[0], writer.allowed.egress_mbps[0] = 500, -10, 80
+    writer.reasons[0] = Reason.SLEW.bit
+    writer.write(2000, seconds=60)
+    lines = shown(path)
+    text = "\n".join(lines)
+    assert re.match(r"slicepilot sp  LIVE  guard NORMAL  captain .* up \d+s$", lines[0])
+    assert re.match(r"loop  10 ms: p50 6\d p99 6\d p99.9 6\d of 2000 us \[░+\] late 0/min missed 0$", lines[1])
+    assert lines[2] == "node  CPU idle 25% of 2 · uplink 50% of 1000 Mbit/s · supervisor up"
+    assert lines[3] == "nothing to report"
+    assert [line.split()[0] for line in lines if line.startswith("slice") and line[5].isdigit()] == [
+        f"slice{k}" for k in range(1, 6)
+    ]
+    figures = next(line for line in lines if line.startswith("slice1"))
+    assert figures.split() == ["slice1", "45", "45", "0.0%", "0.210", "1.20", "5", "0.500", "-10", "80", "ok"]
+    wishes = lines[lines.index(figures) + 1]
+    assert re.match(r"  wants 0.450 -12 60  may 0.500 -10 80 · slew \d+$", wishes)
+    sparklines = lines[lines.index(figures) + 2]
+    assert re.match(r"  off +█{9,} out +█{9,} p50 +▄{9,} p99 +▆{9,}$", sparklines), sparklines
+    assert text.count(" p99 ") >= 6
+    assert lines[-1].startswith("q quit")
+
+
+def test_ascii_is_all_ascii(path: Path) -> None:
+    writer = Writer(path, agent="Käpt'n\x1b[31m")
+    writer.note(unmeasured=["n3 \N{EM DASH} gone"])
+    writer.write()
+    lines = shown(path, glyphs=ASCII)
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    assert "K?pt'n?[31m" in lines[0]
+    assert "! not measured: n3 ? gone" in lines
+
+
+def test_states_are_words(path: Path) -> None:
+    writer = Writer(path, 6)
+    writer.telemetry.slices[3, 1] = 7000.0
+    writer.telemetry.slices[1, 2] = 30.0
+    writer.telemetry.slices[1, 3], writer.telemetry.slices[3, 3] = 30.0, 7000.0
+    writer.telemetry.valid[4] = False
+    writer.write()
+    lines = shown(path)
+    states = {line.split()[0]: line.split()[-1] for line in lines if re.match(r"slice\d", line)}
+    expected = {"slice1": "ok", "slice2": "LATE", "slice3": "SHORT", "slice4": "BROKEN", "slice5": "unseen"}
+    assert states == expected | {"slice6": "ok"}
+    [unseen] = [line for line in lines if line.startswith("slice5")]
+    assert unseen.split()[1:6] == ["-"] * 5
+
+
+def test_shadow_and_canary_leave_slices_alone(path: Path) -> None:
+    writer = Writer(path)
+    writer.tick = writer.tick._replace(mode=Mode.CANARY)
+    writer.note(canary=["slice2"])
+    writer.write()
+    lines = shown(path)
+    assert "CANARY on slice2" in lines[0]
+    assert {line.split()[0]: line.split()[-1] for line in lines if re.match(r"slice\d", line)} == {
+        f"slice{k}": "ok" if k == 2 else "left" for k in range(1, 6)
+    }
+    assert sum("left alone" in line for line in lines) == 4
+    writer.tick = writer.tick._replace(mode=Mode.SHADOW)
+    writer.write()
+    assert "SHADOW" in shown(path)[0]
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_the_guards_level_is_a_word(path: Path, level: Level) -> None:
+    writer = Writer(path)
+    reasons = Reason.OVERRUN.bit | Reason.PAUSED.bit
+    writer.tick = writer.tick._replace(level=level, node_reasons=reasons, flags=LATE)
+    writer.write()
+    lines = shown(path)
+    assert f"guard {level.name}  PAUSED" in lines[0]
+    assert any("overrun" in line and "too many late decisions" in line for line in lines)
+    assert any("slicepilot control resume" in line for line in lines) is (level is Level.LATCHED)
+    assert re.search(r"late 300/min", lines[1])
+
+
+def test_what_is_wrong_is_said_as_far_as_there_is_room(path: Path) -> None:
+    writer = Writer(path)
+    foreign = [{"slice": "slice2", "knob": "nice", "found": 1, "ours": 2, "policy": "respect"}]
+    supervisor = {"pid": 1, "restarts": 1, "alive": False}
+    reload = {"time_ns": 1, "ok": False, "detail": "sums differ"}
+    writer.note(
+        foreign=foreign,
+        supervisor=supervisor,
+        unmeasured=["n3 of slice1: gone", "n6 of slice3: gone"],
+        reload=reload,
+        last_error="slice1: EBUSY",
+        ordered_safe=True,
+    )
+    writer.write()
+    lines = shown(path)
+    assert "SAFE BY ORDER" in lines[0]
+    assert lines[2].endswith("supervisor DOWN")
+    told = [line for line in lines if line.startswith("! ")]
+    assert told[0] == "! no supervisor: nobody restores the knobs if the controller dies"
+    assert told[-1].startswith("! +"), "the rest is counted"
+    everything = shown(path, height=None)
+    assert [line for line in everything if line.startswith("! ")] == [
+        told[0],
+        "! slice2 nice: set by somebody else (respect)",
+        "! not measured: n3 of slice1: gone",
+        "! not measured: n6 of slice3: gone",
+        "! reload failed: sums differ",
+        "! last error: slice1: EBUSY",
+    ]
+
+
+@pytest.mark.parametrize(("slices", "per_slice"), [(1, 3), (5, 3), (6, 3), (7, 2), (9, 2), (10, 1), (12, 1), (18, 1)])
+def test_slices_take_as_many_lines_as_let_all_be_seen(path: Path, slices: int, per_slice: int) -> None:
+    Writer(path, slices).write(50)
+    lines = shown(path)
+    first = [number for number, line in enumerate(lines) if re.match(r"slice\d+ ", line)]
+    assert len(first) == slices
+    assert all(second - one == per_slice for one, second in itertools.pairwise(first))
+    assert "page" not in lines[-1]
+
+
+def test_more_slices_than_lines_have_pages(path: Path) -> None:
+    Writer(path, 64).write(50)
+    seen = []
+    for page in range(4):
+        lines = shown(path, page=page)
+        seen.append([line.split()[0] for line in lines if re.match(r"slice\d+ ", line)])
+        assert f"page {page + 1}/4" in lines[-1]
+    assert list(itertools.chain(*seen)) == [f"slice{k}" for k in range(1, 65)]
+    lines = shown(path, page=5)
+    assert "page 2/4" in lines[-1], "pages go round"
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (20, 3), (200, 60), (80, 1)])
+def test_any_terminal_is_big_enough(path: Path, width: int, height: int) -> None:
+    writer = Writer(path)
+    writer.telemetry.slices[:] = 1e12
+    writer.write(50)
+    assert shown(path, width, height)
+
+
+def test_a_ring_without_ticks_or_description_can_be_shown(path: Path) -> None:
+    path.parent.mkdir()
+    TickRing(path, 3)
+    lines = shown(path)
+    assert [line.split()[0] for line in lines if re.match(r"\d ", line)] == ["0", "1", "2"]

@@ -1,0 +1,373 @@
+"""Somebody else sets a knob: it is noticed, told, left to them or set again - and never fought over."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slicepilot.controller.actuators.bandwidth import bandwidth_files
+from slicepilot.controller.actuators.edt import PROGRAM, Stamps
+from slicepilot.controller.actuators.nice import RELIST_NS
+from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
+from slicepilot.controller.actuators.quota import QuotaConfig
+from slicepilot.controller.actuators.weight import weight_file
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+from slicepilot.controller.watchdog.external_change import Foreign, ForeignConfig, ForeignWatch
+from slicepilot.controller.watchdog.keeper import JournalKeeper
+from slicepilot.controller.watchdog.restore import restore
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.testbed.bench.node import BenchNode
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
+
+Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
+SECOND_NS = 1_000_000_000
+
+
+def knobs(limit: float, nice: float = 0.0, rate: float = math.inf, scope: str = "group", count: int = 1) -> Knobs:
+    arrays = [np.full((count, 1), value, np.float32) for value in (limit, nice, rate)]
+    return Knobs(arrays[0], arrays[1], arrays[2], "process" if scope == "process" else "group")
+
+
+class Group:
+    """Quota, period and weight of a group, as a stranger reads and writes them."""
+
+    def __init__(self, path: Path) -> None:
+        group = CpuGroup.at(path)
+        self._band, self._weight = bandwidth_files(group), weight_file(group)
+
+    @property
+    def bandwidth(self) -> tuple[int, int]:
+        return self._band.read()
+
+    @bandwidth.setter
+    def bandwidth(self, value: tuple[int, int]) -> None:
+        self._band.write(*value)
+
+    @property
+    def weight(self) -> int:
+        return int(self._weight.read())
+
+    @weight.setter
+    def weight(self, value: int) -> None:
+        self._weight.write(b"%d" % value)
+
+    def close(self) -> None:
+        self._band.close()
+        self._weight.close()
+
+
+@pytest.fixture
+def group(groups: list[Path]) -> Iterator[Group]:
+    with contextlib.closing(Group(groups[0])) as made:
+        yield made
+
+
+@pytest.fixture
+def node(groups: list[Path]) -> Iterator[NodeActuator]:
+    with NodeActuator([SliceTargets("a", groups[0])], QuotaConfig(period_us=10_000)) as made:
+        yield made
+
+
+def test_what_only_we_set_is_not_foreign(groups: list[Path], node: NodeActuator, busy_process: Busy) -> None:
+    watch = ForeignWatch(node)
+    with busy_process(groups[0]):
+        for step in range(40):
+            node.apply(knobs(100.0 + 7 * step, step % 40 - 20, scope=["group", "process"][step // 20]))
+            if step == 10:
+                node.deploy(np.full(1, 250, np.float32))
+            assert watch.look(step * SECOND_NS) == []
+        node.apply(knobs(math.inf))
+        assert watch.look(0) == []
+
+
+def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(node: NodeActuator, group: Group) -> None:
+    told: list[tuple[str, str, str]] = []
+    watch = ForeignWatch(
+        node, None, lambda *key: told.append(("release", *key)), lambda *key: told.append(("reclaim", *key))
+    )
+    found = -1, 100_000
+    node.apply(knobs(500.0, 3))
+    group.bandwidth = 30_000, 100_000
+    assert watch.look(0) == [
+        Foreign(
+            "a",
+            "cpu_limit_mcpu",
+            300.0,
+            500.0,
+            "respect",
+            "quota 30000 us in 100000 us in place of quota 5000 us in 10000 us",
+        )
+    ]
+    assert node.receipt.applied.cpu_limit_mcpu.item() == 300.0
+    receipt = node.apply(knobs(700.0, 5))
+    assert (receipt.applied.cpu_limit_mcpu.item(), receipt.applied.nice.item(), receipt.error) == (300.0, 5, None)
+    assert node.apply(knobs(700.0, 5)) is receipt, "nothing to write"
+    assert group.bandwidth == (30_000, 100_000)
+
+    group.bandwidth = -1, 50_000
+    assert watch.look(SECOND_NS) == [], "theirs already"
+    assert node.receipt.applied.cpu_limit_mcpu.item() == math.inf
+    assert [one.knob for one in watch.standing] == ["cpu_limit_mcpu"]
+    assert told == [("release", "a", "cpu_limit_mcpu")]
+
+    watch.resume()
+    assert (watch.standing, group.bandwidth) == ([], (-1, 10_000))
+    assert told[1:] == [("reclaim", "a", "cpu_limit_mcpu")]
+    assert node.apply(knobs(700.0, 5)).applied.cpu_limit_mcpu.item() == 700.0
+    assert watch.look(2 * SECOND_NS) == []
+    node.restore()
+    assert group.bandwidth == found
+
+
+@pytest.mark.parametrize("change", [(5000, 20_000), (5001, 10_000), (-1, 10_000)])
+def test_any_other_value_is_noticed(node: NodeActuator, group: Group, change: tuple[int, int]) -> None:
+    node.apply(knobs(500.0))
+    group.bandwidth = change
+    [foreign] = ForeignWatch(node).look(0)
+    assert foreign.found == (math.inf if change[0] < 0 else 1e3 * change[0] / change[1])
+
+
+def test_what_was_left_to_others_stays_when_we_end_or_are_ended(
+    groups: list[Path], group: Group, tmp_path: Path
+) -> None:
+    targets = [SliceTargets("a", groups[0])]
+    weight = group.weight
+    for ended in (False, True):
+        keeper = JournalKeeper(tmp_path, targets)
+        node = NodeActuator(targets, QuotaConfig(period_us=10_000))
+        watch = ForeignWatch(node, None, keeper.release, keeper.reclaim)
+        node.apply(knobs(500.0, -7))
+        group.weight = 333
+        assert [(one.knob, one.ours) for one in watch.look(0)] == [("nice", -7)]
+        if ended:
+            report = restore(keeper.journal)
+            assert (report.released, report.failed) == (["a: nice"], [])
+        node.close()
+        assert (group.bandwidth, group.weight) == ((-1, 100_000), 333)
+        keeper.remove()
+        group.weight = weight
+
+
+def test_ours_is_set_again_but_not_more_often_than_allowed(node: NodeActuator, group: Group) -> None:
+    watch = ForeignWatch(node, ForeignConfig("reassert", most_reasserts=2, window_s=10.0))
+    node.apply(knobs(500.0))
+    done = []
+    for second in (0, 1, 11.5, 12, 13):
+        group.bandwidth = 30_000, 100_000
+        done += [one.policy for one in watch.look(round(second * SECOND_NS))]
+        if done[-1] == "reassert":
+            assert group.bandwidth == (5000, 10_000)
+    assert done == ["reassert", "reassert", "reassert", "reassert", "respect"]
+    assert "reasserted 2 times in 10 s" in watch.standing[0].text
+    assert node.apply(knobs(600.0)).applied.cpu_limit_mcpu.item() == 300.0
+
+
+def test_an_opponent_that_writes_in_a_loop_is_not_fought(node: NodeActuator, group: Group) -> None:
+    watch = ForeignWatch(node, ForeignConfig("reassert"))
+    node.apply(knobs(500.0))
+    stop, theirs = threading.Event(), []
+
+    def oppose() -> None:
+        for quota_us in itertools.cycle(range(20_000, 90_000)):
+            if stop.wait(0.001):
+                return
+            group.bandwidth = quota_us, 100_000
+            theirs.append(quota_us)
+
+    opponent = threading.Thread(target=oppose)
+    opponent.start()
+    try:
+        policies = []
+        for look in range(60):
+            time.sleep(0.01)
+            policies += [one.policy for one in watch.look(look * SECOND_NS)]
+            node.apply(knobs(400.0 + look))
+    finally:
+        stop.set()
+        opponent.join()
+    assert policies == ["reassert"] * 3 + ["respect"]
+    assert len(theirs) > 100
+    assert group.bandwidth == (theirs[-1], 100_000), "the last word is theirs"
+
+
+def test_threads_that_somebody_else_renices_are_left_alone(
+    groups: list[Path], node: NodeActuator, busy_process: Busy
+) -> None:
+    watch = ForeignWatch(node)
+    with busy_process(groups[0]) as one, busy_process(groups[0]) as two:
+        node.apply(knobs(math.inf, 4, scope="process"))
+        os.setpriority(os.PRIO_PROCESS, one.pid, 9)
+        for nice in (4, 5, 6):
+            time.sleep(RELIST_NS / 1e9)
+            node.apply(knobs(math.inf, nice, scope="process"))
+        assert [os.getpriority(os.PRIO_PROCESS, p.pid) for p in (one, two)] == [9, 6]
+        [foreign] = watch.look(0)
+        assert (foreign.knob, foreign.text) == ("nice", f"thread {one.pid}: nice 9 in place of 6")
+        time.sleep(RELIST_NS / 1e9)
+        node.apply(knobs(math.inf, -3, scope="process"))
+        assert os.getpriority(os.PRIO_PROCESS, two.pid) == 6, "the slice's nice is theirs now"
+        watch.resume()
+        node.apply(knobs(math.inf, -3, scope="process"))
+        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (one, two)} == {-3}
+        node.apply(knobs(math.inf))
+        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (one, two)} == {0}
+
+
+def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(
+    groups: list[Path], busy_process: Busy, tmp_path: Path
+) -> None:
+    targets = [SliceTargets("a", groups[0])]
+    keeper = JournalKeeper(tmp_path, targets)
+    seen: list[list[int]] = []
+
+    def remember(name: str, threads: object) -> None:
+        seen.append([os.getpriority(os.PRIO_PROCESS, thread) for thread in (one.pid,)])
+        raise ActuatorError("no room")
+
+    with busy_process(groups[0]) as one, NodeActuator(targets, remember=remember) as node:
+        assert "no room" in str(node.apply(knobs(math.inf, 4, scope="process")).error)
+        assert (seen, os.getpriority(os.PRIO_PROCESS, one.pid)) == ([[0]], 0), "not on disk: not reniced"
+    with busy_process(groups[0]) as one, NodeActuator(targets, remember=keeper.remember) as node:
+        node.apply(knobs(math.inf, 4, scope="process"))
+        [thread] = keeper.journal.slices[0].threads
+        assert (thread.thread, thread.process, thread.nice) == (one.pid, one.pid, 0)
+        assert restore(keeper.journal).restored == ["a: nice of 1 threads"]
+        assert os.getpriority(os.PRIO_PROCESS, one.pid) == 0
+
+
+def test_a_slice_that_is_gone_is_not_somebody_elses(groups: list[Path]) -> None:
+    with NodeActuator([SliceTargets(path.name, path) for path in groups[:2]]) as node:
+        watch = ForeignWatch(node)
+        groups[0].rmdir()
+        assert watch.look(0) == []
+
+
+def test_a_slice_that_was_made_anew_is_ours_again(groups: list[Path], tmp_path: Path) -> None:
+    targets = [SliceTargets("a", groups[0])]
+    keeper = JournalKeeper(tmp_path, targets)
+    with NodeActuator(targets, remember=keeper.remember, renew=keeper.renew) as node:
+        watch = ForeignWatch(node, None, keeper.release)
+        with contextlib.closing(Group(groups[0])) as group:
+            group.bandwidth = 30_000, 100_000
+        assert len(watch.look(0)) == len(watch.standing) == len(keeper.journal.released) == 1
+        groups[0].rmdir()
+        groups[0].mkdir()
+        assert node.refresh() == []
+        assert (watch.look(SECOND_NS), watch.standing, keeper.journal.released) == ([], [], ())
+        assert node.apply(knobs(500.0)).applied.cpu_limit_mcpu.item() == 500.0
+        assert keeper.journal.slices[0].cgroup_inode == groups[0].stat().st_ino
+
+
+# -- egress ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[BenchNode]:
+    with BenchNode(SliceSet.from_yaml("testbed-five")) as made:
+        yield made
+
+
+def tc(target: SliceTargets, *arguments: str) -> str:
+    command = ["nsenter", f"--net={target.netns}", "tc", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+
+
+@pytest.fixture
+def shaped(devices: BenchNode) -> Iterator[tuple[NodeActuator, SliceTargets]]:
+    """A slice shaped to 12.5 Mbit/s."""
+    target = devices.targets[0]
+    device = str(target.egress_device)
+    with NodeActuator([target]) as node:
+        node.apply(knobs(math.inf, 0, 12.5))
+        yield node, target
+    with contextlib.suppress(subprocess.CalledProcessError):
+        tc(target, "qdisc", "del", "dev", device, "root")
+
+
+def test_a_rate_of_somebody_else_is_respected(shaped: tuple[NodeActuator, SliceTargets]) -> None:
+    node, target = shaped
+    watch = ForeignWatch(node)
+    device = str(target.egress_device)
+    tc(target, "class", "change", "dev", device, "parent", "51ce:", "classid", "51ce:1", "htb", "rate", "40mbit")
+    [foreign] = watch.look(0)
+    assert (foreign.knob, foreign.found, foreign.ours) == ("egress_mbps", 40.0, 12.5)
+    assert foreign.text == "40 Mbit/s in place of 12.5 Mbit/s"
+    assert node.apply(knobs(math.inf, 0, 20.0)).applied.egress_mbps.item() == 40.0
+    assert "rate 40Mbit" in tc(target, "class", "show", "dev", device)
+    watch.resume()
+    assert node.apply(knobs(math.inf, 0, 20.0)).applied.egress_mbps.item() == 20.0
+    assert "rate 20Mbit" in tc(target, "class", "show", "dev", device)
+
+
+def test_a_shaper_that_was_taken_off_is_put_back_if_that_is_the_policy(
+    shaped: tuple[NodeActuator, SliceTargets],
+) -> None:
+    node, target = shaped
+    device = str(target.egress_device)
+    tc(target, "qdisc", "del", "dev", device, "root")
+    error = node.apply(knobs(500.0, 0, 20.0)).error
+    assert error is not None
+    assert "the shaper is gone" in error
+    assert node.apply(knobs(600.0, 0, 20.0)).applied.cpu_limit_mcpu.item() == 600.0, "the slice itself goes on"
+    [foreign] = ForeignWatch(node, ForeignConfig("reassert")).look(0)
+    assert (foreign.found, foreign.policy) == (math.inf, "reassert")
+    assert "rate 12500Kbit" in tc(target, "class", "show", "dev", device)
+    assert node.apply(knobs(600.0, 0, 20.0)).error is None
+
+
+def test_somebodys_own_qdisc_stays_whatever_the_policy(shaped: tuple[NodeActuator, SliceTargets]) -> None:
+    node, target = shaped
+    device = str(target.egress_device)
+    tc(target, "qdisc", "replace", "dev", device, "root", "handle", "7:", "pfifo", "limit", "99")
+    [foreign] = ForeignWatch(node, ForeignConfig("reassert")).look(0)
+    assert foreign.policy == "respect"
+    assert "a qdisc with handle 7: is configured" in foreign.text
+    assert node.apply(knobs(math.inf, 0, 20.0)).error is None
+    node.close()
+    assert "pfifo 7: root" in tc(target, "qdisc", "show", "dev", device)
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="edt.bpf.o is not compiled: make bpf")
+def test_a_program_that_a_crash_has_left_is_taken_off(devices: BenchNode, tmp_path: Path) -> None:
+    target = devices.targets[1]
+    before = tc(target, "qdisc", "show")
+    keeper = JournalKeeper(tmp_path, [target])
+    with contextlib.closing(RouteSocket(target.netns)) as route:
+        stamps = Stamps(route, route.index_of(str(target.egress_device)))
+        stamps.set_rate(125_000)
+        stamps.close()  # the hook keeps the program, as after a crash
+        assert stamps.attached()
+        assert restore(keeper.journal, rehearse=True).restored == ["slice2: n3-1: shaper off"]
+        assert stamps.attached()
+        assert restore(keeper.journal).restored == ["slice2: n3-1: shaper off"]
+        assert not stamps.attached()
+    assert tc(target, "qdisc", "show") == before
+    assert restore(keeper.journal).restored == []
+
+
+def test_looking_takes_less_than_a_fifth_of_a_control_period(devices: BenchNode) -> None:
+    with NodeActuator(devices.targets) as node:
+        node.apply(knobs(500.0, 3, 20.0, count=5))
+        watch = ForeignWatch(node)
+        times_s = []
+        for _ in range(50):
+            start = time.perf_counter()
+            assert watch.look(0) == []
+            times_s.append(time.perf_counter() - start)
+        print(f"look at 5 slices: median {1e6 * float(np.median(times_s)):.0f} us")
+        assert np.median(times_s) < 0.001

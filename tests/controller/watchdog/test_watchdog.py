@@ -1,0 +1,257 @@
+"""The journal as a file, what makes a hang, and what the supervisor is made of; no root needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicepilot.configs import ConfigError, validate
+from slicepilot.controller.actuators.nice import ThreadOriginal
+from slicepilot.controller.record.header import Pulse
+from slicepilot.controller.record.ring import Tick, TickRing
+from slicepilot.controller.system.processes import process_of, start_ticks
+from slicepilot.controller.watchdog.external_change import ForeignConfig
+from slicepilot.controller.watchdog.journal import FILE, FoundEgress, FoundSlice, Journal
+from slicepilot.controller.watchdog.lock import Locks
+from slicepilot.controller.watchdog.recovery import recover
+from slicepilot.controller.watchdog.restore import restore
+from slicepilot.controller.watchdog.schema import JournalError
+from slicepilot.controller.watchdog.silence import START_GRACE_S, Silence
+from slicepilot.data.files import replace_file
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
+
+SECOND_NS = 1_000_000_000
+
+
+def journal(**values: Any) -> Journal:
+    egress = FoundEgress("n6", "/run/netns/a", 4, 4026532000, False)
+    threads = (ThreadOriginal(7, 7, 123, -5), ThreadOriginal(8, 7, 124, 0))
+    slices = (
+        FoundSlice("a", "/sys/fs/cgroup/none/a", 17, -1, 100_000, 1024, threads, egress),
+        FoundSlice("b", "/sys/fs/cgroup/none/b", 18, 30_000, 100_000, 39),
+    )
+    return dataclasses.replace(Journal.of(slices, os.getpid()), **values)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = journal(released=(("a", "nice"),))
+    written.save(tmp_path / FILE)
+    assert Journal.load(tmp_path / FILE) == written
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert written.alive
+    assert not dataclasses.replace(written, start_ticks=written.start_ticks - 1).alive, "a later process of that number"
+    assert not dataclasses.replace(written, boot_id="another").alive
+
+
+def changed(field: str, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        *path, last = field.split(".")
+        place: Any = document
+        for part in path:
+            place = place[int(part) if part.isdigit() else part]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed("version", 2), "version = 2; accepted: 1"),
+        (changed("pid", "12"), "pid = '12'; accepted: int"),
+        (changed("pid", True), "pid = True; accepted: int"),
+        (changed("slices.1.quota_us", 1.5), "slices.1.quota_us = 1.5; accepted: int"),
+        (changed("slices.0.egress.device", None), "slices.0.egress.device: missing; accepted: device, netns, netns_"),
+        (changed("slices.0.threads.1.nicee", 3), "slices.0.threads.1.nicee: unknown; accepted: thread, process, sta"),
+        (changed("slices", {"a": 1}), "slices = {'a': 1}; accepted: a list of any length"),
+        (changed("released", [["a"]]), "released.0 = ['a']; accepted: a list of 2 entries"),
+    ],
+)
+def test_a_journal_that_is_broken_says_where(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    path = tmp_path / FILE
+    journal(pid=1, start_ticks=1).save(path)
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(JournalError, match=re.escape(f"{path}: {message}")):
+        Journal.load(path)
+    with pytest.raises(ConfigError, match="restore the slices by hand, then remove it") as caught:
+        recover(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert path.exists()
+
+
+@given(st.integers(min_value=0, max_value=10_000))
+def test_half_a_journal_is_never_taken_for_a_whole_one(tmp_path_factory: pytest.TempPathFactory, length: int) -> None:
+    path = tmp_path_factory.mktemp("half") / FILE
+    journal().save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: length % len(whole)])
+    with pytest.raises(JournalError, match="not a journal"):
+        Journal.load(path)
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / FILE
+    replace_file(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("slicepilot.data.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, b"new")
+    assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (b"old", 1)
+
+
+def test_everything_that_is_gone_needs_nothing_and_is_told(tmp_path: Path) -> None:
+    report = restore(journal())
+    assert report.failed == report.restored == []
+    assert [entry.split(":")[0] for entry in report.gone] == ["a", "b", "a"]
+    journal(pid=1, start_ticks=1).save(tmp_path / FILE)
+    assert "0 restored, 3 gone" in str(recover(tmp_path))
+    assert recover(tmp_path) is None
+
+
+# -- processes and locks -----------------------------------------------------------------------------------------
+
+
+def test_a_process_is_told_from_later_ones_of_its_number() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started, own = start_ticks(process.pid), start_ticks(os.getpid())
+    assert started is not None
+    assert own is not None
+    assert started >= own
+    assert process_of(process.pid) == process.pid
+    process.communicate(b"\n")
+    assert start_ticks(process.pid) is None
+    assert process_of(process.pid) is None
+
+
+def test_a_folder_is_locked_once(tmp_path: Path) -> None:
+    with Locks({"slice a": tmp_path}):
+        with pytest.raises(ConfigError, match=rf"slice a: {tmp_path} is controlled by process {os.getpid()}; accepted"):
+            Locks({"slice a": tmp_path})
+        other = tmp_path / "other"
+        other.mkdir()
+        with pytest.raises(ConfigError, match="slice a"):
+            Locks({"slice b": other, "slice a": tmp_path})
+        with Locks({"slice b": other}):
+            pass
+    with Locks({"slice a": tmp_path}):
+        pass
+
+
+# -- hangs -------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A supervisor's waits and a controller's beats, in simulated time."""
+
+    def __init__(self, hang_s: float) -> None:
+        self.now_ns, self.beat_ns = 10 * SECOND_NS, 10 * SECOND_NS
+        self.silence = Silence(self.beat_ns, hang_s)
+
+    def look(self, asleep_s: float = 0.0, beats: bool = False, beat_age_s: float = 0.0) -> bool:
+        """One wait, ``asleep_s`` longer than asked for, with or without a beat; whether it is a hang."""
+        began_ns = self.now_ns
+        self.now_ns += self.silence.next_look_ns() + round(asleep_s * 1e9)
+        if beats:
+            self.beat_ns = self.now_ns - round(beat_age_s * 1e9)
+        return self.silence.look(self.beat_ns, began_ns, self.now_ns)
+
+
+def test_silence_counts_from_the_last_beat_and_is_noticed_in_time() -> None:
+    clock = Clock(1.0)
+    assert not clock.look(beats=True)
+    assert not clock.look(beats=True, beat_age_s=0.07)
+    last_ns = clock.beat_ns
+    while not clock.look():
+        pass
+    assert (clock.now_ns - last_ns) / 1e9 == pytest.approx(1.0, abs=0.001)
+
+
+def test_time_in_which_the_supervisor_did_not_run_does_not_count() -> None:
+    clock = Clock(1.0)
+    assert not clock.look(beats=True)
+    assert not any(clock.look(asleep_s=3600) for _ in range(7))
+    assert not clock.look(beats=True)
+    assert not any(clock.look() for _ in range(9))
+    assert clock.look()
+
+
+def test_before_its_first_beat_a_controller_may_take_its_time() -> None:
+    clock, start_ns = Clock(1.0), 10 * SECOND_NS
+    while not clock.look():
+        pass
+    assert (clock.now_ns - start_ns) / 1e9 == pytest.approx(START_GRACE_S, abs=0.01)
+
+
+def test_the_pulse_is_the_rings_beat(tmp_path: Path) -> None:
+    ring = TickRing(tmp_path / "ticks", 2, 4)
+    pulse = Pulse(tmp_path / "ticks")
+    before_ns, now_ns = pulse.beat_ns(), time.monotonic_ns()
+    knobs = Knobs.none(2)
+    ring.write(Tick(monotonic_ns=now_ns), Telemetry.empty(2), knobs, knobs, knobs, np.zeros(2, np.uint32))
+    assert before_ns < pulse.beat_ns() == now_ns
+    pulse.close()
+    (tmp_path / "other").write_bytes(bytes(4096))
+    with pytest.raises(ValueError, match="not a tick ring"):
+        Pulse(tmp_path / "other")
+
+
+# -- the process, and configuration ------------------------------------------------------------------------------
+
+
+def test_the_supervisor_is_small() -> None:
+    code = (
+        "import sys; import slicepilot.controller.watchdog.supervisor\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*{name.partition('.')[0] for name in sys.modules})"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert set(done.stdout.split()) - set(bare.stdout.split()) == {"slicepilot"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"policy": "fight"}, "foreign: policy = 'fight': Input should be 'respect' or 'reassert'"),
+        ({"most_reasserts": 0}, "foreign: most_reasserts = 0: Input should be greater than or equal to 1"),
+        ({"window_s": float("inf")}, "foreign: window_s = inf: Input should be a finite number"),
+        ({"windows": 3}, "foreign: windows = 3: unknown field; did you mean window_s? "),
+    ],
+)
+def test_a_bad_foreign_policy_is_refused(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        validate(ForeignConfig, raw, "foreign")

@@ -1,0 +1,461 @@
+import csv
+import gzip
+import io
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slicepilot.data.arrow import codes_of, values_of
+from slicepilot.data.csv.blocks import read_blocks
+from slicepilot.data.csv.kernel import MAX_WORDS, read_plain
+from slicepilot.data.csv.rows import Layout
+from slicepilot.data.faults import DatasetError, Faults
+
+NAME = pa.dictionary(pa.int32(), pa.string())
+TYPES = {"name": NAME, "value": pa.float64(), "size": pa.int32(), "time": pa.int64()}
+HEADER = b"name,value,size,time\n"
+SMALL = 300  # bytes of a block, so that a few lines are many blocks
+same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+
+
+@dataclass
+class Read:
+    """What came of a file."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
+
+
+def read(path: Path, types: dict[str, Any] | None = None, **options: Any) -> Read:
+    found = Read()
+    for block in read_blocks(path, types or TYPES, found.faults, **options):
+        assert len(block) == block.table.num_rows > 0
+        assert all(column.num_chunks == 1 for column in block.table.columns)
+        found.rows += block.table.to_pylist()
+        found.lines += block.lines().tolist()
+    return found
+
+
+def written(folder: Path, text: bytes, name: str = "f.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text)
+    return path
+
+
+names = st.text("abcdefgh-_. é", max_size=9)
+good_rows = st.tuples(
+    names,
+    st.floats(allow_nan=False, allow_infinity=False, width=32) | st.decimals(-(10**6), 10**6, places=3).map(float),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@same_folder
+@given(
+    rows=st.lists(good_rows, min_size=1, max_size=40),
+    end=st.sampled_from(["\n", "\r\n"]),
+    last_end=st.booleans(),
+    mark=st.booleans(),
+    packed=st.booleans(),
+    block_bytes=st.sampled_from([SMALL, 1000, 1 << 20]),
+    threads=st.integers(1, 3),
+)
+def test_good_rows_come_through_unchanged(
+    tmp_path: Path,
+    rows: list[tuple[str, float, int, int]],
+    end: str,
+    last_end: bool,
+    mark: bool,
+    packed: bool,
+    block_bytes: int,
+    threads: int,
+) -> None:
+    text = "name,value,size,time" + end + end.join(",".join(map(str, row)) for row in rows) + (end if last_end else "")
+    data = (b"\xef\xbb\xbf" if mark else b"") + text.encode()
+    path = written(tmp_path, gzip.compress(data) if packed else data)
+    found = read(path, block_bytes=block_bytes, threads=threads)
+    assert found.rows == [dict(zip(TYPES, row, strict=True)) for row in rows]
+    assert found.lines == list(range(2, len(rows) + 2))
+    noted = [(fault.line, fault.kind) for fault in found.faults.examples()]
+    assert noted == ([] if last_end else [(len(rows) + 1, "truncated")])
+    assert found.faults.left_out == 0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_is_cut_off_in_its_last_field_is_noted(packed: bool, tmp_path: Path) -> None:
+    data = HEADER + b"a,1.5,2,30\nb,2.5,3,4567"  # of which the last two digits are missing
+    found = read(written(tmp_path, gzip.compress(data) if packed else data))
+    assert [row["time"] for row in found.rows] == [30, 4567]
+    [fault] = found.faults.examples()
+    assert (fault.line, fault.kind, fault.value) == (3, "truncated", "b,2.5,3,4567")
+    assert found.faults.left_out == 0
+
+
+@pytest.mark.parametrize("word", ["a{}", '"a{}"', "é{}"], ids=["plain", "quoted", "not ASCII"])
+@pytest.mark.parametrize("names", [pa.string(), pa.dictionary(pa.int32(), pa.string())], ids=["text", "dictionary"])
+def test_blocks_stay_as_they_are_while_the_rest_is_read(tmp_path: Path, word: str, names: Any) -> None:
+    # Memory that text was read into is read into again.
+    lines = [f"{word.format(n % 7)},{n}.25,{n},{10 * n}" for n in range(3000)]
+    path = written(tmp_path, "\n".join(["name,value,size,time", *lines, ""]).encode())
+    blocks = list(read_blocks(path, {**TYPES, "name": names}, Faults(), block_bytes=2000))
+    assert len(blocks) > 20
+    rows = [row for block in blocks for row in block.table.to_pylist()]
+    shown = word.strip('"')
+    assert rows == [{"name": shown.format(n % 7), "value": n + 0.25, "size": n, "time": 10 * n} for n in range(3000)]
+
+
+FIELDS = {
+    "name": ["a", "mMTC", "", " b c", "0", "long" * 40],
+    "value": ["1", "-0.5", "12.375", " 7 ", "1e3", "123456789.123456789", "", "x", "nan", "inf", "1.2.3", "--1", "1,5"],
+    "size": ["0", "-7", "2147483647", " 12", "2147483648", "", "1.0", "x", "99999999999999999999"],
+    "time": ["1", "-9223372036854775808", "7000000015432", "9223372036854775808", "", "1e5", "1 2"],
+}
+GOOD = {
+    "value": re.compile(r"[ \t]*-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?[ \t]*"),
+    "size": re.compile(r"[ \t]*-?[0-9]+[ \t]*"),
+    "time": re.compile(r"[ \t]*-?[0-9]+[ \t]*"),
+}
+LIMITS = {"size": 2**31, "time": 2**63}
+
+
+def fault_of(fields: Sequence[str]) -> tuple[str, str | None] | None:
+    """What is wrong with a row, as a person would judge it."""
+    if len(fields) != len(TYPES):
+        return "columns", None
+    for name, text in zip(TYPES, fields, strict=True):
+        if name in GOOD and not GOOD[name].fullmatch(text):
+            return "number", name
+        if name in LIMITS and not -LIMITS[name] <= int(text) < LIMITS[name]:
+            return "number", name
+    return None
+
+
+any_rows = st.tuples(*(st.sampled_from(choices) for choices in FIELDS.values()))
+any_lines = any_rows.map(",".join) | st.just("") | st.sampled_from(["a", ",,,,", "a,1,2,3,4", "#", ",,,"])
+
+
+@same_folder
+@given(
+    good=st.lists(good_rows.map(lambda row: ",".join(map(str, row))), max_size=30),
+    others=st.lists(st.tuples(st.integers(0, 30), any_lines), max_size=12),
+    last_end=st.booleans(),
+    block_bytes=st.sampled_from([1000, 2000, 1 << 20]),
+)
+def test_bad_rows_are_named_and_the_rest_is_kept(
+    tmp_path: Path, good: list[str], others: list[tuple[int, str]], last_end: bool, block_bytes: int
+) -> None:
+    lines = ["first,1.5,2,3", *good]
+    for place, line in others:
+        lines.insert(1 + place, line)
+    text = "\n".join(lines) + ("\n" if last_end else "")
+    found = read(written(tmp_path, HEADER + text.encode()), block_bytes=block_bytes)
+    rows = {n: line.split(",") for n, line in enumerate(lines, 2) if line}
+    wrong = {n: fault for n, fields in rows.items() if (fault := fault_of(fields))}
+    if not last_end and len(lines) + 1 in wrong:
+        wrong[len(lines) + 1] = ("truncated", wrong[len(lines) + 1][1])
+    assert found.lines == [n for n in rows if n not in wrong]
+    assert [row["name"] for row in found.rows] == [rows[n][0] for n in found.lines]
+    assert [row["time"] for row in found.rows] == [int(rows[n][3]) for n in found.lines]
+    assert [row["value"] for row in found.rows] == [float(rows[n][1]) for n in found.lines]
+    assert found.faults.left_out == len(wrong)
+    if not last_end and len(lines) + 1 in found.lines:
+        wrong[len(lines) + 1] = ("truncated", None)
+    assert {f.line: (f.kind, f.column) for f in found.faults.examples()} == wrong
+    assert found.faults.total == len(wrong)
+
+
+@same_folder
+@given(data=st.binary(max_size=400), headed=st.booleans())
+def test_any_bytes_give_rows_faults_or_a_clear_error(tmp_path: Path, data: bytes, headed: bool) -> None:
+    check_accounts(written(tmp_path, (HEADER if headed else b"") + data), data if headed else None)
+
+
+VALID = HEADER + b"".join(b"mMTC,%d.%03d,%d,%d\n" % (n % 50, n, n * 7, 7 * 10**12 + n) for n in range(60))
+bits = st.sampled_from([b"", b",", b"\n", b'"', b"\r", b"\x00", b"\xff", b"\xc3", b"e", b"-", b".", b" ", b"9" * 30])
+
+
+@same_folder
+@given(
+    changes=st.lists(st.tuples(st.integers(len(HEADER), len(VALID)), st.integers(0, 3), bits), max_size=6),
+    packed=st.booleans(),
+    cut=st.integers(0, 40),
+)
+def test_damaged_files_are_accounted_for(
+    tmp_path: Path, changes: list[tuple[int, int, bytes]], packed: bool, cut: int
+) -> None:
+    text = VALID
+    for at, removed, added in changes:
+        text = text[:at] + added + text[at + removed :]
+    if packed:
+        data = gzip.compress(text)
+        check_accounts(written(tmp_path, data[: len(data) - cut]), text if not cut else None)
+    else:
+        check_accounts(written(tmp_path, text[: len(text) - cut]), text[len(HEADER) : len(text) - cut])
+
+
+def check_accounts(path: Path, body: bytes | None) -> None:
+    """Whatever there is in a file, each of its lines is a row or a fault, or the file is refused in one line."""
+    found, refused = Read(), ""
+    try:
+        for block in read_blocks(path, TYPES, found.faults, block_bytes=700):
+            found.lines += block.lines().tolist()
+    except DatasetError as error:
+        refused = str(error)
+    if refused:
+        assert str(path) in refused
+        assert "\n" not in refused
+        return
+    assert found.lines == sorted(set(found.lines))
+    last = {fault.line for fault in found.faults.examples("truncated")}
+    assert not {fault.line for fault in found.faults.examples()} & set(found.lines) - last
+    assert found.faults.total - found.faults.left_out == len(last & set(found.lines))
+    if body is not None and not path.read_bytes().startswith(b"\x1f\x8b"):
+        lines = [n for n, line in enumerate(body.split(b"\n"), 2) if line.removesuffix(b"\r")]
+        assert len(found.lines) + found.faults.left_out == len(lines)
+        assert set(found.lines) <= set(lines)
+
+
+tokens = st.sampled_from(
+    ["0", "7", "-3", "007", "-0", "12.5", "-0.0", ".5", "5.", "1e5", "+1", "", " 1", "x", "é", "1_0", "0x10", "nan"]
+) | st.from_regex(r"-?[0-9]{1,20}(\.[0-9]{1,20})?", fullmatch=True)
+
+
+@given(st.lists(st.lists(tokens, min_size=4, max_size=4), min_size=1, max_size=6), st.sampled_from(["\n", "\r\n"]))
+def test_the_compiled_loop_agrees_with_arrow(rows: list[list[str]], end: str) -> None:
+    lines = [",".join(row).encode() for row in rows]
+    plain = read_plain(bytearray(b"".join(line + end.encode() for line in lines)), pa.schema(TYPES), ",")
+    assert plain is not None
+    odd = set(plain.odd[:, 0].tolist())
+    usual = [line for n, line in enumerate(lines) if n not in odd]
+    plainly = re.compile(rb"[ -~]*,-?[0-9]{1,9}(\.[0-9]{1,5})?(,-?[0-9]{1,9}){2}")
+    assert not [line for n, line in enumerate(lines) if n in odd and plainly.fullmatch(line)]
+    assert plain.table.num_rows == len(usual)
+    if usual:
+        arrow = Layout(TYPES)._read(bytearray(b"\n".join(usual)), TYPES, quoted=False)
+        assert plain.table.schema == arrow.schema
+        for name in ("value", "size", "time"):
+            assert values_of(plain.table.column(name)).tobytes() == values_of(arrow.column(name)).tobytes()
+        assert plain.table.column("name").to_pylist() == arrow.column("name").to_pylist()
+
+
+@given(st.lists(st.text("ab\0 \t", max_size=26), min_size=1, max_size=40), st.sampled_from(["\n", "\r\n"]))
+def test_words_of_any_length_are_told_apart(names: list[str], end: str) -> None:
+    # The last column's end may be one byte or two.
+    text = "".join(f"{n},{name}{end}" for n, name in enumerate(names)).encode()
+    block = bytearray(text)
+    plain = read_plain(block, pa.schema({"number": pa.int64(), "name": NAME}), ",")
+    assert plain is not None
+    assert block == text
+    assert not len(plain.odd)
+    assert plain.table.column("number").to_pylist() == list(range(len(names)))
+    assert plain.table.column("name").to_pylist() == names
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 19), st.integers(0, 2**63 - 1), st.integers(1, 15), st.integers(0, 10**15 - 1)),
+        min_size=1,
+        max_size=30,
+    ),
+    st.data(),
+)
+def test_numbers_of_any_length_are_read_as_python_reads_them(
+    rows: list[tuple[int, int, int, int]], data: st.DataObject
+) -> None:
+    lines = []
+    for integer_digits, integer, digits, decimal in rows:
+        sign = data.draw(st.sampled_from(["", "-"]))
+        decimals = f"{decimal:015}"[-digits:]
+        point = data.draw(st.integers(1, digits))
+        decimals = decimals if point == digits else f"{decimals[:point]}.{decimals[point:]}"
+        lines.append(f"{sign}{integer:019}"[: len(sign) + integer_digits] + f",{sign}{decimals}\n")
+    plain = read_plain(bytearray("".join(lines).encode()), pa.schema({"i": pa.int64(), "d": pa.float64()}), ",")
+    assert plain is not None
+    assert not len(plain.odd)
+    fields = [line.strip().split(",") for line in lines]
+    assert plain.table.column("i").to_pylist() == [int(integer) for integer, _ in fields]
+    assert list(map(repr, plain.table.column("d").to_pylist())) == [repr(float(decimal)) for _, decimal in fields]
+
+
+def test_integers_that_are_too_large_are_left_to_arrow() -> None:
+    numbers = [2**63 - 1, 1 - 2**63, 2**63, -(2**63), 10**19 - 1, 10**19, 2**64, 2**64 + 1, 10**40]
+    text = "".join(f"{number},{number}\n" for number in numbers) + f"1,{2**31 - 1}\n"
+    plain = read_plain(bytearray(text.encode()), pa.schema({"i": pa.int64(), "j": pa.int64()}), ",")
+    assert plain is not None
+    assert plain.table.column("i").to_pylist() == [2**63 - 1, 1 - 2**63, 1]
+    assert len(plain.odd) == 7
+
+
+@pytest.mark.parametrize("types", [[NAME, NAME], [NAME, pa.int64()], [pa.float64(), NAME, pa.int32(), NAME]])
+def test_rows_of_the_shortest_fields_have_room(types: list[Any]) -> None:
+    line = ",".join("" if kind == NAME else "7" for kind in types) + "\n"
+    schema = pa.schema([(str(n), kind) for n, kind in enumerate(types)])
+    plain = read_plain(bytearray(line.encode() * 3000), schema, ",")
+    assert plain is not None
+    for column, kind in zip(plain.table.columns, types, strict=True):
+        assert column.to_pylist() == ["" if kind == NAME else 7] * 3000
+
+
+@pytest.mark.parametrize("bad", "/:x\xb0\x00 +")
+@pytest.mark.parametrize("digits", range(1, 20))
+def test_one_byte_that_is_no_digit_makes_a_line_odd(digits: int, bad: str) -> None:
+    places = [f"{'9' * at}{bad}{'0' * (digits - at - 1)}" for at in range(digits)]
+    text = "".join(f"{place},1\n1,{place}\n" for place in places)
+    plain = read_plain(bytearray(text.encode("latin-1")), pa.schema({"i": pa.int64(), "d": pa.float64()}), ",")
+    assert plain is not None
+    assert len(plain.odd) == 2 * digits
+
+
+def test_the_compiled_loop_leaves_many_words_to_arrow(tmp_path: Path) -> None:
+    for different in (MAX_WORDS, MAX_WORDS + 1):
+        text = b"".join(b"word%d,1,2,3\n" % (n % different) for n in range(2 * different))
+        assert (read_plain(bytearray(text), pa.schema(TYPES), ",") is None) == (different > MAX_WORDS)
+        found = read(written(tmp_path, HEADER + text))
+        assert [row["name"] for row in found.rows] == [f"word{n % different}" for n in range(2 * different)]
+
+
+def test_a_block_larger_than_what_is_looked_at_line_by_line(tmp_path: Path) -> None:
+    lines = [b"n%d,%d.5,%d,%d" % (n % 3, n, n, n) for n in range(20_000)]
+    bad = {3: b"", 777: b"a,b,c,d", 12_345: b"a,1,2", 19_999: b"a,1,2,3,4"}
+    for n, line in bad.items():
+        lines[n] = line
+    found = read(written(tmp_path, HEADER + b"\n".join(lines) + b"\n"))
+    assert found.lines == [n + 2 for n in range(20_000) if n not in bad]
+    assert [row["size"] for row in found.rows] == [n for n in range(20_000) if n not in bad]
+    assert {f.line - 2: f.kind for f in found.faults.examples()} == {
+        777: "number",
+        12_345: "columns",
+        19_999: "columns",
+    }
+
+
+@pytest.mark.parametrize("every", [2, 3, 700])
+def test_many_bad_lines_in_large_blocks(tmp_path: Path, every: int) -> None:
+    lines = [b"n%d,%d.5,%d,%d" % (n % 3, n, n, n) for n in range(12_000)]
+    for n in range(1, len(lines), every):
+        lines[n] = (b"n,1..5,2,3", b"n,1,2", b"", b'"n,1,2,3', b"n,1,2,\xff")[n // every % 5]
+    found = read(written(tmp_path, HEADER + b"\n".join(lines) + b"\n"))
+    good = [n for n in range(len(lines)) if n % every != 1]
+    empty = sum(not line for line in lines)
+    assert found.lines == [n + 2 for n in good]
+    assert [row["time"] for row in found.rows] == good
+    assert found.faults.left_out == len(lines) - len(good) - empty
+    assert all(fault.line % every == 3 % every for fault in found.faults.examples())
+
+
+def test_quoted_fields_are_understood_and_open_quotes_are_faults(tmp_path: Path) -> None:
+    rows = [("a,b", 1.5, 2, 3), ('say "x"', 2.5, 3, 4), ("plain", 3.5, 4, 5)]
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    writer.writerow(TYPES)
+    writer.writerows(rows)
+    found = read(written(tmp_path, text.getvalue().encode()))
+    assert [tuple(row.values()) for row in found.rows] == rows
+    found = read(written(tmp_path, HEADER + b'"a,1,2,3\n"b",1,2,3\n"c\n",1,2,3\nd,1,2,3\n'))
+    assert [(row["name"], line) for row, line in zip(found.rows, found.lines, strict=True)] == [("b", 3), ("d", 6)]
+    assert found.faults.counts == {"columns": 3}
+
+
+def test_empty_numbers_are_null_only_where_they_may_be(tmp_path: Path) -> None:
+    path = written(tmp_path, HEADER + b"a,,2,3\n,1,,3\nc,x,,3\nd,1,2,3\n")
+    found = read(path, nullable=True)
+    assert [(row["name"], row["value"], row["size"]) for row in found.rows] == [
+        ("a", None, 2),
+        ("", 1, None),
+        ("d", 1, 2),
+    ]
+    assert [(f.line, f.column) for f in found.faults.examples()] == [(4, "value")]
+    assert read(path).faults.counts == {"number": 3}
+
+
+def test_columns_may_be_optional_or_of_other_names(tmp_path: Path) -> None:
+    path = written(tmp_path, b"time,name,more\n1,a,2.5\n")
+    types = {"name": NAME, "time": pa.int64(), "size": pa.int32()}
+    assert read(path, types, optional=("size",), others=pa.float64()).rows == [{"time": 1, "name": "a", "more": 2.5}]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "no header"),
+        (b"\n\n", "no header"),
+        (HEADER, "no rows after the header"),
+        (b"name,value,size\na,1,2\n", "line 1: columns: missing time; accepted: name, value, size, time"),
+        (b"name,value,size,time,x\na,1,2,3,4\n", "columns: unknown x; accepted"),
+        (b"name,value,size,time,time\na,1,2,3,4\n", "columns: twice time"),
+        (b"a,1,2,3\n", "missing name, value, size, time; unknown a, 1, 2, 3"),
+        ("name,värde".encode("latin-1") + b"\n", "no text; accepted: CSV in UTF-8"),
+        (HEADER.decode().encode("utf-16"), "UTF-16 text"),
+        (b"\x00\x01\x02\n", "no text"),
+        (b"a\tb\rc\td\r", "no text"),
+        (b"PAR1abc\n", "Parquet; accepted"),
+        (HEADER + b"a,b,c,d\n" * 5, "none of 5 rows fits its columns, the first in line 2: value = 'b'"),
+        (HEADER + b"a,1,2,3\n" + b"9" * 9000 + b"\n", "no line end in"),
+        (b"n" * 5000, "no line end in"),
+        (b"\x1f\x8b" + b"\x00" * 30, "the compressed data are damaged"),
+    ],
+)
+def test_unusable_files_say_why(tmp_path: Path, data: bytes, message: str) -> None:
+    path = written(tmp_path, data)
+    with pytest.raises(DatasetError, match=re.escape(message)) as caught:
+        read(path, block_bytes=2000)
+    assert str(path) in str(caught.value)
+
+
+def test_files_that_cannot_be_opened_say_why(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="No such file"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(DatasetError, match="Is a directory"):
+        read(tmp_path)
+
+
+def test_compressed_data_that_end_early_are_an_error_after_the_whole_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [b"n,%d,%d,%d" % tuple(rng.integers(0, 10**8, 3)) for _ in range(3000)]
+    data = gzip.compress(HEADER + b"\n".join(lines) + b"\n")
+    faults = Faults()
+    seen: list[dict[str, Any]] = []
+    blocks = read_blocks(written(tmp_path, data[: len(data) // 2]), TYPES, faults, block_bytes=4000)
+    with pytest.raises(DatasetError, match="the compressed data end early") as caught:
+        seen.extend(row for block in blocks for row in block.table.to_pylist())
+    assert 1000 < len(seen) < 2000
+    assert [b"n,%d,%d,%d" % (r["value"], r["size"], r["time"]) for r in seen] == lines[: len(seen)]
+    assert faults.counts in ({"truncated": 1}, {})
+    assert f"line {len(seen) + 2}:" in str(caught.value)
+
+
+def test_progress_goes_from_none_to_all(tmp_path: Path) -> None:
+    shares: list[float] = []
+    for packed in (False, True):
+        path = written(tmp_path, gzip.compress(VALID) if packed else VALID)
+        read(path, block_bytes=SMALL, on_progress=shares.append)
+        assert shares == sorted(shares)
+        assert shares[-1] == 1.0
+        shares.clear()
+
+
+def test_a_reader_may_stop_early(tmp_path: Path) -> None:
+    blocks = read_blocks(written(tmp_path, VALID), TYPES, Faults(), block_bytes=SMALL)
+    assert isinstance(blocks, Generator)
+    first = next(blocks)
+    blocks.close()
+    assert first.first_line == 2
+    codes, words = codes_of(first.table.column("name"))
+    assert {words[code] for code in codes} == {"mMTC"}
+
+
+def test_rows_can_be_chosen_and_keep_their_lines(tmp_path: Path) -> None:
+    [block] = read_blocks(written(tmp_path, HEADER + b"a,1,2,3\nb,x,2,3\nc,3,2,3\nd,4,2,3\n"), TYPES, Faults())
+    chosen = block.where(np.asarray([False, True, True])).where(np.asarray([True, False]))
+    assert (chosen.table.column("name").to_pylist(), chosen.lines().tolist()) == (["c"], [4])
+    assert len(block.where(np.zeros(3, np.bool_))) == 0

@@ -1,0 +1,335 @@
+"""Exports of Andrade and Wickboldt: every format gives the same rows, and what is wrong is said with its line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import bson
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicepilot.configs import ConfigError
+from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.studies.andrade.mongo_exports import read_documents
+from slicepilot.data.studies.andrade.tables import collection_of, read_andrade, schema_of
+from slicepilot.data.studies.andrade.units import COLLECTIONS, unit_of
+
+SAMPLES = Path(__file__).parents[1] / "samples" / "andrade"
+# Of a slice with traffic, in the unit that the study exported: CPUs, seconds, bit/s.
+TYPICAL = {"cpu": 0.31, "latency": 0.12, "receive": 88e6}
+TIDY = {"cpu": 310.0, "latency": 120.0, "receive": 88.0}
+WORKLOADS = {"cpu": "open5gs-upf-{}", "latency": "open5gs-my5gran0{}", "receive": "open5gs-iperf0{}"}
+TIMES = range(0, 1201, 30)
+
+
+def documents(
+    collection: str, experiment: int = 7, cycle: int = 1, slices: int = 2, scale: float = 1.0
+) -> list[dict[str, Any]]:
+    """All points of some slices of one run."""
+    return [
+        {
+            "_id": {"$oid": f"{number:020x}{time:04x}"},
+            "ts": time,
+            "exp": experiment,
+            "cycle": cycle,
+            "value": scale * TYPICAL[collection],
+            "workload": WORKLOADS[collection].format(number),
+            "priority": WORKLOADS[collection].format(number) if number == 1 else "others",
+        }
+        for number in range(1, slices + 1)
+        for time in TIMES
+    ]
+
+
+def lines_of(rows: list[Any]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def read(path: Path, collection: str, unit: str | None = None) -> tuple[pa.Table, Faults]:
+    faults = Faults()
+    stream = read_andrade(path, collection, faults, unit)
+    return pa.Table.from_batches(stream.batches, stream.schema), faults
+
+
+def read_lines(folder: Path, rows: list[Any], collection: str, unit: str | None = None) -> tuple[pa.Table, Faults]:
+    path = folder / f"{collection}.json"
+    path.write_bytes(lines_of(rows))
+    return read(path, collection, unit)
+
+
+def as_csv(rows: list[dict[str, Any]]) -> bytes:
+    names = [name for name in rows[0] if name != "_id"]
+    return "\n".join([",".join(names), *(",".join(str(row[name]) for name in names) for row in rows)]).encode() + b"\n"
+
+
+def canonical(row: dict[str, Any]) -> dict[str, Any]:
+    """The same document as ``mongoexport --jsonFormat=canonical`` writes it."""
+    whole = {name: {"$numberInt": str(row[name])} for name in ("ts", "exp", "cycle")}
+    return row | whole | {"value": {"$numberDouble": repr(row["value"])}, "at": {"$date": {"$numberLong": "0"}}}
+
+
+FORMATS = {
+    "json": lambda rows: ("cpu.json", lines_of(rows)),
+    "json array": lambda rows: ("cpu.json", json.dumps(rows).encode()),
+    "pretty array": lambda rows: ("cpu.json", json.dumps(rows, indent=2).encode()),
+    "pretty documents": lambda rows: ("cpu.json", "\n".join(json.dumps(row, indent=2) for row in rows).encode()),
+    "canonical json": lambda rows: ("metrics.cpu.json", lines_of([canonical(row) for row in rows])),
+    "byte order mark": lambda rows: ("cpu.json", b"\xef\xbb\xbf" + lines_of(rows)),
+    "carriage returns": lambda rows: ("cpu.json", lines_of(rows).replace(b"\n", b"\r\n")),
+    "bson": lambda rows: ("cpu.bson", b"".join(map(bson.encode, rows))),
+    "zipped bson": lambda rows: ("cpu.bson.gz", gzip.compress(b"".join(map(bson.encode, rows)))),
+    "csv": lambda rows: ("cpu.csv", as_csv(rows)),
+    "zipped csv": lambda rows: ("cpu.csv.gz", gzip.compress(as_csv(rows))),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_rows(name: str, tmp_path: Path) -> None:
+    rows = documents("cpu")
+    file, data = FORMATS[name](rows)
+    path = tmp_path / file
+    path.write_bytes(data)
+    assert collection_of(path) == "cpu"
+    table, faults = read(path, "cpu")
+    assert set(faults.counts) <= {"unknown"}  # the date that only canonical documents have
+    assert table.schema.equals(schema_of("cpu"))
+    assert table.column("time_s").to_pylist() == [row["ts"] for row in rows]
+    assert table.column("slice").to_pylist() == ["slice1"] * len(TIMES) + ["slice2"] * len(TIMES)
+    assert table.column("priority").to_pylist() == [row["priority"] for row in rows]
+    assert table.column("cpu_use_mcpu").to_pylist() == pytest.approx([310.0] * len(rows))
+
+
+@pytest.mark.parametrize("collection", ["cpu", "latency", "receive"])
+def test_samples_of_all_collections(collection: str) -> None:
+    [path] = SAMPLES.glob(f"{collection}.*")
+    table, faults = read(path, collection)
+    assert not faults
+    assert table.num_rows == (410 if collection == "receive" else 205)
+    assert set(table.column("experiment").to_pylist()) == {21}
+    values = table.column(COLLECTIONS[collection].column).to_pylist()
+    assert 0 < min(values) < max(values) < {"cpu": 4000, "latency": 1e4, "receive": 1000}[collection]
+
+
+@pytest.mark.parametrize("collection", COLLECTIONS)
+def test_units_are_told_by_what_is_plausible(collection: str, tmp_path: Path) -> None:
+    for unit in COLLECTIONS[collection].units:
+        scale = TIDY[collection] / unit.factor / TYPICAL[collection]
+        rows = documents(collection, scale=scale)
+        table, faults = read_lines(tmp_path, rows, collection, None if unit.low else unit.name)
+        assert not faults
+        assert table.schema.metadata[b"source_unit"] == unit.name.encode()
+        values = table.column(COLLECTIONS[collection].column).to_pylist()
+        assert values == pytest.approx([TIDY[collection]] * len(rows))
+
+
+def test_slices_without_traffic_do_not_decide_the_unit(tmp_path: Path) -> None:
+    idle = [row | {"value": 672.0} for row in documents("receive", experiment=1)[len(TIMES) :]]
+    table, faults = read_lines(tmp_path, documents("receive", experiment=1, slices=1) + idle, "receive")
+    assert table.schema.metadata[b"source_unit"] == b"bit/s"
+    assert not faults
+
+
+def test_mixed_units_are_refused_with_both_lines(tmp_path: Path) -> None:
+    rows = documents("receive", slices=1) + documents("receive", cycle=2, slices=1, scale=1e-6)
+    with pytest.raises(DatasetError, match=r"receive.json, line 42: mixed units: value = 88, but 8.8e\+07 \(bit/s\)"):
+        read_lines(tmp_path, rows, "receive")
+
+
+def test_a_few_values_in_another_unit_are_noted_and_kept(tmp_path: Path) -> None:
+    rows = documents("receive")
+    rows[20] |= {"value": 88.0}
+    table, faults = read_lines(tmp_path, rows, "receive")
+    assert faults.counts == {"unit": 1}
+    assert [fault.line for fault in faults.examples()] == [21]
+    assert faults.left_out == 0
+    assert table.num_rows == len(rows)
+
+
+def test_a_unit_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(
+        DatasetError, match=r"its unit cannot be told .* accepted: --unit UNIT with one of bit/s, kbit/s"
+    ):
+        read_lines(tmp_path, documents("receive", scale=1e9), "receive")
+
+
+def test_a_unit_is_one_of_some_collection() -> None:
+    assert unit_of("cpu", ["s", "mCPU"]) == "mCPU"
+    assert unit_of("receive", ["s"]) is None
+    with pytest.raises(ConfigError, match="unit = 'furlong': accepted: cpu: CPU"):
+        unit_of("cpu", ["furlong"])
+    with pytest.raises(ConfigError, match="accepted: one for cpu"):
+        unit_of("cpu", ["CPU", "mCPU"])
+
+
+WRONG = {
+    "no number": ({"value": "fast"}, "number", "value"),
+    "a truth value": ({"value": True}, "number", "value"),
+    "half a cycle": ({"cycle": 1.5}, "number", "cycle"),
+    "a nested value": ({"value": {"$oid": "aa"}}, "number", "value"),
+    "an unknown experiment": ({"exp": 27}, "unknown", "exp"),
+    "an unknown workload": ({"workload": "open5gs-upf-6"}, "unknown", "workload"),
+    "a workload without a number": ({"workload": "amf"}, "unknown", "workload"),
+    "too late": ({"ts": 1230}, "range", "ts"),
+    "between the steps": ({"ts": 45}, "grid", "ts"),
+    "a negative value": ({"value": -1.0}, "range", "value"),
+    "an infinite value": ({"value": {"$numberDouble": "Infinity"}}, "range", "value"),
+    "no value": ({"value": None}, "missing", "value"),
+    "a value that is no number": ({"value": {"$numberDouble": "NaN"}}, "missing", "value"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_document_is_left_out_with_its_line(name: str, tmp_path: Path) -> None:
+    change, kind, column = WRONG[name]
+    rows = documents("cpu", slices=1)
+    table, faults = read_lines(tmp_path, [*rows, rows[3] | {"cycle": 2} | change], "cpu")
+    assert table.num_rows == len(rows)
+    first = faults.examples(kind)[0]
+    assert (first.line, first.column) == (len(rows) + 1, column)
+    assert faults.left_out == 1
+
+
+def test_a_field_that_lacks_is_named(tmp_path: Path) -> None:
+    rows = documents("cpu", slices=1)
+    [_, faults] = read_lines(tmp_path, [*rows, {"ts": 0, "exp": 1, "cycle": 1, "value": 1.0}], "cpu")
+    assert [(fault.line, fault.column) for fault in faults.examples("missing")] == [(42, "workload")]
+    with pytest.raises(DatasetError, match="no field workload"):
+        read_lines(tmp_path, [{"ts": 0, "exp": 1, "cycle": 1, "value": 1.0}], "cpu")
+
+
+def test_duplicates_and_holes_of_the_grid(tmp_path: Path) -> None:
+    rows = documents("cpu", slices=1)
+    table, faults = read_lines(tmp_path, [*rows[:10], rows[4], *rows[12:]], "cpu")
+    assert faults.counts == {"duplicate": 1, "missing": 2}
+    assert [fault.line for fault in faults.examples("duplicate")] == [11]
+    assert [fault.value for fault in faults.examples("missing")] == [
+        "experiment 7, cycle 1, open5gs-upf-1: 300 s",
+        "experiment 7, cycle 1, open5gs-upf-1: 330 s",
+    ]
+    assert (table.num_rows, faults.left_out) == (39, 1)
+
+
+def test_the_older_name_of_the_cycle(tmp_path: Path) -> None:
+    rows = [{"cicle" if name == "cycle" else name: row[name] for name in row} for row in documents("cpu", cycle=3)]
+    table, faults = read_lines(tmp_path, rows, "cpu")
+    assert not faults
+    assert set(table.column("cycle").to_pylist()) == {3}
+
+
+def test_broken_json_is_skipped_and_the_end_that_was_cut_off_noted(tmp_path: Path) -> None:
+    lines = lines_of(documents("cpu")).splitlines(keepends=True)
+    path = tmp_path / "cpu.json"
+    path.write_bytes(b"".join([*lines[:2], b'{"ts": 1,,}\n', b"garbage\n", *lines[2:]])[:-30])
+    table, faults = read(path, "cpu")
+    assert {kind: [fault.line for fault in faults.examples(kind)] for kind in ("document", "truncated")} == {
+        "document": [3, 4],
+        "truncated": [84],
+    }
+    assert table.num_rows == len(lines) - 1
+
+
+def test_broken_bson_is_skipped_and_the_end_that_was_cut_off_noted(tmp_path: Path) -> None:
+    parts = [bytearray(bson.encode(row)) for row in documents("cpu")]
+    parts[2][4] = 0x77  # no type of BSON
+    path = tmp_path / "cpu.bson"
+    path.write_bytes(b"".join(parts)[:-7])
+    table, faults = read(path, "cpu")
+    assert [fault.line for fault in faults.examples("document")] == [3]
+    assert [fault.line for fault in faults.examples("truncated")] == [82]
+    assert table.num_rows == len(parts) - 2
+
+
+UNUSABLE = {
+    "empty": ("cpu.json", b"", "nothing in it"),
+    "no documents": ("cpu.json", b"hello\n", "no document could be read, the first in line 1"),
+    "an ending": ("cpu.xml", b"<a/>", r"ending '.xml'; accepted: .bson, .json"),
+    "a length": ("cpu.bson", b"\xff\xff\xff\xff....", "no document could be read, the first in line 1: length"),
+    "half a gzip": ("cpu.bson.gz", gzip.compress(b"x" * 10_000)[:-9], "the compressed data end early"),
+    "a bad gzip": ("cpu.json.gz", gzip.compress(b"{}" * 999)[:12] + b"\0" * 40, "the compressed data"),
+    "nothing that fits": ("cpu.json", b'{"a": 1}\n', "no field ts, exp, cycle, value, workload"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_unusable_files_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    file, data, message = UNUSABLE[name]
+    path = tmp_path / file
+    path.write_bytes(data)
+    with pytest.raises(DatasetError, match=message) as caught:
+        read(path, "cpu")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="No such file"):
+        read(tmp_path / "cpu.bson", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "collection"),
+    [
+        ("cpu.bson", "cpu"),
+        ("metrics.latency.json", "latency"),
+        ("dump-receive.csv.gz", "receive"),
+        ("cpu_priority_avg.bson.gz", None),
+        ("cpu.metadata.json.gz", None),
+        ("cpu.txt", None),
+    ],
+)
+def test_collections_by_name(name: str, collection: str | None) -> None:
+    assert collection_of(Path(name)) == collection
+
+
+def damaged(data: bytes) -> st.SearchStrategy[bytes]:
+    """A file with some of its bytes changed, cut out or put in."""
+    position = st.integers(0, len(data))
+
+    def apply(edits: list[tuple[int, int, bytes]]) -> bytes:
+        changed = data
+        for start, length, new in edits:
+            changed = changed[:start] + new + changed[start + length :]
+        return changed
+
+    return st.lists(st.tuples(position, st.integers(0, 40), st.binary(max_size=6)), max_size=4).map(apply)
+
+
+GOOD = documents("cpu", slices=1)[:6]
+KEYS = ("experiment", "cycle", "time_s", "workload")
+
+
+@given(st.one_of(st.binary(max_size=300), damaged(lines_of(GOOD)), damaged(json.dumps(GOOD).encode())))
+def test_no_json_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    check_fuzzed(tmp_path_factory.getbasetemp() / "cpu.json", data)
+
+
+@given(st.one_of(st.binary(max_size=300), damaged(b"".join(map(bson.encode, GOOD)))))
+def test_no_bson_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    check_fuzzed(tmp_path_factory.getbasetemp() / "cpu.bson", data)
+
+
+@given(damaged(as_csv(GOOD)))
+def test_no_csv_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    check_fuzzed(tmp_path_factory.getbasetemp() / "cpu.csv", data)
+
+
+def check_fuzzed(path: Path, data: bytes) -> None:
+    """A reader either refuses a file or gives plausible rows, and every document is a row or a fault."""
+    path.write_bytes(data)
+    try:
+        table, faults = read(path, "cpu")
+    except DatasetError:
+        return
+    values = table.column("cpu_use_mcpu").to_pylist()
+    assert all(math.isfinite(value) and value >= 0 for value in values)
+    keys = list(zip(*(table.column(name).to_pylist() for name in KEYS), strict=True))
+    assert len(set(keys)) == len(keys)
+    unread = Faults()
+    found = sum(1 for _ in read_documents(path, tuple(GOOD[0]), unread))
+    assert table.num_rows + faults.left_out == found + unread.left_out

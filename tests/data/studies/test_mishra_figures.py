@@ -1,0 +1,191 @@
+import csv
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slicepilot.configs import ConfigError
+from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.studies.mishra.checks import REORDERED_NS
+from slicepilot.data.studies.mishra.figures import (
+    LEVELS,
+    delay_distribution,
+    load_of,
+    summarise_forwarding,
+    summarise_pfcp,
+)
+from slicepilot.data.studies.mishra.generate import write_forwarding
+from slicepilot.data.studies.mishra.tables import FORWARDING_COLUMNS
+from slicepilot.data.studies.mishra.windows import WINDOWS, windows
+
+pytestmark = pytest.mark.usefixtures("loops")
+
+ROWS = 30_000
+Groups = dict[Any, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("mishra") / "o1_forwarding_exp_medium.csv"
+    write_forwarding(made, ROWS, load="medium")
+    return made
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows by Python's own reader."""
+    with path.open() as file:
+        return [
+            {"slice": r["slice"], "delay": float(r["delay_us"])}
+            | {name: int(r[name]) for name in ("pkt_len", "ts_rx_ns", "ts_tx_ns")}
+            for r in csv.DictReader(file)
+        ]
+
+
+def grouped(rows: list[dict[str, Any]], window_ns: int = 0) -> Groups:
+    groups: Groups = defaultdict(list)
+    for one in rows:
+        groups[(one["ts_tx_ns"] // window_ns, one["slice"]) if window_ns else one["slice"]].append(one)
+    return groups
+
+
+def test_a_summary_is_what_plain_python_makes_of_the_rows(path: Path) -> None:
+    faults, shares = Faults(), []
+    summary = summarise_forwarding(path, faults, shares.append)
+    assert not faults
+    assert shares[-1] == 1.0
+    assert (summary.rows, summary.load) == (ROWS, "medium")
+    groups = grouped(rows_of(path))
+    assert [one.name for one in summary.slices] == list(groups)
+    for one in summary.slices:
+        own = groups[one.name]
+        delays = np.asarray([r["delay"] for r in own])
+        assert one.count == len(own)
+        assert one.bytes == sum(r["pkt_len"] for r in own)
+        assert (one.min_us, one.max_us) == (delays.min(), delays.max())
+        assert one.mean_us == pytest.approx(delays.mean(), rel=1e-12)
+        assert one.std_us == pytest.approx(delays.std(ddof=1), rel=1e-9)
+        exact = np.quantile(delays, list(LEVELS.values()))
+        assert list(one.quantiles_us.values()) == pytest.approx(exact, rel=0.004)
+        assert one.first_received_ns == min(r["ts_rx_ns"] for r in own)
+        assert one.last_sent_ns == max(r["ts_tx_ns"] for r in own)
+        assert one.mean_mbps == pytest.approx(8e-6 * one.bytes / one.seconds)
+    published = summary.published()[0]
+    assert list(published) == ["slice", "load", "n", "mean_us", "p50_us", "p99_us"]
+    assert published["p99_us"] == summary.slices[0].quantiles_us["p99"]
+
+
+def test_a_single_packet_and_slices_without_a_good_row(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text(f"{','.join(FORWARDING_COLUMNS)}\n1,93.5,66,6500,100000,eth0\n2,93.5,-1,6500,100000,eth0\n")
+    faults = Faults()
+    [one] = summarise_forwarding(path, faults).slices
+    assert faults.counts == {"range": 1}
+    assert (one.name, one.count, one.std_us, one.quantiles_us["p99"], one.mean_us) == ("1", 1, 0.0, 93.5, 93.5)
+    assert list(delay_distribution(path, Faults())) == ["1"]
+
+
+def test_windows_are_what_plain_python_makes_of_the_rows(path: Path) -> None:
+    window_s = 0.1
+    faults = Faults()
+    found = []
+    for batch in windows(path, window_s, faults):
+        assert batch.schema == WINDOWS
+        found += batch.to_pylist()
+    window_ns = 100_000_000
+    rows = rows_of(path)
+    groups = grouped(rows, window_ns)
+    assert [(w["start_ns"] // window_ns, w["slice"]) for w in found] == sorted(
+        groups, key=lambda key: (key[0], list(grouped(rows)).index(key[1]))
+    )
+    assert found[0]["time_s"] == 0.0
+    for one in found:
+        own = groups[one["start_ns"] // window_ns, one["slice"]]
+        delays = np.asarray([r["delay"] for r in own])
+        assert one["packets"] == len(own)
+        assert one["rate_mbps"] == pytest.approx(8e-6 * sum(r["pkt_len"] for r in own) / window_s)
+        assert one["delay_mean_us"] == pytest.approx(delays.mean())
+        assert (one["delay_min_us"], one["delay_max_us"]) == (delays.min(), delays.max())
+        for name, level in (("delay_p50_us", 0.5), ("delay_p95_us", 0.95), ("delay_p99_us", 0.99)):
+            assert one[name] == pytest.approx(np.quantile(delays, level), rel=0.004)
+    assert not faults
+
+
+def test_windows_leave_out_rows_that_are_behind_and_take_those_that_changed_places(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    times = [n * REORDERED_NS // 4 for n in range(1, 13)]
+    times[5], times[6] = times[6], times[5]
+    text = [f"a,1,100,{t - 1000},{t},e\n" for t in [*times, times[0], times[11] + 1]]
+    path.write_text(f"{','.join(FORWARDING_COLUMNS)}\n{''.join(text)}")
+    faults = Faults()
+    found = [one for batch in windows(path, 0.5, faults) for one in batch.to_pylist()]
+    assert faults.counts == {"clock": 1}
+    assert [(one["start_ns"], one["packets"]) for one in found] == [
+        (n * REORDERED_NS // 2, count) for n, count in enumerate([1, 2, 2, 2, 2, 2, 2])
+    ]
+
+
+@pytest.mark.parametrize("window_s", [0.0, -1.0, 1e-4, float("nan"), float("inf")])
+def test_windows_have_a_length(path: Path, window_s: float) -> None:
+    with pytest.raises(ConfigError, match=r"window_s = .*: accepted: 0\.001 to"):
+        next(windows(path, window_s, Faults()))
+
+
+def test_a_time_far_away_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text(f"{','.join(FORWARDING_COLUMNS)}\na,1,9,0,1000,e\na,1,9,{2**62},{2**62 + 1000},e\n")
+    with pytest.raises(DatasetError, match=r"ts_tx_ns = .*: accepted: at most"):
+        list(windows(path, 0.001, Faults()))
+
+
+def test_distributions_give_back_the_delays(path: Path) -> None:
+    found = delay_distribution(path, Faults())
+    groups = grouped(rows_of(path))
+    assert set(found) == set(groups)
+    for name, one in found.items():
+        delays = np.asarray([r["delay"] for r in groups[name]])
+        assert one.count == one.counts.sum() == len(delays)
+        assert len(one.edges_us) == len(one.counts) + 1
+        assert one.counts[0] > 0
+        assert one.counts[-1] > 0
+        assert one.edges_us[0] <= delays.min()
+        assert one.edges_us[-1] >= delays.max()
+        assert (one.delays_us[0], one.delays_us[-1]) == (delays.min(), delays.max())
+        assert (np.diff(one.levels) > 0).all()
+        assert (np.diff(one.delays_us) >= 0).all()
+        drawn = one.draw(np.random.default_rng(0), 200_000)
+        assert drawn.min() >= delays.min()
+        assert drawn.max() <= delays.max()
+        for level in (0.1, 0.5, 0.9, 0.99):
+            assert np.quantile(drawn, level) == pytest.approx(np.quantile(delays, level), rel=0.05)
+
+
+def test_pfcp_latencies_by_type(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "o1_pfcp_exp_heavy.csv"
+    latencies = {"establishment": rng.uniform(200, 3000, 173), "modification": rng.uniform(90, 200, 66)}
+    rows = [f"{name},{value}\n" for name, values in latencies.items() for value in values.tolist()]
+    path.write_text("pfcp_type,latency_us\n" + "".join(rows))
+    summary = summarise_pfcp(path, Faults())
+    assert (summary.rows, summary.load) == (239, "heavy")
+    for one, published in zip(summary.types, summary.published(), strict=True):
+        own = latencies[one.name]
+        assert list(published) == ["load", "type", "n", "mean_us", "p99_us"]
+        assert published["n"] == len(own)
+        assert published["mean_us"] == pytest.approx(own.mean())
+        assert published["p99_us"] == pytest.approx(np.quantile(own, 0.99), rel=0.004)
+
+
+@pytest.mark.parametrize(
+    ("name", "load"),
+    [
+        ("o1_forwarding_exp_light.csv", "light"),
+        ("o1_forwarding_heavy.csv.gz", "heavy"),
+        ("o1_pfcp_exp_medium.csv", "medium"),
+        ("o1_forwarding_20260101.csv", ""),
+        ("lightning.csv", ""),
+    ],
+)
+def test_the_load_stands_in_the_name(name: str, load: str) -> None:
+    assert load_of(f"heavy/{name}") == load

@@ -1,0 +1,139 @@
+"""What is shipped for other programs: the systemd unit and what it relies on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slicepilot.controller.system import sd_notify
+from slicepilot.controller.system.privileges import LOOP
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNIT = DEPLOY / "systemd" / "slicepilot@.service"
+EXPOSURE_LIMIT = 4.0  # of 10; below 5 systemd calls it OK
+
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+
+
+def settings() -> dict[str, list[str]]:
+    """Values of the unit by name; those of one name in order."""
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@needs_systemd
+def test_the_unit_is_valid(tmp_path: Path) -> None:
+    program = tmp_path / "slicepilot"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/slicepilot/bin/slicepilot", str(program)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    unit.write_text(unit.read_text().replace("WatchdogSec=", "WatchdogSecs="))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert "'WatchdogSecs'" in done.stderr, "a mistake is found"
+
+
+@needs_systemd
+def test_the_unit_exposes_little() -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNIT)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert found, done.stdout
+    assert float(found[1]) < EXPOSURE_LIMIT
+
+
+def test_the_unit_bounds_the_capabilities_to_those_the_controller_names() -> None:
+    """What the loop keeps, and what it needs before: to bound itself to that, and to give its publisher a folder."""
+    assert set(" ".join(settings()["CapabilityBoundingSet"]).split()) == {*LOOP, "CAP_SETPCAP", "CAP_CHOWN"}
+    assert settings()["AmbientCapabilities"] == [""]
+
+
+def test_the_unit_lets_the_supervisor_finish() -> None:
+    unit = settings()
+    assert unit["KillMode"] == ["control-group"], "mixed kills the supervisor as soon as the controller is dead"
+    assert unit["WatchdogSignal"] == ["SIGKILL"], "a controller that hangs must not write any more"
+    assert unit["ExecStart"] == ["/opt/slicepilot/bin/slicepilot run --instance %i -c /etc/slicepilot/%i.yaml"]
+    assert unit["ExecStopPost"] == ["/opt/slicepilot/bin/slicepilot restore --name %i"], "state is by instance"
+    assert unit["Delegate"] == ["no"], "systemd does not wait for the rest of a delegated group"
+
+
+@needs_systemd
+def test_the_users_are_valid(tmp_path: Path) -> None:
+    if shutil.which("systemd-sysusers") is None:
+        pytest.skip("needs systemd-sysusers")
+    for name in ("passwd", "group"):
+        (tmp_path / "etc").mkdir(exist_ok=True)
+        (tmp_path / "etc" / name).write_text("")
+    users = DEPLOY / "systemd" / "sysusers.conf"
+    subprocess.run(["systemd-sysusers", f"--root={tmp_path}", str(users)], capture_output=True, check=True)
+    assert re.search(r"^slicepilot:", (tmp_path / "etc/passwd").read_text(), re.MULTILINE)
+    assert re.search(r"^slicepilot-control:", (tmp_path / "etc/group").read_text(), re.MULTILINE)
+
+
+# -- the service manager -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The manager's end of NOTIFY_SOCKET."""
+    name = str(tmp_path / "notify") if request.param == "path" else f"@slicepilot-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(name.replace("@", "\0", 1) if name.startswith("@") else name)
+        end.settimeout(2.0)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        yield end
+
+
+def test_the_manager_is_told(manager: socket.socket) -> None:
+    assert sd_notify.ready("5 slices,\nlive")
+    assert manager.recv(4096) == b"READY=1\nSTATUS=5 slices, live\n"
+    assert sd_notify.watchdog()
+    assert manager.recv(4096) == b"WATCHDOG=1\n"
+    assert sd_notify.status("level safe")
+    assert manager.recv(4096) == b"STATUS=level safe\n"
+    assert sd_notify.stopping("restoring")
+    assert manager.recv(4096) == b"STOPPING=1\nSTATUS=restoring\n"
+    assert not sd_notify.status(""), "an empty message says nothing"
+
+
+def test_a_manager_that_does_not_read_holds_nobody_up(manager: socket.socket) -> None:
+    told = [sd_notify.watchdog() for _ in range(20_000)]
+    assert told[0]
+    assert not told[-1]
+
+
+@pytest.mark.parametrize("address", [None, "", "relative", "/nowhere/notify"])
+def test_without_a_manager_nobody_is_told(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    if address is not None:
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+    assert not sd_notify.ready()
+
+
+def test_telling_needs_the_standard_library_only() -> None:
+    code = "import sys; import slicepilot.controller.system.sd_notify; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "pydantic", "rich"} & set(loaded)

@@ -1,0 +1,513 @@
+"""The SMF against a UPF that shares no code with it: scapy builds and reads the messages, over loopback.
+
+What the SMF sends must parse without a rest, and hold to 3GPP TS 29.244 where scapy (which follows Release 15) or the
+library the SMF is built on says nothing: those checks look at the octets.
+"""
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from slicepilot.configs import ConfigError
+from slicepilot.testbed.lifecycle.processes import binary
+
+pfcp: Any = pytest.importorskip("scapy.contrib.pfcp")
+
+try:
+    SMF = str(binary("smf"))
+except ConfigError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+MODIFICATION, DELETION = 52, 54  # request types (clause 7.3)
+ACCEPTED, CONTEXT_NOT_FOUND, NO_RESOURCES = 1, 65, 75
+SESSION: dict[str, Any] = {
+    "session": "a",
+    "ue": "10.60.0.2",
+    "teid": 17,
+    "n3": "10.100.0.2",
+    "gnb": "10.100.0.1",
+    "gnb_teid": 1001,
+    "qfi": 9,
+    "sst": 2,
+    "sd": "0a0b0c",
+    "dnn": "video.slices",
+    "mbr_ul_mbps": 50,
+    "mbr_dl_mbps": 20.5,
+}
+# IE types by name, TS 29.244 table 8.1.2-1.
+CREATE_PDR, PDI, CREATE_FAR, FORWARDING, CREATE_URR, CREATE_QER = 1, 2, 3, 4, 6, 7
+UPDATE_FAR, UPDATE_FORWARDING, UPDATE_QER = 10, 11, 14
+SOURCE_INTERFACE, F_TEID, NETWORK_INSTANCE, GATE_STATUS, MBR = 20, 21, 22, 25, 26
+PRECEDENCE, REPORTING_TRIGGERS, DESTINATION_INTERFACE, APPLY_ACTION, PDR_ID, F_SEID = 29, 37, 42, 44, 56, 57
+NODE_ID, MEASUREMENT_METHOD, QUERY_URR, URR_ID, OUTER_HEADER_CREATION = 60, 62, 77, 81, 84
+UE_IP_ADDRESS, OUTER_HEADER_REMOVAL, RECOVERY_TIME_STAMP, FAR_ID, QER_ID = 93, 95, 96, 108, 109
+PDN_TYPE, QFI, APN_DNN, S_NSSAI = 113, 124, 159, 257
+GROUPED = {CREATE_PDR, PDI, CREATE_FAR, FORWARDING, CREATE_URR, CREATE_QER, UPDATE_FAR, UPDATE_FORWARDING, UPDATE_QER}
+GROUPED |= {QUERY_URR}
+
+
+class Elements:
+    """Information elements read from octets (clause 8.1.1), in order; grouped ones hold `Elements`."""
+
+    def __init__(self, octets: bytes) -> None:
+        self.items: list[tuple[int, Any]] = []
+        while octets:
+            kind, length = int.from_bytes(octets[:2], "big"), int.from_bytes(octets[2:4], "big")
+            value = octets[4 : 4 + length]
+            assert len(value) == length, f"IE {kind} is cut short"
+            self.items.append((kind, Elements(value) if kind in GROUPED else value))
+            octets = octets[4 + length :]
+
+    def all(self, kind: int) -> list[Any]:
+        return [value for found, value in self.items if found == kind]
+
+    def one(self, kind: int) -> Any:
+        (value,) = self.all(kind)
+        return value
+
+    @property
+    def kinds(self) -> list[int]:
+        return [kind for kind, _ in self.items]
+
+
+class Upf:
+    """The far end of N4, scripted by each test."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.settimeout(5)
+        self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        self.started = 3_900_000_000  # recovery time stamp: seconds since 1900
+        self.raw = b""
+        self.smf: Any = None
+
+    def receive(self, skip_heartbeats: bool = True) -> Any:
+        """The next request, parsed by scapy."""
+        while True:
+            self.raw, self.smf = self.socket.recvfrom(65535)
+            message = pfcp.PFCP(self.raw)
+            assert message.version == 1
+            assert message.length == len(self.raw) - 4
+            if skip_heartbeats and pfcp.PFCPHeartbeatRequest in message:
+                self.send(pfcp.PFCPHeartbeatResponse(IE_list=[self.recovery()]), message.seq)
+                continue
+            return message
+
+    @property
+    def elements(self) -> Elements:
+        """The elements of the last request."""
+        return Elements(self.raw[16 if self.raw[0] & 1 else 8 :])
+
+    def send(self, body: Any, seq: int, seid: int | None = None) -> bytes:
+        header = pfcp.PFCP(version=1, S=0, seq=seq) if seid is None else pfcp.PFCP(version=1, S=1, seid=seid, seq=seq)
+        octets = bytes(header / body)
+        self.socket.sendto(octets, self.smf)
+        return octets
+
+    def recovery(self) -> Any:
+        return pfcp.IE_RecoveryTimeStamp(timestamp=self.started)
+
+    def node(self) -> Any:
+        return pfcp.IE_NodeId(id_type=0, ipv4="127.0.0.1")
+
+    def associate(self, **features: int) -> Any:
+        """Accept an association."""
+        message = self.receive()
+        assert pfcp.PFCPAssociationSetupRequest in message
+        elements = [self.node(), pfcp.IE_Cause(cause=ACCEPTED), self.recovery(), pfcp.IE_UPFunctionFeatures(**features)]
+        self.send(pfcp.PFCPAssociationSetupResponse(IE_list=elements), message.seq)
+        return message
+
+    def establish(self, seid: int, *further: Any) -> Any:
+        """Accept a session."""
+        message = self.receive()
+        assert pfcp.PFCPSessionEstablishmentRequest in message
+        f_seid = next(element for element in message.IE_list if isinstance(element, pfcp.IE_FSEID))
+        own = pfcp.IE_FSEID(v4=1, seid=seid, ipv4="127.0.0.1")
+        elements = [self.node(), pfcp.IE_Cause(cause=ACCEPTED), own, *further]
+        self.send(pfcp.PFCPSessionEstablishmentResponse(IE_list=elements), message.seq, f_seid.seid)
+        return message
+
+    def accept(self, kind: int, *further: Any) -> Any:
+        """Accept another request of a session. One to delete has no elements, and so no layer in scapy."""
+        message = self.receive()
+        assert message.message_type == kind
+        answer = {MODIFICATION: pfcp.PFCPSessionModificationResponse, DELETION: pfcp.PFCPSessionDeletionResponse}[kind]
+        self.send(answer(IE_list=[pfcp.IE_Cause(cause=ACCEPTED), *further]), message.seq, 0)
+        return message
+
+
+class Smf:
+    """The program, told what to do line by line."""
+
+    def __init__(self, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [SMF, "--n4=127.0.0.1:0", "--script=-", *flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.ready = self.read()
+        assert self.ready["event"] == "ready"
+
+    def tell(self, op: str, **arguments: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def read(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def await_event(self, name: str) -> Any:
+        while (line := self.read()).get("event") != name:
+            pass
+        return line
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def upf() -> Iterator[Upf]:
+    far_end = Upf()
+    yield far_end
+    far_end.socket.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Smf]]:
+    running: list[Smf] = []
+
+    def run(*flags: str) -> Smf:
+        running.append(Smf(*flags))
+        return running[-1]
+
+    yield run
+    for smf in running:
+        smf.close()
+
+
+def associated(start: Callable[..., Smf], upf: Upf, *flags: str, **features: int) -> Smf:
+    smf = start("--heartbeat=0", *flags)
+    smf.tell("associate", upf=upf.address)
+    upf.associate(**features)
+    assert smf.read()["ok"]
+    return smf
+
+
+def with_session(start: Callable[..., Smf], upf: Upf, *flags: str, seid: int = 77) -> Smf:
+    smf = associated(start, upf, *flags)
+    smf.tell("establish", upf=upf.address, **SESSION)
+    upf.establish(seid)
+    assert smf.read()["ok"]
+    return smf
+
+
+def unread(message: Any) -> list[Any]:
+    """What scapy could not make sense of, at any depth."""
+    found = []
+    for element in getattr(message, "IE_list", []):
+        if isinstance(element, pfcp.IE_NotImplemented):
+            found.append((element.ietype, bytes(element.data)))
+        elif getattr(element, "extra_data", b""):
+            found.append((element.ietype, bytes(element.extra_data)))
+        found += unread(element)
+    return found
+
+
+def test_association_setup(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = start("--heartbeat=0", "--node-id=smf.example.org")
+    smf.tell("associate", upf=upf.address, id=5)
+    message = upf.associate()
+    answer = smf.read()
+    assert answer["ok"]
+    assert answer["cause"] == ACCEPTED
+    assert answer["id"] == 5
+    assert answer["attempts"] == 1
+    assert answer["rtt_us"] > 0
+    assert message.S == 0
+    assert unread(message) == []
+    # A domain name as labels (clause 8.2.38), behind the type 2.
+    assert upf.elements.one(NODE_ID) == b"\x02\x03smf\x07example\x03org"
+    at = int.from_bytes(upf.elements.one(RECOVERY_TIME_STAMP), "big") - 2_208_988_800
+    assert abs(at - time.time()) < 60
+
+
+def test_session_establishment_holds_to_the_specification(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = associated(start, upf)
+    smf.tell("establish", upf=upf.address, **SESSION)
+    message = upf.establish(77)
+    answer = smf.read()
+    assert (answer["ok"], answer["teid"], answer["n3"]) == (True, 17, "10.100.0.2")
+    # The UPF's SEID is not known yet: present, and 0 (clause 7.2.2.4.2).
+    assert (message.S, message.seid) == (1, 0)
+    # Scapy is of Release 15: it has no S-NSSAI, and Apply Action and Reporting Triggers had an octet less.
+    assert unread(message) == [(44, b"\0"), (44, b"\0"), (37, b"\0"), (S_NSSAI, b"\x02\x0a\x0b\x0c")]
+    elements = upf.elements
+    assert elements.kinds[:2] == [NODE_ID, F_SEID]
+    assert elements.one(F_SEID)[:1] == b"\x02"  # V4
+    assert elements.one(F_SEID)[9:] == bytes([127, 0, 0, 1])
+    assert elements.one(PDN_TYPE) == b"\x01"
+    assert elements.one(APN_DNN) == b"\x05video\x06slices"
+    uplink, downlink = elements.all(CREATE_PDR)
+    for pdr in (uplink, downlink):  # mandatory and conditional elements of clause 7.5.2.2
+        assert {PDR_ID, PRECEDENCE, PDI, FAR_ID, URR_ID, QER_ID} <= set(pdr.kinds)
+        assert pdr.one(PDI).one(NETWORK_INSTANCE) == b"\x05video\x06slices"
+    assert uplink.one(PDI).one(SOURCE_INTERFACE) == b"\x00"
+    assert uplink.one(PDI).one(F_TEID) == b"\x01" + (17).to_bytes(4, "big") + bytes([10, 100, 0, 2])
+    assert uplink.one(PDI).one(UE_IP_ADDRESS) == b"\x02" + bytes([10, 60, 0, 2])  # source: S/D 0
+    assert uplink.one(PDI).one(QFI) == b"\x09"
+    assert uplink.one(OUTER_HEADER_REMOVAL)[:1] == b"\x00"  # GTP-U/UDP/IPv4
+    assert downlink.one(PDI).one(SOURCE_INTERFACE) == b"\x01"
+    assert downlink.one(PDI).one(UE_IP_ADDRESS) == b"\x06" + bytes([10, 60, 0, 2])  # destination: S/D 1
+    assert OUTER_HEADER_REMOVAL not in downlink.kinds
+    to_core, to_access = elements.all(CREATE_FAR)
+    assert [far.one(APPLY_ACTION) for far in (to_core, to_access)] == [b"\x02\0", b"\x02\0"]  # FORW
+    assert to_core.one(FORWARDING).one(DESTINATION_INTERFACE) == b"\x01"
+    assert to_access.one(FORWARDING).one(DESTINATION_INTERFACE) == b"\x00"
+    header = to_access.one(FORWARDING).one(OUTER_HEADER_CREATION)
+    assert header == b"\x01\0" + (1001).to_bytes(4, "big") + bytes([10, 100, 0, 1])
+    qer = elements.one(CREATE_QER)
+    assert qer.one(GATE_STATUS) == b"\0"
+    assert qer.one(MBR) == (50_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")  # kbit/s, uplink first
+    assert qer.one(QFI) == b"\x09"
+    urr = elements.one(CREATE_URR)
+    assert urr.one(MEASUREMENT_METHOD) == b"\x02"  # VOLUM
+    assert len(urr.one(REPORTING_TRIGGERS)) == 3
+    for pdr, far in ((uplink, to_core), (downlink, to_access)):
+        assert pdr.one(FAR_ID) == far.one(FAR_ID)
+        assert pdr.one(QER_ID) == qer.one(QER_ID)
+        assert pdr.one(URR_ID) == urr.one(URR_ID)
+    assert uplink.one(PDR_ID) != downlink.one(PDR_ID)
+
+
+def test_ipv6_session(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = associated(start, upf)
+    addresses = {"ue": "2001:db8:1::2", "n3": "2001:db8:2::2", "gnb": "2001:db8:2::1"}
+    smf.tell("establish", upf=upf.address, **{**SESSION, **addresses})
+    message = upf.establish(1)
+    assert smf.read()["ok"]
+    assert {kind for kind, _ in unread(message)} == {44, 37, S_NSSAI}
+    elements = upf.elements
+    uplink, downlink = elements.all(CREATE_PDR)
+    n3 = socket.inet_pton(socket.AF_INET6, "2001:db8:2::2")
+    assert uplink.one(PDI).one(F_TEID) == b"\x02" + (17).to_bytes(4, "big") + n3
+    assert uplink.one(OUTER_HEADER_REMOVAL)[:1] == b"\x01"  # GTP-U/UDP/IPv6
+    assert downlink.one(PDI).one(UE_IP_ADDRESS) == b"\x05" + socket.inet_pton(socket.AF_INET6, "2001:db8:1::2")
+    header = elements.all(CREATE_FAR)[1].one(FORWARDING).one(OUTER_HEADER_CREATION)
+    assert header == b"\x02\0" + (1001).to_bytes(4, "big") + socket.inet_pton(socket.AF_INET6, "2001:db8:2::1")
+    assert elements.one(PDN_TYPE) == b"\x02"
+
+
+def test_upf_chooses_the_tunnel_and_the_gnb_comes_later(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = associated(start, upf, FTUP=1)
+    smf.tell("establish", upf=upf.address, session="a", ue="10.60.0.2")
+    chosen = pfcp.IE_FTEID(V4=1, TEID=0xABCD, ipv4="10.100.0.2")
+    message = upf.establish(1, pfcp.IE_CreatedPDR(IE_list=[pfcp.IE_PDR_Id(id=1), chosen]))
+    answer = smf.read()
+    assert (answer["teid"], answer["n3"]) == (0xABCD, "10.100.0.2")
+    assert unread(message)
+    uplink = upf.elements.all(CREATE_PDR)[0]
+    assert uplink.one(PDI).one(F_TEID) == b"\x05"  # CH and V4, and nothing else
+    assert S_NSSAI not in upf.elements.kinds
+    waiting = upf.elements.all(CREATE_FAR)[1]
+    assert waiting.one(APPLY_ACTION) == b"\x0c\0"  # BUFF and NOCP
+    assert FORWARDING not in waiting.kinds
+    smf.tell("modify", session="a", gnb="10.100.0.1", gnb_teid=5)
+    upf.accept(MODIFICATION)
+    assert smf.read()["ok"]
+    activated = upf.elements.one(UPDATE_FAR)
+    assert activated.one(APPLY_ACTION) == b"\x02\0"
+    header = activated.one(UPDATE_FORWARDING).one(OUTER_HEADER_CREATION)
+    assert header == b"\x01\0" + (5).to_bytes(4, "big") + bytes([10, 100, 0, 1])
+
+
+def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = with_session(start, upf)
+    smf.tell("modify", session="a", mbr_ul_mbps=30, gate_dl="closed", action="drop", direction="ul", query_urr=True)
+    volumes = pfcp.IE_VolumeMeasurement(TOVOL=1, ULVOL=1, DLVOL=1, total=600, uplink=400, downlink=200)
+    parts = [pfcp.IE_URR_Id(id=1), pfcp.IE_UR_SEQN(number=4), pfcp.IE_UsageReportTrigger(IMMER=1), volumes]
+    message = upf.accept(MODIFICATION, pfcp.IE_UsageReport_SMR(IE_list=parts))
+    assert message.seid == 77
+    assert unread(message) == [(44, b"\0")]
+    answer = smf.read()
+    assert answer["ok"]
+    assert answer["usage"] == [
+        {"urr": 1, "sequence": 4, "total_bytes": 600, "uplink_bytes": 400, "downlink_bytes": 200},
+    ]
+    elements = upf.elements
+    assert elements.one(UPDATE_FAR).one(APPLY_ACTION) == b"\x01\0"  # DROP
+    assert elements.one(UPDATE_QER).one(GATE_STATUS) == b"\x01"  # uplink open, downlink closed
+    assert elements.one(UPDATE_QER).one(MBR) == (30_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")
+    assert elements.one(QUERY_URR).one(URR_ID) == (1).to_bytes(4, "big")
+    smf.tell("delete", session="a")
+    message = upf.accept(DELETION, pfcp.IE_UsageReport_SDR(IE_list=parts))
+    assert message.seid == 77
+    assert smf.read()["usage"][0]["total_bytes"] == 600
+    smf.tell("release", upf=upf.address)
+    message = upf.receive()
+    assert pfcp.PFCPAssociationReleaseRequest in message
+    upf.send(
+        pfcp.PFCPAssociationReleaseResponse(IE_list=[upf.node(), pfcp.IE_Cause(cause=ACCEPTED)]),
+        message.seq,
+    )
+    assert smf.read()["ok"]
+
+
+def test_refusals_are_passed_on(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = with_session(start, upf)
+    smf.tell("establish", upf=upf.address, **{**SESSION, "session": "b"})
+    message = upf.receive()
+    refusal = [upf.node(), pfcp.IE_Cause(cause=NO_RESOURCES)]
+    upf.send(pfcp.PFCPSessionEstablishmentResponse(IE_list=refusal), message.seq, 1)
+    answer = smf.read()
+    assert not answer["ok"]
+    assert answer["cause"] == NO_RESOURCES
+    assert "no resources available" in answer["error"]
+    smf.tell("modify", session="b", query_urr=True)
+    assert "no UPF has one" in smf.read()["error"]
+
+
+def test_heartbeats_both_ways(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = start("--heartbeat=50ms")
+    smf.tell("associate", upf=upf.address)
+    upf.associate()
+    message = upf.receive(skip_heartbeats=False)
+    assert pfcp.PFCPHeartbeatRequest in message
+    assert RECOVERY_TIME_STAMP in upf.elements.kinds
+    upf.send(pfcp.PFCPHeartbeatResponse(IE_list=[upf.recovery()]), message.seq)
+    upf.send(pfcp.PFCPHeartbeatRequest(IE_list=[upf.recovery()]), 4242)
+    while pfcp.PFCPHeartbeatResponse not in (message := upf.receive(skip_heartbeats=False)):
+        upf.send(pfcp.PFCPHeartbeatResponse(IE_list=[upf.recovery()]), message.seq)
+    assert message.seq == 4242
+    assert RECOVERY_TIME_STAMP in upf.elements.kinds
+
+
+def test_session_report_is_answered(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = associated(start, upf)
+    smf.tell("establish", upf=upf.address, **SESSION)
+    message = upf.establish(77)
+    assert smf.read()["ok"]
+    own = next(element.seid for element in message.IE_list if isinstance(element, pfcp.IE_FSEID))
+    downlink = pfcp.IE_DownlinkDataReport(IE_list=[pfcp.IE_PDR_Id(id=2)])
+    report = pfcp.PFCPSessionReportRequest(IE_list=[pfcp.IE_ReportType(DLDR=1), downlink])
+    upf.send(report, 9, own)
+    answer = upf.receive()
+    assert pfcp.PFCPSessionReportResponse in answer
+    assert (answer.seq, answer.seid) == (9, 77)
+    assert [element.cause for element in answer.IE_list] == [ACCEPTED]
+    event = smf.await_event("report")
+    assert (event["session"], event["detail"]) == ("a", "downlink data")
+    upf.send(report, 10, own + 1)
+    answer = upf.receive()
+    assert [element.cause for element in answer.IE_list] == [CONTEXT_NOT_FOUND]
+
+
+def test_lost_requests_are_repeated_unchanged(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = start("--heartbeat=0", "--t1=50ms", "--n1=3")
+    smf.tell("associate", upf=upf.address)
+    upf.receive()
+    first = upf.raw
+    upf.receive()
+    assert upf.raw == first
+    upf.associate()
+    assert upf.raw == first
+    assert smf.read()["attempts"] == 3
+    smf.tell("release", upf=upf.address)
+    for _ in range(4):
+        upf.receive()
+    answer = smf.read()
+    assert not answer["ok"]
+    assert answer["attempts"] == 4
+    assert "no answer" in answer["error"]
+
+
+def test_restarted_upf_gets_its_sessions_back(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = start("--heartbeat=50ms")
+    smf.tell("associate", upf=upf.address)
+    upf.associate()
+    smf.tell("establish", upf=upf.address, **SESSION)
+    upf.establish(77)
+    smf.tell("modify", session="a", mbr_ul_mbps=33)
+    upf.accept(MODIFICATION)
+    upf.started += 60
+    upf.associate()  # after a heartbeat, answered with the new time stamp
+    upf.establish(78)
+    assert upf.elements.one(CREATE_QER).one(MBR)[:5] == (33_000).to_bytes(5, "big")
+    assert smf.await_event("restart")["upf"] == upf.address
+    assert smf.await_event("recovered")["sessions"] == 1
+    smf.tell("modify", session="a", query_urr=True)
+    assert upf.accept(MODIFICATION).seid == 78
+
+
+def test_takes_leave_when_told_to_end(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = with_session(start, upf)
+    smf.process.send_signal(signal.SIGTERM)
+    upf.accept(DELETION)
+    message = upf.receive()
+    assert pfcp.PFCPAssociationReleaseRequest in message
+    answer = pfcp.PFCPAssociationReleaseResponse(IE_list=[upf.node(), pfcp.IE_Cause(cause=ACCEPTED)])
+    upf.send(answer, message.seq)
+    assert smf.process.wait(5) == 0
+
+
+def test_end_of_the_script_ends_it_and_leave_sends_nothing(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = with_session(start, upf, "--leave")
+    assert smf.process.stdin is not None
+    smf.process.stdin.close()
+    assert smf.process.wait(5) == 0
+    upf.socket.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        upf.receive()
+
+
+def test_silent_upf_does_not_hold_up_the_end(start: Callable[..., Smf], upf: Upf) -> None:
+    smf = with_session(start, upf)
+    started = time.monotonic()
+    smf.process.send_signal(signal.SIGTERM)
+    assert smf.process.wait(5) == 0
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--nope"], "nope"),
+        (["--n4", "somewhere", "--upf", "127.0.0.1"], "--n4"),
+        (["--upf", "upf.example.org"], "--upf"),
+        (["--upf", "127.0.0.1", "--session", "ue=10.0.0.1,speed=3"], "speed"),
+        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.1,ue=10.0.0.1,qfi=64"], "qfi"),
+        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.1,ue=10.0.0.1,sst=1,sd=12"], "sd"),
+        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.2,ue=10.0.0.1"], "127.0.0.2"),
+        (["--script", "/nonexistent"], "--script"),
+        ([], "--upf"),
+    ],
+)
+def test_bad_flags_are_one_line_and_exit_code_2(flags: list[str], says: str) -> None:
+    done = subprocess.run([SMF, *flags], capture_output=True, text=True, timeout=10, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_failing_flags_exit_with_1() -> None:
+    command = [SMF, "--n4=127.0.0.1:0", "--t1=20ms", "--n1=1", "--upf=127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    assert done.returncode == 1
+    assert "no answer" in done.stderr

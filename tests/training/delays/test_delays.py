@@ -1,0 +1,255 @@
+"""Reading delays by group: which columns, how much is kept, and what else is known of a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.studies.mishra.tables import FORWARDING, PFCP
+from slicepilot.data.studies.moreira.tables import LATENCY_SCHEMA
+from slicepilot.data.tables.tidy import Stream
+from slicepilot.env.telemetry import SLICE_FIELDS
+from slicepilot.training.delays.analysis import analyse
+from slicepilot.training.delays.collect import Delays, Source, collect
+from slicepilot.training.delays.columns import FILE, baseline_of, choose, in_order
+from slicepilot.training.delays.slice_rows import episode_rows, schema_of
+
+
+def source(name: str = "table", rows: int = 1 << 17, **columns: Any) -> Source:
+    """A table in batches of some rows."""
+    table = pa.table(columns)
+    return Source(name, Stream(table.schema, iter(table.to_batches(max_chunksize=rows))))
+
+
+# -- columns -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "unit", "by", "loads"),
+    [
+        (FORWARDING, "delay_us", "us", "slice", {"packet_bytes": "packet_bytes"}),
+        (PFCP, "latency_us", "us", "message_type", {}),
+        (LATENCY_SCHEMA, "latency_ns", "ns", "condition", {}),
+        (schema_of("mode"), "delay_p99_us", "us", "slice", {"cpu": "cpu_use_mcpu", "offered_mbps": "offered_mbps"}),
+        (pa.schema([("latency_ms", pa.float32()), ("x", pa.float64())]), "latency_ms", "ms", FILE, {}),
+    ],
+)
+def test_columns_of_what_there_is(schema: pa.Schema, value: str, unit: str, by: str, loads: dict[str, str]) -> None:
+    found = choose(schema)
+    assert (found.value, found.unit, found.by, found.loads) == (value, unit, by, loads)
+
+
+def test_all_of_the_cpu_counts_before_a_part_of_it() -> None:
+    names = ["cpu_user_pct", "cpu_system_pct", "cpu_limit_used_pct", "net_packets_n3_received_pps", "delay_us"]
+    found = choose(pa.schema([(name, pa.float64()) for name in names]))
+    assert found.loads == {"cpu": "cpu_limit_used_pct", "packets": "net_packets_n3_received_pps"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            {"value": "slice"},
+            "value = slice: accepted: a column of numbers: delay_us, packet_bytes, received_ns, sent_ns",
+        ),
+        ({"value": "wait_us"}, "value = wait_us: accepted: a column of numbers"),
+        ({"by": "delay_us"}, "by = 'delay_us': accepted: slice, packet_bytes, received_ns, sent_ns, interface, file"),
+        ({"on": ["cpu"]}, "on = 'cpu': accepted: slice, packet_bytes"),
+    ],
+)
+def test_columns_that_are_not_there(asked: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        choose(FORWARDING, **asked)
+    assert str(error.value).startswith(told)
+
+
+def test_groups_are_in_the_order_that_people_expect() -> None:
+    assert in_order(["slice10", "slice9", "slice1", "9", "10"]) == ["9", "10", "slice1", "slice9", "slice10"]
+    assert baseline_of(["anomaly", "baseline"]) == "baseline"
+    assert baseline_of(["slice1", "slice2"]) == "slice1"
+    with pytest.raises(ConfigError, match="baseline = 'x': accepted: slice1, slice2"):
+        baseline_of(["slice1", "slice2"], "x")
+
+
+# -- what is kept --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.one_of(st.none(), st.floats())), min_size=1), st.data())
+def test_every_delay_is_kept_or_counted(rows: list[tuple[str | None, float | None]], data: st.DataObject) -> None:
+    names, values = ([row[part] for row in rows] for part in (0, 1))
+    good = [(n, v) for n, v in rows if n is not None and v is not None and np.isfinite(v)]
+    size = data.draw(st.integers(1, len(rows)))
+    slices = pa.array(names, pa.string())
+    if data.draw(st.booleans()):
+        slices = slices.dictionary_encode()
+    given_rows = source(rows=size, slice=slices, delay_us=pa.array(values, pa.float64()))
+    if not good:
+        with pytest.raises(ConfigError, match="no row has a delay and a slice"):
+            collect([given_rows])
+        return
+    found = collect([given_rows])
+    assert (found.read, found.missing) == (len(good), len(rows) - len(good))
+    assert {n: g.tolist() for n, g in found.groups.items()} == {
+        n: sorted(v for m, v in good if m == n) for n in sorted({n for n, _ in good})
+    }
+    assert sorted(zip(found.rows["group"], found.rows["delay"], strict=True)) == sorted(good)
+
+
+def test_too_much_is_sampled_at_random_and_said() -> None:
+    values = np.arange(100_000.0)
+    table = source(rows=7_000, slice=np.where(values % 10 == 0, "few", "many"), delay_us=values)
+    found = collect([table], max_values=20_000, max_rows=3_000)
+    kept = {name: len(group) for name, group in found.groups.items()}
+    assert found.read == 100_000
+    assert 10_000 <= sum(kept.values()) <= 20_000
+    assert found.share == 1 / 8
+    assert kept["few"] == pytest.approx(0.1 * sum(kept.values()), rel=0.1)
+    # Early and late rows are as likely.
+    assert np.median(found.groups["many"]) == pytest.approx(50_000, rel=0.05)
+    assert np.median(found.rows["delay"]) == pytest.approx(50_000, rel=0.1)
+    said = analyse(found, resamples=100).notes
+    assert any(note.startswith("sampled: ") and note.endswith("one in 8") for note in said)
+
+
+def test_rows_are_sampled_from_large_groups_first() -> None:
+    sizes = {"few": 100, "many": 90_000, "more": 9_900}
+    names = np.random.default_rng(0).permutation(np.repeat(list(sizes), list(sizes.values())))
+    found = collect([source(rows=7_000, slice=names, delay_us=np.arange(len(names)))], on=["slice"], max_rows=3_000)
+    kept = {name: int((found.rows["group"] == name).sum()) for name in sizes}
+    assert kept["few"] == 100
+    assert 1_500 < sum(kept.values()) <= 3_000
+    assert found.rows_shares == {"few": 1.0, "many": 1 / 64, "more": 1 / 8}
+    for name, share in found.rows_shares.items():
+        assert kept[name] == pytest.approx(sizes[name] * share, rel=0.15)
+    said = analyse(found, baseline="few", resamples=100).notes
+    drawn = "drawn at random, of large groups fewer, one in 64 of many"
+    assert f"regression on {sum(kept.values()):,} of 100,000 rows, {drawn}" in said
+
+
+def test_sources_can_be_the_groups() -> None:
+    tables = [source(name, delay_us=np.arange(5.0) + n) for n, name in enumerate(["light", "heavy"])]
+    found = collect(tables, by=FILE)
+    assert {name: group[0] for name, group in found.groups.items()} == {"heavy": 1.0, "light": 0.0}
+
+
+def test_tables_of_another_kind_are_told() -> None:
+    tables = [source("one", slice=["a"], delay_us=[1.0]), source("other", delay_us=[1.0])]
+    with pytest.raises(ConfigError, match="other: no column slice as in one"):
+        collect(tables)
+
+
+def test_columns_with_too_many_values_make_no_groups() -> None:
+    with pytest.raises(ConfigError, match="by = id: more than 40 groups: accepted: a column with fewer"):
+        collect([source(id=np.arange(100), delay_us=np.arange(100.0))], by="id")
+
+
+# -- what else is known of a row -----------------------------------------------------------------------------------
+
+
+def test_packet_rate_is_that_of_the_second() -> None:
+    received = np.concatenate([np.linspace(0, 9e8, 10), np.linspace(1e9, 1.9e9, 30)]).astype(np.int64)
+    found = collect(
+        [source(rows=7, slice=["a"] * 40, delay_us=np.arange(40.0), received_ns=received + 5 * 10**18 + 10_000)]
+    )
+    assert found.columns.loads == {"packets": "packets_per_s"}
+    # Of the last second nine tenths were recorded.
+    assert found.rows["packets"] == pytest.approx([10.0] * 10 + [30.0 / 0.9] * 30, rel=1e-4)
+
+
+def test_the_clocks_of_two_tables_say_nothing_of_each_other() -> None:
+    tables = [
+        source(name, slice=["a"] * count, delay_us=np.arange(float(count)), received_ns=np.linspace(0, 1e9 - 1, count))
+        for name, count in (("light", 20), ("heavy", 80))
+    ]
+    found = collect(tables, by=FILE)
+    rates = {name: found.rows["packets"][found.rows["group"] == name] for name in ("light", "heavy")}
+    assert rates["light"] == pytest.approx([20.0] * 20, rel=1e-6)
+    assert rates["heavy"] == pytest.approx([80.0] * 80, rel=1e-6)
+
+
+def moreira(seconds: int = 30, each: int = 4) -> Delays:
+    """Latencies and resources of two runs; CPU is 100 times the run's QFI and the second."""
+    latencies, resources = [], []
+    for qfi in (1, 9):
+        count = seconds * each
+        latencies.append(
+            source(
+                f"qfi{qfi}", rows=50, qfi=np.full(count, qfi, np.int16), condition=["load"] * count,
+                traffic_class=pa.nulls(count, pa.string()), sequence=np.arange(count), latency_ns=np.arange(count),
+            )
+        )  # fmt: skip
+        at = np.arange(float(seconds))
+        resources.append(
+            source(
+                rows=11, qfi=np.full(seconds, qfi, np.int16), condition=["load"] * seconds, time_s=at,
+                cpu_limit_used_pct=100.0 * qfi + at, net_packets_n3_received_pps=at % 7,
+            ).stream
+        )  # fmt: skip
+    return collect(latencies, resources=resources)
+
+
+def test_latencies_of_a_run_are_spread_over_its_seconds() -> None:
+    found = moreira()
+    assert found.columns.loads == {"cpu": "cpu_limit_used_pct", "packets": "net_packets_n3_received_pps"}
+    expected = np.concatenate([100.0 * qfi + np.repeat(np.arange(30.0), 4) for qfi in (1, 9)])
+    assert found.rows["cpu"].tolist() == expected.tolist()
+    assert "spread evenly" in found.notes[0]
+    regression = analyse(found, resamples=100).regression
+    assert regression is not None
+    assert [c.term.name for c in regression.fits[0].coefficients] == ["cpu", "packets", "qfi9"]
+
+
+def test_two_outputs_of_one_run_are_spread_over_its_seconds_each() -> None:
+    run = {"qfi": np.full(10, 1, np.int16), "condition": ["load"] * 10}
+    latencies = [source(name, **run, sequence=np.arange(10), latency_ns=np.arange(10)) for name in ("one", "other")]
+    resources = source(**run, time_s=np.arange(10.0), cpu_limit_used_pct=np.arange(10.0)).stream
+    assert collect(latencies, resources=[resources]).rows["cpu"].tolist() == [*range(10)] * 2
+
+
+def test_latencies_without_resources_are_analysed_alone() -> None:
+    table = source(
+        qfi=np.full(40, 9, np.int16), condition=["load"] * 20 + ["baseline"] * 20, sequence=np.arange(40),
+        latency_ns=np.arange(40),
+    )  # fmt: skip
+    found = analyse(collect([table]), resamples=100)
+    assert found.suite.baseline == "baseline"
+    assert found.regression is not None
+    assert [c.term.name for c in found.regression.fits[0].coefficients] == ["load"]
+
+
+def test_episodes_are_what_followed_the_decisions() -> None:
+    telemetry = np.ones((4, len(SLICE_FIELDS), 2), np.float32)
+    telemetry[:, SLICE_FIELDS.index("delay_p99_us")] = np.arange(8).reshape(4, 2)
+    telemetry[2, SLICE_FIELDS.index("carried_mbps"), 0] = 0.0
+    valid = np.ones((4, 2), np.bool_)
+    valid[3, 1] = False
+    nothing = np.zeros((3, 2, 3), np.float32)
+    episode = Episode(
+        np.zeros((4, 2, 5), np.float32), nothing, np.zeros(3, np.float32), nothing, np.zeros(3), "random",
+        telemetry=telemetry, valid=valid,
+    )  # fmt: skip
+    facts = {"slices": [{"name": "first"}, {"name": "second"}]}
+    found = collect([Source("x", episode_rows(EpisodeSet((episode,), facts)))])
+    assert {name: group.tolist() for name, group in found.groups.items()} == {"first": [2, 6], "second": [3, 5]}
+    assert found.missing == 2
+    assert set(found.rows["behaviour"]) == {"random"}
+    with pytest.raises(ConfigError, match="telemetry was not kept"):
+        collect([Source("x", episode_rows(EpisodeSet((episode,), {})))])
+
+
+def test_groups_of_one_delay_are_left_out_and_said() -> None:
+    table = source(slice=["a", "a", "a", "b", "c", "c"], delay_us=np.arange(6.0))
+    found = analyse(collect([table]), resamples=100)
+    assert [d.group for d in found.suite.descriptions] == ["a", "c"]
+    assert "groups of one delay were left out: b" in found.notes
+    assert found.regression is None
+    with pytest.raises(ConfigError, match="group = 'b': 1 values"):
+        analyse(collect([source(slice=["a", "a", "b"], delay_us=np.arange(3.0))]), baseline="b", resamples=100)

@@ -1,0 +1,297 @@
+"""An offline run goes from a recorded dataset to a bundle that decides, can be stopped, and says what it cannot do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from slicepilot.agents.heuristics.exploring import ExploringAgent
+from slicepilot.agents.heuristics.fixed import no_control
+from slicepilot.agents.heuristics.random import RandomAgent
+from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.cli.train.train import train as train_command
+from slicepilot.configs import ConfigError, available
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.episodes.files import write_episodes
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.evaluation.rollouts import play
+from slicepilot.training.finetune.config import FinetuneConfig
+from slicepilot.training.finetune.pupil import Pupil
+from slicepilot.training.networks.export import to_onnx
+from slicepilot.training.offline.config import OfflineConfig
+from slicepilot.training.offline.data import discounts_of, open_dataset, select, slices_of, with_reward
+from slicepilot.training.offline.train import OfflineProgress, resumed_config, train_offline
+from slicepilot.training.recording.minari_files import write_minari
+from slicepilot.training.recording.recording import record_simulated
+from slicepilot.training.runs.checkpoint import Checkpoint
+
+REWARD = "delay-first"
+SCENARIO = replace(Scenario.from_yaml("testbed-contention"), duration_s=1.0, control_period_s=0.01)
+
+
+@pytest.fixture(autouse=True)
+def restored_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """No control, noise around it, and random knobs: 6 episodes of 100 steps."""
+    agents = [no_control(), ExploringAgent(no_control()), RandomAgent()]
+    file = tmp_path_factory.mktemp("log") / "log.parquet"
+    write_episodes(record_simulated(agents, SCENARIO, 2, 0, RewardWeights.from_yaml(REWARD)), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def config(dataset: Path) -> OfflineConfig:
+    values = {"algorithm": "iql", "dataset": str(dataset), "updates": 20, "batch_steps": 32, "network": {"width": 16}}
+    return OfflineConfig.of(values | {"tracking": "none"}, "test")
+
+
+# -- configuration and data --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", available("offline"))
+def test_shipped_configurations_are_valid(name: str) -> None:
+    assert OfflineConfig.from_yaml(name).algorithm == name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": 1}, "colour = 1: unknown field"),
+        ({"algorithm": "ppo"}, "algorithm = 'ppo': .*'bc', 'td3-bc', 'cql' or 'iql'"),
+        ({"iql": {"expectile": 1.0}}, r"iql\.expectile = 1\.0: .*less than 1"),
+        ({"td3_bc": {"beta": 1}}, r"td3_bc\.beta = 1: unknown field"),
+        ({"updates": None}, "updates or minutes"),
+        ({"behaviours": []}, "behaviours = "),
+        ({"device": "tpu"}, "device = 'tpu'"),
+        ({"network": {"width": 16, "attention_heads": 3}}, "attention_heads = 3: accepted: a divisor"),
+    ],
+)
+def test_bad_values_are_refused_by_field(
+    tmp_path: Path, config: OfflineConfig, change: dict[str, Any], message: str
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(json.loads(json.dumps(dataclasses.asdict(config) | change))))
+    with pytest.raises(ConfigError, match=rf"mine\.yaml: .*{message}") as caught:
+        OfflineConfig.from_yaml(file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dataset": "nothing.parquet"}, r"nothing\.parquet: does not exist"),
+        ({"behaviours": ("captain",)}, "behaviours = 'captain': accepted: no-control, exploring-no-control, random"),
+        ({"reward": "no-such"}, "reward: unknown name 'no-such'"),
+    ],
+)
+def test_a_dataset_that_does_not_serve_is_refused(
+    tmp_path: Path, config: OfflineConfig, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        train_offline(replace(config, **change), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_gpu_none_can_be_asked_for(
+    tmp_path: Path, config: OfflineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device = 'cuda': no GPU"):
+        train_offline(replace(config, device="cuda"), tmp_path / "out")
+
+
+def test_minari_datasets_are_learned_from_too(dataset: Path, tmp_path: Path) -> None:
+    episodes = open_dataset(str(dataset))
+    write_minari(episodes, tmp_path / "log-v0")
+    again = open_dataset(str(tmp_path / "log-v0"))
+    assert again.behaviours == episodes.behaviours
+    assert all(np.array_equal(own.rewards, other.rewards) for own, other in zip(again, episodes, strict=True))
+
+
+def test_what_was_measured_after_a_missed_tick_is_not_learned_from(dataset: Path, tmp_path: Path) -> None:
+    episodes = open_dataset(str(dataset))
+    missed = np.zeros(100, np.uint16)
+    missed[[0, 40, 41, 99]] = 2
+    whole = episodes.episodes[0]
+    late = replace(whole, decisions={**whole.decisions, "missed_ticks": missed}, terminated=True)
+    rest = [replace(e, decisions={**e.decisions, "missed_ticks": 0 * missed}) for e in episodes.episodes[1:]]
+    write_episodes(EpisodeSet((late, *rest), episodes.facts), tmp_path / "late.parquet")
+    found = open_dataset(str(tmp_path / "late.parquet"))
+    assert [len(e) for e in found] == [39, 57, *[100] * 5]
+    first, second = found.episodes[:2]
+    assert not first.terminated
+    assert not second.terminated
+    np.testing.assert_array_equal(first.observations, whole.observations[1:41])
+    np.testing.assert_array_equal(second.rewards, whole.rewards[42:99])
+    assert second.telemetry is not None
+    assert whole.telemetry is not None
+    np.testing.assert_array_equal(second.telemetry, whole.telemetry[42:100])
+    assert set(second.terms) == set(whole.terms)
+
+
+def test_episodes_are_chosen_by_pattern(dataset: Path) -> None:
+    episodes = open_dataset(str(dataset))
+    assert select(episodes, ("*no-control",)).behaviours == ("no-control", "exploring-no-control")
+    assert select(episodes, ("random", "no-*")).num_steps == 400
+
+
+def test_other_weights_give_the_reward_that_recording_with_them_gives(dataset: Path) -> None:
+    episodes = open_dataset(str(dataset))
+    assert with_reward(episodes, None) is with_reward(episodes, REWARD) is episodes
+    agents = [no_control(), ExploringAgent(no_control()), RandomAgent()]
+    again = record_simulated(agents, SCENARIO, 2, 0, RewardWeights.from_yaml("edge"))
+    changed = with_reward(episodes, "edge")
+    for one, other in zip(changed, again, strict=True):
+        np.testing.assert_allclose(one.rewards, other.rewards, atol=1e-5)
+    assert changed.facts["reward"] == dataclasses.asdict(RewardWeights.from_yaml("edge"))
+    bare = EpisodeSet(tuple(replace(episode, terms={}) for episode in episodes), episodes.facts)
+    with pytest.raises(ConfigError, match="reward = 'edge': accepted: none"):
+        with_reward(bare, "edge")
+
+
+def test_short_periods_are_discounted_less(dataset: Path) -> None:
+    episodes = open_dataset(str(dataset))
+    np.testing.assert_allclose(discounts_of(episodes, 0.9), 0.95)
+    np.testing.assert_allclose(discounts_of(episodes, 0.99), 0.99)
+    assert discounts_of(episodes, 0.9).shape == (600,)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"slices": None}, "dataset: slices = "),
+        ({"encoder": {"features": ["colour"]}}, r"dataset: encoder\.features"),
+        ({"decoder": None}, "dataset: decoder = None"),
+    ],
+)
+def test_a_dataset_of_another_encoding_is_refused(dataset: Path, facts: dict[str, Any], message: str) -> None:
+    episodes = open_dataset(str(dataset))
+    assert slices_of(episodes) == SCENARIO.slice_set()
+    with pytest.raises(ConfigError, match=message):
+        slices_of(EpisodeSet(episodes.episodes, {**episodes.facts, **facts}))
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path, config: OfflineConfig) -> None:
+    seen: list[OfflineProgress] = []
+    whole = train_offline(config, tmp_path / "whole", report=seen.append)
+    assert whole.updates == 20
+    assert seen[-1].fraction == 1.0
+    assert set(seen[-1].figures) >= {"critic_loss", "value_loss", "actor_loss"}
+    train_offline(replace(config, updates=12), tmp_path / "part")
+    checkpoint = Checkpoint.read(tmp_path / "part")
+    assert checkpoint.updates == 12
+    rest = train_offline(resumed_config(checkpoint, config), tmp_path / "part", resume=checkpoint)
+    assert rest.updates == 20
+    assert rest.bundle.model == whole.bundle.model
+    one, other = (Checkpoint.read(tmp_path / name) for name in ("whole", "part"))
+    for key, value in one.policy.items():
+        assert torch.equal(value, other.policy[key]), key
+    with pytest.raises(ConfigError, match=r"seed = 1: accepted with resume: 0"):
+        resumed_config(checkpoint, replace(config, seed=1))
+    checkpoint.policy = {"encoder.weight": torch.zeros(1)}
+    with pytest.raises(ConfigError, match="its network is not the one"):
+        train_offline(config, tmp_path / "part", resume=checkpoint)
+
+
+def test_a_run_of_few_updates_saves_what_it_has_learned(tmp_path: Path, config: OfflineConfig) -> None:
+    """The average takes every tenth update in, and what is left of them in the end; fine-tuning begins with that."""
+    result, log = train_offline(replace(config, updates=3), tmp_path), open_dataset(config.dataset)
+    start = Checkpoint.read(tmp_path)
+    pupil = Pupil(FinetuneConfig("simulator", updates=3), config, log, start)
+    offline = pupil.policies["offline"]
+    assert to_onnx(offline) == result.bundle.model
+    untrained = start.average["weights"]
+    assert not any(torch.equal(value, untrained[name]) for name, value in offline.named_parameters())
+    pupil.learn(log.episodes[:1], lambda _: None)
+    tuned = dict(pupil.policies["fine-tuned"].named_parameters())
+    assert not any(torch.equal(value, tuned[name]) for name, value in offline.named_parameters())
+
+
+def test_the_bundle_of_a_run_decides_for_its_slices(tmp_path: Path, config: OfflineConfig, dataset: Path) -> None:
+    result = train_offline(replace(config, algorithm="td3-bc"), tmp_path / "out")
+    bundle = PolicyBundle.load(tmp_path / "out" / "bundle")
+    record = bundle.training
+    assert (record.algorithm, record.env_steps, record.source) == ("td3-bc", 600, f"dataset {dataset}")
+    assert OfflineConfig.of(record.config, "bundle") == OfflineConfig.from_yaml(tmp_path / "out" / "config.yaml")
+    assert result.behaviours == ("no-control", "exploring-no-control", "random")
+    assert bundle.agreement is not None
+    assert bundle.agreement.max_abs_error <= 1e-5
+    assert bundle.agreement.observations > 3000
+    played = play(LearnedAgent(bundle), replace(SCENARIO, duration_s=0.1), 2, 0)
+    assert played.reward.shape == (10, 2)
+
+
+COMMAND = [sys.executable, "-m", "slicepilot.cli", "train"]
+
+
+def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_the_command_trains_tracks_and_goes_on(tmp_path: Path, config: OfflineConfig) -> None:
+    file = tmp_path / "mine.yaml"
+    values = json.loads(json.dumps(dataclasses.asdict(replace(config, algorithm="cql"))))
+    file.write_text(yaml.safe_dump(values | {"dataset": "elsewhere", "tracking": "mlflow"}))
+    arguments = ["--offline", "-c", str(file), "--dataset", config.dataset, "--steps", "3", "--out", "run", "--json"]
+    result = command(*arguments, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    figures = json.loads(result.stdout)
+    assert figures["updates"] == 3
+    assert figures["dataset_steps"] == 600
+    assert figures["run_id"] is not None
+    assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    assert client.get_metric_history(figures["run_id"], "train/gap")[-1].step == 3
+    again = command("--resume", "run", "--steps", "5", folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "5 updates" in again.stdout
+    assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"offline": True}, "config = None"),
+        ({"offline": True, "config": "iq"}, "offline: unknown name 'iq'; did you mean iql"),
+        ({"offline": True, "config": "iql", "scenario": "andrade-ramp"}, "scenario = 'andrade-ramp': accepted without"),
+        ({"config": "ppo-smoke", "dataset": "x.parquet"}, r"dataset = 'x\.parquet': accepted with --offline"),
+        ({"offline": True, "config": "iql", "dataset": "missing.parquet"}, r"missing\.parquet: does not exist"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message) as caught:
+        train_command(**arguments)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,320 @@
+"""Recorded episodes are what the environment gives step by step, and what agents really saw."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.registry import make
+from slicepilot.cli.app import app
+from slicepilot.cli.registry import register
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import Episode
+from slicepilot.data.episodes.files import read_episodes
+from slicepilot.data.recorded import names, path
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
+from slicepilot.env.environments.slice_env import SliceEnv
+from slicepilot.env.environments.vector_env import ControlLoop
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.reward import TERMS, RewardModel, RewardWeights
+from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.sliding import SlidingView
+from slicepilot.env.telemetry import Telemetry
+from slicepilot.training.recording.minari_files import read_minari
+from slicepilot.training.recording.recording import on_declared_pods, record, record_simulated, run
+from slicepilot.training.recording.relabel import Course, look_back
+
+SCENARIO = dataclasses.replace(Scenario.from_yaml("testbed-contention"), duration_s=0.6, control_period_s=0.01)
+SLICES = SCENARIO.slice_set()
+WEIGHTS = RewardWeights.from_yaml("delay-first")
+# Limits that are rationed, noise, a memory, shaping and nice inside pods.
+AGENTS = ("random", "exploring-experiment-7-scaled", "reactive-sla", "captain", "experiment-25-scaled", "no-control")
+
+
+def agent_of(name: str) -> Agent:
+    return make(name, SLICES, SCENARIO.hardware_spec())
+
+
+@pytest.mark.parametrize("name", ["random", "exploring-experiment-7-scaled", "reactive-sla"])
+def test_an_episode_is_what_the_environment_gives(name: str) -> None:
+    """Whoever plays the recorded wishes in the environment sees, and earns, what was recorded."""
+    [episode] = record_simulated([on_declared_pods(agent_of(name))], SCENARIO, 1, 4, WEIGHTS)
+    env = SliceEnv(SimulatorBackend(ScenarioEpisodes(SCENARIO)), reward="delay-first")
+    observation, _ = env.reset(seed=4)
+    decoder = KnobDecoder(SLICES)
+    assert len(episode) == SCENARIO.num_steps == 60
+    for t in range(len(episode)):
+        np.testing.assert_allclose(observation, episode.observations[t].ravel(), atol=1e-6)
+        observation, reward, terminated, truncated, info = env.step(episode.wanted[t])
+        assert reward == pytest.approx(episode.rewards[t], abs=1e-5)
+        for term, values in episode.terms.items():
+            assert info["terms"][term] == pytest.approx(values[t], abs=1e-5)
+        np.testing.assert_allclose(decoder.encode(env.loop.knobs)[..., 0].T, episode.actions[t], atol=1e-6)
+        assert (terminated, truncated) == (False, t == len(episode) - 1)
+    np.testing.assert_allclose(observation, episode.observations[-1].ravel(), atol=1e-6)
+    assert not episode.terminated
+
+
+def test_lanes_are_episodes_of_their_own() -> None:
+    episodes = record_simulated([agent_of("random"), agent_of("captain")], SCENARIO, 3, 1, WEIGHTS)
+    assert episodes.behaviours == ("random", "captain")
+    assert [episode.info["lane"] for episode in episodes] == [0, 1, 2, 0, 1, 2]
+    loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(SCENARIO), 3), WEIGHTS)
+    observations = loop.reset(1)
+    mine = episodes.of("random").episodes
+    for t in range(SCENARIO.num_steps):
+        for lane in range(3):
+            np.testing.assert_allclose(observations[lane], mine[lane].observations[t], atol=1e-6)
+        observations, rewards, _ = loop.step(np.stack([own.wanted[t] for own in mine]))
+        np.testing.assert_allclose(rewards, [own.rewards[t] for own in mine], atol=1e-5)
+    # Arrivals and noise are the same for both agents, what came of them is not.
+    for one, other in zip(mine, episodes.of("captain"), strict=True):
+        assert one.telemetry is not None
+        assert other.telemetry is not None
+        np.testing.assert_array_equal(one.telemetry[:, 0], other.telemetry[:, 0])
+        assert not np.array_equal(one.telemetry[:, 1], other.telemetry[:, 1])
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_what_agents_saw_is_what_is_kept(name: str) -> None:
+    """The agent's own eyes against what is worked out when the run is over."""
+    seen: list[Any] = []
+    agent = agent_of(name)
+    decide = agent.decide
+
+    def watched(telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        seen.append((telemetry.copy(), knobs.copy()))
+        return decide(telemetry, knobs)
+
+    agent.decide = watched  # type: ignore[method-assign]
+    backend = SimulatorBackend(ScenarioEpisodes(SCENARIO, request_mcpu=agent.request_mcpu))
+    [episode] = record(backend, agent, 2, WEIGHTS)
+    encoder, decoder = ObservationEncoder(backend.context), KnobDecoder(SLICES)
+    for t, (telemetry, knobs) in enumerate(seen):
+        nice = np.zeros_like(knobs.nice) if knobs.nice_scope == "process" else knobs.nice
+        expected = encoder.encode(telemetry, decoder.encode(dataclasses.replace(knobs, nice=nice)))[0]
+        np.testing.assert_allclose(episode.observations[t], expected, atol=1e-6)
+
+
+def test_nice_inside_pods_and_requests_are_told_beside_the_actions() -> None:
+    published = agent_of("experiment-25-scaled")
+    declared = on_declared_pods(published)
+    assert published.request_mcpu is not None
+    assert declared.request_mcpu is None
+    [one, other] = record_simulated([published, declared], SCENARIO, 1, 0, WEIGHTS)
+    assert one.info["process_nice"] == [-5, 5, 5, 5, 5]
+    assert (one.actions[..., 1] == 0).all()
+    assert one.info["request_mcpu"] == [500, 250, 250, 250, 250]
+    assert other.info["request_mcpu"] == [380] * 5
+    np.testing.assert_array_equal(one.actions, other.actions)
+    assert on_declared_pods(declared) is declared
+
+
+def test_an_agent_named_twice_has_twice_the_runs() -> None:
+    random = agent_of("random")
+    episodes = record_simulated([random, agent_of("captain"), random], SCENARIO, 2, 0, WEIGHTS)
+    assert [len(episodes.of(name)) for name in ("random", "captain")] == [4, 2]
+    assert len({episode.wanted.tobytes() for episode in episodes.of("random")}) == 4
+
+
+def test_facts_are_plain_and_say_what_numbers_mean() -> None:
+    episodes = record_simulated([agent_of("random")], SCENARIO, 1, 0, WEIGHTS)
+    facts = episodes.facts
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert [spec["name"] for spec in facts["slices"]] == list(SLICES.names)
+    assert facts["reward"] == dataclasses.asdict(WEIGHTS)
+    assert (facts["period_s"], facts["logical_cpus"], facts["threads"]) == (0.01, 2.0, [1.0] * 5)
+    shared = [facts["encoder"]["features"].index(name) for name in facts["shared_features"]]
+    observations = episodes.episodes[0].observations
+    assert (observations[:, :, shared] == observations[:, :1, shared]).all()
+
+
+def slowly(course: Course, slices: SliceSet, context: Context) -> tuple[Any, Any, Any]:
+    """`look_back`, one measurement after the other, as the loop of the environment goes."""
+    encoder, decoder, view = ObservationEncoder(context), KnobDecoder(slices), SlidingView(context)
+    reward = RewardModel(WEIGHTS, context)
+    observations, rewards, terms = [], [], []
+    rows = before = decoder.encode(Knobs(*course.knobs[0]))
+    for n in range(len(course)):
+        telemetry = course.beside(slice(n, n + 1))
+        knobs = Knobs(*course.knobs[n])
+        rows, before = decoder.encode(knobs), rows
+        observations.append(encoder.encode(view.see(telemetry), rows))
+        score, parts = reward(telemetry, knobs, rows, before)
+        rewards.append(score)
+        terms.append([parts[name] for name in TERMS])
+    return np.asarray(observations), np.asarray(rewards)[1:], np.asarray(terms)[1:]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("period_s", [0.004, 0.05, 1.0])
+def test_many_at_once_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, lanes: int, period_s: float) -> None:
+    monkeypatch.setattr("slicepilot.training.recording.relabel.LANES", 7)  # of which 50 are no multiple
+    rng = np.random.default_rng(lanes)
+    count, ones = 50, np.ones(lanes, np.float32)
+    course = Course(
+        slices=rng.gamma(1.0, 50.0, (count, 8, 5, lanes)).astype(np.float32),
+        node=rng.random((count, 2, lanes), np.float32),
+        valid=rng.random((count, 5, lanes)) < 0.9,
+        knobs=np.stack(
+            [
+                np.where(rng.random((count, 5, lanes)) < 0.3, np.inf, rng.uniform(50, 1000, (count, 5, lanes))),
+                rng.integers(-20, 20, (count, 5, lanes)),
+                np.where(rng.random((count, 5, lanes)) < 0.3, np.inf, rng.uniform(1, 1000, (count, 5, lanes))),
+            ],
+            axis=1,
+        ).astype(np.float32),
+    )
+    threads = np.ones((5, lanes), np.float32)
+    context = Context(period_s * ones, 2 * ones, np.inf * ones, Promises.of(SLICES, lanes), threads, count)
+    seen = look_back(course, SLICES, context, WEIGHTS)
+    observations, rewards, terms = slowly(course, SLICES, context)
+    np.testing.assert_allclose(seen.observations, observations.swapaxes(0, 1), atol=1e-6)
+    np.testing.assert_allclose(seen.rewards, rewards.T, atol=1e-5)
+    for index, name in enumerate(TERMS):
+        np.testing.assert_allclose(seen.terms[name], terms[:, index].T, atol=1e-6)
+    np.testing.assert_array_equal(seen.actions[:, :, :, 1], (course.knobs[1:, 1] / 20).transpose(2, 0, 1))
+
+
+def test_a_run_in_real_time_counts_the_ticks_that_went_by() -> None:
+    class Ticking(SimulatorBackend):
+        """Misses two ticks before its tenth measurement, as a loaded machine may."""
+
+        def __init__(self) -> None:
+            super().__init__(ScenarioEpisodes(SCENARIO))
+            self.ticks, self.measured = self, 0
+            self.missed = 5  # in runs before
+
+        def observe(self) -> Telemetry:
+            self.measured += 1
+            self.missed += 2 * (self.measured == 10)
+            return super().observe()
+
+    [episode] = run(Ticking(), agent_of("captain"), 0).episodes(WEIGHTS, {})
+    missed = episode.decisions["missed_ticks"]
+    assert np.flatnonzero(missed).tolist() == [9]
+    assert missed[9] == 2
+
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def command() -> Command:
+    if not app.registered_commands:
+        register(app)
+
+    def call(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["dataset", "record", *arguments])
+
+    return call
+
+
+def test_the_command_records(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "logs" / "set.parquet"
+    cast = "random:2,exploring-no-control,experiment-8-scaled"
+    how = ("--agents", cast, "--seconds", "0.3", "--period-ms", "10", "--reward", "delay-first", "--episodes", "2")
+    told = command(*how, "--out", str(out), "--json")
+    assert told.exit_code == 0, told.output
+    document = json.loads(told.stdout)
+    assert [(row["name"], row["episodes"], row["steps"]) for row in document["behaviours"]] == [
+        ("random", 4, 120),
+        ("exploring-no-control", 2, 60),
+        ("experiment-8-scaled", 2, 60),
+    ]
+    assert document["bytes"] == out.stat().st_size
+    episodes = read_episodes(out)
+    means = [float(np.mean([own.rewards.mean() for own in episodes.of(name)])) for name in episodes.behaviours]
+    np.testing.assert_allclose([row["reward_mean"] for row in document["behaviours"]], means, rtol=1e-6)
+    assert {tuple(episode.info["request_mcpu"]) for episode in episodes} == {(380.0,) * 5}
+    assert episodes.facts["command"].startswith("slicepilot")
+    folder = tmp_path / "set-v0"
+    told = command(*how, "--out", str(folder), "--published-requests")
+    assert told.exit_code == 0, told.output
+    assert max(map(len, told.stdout.splitlines())) <= 80 + len(str(folder))
+    again = read_minari(folder)
+    assert again.episodes[-1].info["request_mcpu"] == [500, 125, 125, 125, 125]
+    np.testing.assert_array_equal(again.episodes[0].actions, episodes.episodes[0].actions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--agents", "randm", "--out", "x.parquet"], "did you mean random"),
+        (["--out", "x.parquet"], "agents = none"),
+        (["--agents", "random:0", "--out", "x.parquet"], "agents = 'random:0'"),
+        (["--agents", "random:2,captain,random:5", "--out", "x.parquet"], "'random' is named twice"),
+        (["--agents", "random", "--out", "x.csv"], "accepted: NAME-vN"),
+        (["--agents", "random", "--out", "x"], "accepted: NAME-vN"),
+        (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "accepted: simulator, testbed"),
+        (["--agents", "random", "--name", "sp", "--out", "x.parquet"], "only with --backend testbed"),
+        (["--agents", "random", "--scenario", "nowhere", "--out", "x.parquet"], "scenarios: unknown name 'nowhere'"),
+        (["--agents", "oracle", "--backend", "testbed", "--out", "x.parquet"], "only with --backend simulator"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_recorded(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = command(*arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert told in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_recordings_are_small_and_whole(name: str) -> None:
+    assert path(name).stat().st_size < 5_000_000
+    episodes = read_episodes(path(name))
+    facts = episodes.facts
+    slices = SliceSet.from_yaml("testbed-five")
+    assert [spec["name"] for spec in facts["slices"]] == list(slices.names)
+    assert {"random", "exploring-experiment-7-scaled", "experiment-7-scaled"} <= set(episodes.behaviours)
+    ones = np.ones(1, np.float32)
+    threads = np.asarray(facts["threads"], np.float32)[:, None]
+    context = Context(
+        facts["period_s"] * ones, facts["logical_cpus"] * ones, facts["uplink_mbps"] * ones, Promises.of(slices),
+        threads, 0,
+    )  # fmt: skip
+    for episode in episodes:
+        assert_consistent(episode, slices, context, RewardWeights(**facts["reward"]))
+
+
+def assert_consistent(episode: Episode, slices: SliceSet, context: Context, weights: RewardWeights) -> None:
+    """Observations and rewards are those of the telemetry and the actions beside them."""
+    assert episode.telemetry is not None
+    assert episode.node is not None
+    assert episode.valid is not None
+    decoder = KnobDecoder(slices)
+    knobs, _ = decoder.decode(episode.actions)
+    held = np.stack([knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps]).transpose(2, 0, 1)
+    none = Knobs.none(len(slices))
+    first = np.stack([none.cpu_limit_mcpu, none.nice, none.egress_mbps])[None, ..., 0]
+    course = Course(
+        episode.telemetry[..., None], episode.node[..., None], episode.valid[..., None],
+        np.concatenate([first, held])[..., None],
+    )  # fmt: skip
+    seen = look_back(course, slices, context, weights)
+    np.testing.assert_allclose(seen.observations[0], episode.observations, atol=1e-4)
+    np.testing.assert_allclose(seen.rewards[0], episode.rewards, atol=1e-3)
+    decided = ~episode.decisions["held"]
+    if episode.behaviour == "random" or episode.behaviour.startswith("exploring-"):
+        assert np.isfinite(episode.log_density[decided]).all()
+    assert np.isnan(episode.log_density[~decided]).all()
+    assert np.isfinite(episode.observations).all()
+
+
+def test_a_recording_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="dataset = 'testbed-contetion'") as error:
+        path("testbed-contetion")
+    assert "\n" not in str(error.value)

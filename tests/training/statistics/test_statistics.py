@@ -1,0 +1,329 @@
+"""The noisy-neighbour suite against SciPy, statsmodels, R's documentation and textbooks."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from slicepilot.configs import ConfigError
+from slicepilot.data.intervals import Interval
+from slicepilot.training.statistics.comparison import (
+    P_VALUES,
+    cliffs_delta,
+    compare,
+    describe,
+    holm,
+    magnitude,
+    mann_whitney,
+    noisy_neighbour,
+)
+from slicepilot.training.statistics.resampling import (
+    Jackknife,
+    acceleration,
+    bca,
+    difference_interval,
+    permutation_p,
+    quantile,
+    quantile_interval,
+    redrawn_quantile,
+    shuffled_ranks,
+    without_each,
+)
+
+# Permeability constants of the human chorioamnion, M. Hollander and D. Wolfe, "Nonparametric Statistical Methods",
+# 1973, table 4.1; the first example of R's wilcox.test.
+AT_TERM = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46]
+EARLY = [1.15, 0.88, 0.90, 0.74, 1.21]
+# Ozone of May and of August in R's data set airquality; the second example there, with ties.
+MAY = [41, 36, 12, 18, 28, 23, 19, 8, 7, 16, 11, 14, 18, 14, 34, 6, 30, 11, 1, 11, 4, 32, 23, 45, 115, 37]
+AUGUST = [39, 9, 16, 78, 35, 66, 122, 89, 110, 44, 28, 65, 22, 59, 23, 31, 44, 21, 9, 45, 168, 73, 76, 118, 84, 85]
+# Spatial test of 26 children, B. Efron and R. Tibshirani, "An Introduction to the Bootstrap", 1993, table 14.1, test A.
+SPATIAL = [48, 36, 20, 29, 42, 42, 20, 42, 22, 41, 45, 14, 6, 0, 33, 28, 34, 4, 32, 24, 47, 41, 24, 26, 30, 41]
+
+numbers = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))
+groups = st.lists(numbers, min_size=2, max_size=40)
+
+
+def published(name: str) -> list[dict[str, str]]:
+    text = resources.files("slicepilot.data.reference").joinpath(f"{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def ordered(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    return np.sort(np.asarray(values, np.float64))
+
+
+# -- descriptions --------------------------------------------------------------------------------------------------
+
+
+@given(groups)
+def test_description_is_that_of_numpy_and_scipy(values: list[float]) -> None:
+    found = describe("any", ordered(values), resamples=100)
+    p25, p50, p75, p90, p95, p99 = np.quantile(values, [0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
+    assert found.n == len(values)
+    assert (found.median.value, found.p90, found.p95.value, found.p99) == (p50, p90, p95, p99)
+    assert found.iqr == pytest.approx(p75 - p25, rel=1e-12, abs=1e-9)
+    assert found.mad == pytest.approx(stats.median_abs_deviation(values), rel=1e-12, abs=1e-9)
+
+
+def test_quantiles_are_those_of_r() -> None:
+    # R: quantile(c(1, 2, 4, 8, 16), c(.1, .5, .95)), type 7
+    values = ordered([16, 8, 4, 2, 1])
+    assert [quantile(values, level) for level in (0.1, 0.5, 0.95)] == pytest.approx([1.4, 4.0, 14.4], abs=1e-12)
+
+
+# -- Mann-Whitney, Cliff, Holm -------------------------------------------------------------------------------------
+
+
+def test_mann_whitney_is_that_of_r() -> None:
+    u, p = mann_whitney(AT_TERM, EARLY)
+    assert u == 35
+    assert p == pytest.approx(2 * 382 / 3003, abs=1e-9)  # exact; R prints 0.1272 for one side
+    u, p = mann_whitney(MAY, AUGUST)
+    assert u == 127.5
+    assert p == pytest.approx(0.0001208, abs=5e-8)  # normal, with corrections for ties and continuity
+
+
+@given(groups, groups)
+def test_delta_by_definition_and_by_u(first: list[float], second: list[float]) -> None:
+    pairs = [np.sign(x - y) for x, y in itertools.product(first, second)]
+    delta = cliffs_delta(first, second)
+    assert delta == pytest.approx(np.mean(pairs), abs=1e-12)
+    assert delta == pytest.approx(-cliffs_delta(second, first), abs=1e-12)
+    assert delta == pytest.approx(2 * mann_whitney(first, second)[0] / (len(first) * len(second)) - 1, abs=1e-9)
+
+
+def test_delta_is_that_of_r() -> None:
+    # What R's package effsize holds its cliff.delta against: -0.25 (small)
+    treated, control = [10, 10, 20, 20, 20, 30, 30, 30, 40, 50], [10, 20, 30, 40, 40, 50]
+    assert cliffs_delta(treated, control) == pytest.approx(-0.25, abs=1e-12)
+    assert magnitude(-0.25) == "small"
+
+
+def test_magnitudes_are_those_of_romano_and_of_the_study() -> None:
+    assert [magnitude(d) for d in (0.0, -0.1469, 0.147, -0.3299, 0.33, 0.474, -1.0)] == [
+        *("negligible", "negligible", "small", "small", "medium", "large", "large")
+    ]
+    for row in published("moreira_group_tests"):
+        assert magnitude(float(row["cliffs_delta"])) == row["magnitude"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 12])
+def test_holm_is_that_of_statsmodels(size: int) -> None:
+    p_values = np.round(np.random.default_rng(size).random(size) ** 3, 2)  # some are the same
+    assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1], abs=1e-12)
+
+
+def test_holm_is_that_of_r() -> None:
+    # R: p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm")
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02], abs=1e-12)
+
+
+# -- permutation tests ---------------------------------------------------------------------------------------------
+
+
+def by_hand(first: list[float], second: list[float], level: float) -> float:
+    """Two-sided p over all divisions, counted one by one."""
+    pooled, count = np.asarray([*first, *second]), len(first)
+    every = []
+    for chosen in itertools.combinations(range(len(pooled)), count):
+        rest = [i for i in range(len(pooled)) if i not in chosen]
+        every.append(np.quantile(pooled[list(chosen)], level) - np.quantile(pooled[rest], level))
+    observed = np.quantile(first, level) - np.quantile(second, level)
+    less, more = np.mean(np.asarray(every) <= observed + 1e-9), np.mean(np.asarray(every) >= observed - 1e-9)
+    return float(min(1.0, 2 * min(less, more)))
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_few_values_are_divided_in_all_ways(level: float) -> None:
+    assert permutation_p(ordered(AT_TERM), ordered(EARLY), [level]) == pytest.approx(
+        [by_hand(AT_TERM, EARLY, level)], abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(("first", "second"), [(AT_TERM, [*EARLY, 0.95, 1.02, 1.5, 1.31]), (MAY, AUGUST)])
+def test_random_divisions_are_as_those_of_scipy(first: list[float], second: list[float]) -> None:
+    ours = permutation_p(ordered(first), ordered(second), (0.5, 0.95), 9_000)
+    for level, p in zip((0.5, 0.95), ours, strict=True):
+
+        def difference(x: np.ndarray, y: np.ndarray, axis: int, level: float = level) -> np.ndarray:
+            return np.quantile(x, level, axis=axis) - np.quantile(y, level, axis=axis)
+
+        theirs: Any = stats.permutation_test((first, second), difference, vectorized=True, n_resamples=20_000, rng=1)
+        assert p == pytest.approx(theirs.pvalue, abs=float(6 * np.sqrt(2 * theirs.pvalue / 9_000)) + 1e-3)
+
+
+def test_no_random_p_is_zero() -> None:
+    p = permutation_p(np.arange(40.0), np.arange(100.0, 140.0), [0.5, 0.95], resamples=10_000)
+    assert p == pytest.approx([2 / 10_001] * 2)
+    assert permutation_p(np.ones(40), np.ones(50), [0.5], resamples=100) == [1.0]
+
+
+def test_places_are_those_of_shuffled_labels() -> None:
+    # All 20 ways to give 3 of 6 places a label, each as likely: places of its second member, and of the other's first.
+    every = {}
+    for ours in itertools.combinations(range(6), 3):
+        theirs = [i for i in range(6) if i not in ours]
+        every[ours[1], theirs[0]] = every.get((ours[1], theirs[0]), 0) + 1
+    drawn = shuffled_ranks(3, 6, [1, 0], [True, False], 40_000, np.random.default_rng(7))
+    found: dict[tuple[int, int], int] = {}
+    for pair in drawn.T.tolist():
+        found[tuple(pair)] = found.get(tuple(pair), 0) + 1
+    assert found.keys() == every.keys()
+    keys = sorted(every)
+    assert stats.chisquare([found[k] for k in keys], [2_000 * every[k] for k in keys]).pvalue > 1e-3
+
+
+@settings(max_examples=30)
+@given(groups, groups, st.randoms(use_true_random=False))
+def test_order_changes_nothing(first: list[float], second: list[float], random: object) -> None:
+    suite = noisy_neighbour({"a": first, "b": second}, "a", "us", resamples=200)
+    random.shuffle(first)  # type: ignore[attr-defined]
+    random.shuffle(second)  # type: ignore[attr-defined]
+    assert noisy_neighbour({"a": first, "b": second}, "a", "us", resamples=200) == suite
+    [found] = suite.comparisons
+    assert all(0 < getattr(found, name) <= 1 for name in P_VALUES)
+    assert all(found.holm[name] == getattr(found, name) for name in P_VALUES)
+
+
+# -- bootstrap -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 5, 20, 21])
+@pytest.mark.parametrize("level", [0.05, 0.5, 0.9, 0.95, 0.99])
+def test_intervals_are_those_of_scipy(size: int, level: float) -> None:
+    values = np.sort(np.random.default_rng(size).lognormal(size=size))
+    theirs = stats.bootstrap(
+        (values,), lambda x, axis: np.quantile(x, level, axis=axis), n_resamples=2_000, method="BCa", rng=3
+    )
+    draws = theirs.bootstrap_distribution
+    ours = bca(quantile(values, level), draws, [without_each(values, level)])
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=1e-9)
+    redrawn = redrawn_quantile(values, level, 2_000, np.random.default_rng(4))
+    alike: Any = stats.ks_2samp(redrawn, draws)
+    assert alike.pvalue > 1e-3
+
+
+def test_interval_of_a_difference_is_that_of_scipy() -> None:
+    first, second = ordered(MAY), ordered(AUGUST)
+
+    def difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+        return np.median(x, axis=axis) - np.median(y, axis=axis)
+
+    theirs = stats.bootstrap((first, second), difference, n_resamples=3_000, method="BCa", rng=5)
+    less = without_each(second, 0.5)
+    changes = [without_each(first, 0.5), Jackknife(-less.values, less.counts)]
+    ours = bca(float(difference(first, second, 0)), theirs.bootstrap_distribution, changes)
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=1e-9)
+    whole = difference_interval(first, second, 0.5, resamples=20_000)
+    assert whole.value == ours.value
+    assert (whole.low, whole.high) == pytest.approx((ours.low, ours.high), abs=6)
+
+
+def test_acceleration_and_interval_of_the_textbook() -> None:
+    values = np.asarray(SPATIAL, np.float64)
+    left_out = np.asarray([np.var(np.delete(values, i)) for i in range(len(values))], np.float64)
+    jackknife = Jackknife(left_out, np.ones(len(values)))
+    assert np.var(values) == pytest.approx(171.5, abs=0.05)
+    assert acceleration([jackknife]) == pytest.approx(0.061, abs=0.0005)
+    draws = np.var(np.random.default_rng(0).choice(values, (20_000, len(values))), axis=1)
+    found = bca(float(np.var(values)), draws, [jackknife], coverage=0.90)
+    assert (found.low, found.high) == pytest.approx((115.8, 259.6), rel=0.02)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(6)
+    truth = stats.expon.ppf(0.95)
+    hits = 0
+    for trial in range(400):
+        found = quantile_interval(np.sort(rng.exponential(size=300)), 0.95, resamples=500, seed=trial)
+        assert found.low <= found.value <= found.high
+        hits += found.low <= truth <= found.high
+    assert 0.91 <= hits / 400 <= 0.98
+
+
+def test_values_without_spread_have_an_interval_without_width() -> None:
+    assert quantile_interval(np.full(9, 4.0), 0.5) == Interval(4.0, 4.0, 4.0)
+
+
+# -- the suite -----------------------------------------------------------------------------------------------------
+
+
+def delays_like_the_study(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shifts = {"Anomaly": 0.0, "Baseline": 0.0, "Constant-Rate": -4.0, "Multimedia": -1.5}
+    return {name: np.round(14 + shift + rng.gamma(2.0, 2.0, 60), 2) for name, shift in shifts.items()}
+
+
+def test_tables_have_the_form_of_the_published_ones() -> None:
+    suite = noisy_neighbour(delays_like_the_study(), "Baseline", "ns")
+    tests, classes = published("moreira_group_tests"), published("moreira_traffic_class_latency_ns")
+    own_tests, own_classes = suite.comparison_rows(), suite.description_rows("ue_traffic")
+    assert list(own_tests[0])[: len(tests[0])] == list(tests[0])
+    assert list(own_classes[0])[: len(classes[0])] == list(classes[0])
+    assert [row["comparison"] for row in own_tests] == [row["comparison"] for row in tests]
+    assert [row["ue_traffic"] for row in own_classes] == [row["ue_traffic"] for row in classes]
+    assert [row["n"] for row in own_classes] == [int(row["n"]) for row in classes]
+    constant = own_tests[1]
+    assert constant["magnitude"] == "large"
+    assert constant["delta_median_ns"] == pytest.approx(own_classes[2]["median"] - own_classes[1]["median"])
+    assert constant["delta_median_ns_low"] < constant["delta_median_ns"] < constant["delta_median_ns_high"] < 0
+    # With 10^4 random divisions the least p is that of the published table.
+    assert constant["p_perm_median"] == pytest.approx(float(tests[1]["p_perm_median"]), abs=1e-6)
+
+
+def test_p_values_are_corrected_over_the_groups() -> None:
+    groups = delays_like_the_study(1)
+    suite = noisy_neighbour(groups, "Baseline", "ns", resamples=2_000)
+    base = np.sort(groups["Baseline"])
+    for name in P_VALUES:
+        alone = [getattr(compare(c.group, np.sort(groups[c.group]), base, 2_000), name) for c in suite.comparisons]
+        assert [getattr(c, name) for c in suite.comparisons] == alone
+        assert [c.holm[name] for c in suite.comparisons] == pytest.approx(multipletests(alone, method="holm")[1])
+
+
+def test_shared_distributions_seldom_differ() -> None:
+    rng = np.random.default_rng(8)
+    p_values = np.empty((200, 2))
+    for trial in range(200):
+        first, second = (np.sort(rng.exponential(size=size)) for size in (50, 70))
+        p_values[trial] = permutation_p(first, second, (0.5, 0.95), 500, trial)
+    wrong = np.mean(p_values < 0.05, axis=0)
+    assert np.all((wrong > 0.01) & (wrong < 0.1))
+
+
+def test_many_values_take_little_time_and_memory() -> None:
+    rng = np.random.default_rng(9)
+    groups = {"a": rng.lognormal(3.0, 0.5, 400_000), "b": rng.lognormal(3.01, 0.5, 300_000)}
+    done: list[float] = []
+    [found] = noisy_neighbour(groups, "a", "us", on_progress=done.append).comparisons
+    assert done == sorted(done)
+    assert done[-1] == 1.0
+    assert found.p_perm_median == pytest.approx(2 / 10_001)
+    assert found.magnitude == "negligible"
+    truth = np.exp(3.01) - np.exp(3.0)
+    assert found.median.low < truth < found.median.high
+
+
+@pytest.mark.parametrize(
+    ("groups", "baseline", "accepted"),
+    [
+        ({"a": [1.0, 2.0]}, "b", "baseline = 'b': accepted: a"),
+        ({"a": [1.0, 2.0], "b": [1.0]}, "a", "group = 'b': 1 values: accepted: at least 2"),
+        ({"a": [1.0, np.nan, 2.0]}, "a", "group = 'a': a delay is not finite: accepted: numbers"),
+    ],
+)
+def test_bad_groups_are_told(groups: dict[str, list[float]], baseline: str, accepted: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        noisy_neighbour(groups, baseline, "us")
+    assert str(error.value) == accepted

@@ -1,0 +1,1 @@
+"""Fitting the simulator: to the published study, and to a running node."""

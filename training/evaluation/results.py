@@ -1,0 +1,218 @@
+"""An evaluation as a folder: ``results.json`` to read, ``arrays.npz`` with everything a report needs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import zipfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...configs import ConfigError, load
+from ...data.files import replace_file
+from ...data.intervals import Interval, interquartile_mean, stratified_interval
+from ...env.simulator.hardware import HardwareFile
+from .evaluation import AgentResult, ScenarioResult, finite
+
+FORMAT = 2
+RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"
+_PER_AGENT = ("slice_violation_s", "slice_delay_p99_us", "ecdf_us")
+_TUPLES = ("slice_names", "weight", "committed_mbps", "delay_bound_ms", "subjects")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where figures come from: when, on what machine, with which versions and command."""
+
+    created: str
+    command: str
+    machine: str
+    versions: dict[str, str]
+
+    @classmethod
+    def here(cls, command: str) -> Provenance:
+        """This machine, now."""
+        packages = ("slicepilot", "numpy", "onnxruntime")
+        return cls(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=command,
+            machine=f"{_processor()}, {os.cpu_count()} logical CPUs, {platform.system()} {platform.release()}",
+            versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of several scenarios with their provenance; ``fits`` holds the calibration errors of each hardware."""
+
+    scenarios: tuple[ScenarioResult, ...]
+    provenance: Provenance
+    fits: dict[str, dict[str, float]]
+
+    def overall_return(self, name: str) -> Interval:
+        """Interquartile mean of an agent's return over all scenarios and seeds, resampled inside each scenario."""
+        first = self.scenarios[0]
+        strata = [result.agent(name).scores["return"] for result in self.scenarios]
+        return stratified_interval(strata, interquartile_mean, first.resamples, first.level, first.seed)
+
+
+def hardware_fits(results: Iterable[ScenarioResult]) -> dict[str, dict[str, float]]:
+    """Calibration errors of each hardware in use, as its file states them; empty for one that is not fitted."""
+    return {name: load("hardware", name, HardwareFile).fit for name in dict.fromkeys(r.hardware for r in results)}
+
+
+def save(evaluation: Evaluation, folder: Path) -> None:
+    """Write both files, each by a temporary file that is renamed; the JSON, which names the arrays' sum, comes last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for i, result in enumerate(evaluation.scenarios):
+        for j, agent in enumerate(result.agents):
+            arrays |= {f"{i}/{j}/scores/{key}": values for key, values in agent.scores.items()}
+            arrays |= {f"{i}/{j}/{name}": getattr(agent, name) for name in _PER_AGENT}
+            if agent.trace is not None:
+                arrays[f"{i}/{j}/trace"] = agent.trace
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    packed = buffer.getvalue()
+    document = {
+        "format": FORMAT,
+        "arrays_sha256": hashlib.sha256(packed).hexdigest(),
+        "provenance": asdict(evaluation.provenance),
+        "fits": evaluation.fits,
+        "scenarios": [_scenario_document(result) for result in evaluation.scenarios],
+    }
+    replace_file(folder / ARRAYS_FILE, packed)
+    replace_file(folder / RESULTS_FILE, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _scenario_document(result: ScenarioResult) -> dict[str, Any]:
+    plain = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "agents"}
+    return {
+        **plain,
+        "verdicts": [_verdict_document(result, name) for name in result.subjects],
+        "agents": [
+            {
+                "name": agent.name,
+                "role": agent.role,
+                "wall_s": agent.wall_s,
+                "summary": {key: _interval_document(result.summary(agent.name, key)) for key in agent.scores},
+            }
+            for agent in result.agents
+        ],
+    }
+
+
+def _verdict_document(result: ScenarioResult, subject: str) -> dict[str, Any]:
+    verdict = result.verdict(subject)
+    return {
+        "subject": subject,
+        "dominated": verdict.dominated,
+        "not_dominated": {c.rival: c.why_not for c in verdict.not_dominated},
+        "beaten_by": verdict.beaten_by,
+        "best_fixed": verdict.best_fixed,
+        "violation_ratio": _interval_document(verdict.violation_ratio),
+        "cpu_ratio": _interval_document(verdict.cpu_ratio),
+        "edge_ratio": _interval_document(verdict.edge_ratio),
+        "oracle_gap_pct": verdict.oracle_gap_pct,
+    }
+
+
+def _interval_document(interval: Interval | None) -> dict[str, float | None] | None:
+    return None if interval is None else {name: finite(value) for name, value in asdict(interval).items()}
+
+
+def read(folder: Path) -> Evaluation:
+    """Read what `save` wrote.
+
+    Raises:
+        ConfigError: missing, damaged or foreign files, in one line.
+    """
+    try:
+        document = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+        packed = (folder / ARRAYS_FILE).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"results: file {error.filename!r}: {error.strerror}; write them with: slicepilot evaluate"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"results: file {str(folder / RESULTS_FILE)!r}: not valid JSON") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ConfigError(f"results: file {str(folder / RESULTS_FILE)!r}: not an evaluation of format {FORMAT}")
+    if document.get("arrays_sha256") != hashlib.sha256(packed).hexdigest():
+        raise ConfigError(f"results: file {str(folder / ARRAYS_FILE)!r} does not belong to {RESULTS_FILE} beside it")
+    try:
+        with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+            scenarios = tuple(
+                _scenario(plain, {key.split("/", 1)[1]: arrays[key] for key in arrays if key.startswith(f"{i}/")})
+                for i, plain in enumerate(document["scenarios"])
+            )
+        return Evaluation(scenarios, Provenance(**document["provenance"]), document["fits"])
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"results: folder {str(folder)!r}: incomplete or damaged ({error})") from error
+
+
+def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
+    agents = []
+    for j, agent in enumerate(plain["agents"]):
+        own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{j}/")}
+        scores = {key.removeprefix("scores/"): value for key, value in own.items() if key.startswith("scores/")}
+        rest = {name: own[name] for name in _PER_AGENT}
+        agents.append(
+            AgentResult(
+                agent["name"], agent["role"], scores=scores, trace=own.get("trace"), wall_s=agent["wall_s"], **rest
+            )
+        )
+    known = {f.name: plain[f.name] for f in fields(ScenarioResult) if f.name != "agents"}
+    known |= {name: tuple(known[name]) for name in _TUPLES}
+    window = known["loss_window_s"]
+    return ScenarioResult(**{**known, "loss_window_s": tuple(window) if window else None, "agents": tuple(agents)})
+
+
+def log_evaluation(evaluation: Evaluation, report: Path | None = None, run_id: str | None = None) -> str:
+    """Log every judged agent's figures, and the report, to MLflow; returns the run's id.
+
+    Args:
+        evaluation: what to log; metrics are named ``eval/SCENARIO/AGENT/FIGURE``.
+        report: HTML file to store with the run.
+        run_id: of the training run that the figures belong to, else a run of their own.
+
+    Raises:
+        ConfigError: the tracking server does not answer.
+    """
+    from ..runs.tracking import Tracker
+
+    tracker = Tracker("evaluate", run_id)
+    values: dict[str, float] = {}
+    for result in evaluation.scenarios:
+        for subject in result.subjects:
+            prefix, verdict = f"eval/{result.scenario}/{subject}", result.verdict(subject)
+            values |= {f"{prefix}/{key}": result.summary(subject, key).value for key in result.agent(subject).scores}
+            values[f"{prefix}/fixed_dominated"] = len(verdict.dominated)
+            ratio = verdict.violation_ratio.value if verdict.violation_ratio else None
+            for name, value in (("oracle_gap_pct", verdict.oracle_gap_pct), ("violation_ratio_to_best_fixed", ratio)):
+                if value is not None and np.isfinite(value):
+                    values[f"{prefix}/{name}"] = value
+    tracker.metrics(values, step=0)
+    if report is not None:
+        tracker.artifact(report, "evaluation")
+    tracker.finish()
+    if tracker.lost:
+        raise ConfigError(f"MLFLOW_TRACKING_URI = {tracker.uri!r}: {tracker.lost} entries could not be written")
+    return tracker.run_id

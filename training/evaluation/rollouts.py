@@ -1,0 +1,158 @@
+"""Play an agent through a scenario on L seeds at once and keep what happened, period by period."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...agents.base import Agent
+from ...agents.heuristics.oracle import Oracle
+from ...env.backend import Backend, Context
+from ...env.encoding import KnobDecoder
+from ...env.knobs import Knobs
+from ...env.promises import PromiseMeter, cpu_held
+from ...env.reward import RewardModel, RewardWeights
+from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from ...env.simulator.scenario import NEVER_S, Scenario
+from ...env.slices import FloatArray, SliceSet
+from ...env.sliding import SlidingView
+from ...env.telemetry import SLICE_FIELDS
+
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+TELEMETRY_KEPT = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us", "loss_ratio")
+KNOBS_KEPT = ("cpu_limit_mcpu", "nice", "egress_mbps")
+SERIES = (*TELEMETRY_KEPT, *KNOBS_KEPT)
+_ROWS = [SLICE_FIELDS.index(name) for name in TELEMETRY_KEPT]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One agent on one scenario: T control periods, S slices, L lanes (one seed each).
+
+    Attributes:
+        series: float32 (8, T, S, L), rows in the order of `SERIES`; read them through ``row``. Knobs are the ones that
+            held during the period: inf = none.
+        valid: bool (T, S, L), False where the slice is absent.
+        violated: bool (T, S, L), where `slicepilot.env.promises.PromiseMeter` says the promise is broken.
+        reward, cpu_held, churn: float32 (T, L); CPUs held by limits; mean share of the knobs' full range moved.
+        time_s: float64 (T,), start of each period; the first measurement, taken under no control, is left out.
+        period_s: length of a control period.
+        wall_s: seconds it took to play.
+        packets_p99_us: (S, L), 99th percentile of the delay of all packets of the run; None where they are not timed.
+        work_done: (L,), what an edge application on the same node got done meanwhile; None where there is none.
+    """
+
+    agent: str
+    slices: SliceSet
+    series: FloatArray
+    valid: BoolArray
+    violated: BoolArray
+    reward: FloatArray
+    cpu_held: FloatArray
+    churn: FloatArray
+    time_s: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    period_s: float
+    wall_s: float
+    packets_p99_us: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None = None
+    work_done: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None = None
+
+    def row(self, name: str) -> FloatArray:
+        """One quantity, (T, S, L), by its name in `SERIES`."""
+        return self.series[SERIES.index(name)]
+
+
+def only_active(scenario: Scenario, active: Iterable[str]) -> Scenario:
+    """The scenario with only some slices present; loads stay declared, so that the random draws stay the same.
+
+    Fewer active slices are how the study of Andrade and Wickboldt (2025) runs its experiments 1 to 4.
+    """
+    keep = set(active)
+    gone = {name: (0.0, NEVER_S) for name in scenario.slice_set().names if name not in keep}
+    return replace(scenario, absent={**scenario.absent, **gone})
+
+
+def play(
+    agent: Agent,
+    scenario: Scenario,
+    lanes: int,
+    seed: int,
+    weights: RewardWeights | None = None,
+    on_period: Callable[[], None] | None = None,
+) -> Recording:
+    """Run an agent to the end of a scenario on a fresh simulator.
+
+    Same scenario, seed and number of lanes mean the same arrivals and noise for every agent, because the simulator
+    draws nothing that depends on an action (common random numbers).
+
+    Args:
+        agent: decides; its ``request_mcpu`` fixes what the pods start with.
+        scenario: what happens.
+        lanes: runs side by side, each with its own noise.
+        seed: of the simulator and of the agent.
+        weights: of the reward, else the default.
+        on_period: called after every control period (progress).
+    """
+    backend = SimulatorBackend(ScenarioEpisodes(scenario, request_mcpu=agent.request_mcpu), lanes)
+    try:
+        return record(agent, backend, seed, weights or RewardWeights.from_yaml(), on_period)
+    finally:
+        backend.close()
+
+
+def record(
+    agent: Agent, backend: Backend, seed: int, weights: RewardWeights, on_period: Callable[[], None] | None = None
+) -> Recording:
+    """Run an agent to the end of one run of any backend, which stays open; arguments as for `play`."""
+    started = time.perf_counter()
+    telemetry = backend.reset(seed)
+    context = backend.context
+    steps, num_slices, lanes = context.num_steps, len(backend.slices), backend.num_lanes
+    reward_model = RewardModel(weights, context)
+    decoder, meter, view = KnobDecoder(backend.slices), PromiseMeter(context), SlidingView(context)
+    if isinstance(agent, Oracle) and isinstance(backend, SimulatorBackend):
+        agent.bind(backend)
+    agent.reset(backend.slices, context, seed)
+    knobs = backend.apply(_none_of(context)).applied
+    knob_rows = decoder.encode(knobs)
+    series = np.empty((len(SERIES), steps, num_slices, lanes), np.float32)
+    valid = np.empty(series.shape[1:], np.bool_)
+    broken = np.empty(series.shape[1:], np.bool_)
+    per_lane = np.empty((3, steps, lanes), np.float32)
+    for t in range(steps):
+        receipt = backend.apply(agent.decide(view.see(telemetry), knobs))
+        previous_rows = knob_rows
+        if receipt.applied is not knobs:
+            knobs = receipt.applied
+            knob_rows = decoder.encode(knobs)
+        telemetry = backend.observe()
+        reward, terms = reward_model(telemetry, knobs, knob_rows, previous_rows)
+        series[: len(_ROWS), t] = telemetry.slices[_ROWS]
+        series[-3, t], series[-2, t], series[-1, t] = knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps
+        valid[t] = telemetry.valid
+        broken[t] = meter.broken(telemetry)
+        per_lane[0, t] = reward
+        per_lane[1, t] = cpu_held(knobs, context, telemetry.valid)
+        per_lane[2, t] = -terms["churn"]
+        if on_period is not None:
+            on_period()
+    period_s = float(context.period_s[0])
+    return Recording(
+        agent=agent.name,
+        slices=backend.slices,
+        series=series,
+        valid=valid,
+        violated=broken,
+        reward=per_lane[0],
+        cpu_held=per_lane[1],
+        churn=per_lane[2],
+        time_s=np.asarray(period_s * np.arange(1, steps + 1), np.float64),
+        period_s=period_s,
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def _none_of(context: Context) -> Knobs:
+    return Knobs.none(*context.promises.weight.shape)

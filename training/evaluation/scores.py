@@ -1,0 +1,111 @@
+"""What a recorded run amounts to: one number per seed for each figure of merit."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ...data.intervals import Array, weighted_quantile
+from .rollouts import BoolArray, Recording
+
+EDGE_WORK = "edge_work"
+ECDF_LEVELS = np.linspace(0.0, 1.0, 201)
+Scores = dict[str, Array]
+Window = tuple[float, float]
+
+
+def in_window(recording: Recording, window_s: Window | None) -> BoolArray:
+    """Periods of a span (from, to], (T,); all of them without one."""
+    if window_s is None:
+        return np.ones(len(recording.time_s), np.bool_)
+    half = 0.5 * recording.period_s
+    return (recording.time_s > window_s[0] + half) & (recording.time_s < window_s[1] + half)
+
+
+def carried_mbit(recording: Recording, window_s: Window | None = None) -> Array:
+    """Volume that each slice got through, (S, L)."""
+    inside = recording.row("carried_mbps")[in_window(recording, window_s)]
+    return inside.sum(axis=0, dtype=np.float64) * recording.period_s
+
+
+def group_volumes(recording: Recording, window_s: Window | None = None) -> tuple[Array, Array]:
+    """Volume of the priority slice and of the others together, (L,) each; the others' is the mean of those present."""
+    volume = carried_mbit(recording, window_s)
+    priority = recording.slices.priority_index
+    others = np.delete(volume, priority, axis=0)
+    present = np.delete(recording.valid.any(axis=(0, 2)), priority)
+    return volume[priority], others.sum(axis=0) / max(1, int(present.sum()))
+
+
+def loss_pct(volume: Array, reference: Array) -> Array:
+    """How much less was carried than in the reference run on the same seed, in % (negative: more), (L,)."""
+    return 100.0 * (1.0 - volume / np.maximum(reference, 1e-9)) * (reference > 0)
+
+
+def delay_p99_us(recording: Recording) -> Array:
+    """99th percentile of each slice's delay, (S, L): of all packets, where they were timed one by one.
+
+    Else over time of the per-period p99 delay, periods weighted by the volume carried. A slice that carries nothing in
+    a whole run is weighted by what it offered; one that offers nothing gives 0.
+    """
+    if recording.packets_p99_us is not None:
+        return recording.packets_p99_us
+    carried, offered = recording.row("carried_mbps"), recording.row("offered_mbps")
+    weight = np.where(carried.sum(axis=0) > 0, carried, offered)
+    return weighted_quantile(recording.row("delay_p99_us"), weight, 0.99)
+
+
+def delay_ecdf_us(recording: Recording) -> npt.NDArray[np.float32]:
+    """Quantiles (Q,) at `ECDF_LEVELS` of the priority slice's per-period p99 delay over time and seeds, by volume."""
+    s = recording.slices.priority_index
+    values = recording.row("delay_p99_us")[:, s].ravel()
+    weights = recording.row("carried_mbps")[:, s].ravel().astype(np.float64)
+    order = np.argsort(values)
+    cumulative = np.cumsum(weights[order])
+    if cumulative[-1] <= 0:
+        return np.zeros(len(ECDF_LEVELS), np.float32)
+    at = np.searchsorted(cumulative, ECDF_LEVELS * cumulative[-1] * (1 - 1e-12))
+    return values[order][np.minimum(at, len(values) - 1)]
+
+
+def violation_s(recording: Recording) -> Array:
+    """Seconds in which each slice's promise was broken, (S, L), not weighted."""
+    return recording.violated.sum(axis=0) * recording.period_s
+
+
+def score(recording: Recording, alone: Recording, uncontrolled: Recording, window_s: Window | None) -> Scores:
+    """All figures of merit of one agent, (L,) each.
+
+    Args:
+        recording: the agent's run.
+        alone: the priority slice as the only active one, no control (experiment 1).
+        uncontrolled: all slices active, no control (experiment 5).
+        window_s: span in which the two headline losses are taken; the whole run without one.
+
+    Keys:
+        slice1_loss_pct, others_loss_pct: volume the priority slice lost against ``alone``, and the others together
+            against ``uncontrolled``, in the window; slice1_loss_whole_pct, others_loss_whole_pct: over the whole run.
+        slice1_delay_p99_us: `delay_p99_us` of the priority slice.
+        sla_violation_s: sum over periods and slices of weight / sum of weights x period where the promise is broken.
+        cpu_held_core_s: core-seconds that the limits held (`slicepilot.env.promises.cpu_held`).
+        churn_pct: mean over periods of the share of the knobs' full range that was moved, in %.
+        return: mean reward per control period, which compares across run lengths.
+        edge_work: what an edge application on the node got done, where there is one.
+    """
+    whole = [group_volumes(r) for r in (recording, alone, uncontrolled)]
+    windowed = [group_volumes(r, window_s) for r in (recording, alone, uncontrolled)]
+    weight = recording.slices.column("weight").astype(np.float64)
+    priority = recording.slices.priority_index
+    edge = {} if recording.work_done is None else {EDGE_WORK: recording.work_done}
+    return {
+        "slice1_loss_pct": loss_pct(windowed[0][0], windowed[1][0]),
+        "others_loss_pct": loss_pct(windowed[0][1], windowed[2][1]),
+        "slice1_loss_whole_pct": loss_pct(whole[0][0], whole[1][0]),
+        "others_loss_whole_pct": loss_pct(whole[0][1], whole[2][1]),
+        "slice1_delay_p99_us": delay_p99_us(recording)[priority],
+        "sla_violation_s": (violation_s(recording) * weight / weight.sum()).sum(axis=0),
+        "cpu_held_core_s": recording.cpu_held.sum(axis=0, dtype=np.float64) * recording.period_s,
+        "churn_pct": 100.0 * recording.churn.mean(axis=0, dtype=np.float64),
+        "return": recording.reward.mean(axis=0, dtype=np.float64),
+        **edge,
+    }

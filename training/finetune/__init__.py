@@ -1,0 +1,1 @@
+"""An offline policy goes on learning where it acts, under a guard."""

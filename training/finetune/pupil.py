@@ -1,0 +1,161 @@
+"""Who is fine-tuned: an offline learner that goes on, what was logged, and its policies before and now."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...configs import ConfigError
+from ...data.episodes.episodes import Episode, EpisodeSet
+from ..networks.averaging import PolicyAverage
+from ..networks.slice_network import DeterministicPolicy
+from ..offline.config import OfflineConfig
+from ..offline.learner import Batch, Learner
+from ..offline.memory import RewardScale
+from ..offline.networks import SliceNetworks
+from ..offline.train import AVERAGED_UPDATES, device_of, is_offline, make_learner, memory_of
+from ..runs.checkpoint import Checkpoint, generator_states, restore_generators
+from ..runs.run import plain_config
+from .config import FinetuneConfig
+
+REPORTED_UPDATES = 50
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round did.
+
+    Attributes:
+        reward: mean per control period of its runs, exploration and guard included; mean_return: per run.
+        touched_ratio, reasons: see `slicepilot.training.finetune.guarded.Interventions`.
+        figures: of the algorithm, means over the round's updates.
+    """
+
+    number: int
+    steps: int
+    reward: float
+    mean_return: float
+    touched_ratio: float
+    reasons: dict[str, int]
+    figures: dict[str, float]
+
+
+def is_finetune(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint is one of `finetune`."""
+    return "finetune" in checkpoint.config
+
+
+def offline_config_of(checkpoint: Checkpoint) -> OfflineConfig:
+    """How the policy was learned that is to be fine-tuned.
+
+    Raises:
+        ConfigError: a checkpoint of another kind of training, or one that no reward has moved.
+    """
+    if is_finetune(checkpoint):
+        return OfflineConfig.of(checkpoint.config["offline"], "checkpoint: config")
+    algorithm = checkpoint.config.get("algorithm")
+    if not is_offline(checkpoint) or algorithm == "bc":
+        raise ConfigError(f"finetune: a run of {algorithm!r}: accepted: one of train --offline by td3-bc, cql, iql")
+    return OfflineConfig.of(checkpoint.config, "checkpoint: config")
+
+
+class Pupil:
+    """Who learns: the offline learner, what was logged, and the policies before and now.
+
+    Attributes:
+        rounds: that the checkpoint knows of.
+        policies: by name, the ``offline`` one as it was and the ``fine-tuned`` one as it is, an average over the last
+            updates as in offline training; on the CPU.
+    """
+
+    def __init__(self, config: FinetuneConfig, offline: OfflineConfig, log: EpisodeSet, start: Checkpoint) -> None:
+        self.config, self.offline, self.facts = config, offline, log.facts
+        device = device_of(config.device)
+        torch.manual_seed(config.seed)
+        self.networks = SliceNetworks(offline.network, device)
+        self.learner = make_learner(offline, self.networks)
+        self.scale = RewardScale.of(log)
+        self.logged = memory_of(log, self.networks, offline, self.scale)
+        self.average = PolicyAverage(_policy(self.learner))
+        self._offline = copy.deepcopy(self.average.policy).cpu()
+        self.rounds = [Round(**each) for each in start.config["rounds"]] if is_finetune(start) else []
+        self._take(start)
+
+    @property
+    def policies(self) -> dict[str, DeterministicPolicy]:
+        """Copies; see the class."""
+        return {"offline": self._offline, "fine-tuned": copy.deepcopy(self.average.policy).cpu()}
+
+    def learn(self, new: Sequence[Episode], say: Callable[[float], None]) -> dict[str, float]:
+        """A round's updates on logged and new steps; means of their figures."""
+        episodes, config = EpisodeSet(tuple(new), self.facts).unbroken(), self.config
+        memory = memory_of(episodes, self.networks, self.offline, self.scale)
+        size = self.offline.batch_steps
+        fresh = max(1, round(config.new_share * size))
+        sums: dict[str, list[Tensor]] = defaultdict(list)
+        for done in range(config.updates):
+            batch = memory.sample(fresh)
+            if fresh < size:
+                batch = Batch(*map(torch.cat, zip(self.logged.sample(size - fresh), batch, strict=True)))
+            for key, value in self.learner.update(batch).items():
+                sums[key].append(value)
+            if self.learner.updates % AVERAGED_UPDATES == 0:
+                self.average.update()
+            if done % REPORTED_UPDATES == 0:
+                say(done / config.updates)
+        if self.learner.updates % AVERAGED_UPDATES:
+            self.average.update()  # what was learned last acts in the next round, too
+        return {key: float(torch.stack(values).mean()) for key, values in sums.items()}
+
+    def save(self, file: Path, rounds: Sequence[Round], elapsed_s: float, run_id: str | None) -> None:
+        """Write a checkpoint; raises ConfigError if that fails."""
+        state, generators = self.learner.state(), generator_states()
+        if torch.cuda.is_available():
+            generators["cuda"] = torch.cuda.get_rng_state()
+        configs = {"finetune": plain_config(self.config), "offline": plain_config(self.offline)}
+        Checkpoint(
+            config=configs | {"rounds": [asdict(done) for done in rounds]},
+            steps=sum(done.steps for done in rounds),
+            updates=self.learner.updates,
+            elapsed_s=elapsed_s,
+            run_id=run_id,
+            policy={"learner": state["networks"], "offline": self._offline.state_dict()},
+            average=self.average.state(),
+            optimizers=state["optimizers"],
+            scaler={},
+            generators=generators,
+        ).write(file)
+
+    def _take(self, start: Checkpoint) -> None:
+        """Go on from a checkpoint of either kind; raises ConfigError if it is another network's."""
+        goes_on = is_finetune(start)
+        networks = start.policy["learner"] if goes_on else start.policy
+        try:
+            self.learner.restore({"networks": networks, "optimizers": start.optimizers, "updates": start.updates})
+            self.average.restore(start.average)
+            if goes_on:
+                self._offline.load_state_dict(start.policy["offline"])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise ConfigError("checkpoint: its network is not the one this version builds from its config") from error
+        if not goes_on:
+            # The policy of the offline run's bundle until its first update, then an average of new ones alone.
+            if start.updates % AVERAGED_UPDATES:
+                self.average.update()
+            self._offline = copy.deepcopy(self.average.policy).cpu()
+            self.average.updates = 0
+            return
+        restore_generators(start.generators)
+        if self.networks.device.type == "cuda" and "cuda" in start.generators:
+            torch.cuda.set_rng_state(start.generators["cuda"])
+
+
+def _policy(learner: Learner) -> DeterministicPolicy:
+    policy = learner.policy
+    assert isinstance(policy, DeterministicPolicy)
+    return policy

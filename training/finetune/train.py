@@ -1,0 +1,301 @@
+"""From offline to online: an offline policy goes on learning where it acts, under a guard.
+
+The same algorithm goes on with the same losses, on steps that were logged and steps that it has taken itself, drawn in
+fixed shares from either (symmetric sampling: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline
+Data", arXiv:2302.02948). IQL (Kostrikov et al. 2021, arXiv:2110.06169) was made with this in view, and TD3+BC serves it
+(Beeson and Montana 2022, arXiv:2211.11802); behaviour cloning has no reward to climb.
+
+A round is: record runs with the present policy and Gaussian noise around it, then so many updates. Every decision
+passes the guard; what is learned from is what was applied. In the end both policies play on seeds that were not learned
+from, without noise, and the bundle is that of the fine-tuned one only if its mean return is not lower.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...agents.base import Agent
+from ...agents.heuristics.exploring import ExploringAgent
+from ...agents.learned.bundle import PolicyBundle, TrainingRecord
+from ...configs import ConfigError, validate
+from ...data.episodes.episodes import Episode, EpisodeSet
+from ...data.episodes.files import read_episodes, write_episodes
+from ...data.intervals import Interval, paired_differences
+from ...env.reward import RewardWeights
+from ...env.simulator.scenario import Scenario
+from ..networks.agent import NetworkAgent
+from ..networks.export import check_agreement, to_onnx
+from ..offline.config import OfflineConfig
+from ..offline.data import open_dataset, select, slices_of, with_reward
+from ..offline.train import RECORDED_OBSERVATIONS
+from ..recording.recording import facts_of, run
+from ..runs.checkpoint import FILE_NAME, Checkpoint
+from ..runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
+from ..runs.tracking import Tracker, git_revision, versions
+from .config import FinetuneConfig
+from .guarded import Guarded, Interventions
+from .pupil import Pupil, Round, is_finetune, offline_config_of
+
+FREE = {"rounds", "judged_runs", "threads", "device", "tracking"}
+JUDGED_SEEDS = 1_000_000_000  # and above are for judging; what is learned from lies below
+SEEDS_PER_RUN = 100_000
+
+Report = Callable[[float, str], None]
+"""Called with the share of the work that is done, 0..1, and what is going on in words."""
+OpenBackend = Callable[[Scenario], Guarded]
+"""Opens where the policy acts; `finetune` closes it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Both policies on the same unseen runs, under the guard and without noise.
+
+    Attributes:
+        returns: (N,) of each policy, ``offline`` and ``fine-tuned``.
+        difference: fine-tuned minus offline, mean paired by seed, with its bootstrap interval.
+        interventions: of the guard, by policy.
+    """
+
+    returns: dict[str, npt.NDArray[np.float64]]
+    difference: Interval
+    interventions: dict[str, Interventions]
+
+    @property
+    def kept(self) -> str:
+        """Whose policy is saved: the fine-tuned one unless it is worse."""
+        return "fine-tuned" if self.difference.value >= 0 else "offline"
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What has come of it; ``steps`` and ``updates`` are those of the rounds, ``elapsed_s`` is with judging."""
+
+    bundle: PolicyBundle
+    folder: Path
+    run_id: str | None
+    verdict: Verdict
+    rounds: tuple[Round, ...]
+    steps: int
+    updates: int
+    elapsed_s: float
+
+
+def resumed_config(checkpoint: Checkpoint, config: FinetuneConfig | None) -> FinetuneConfig:
+    """The checkpoint's configuration; a given one may differ in its budget and in where and how it runs only.
+
+    Raises:
+        ConfigError: names the first other field that differs.
+    """
+    stored = FinetuneConfig.of(checkpoint.config["finetune"], "checkpoint: config")
+    return stored if config is None else check_resumed(stored, config, FREE)
+
+
+def finetune(
+    config: FinetuneConfig,
+    start: Checkpoint,
+    folder: str | Path,
+    open_backend: OpenBackend,
+    name: str = "finetune",
+    report: Report | None = None,
+) -> FinetuneResult:
+    """Fine-tune an offline policy and save the better of both.
+
+    Args:
+        config: what to do; with a run that goes on from `resumed_config`.
+        start: of the offline run, or of a fine-tuning that was stopped: it goes on with the next round.
+        folder: gets ``config.yaml``, ``checkpoint.pt``, ``episodes/`` with what was recorded, and ``bundle/``.
+        open_backend: where to act, under a guard.
+        name: of the MLflow run.
+        report: called about after every run and every few updates.
+
+    Raises:
+        ConfigError: a checkpoint of another kind of training, bad values, a dataset that is gone, a scenario with other
+            slices than the dataset, a folder that cannot be written.
+        ExportError: the exported policy does not agree with the trained one.
+    """
+    torch.set_num_threads(config.threads)
+    root, offline = Path(folder), offline_config_of(start)
+    log = with_reward(select(open_dataset(offline.dataset), offline.behaviours), offline.reward)
+    scenario = config.played(float(log.facts["period_s"]))
+    if scenario.slice_set() != slices_of(log):
+        raise ConfigError(f"scenario = {config.scenario!r}: accepted: one with the slices of dataset {offline.dataset}")
+    weights = validate(RewardWeights, log.facts["reward"], "dataset: reward")
+    goes_on = is_finetune(start)
+    pupil = Pupil(config, offline, log, start)
+    config_file, tracker, status = write_config(root, config), None, "FAILED"
+    if config.tracking == "mlflow":
+        run_id = start.run_id if goes_on else None
+        tracker = open_tracker(name, config, source_of(config, offline), run_id, config_file)
+    try:
+        with contextlib.closing(open_backend(scenario)) as backend:
+            work = _Work(root, pupil, Stage(backend, config, scenario, weights), tracker, report)
+            work.go(start.elapsed_s if goes_on else 0.0)
+            verdict = work.judge()
+        bundle = save_bundle(work.bundle(verdict, log), root / "bundle")
+        if tracker is not None:
+            tracker.artifact(root / "bundle", "bundle")
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        if tracker is not None:
+            tracker.finish(status)
+    return FinetuneResult(
+        bundle=bundle,
+        folder=root,
+        run_id=bundle.training.run_id,
+        verdict=verdict,
+        rounds=tuple(work.rounds),
+        steps=sum(done.steps for done in work.rounds),
+        updates=config.updates * len(work.rounds),
+        elapsed_s=work.budget.elapsed_s,
+    )
+
+
+def source_of(config: FinetuneConfig, offline: OfflineConfig) -> str:
+    """What was learned from, in words."""
+    return f"{offline.source}, fine-tuned on scenario {config.scenario} ({config.backend})"
+
+
+class Stage:
+    """Where policies act: a scenario on a guarded backend."""
+
+    def __init__(self, backend: Guarded, config: FinetuneConfig, scenario: Scenario, weights: RewardWeights) -> None:
+        self.backend, self.config, self.scenario, self.weights = backend, config, scenario, weights
+
+    def play(self, agent: Agent, seed: int) -> Episode:
+        """One run from start to end."""
+        backend = self.backend
+        backend.prepare(agent)
+        with backend.real_time():
+            kept = run(backend, agent, seed)
+        [episode] = kept.episodes(self.weights, {"scenario": self.scenario.name, "backend": self.config.backend})
+        return episode
+
+    def facts(self) -> dict[str, Any]:
+        """What all its episodes share."""
+        return facts_of(self.backend.slices, self.backend.context, self.weights)
+
+
+class _Work:
+    """Rounds, then the comparison, with what is kept of them in files."""
+
+    def __init__(self, root: Path, pupil: Pupil, stage: Stage, tracker: Tracker | None, report: Report | None) -> None:
+        self.root, self.pupil, self.stage, self.tracker, self.report = root, pupil, stage, tracker, report
+        self.config, self.rounds, self.new = pupil.config, list(pupil.rounds), list[Episode]()
+        self.budget = Budget(None, None)
+
+    def go(self, before_s: float) -> None:
+        """All rounds that are left; raises ConfigError where files cannot be read or written."""
+        self.new += [e for done in self.rounds for e in read_episodes(self._file(done.number))]
+        self.budget = Budget(None, None, before_s)
+        self.budget.start()
+        for number in range(len(self.rounds), self.config.rounds):
+            done = self._round(number)
+            self.rounds.append(done)
+            run_id = self.tracker.run_id if self.tracker else None
+            self.pupil.save(self.root / FILE_NAME, self.rounds, self.budget.elapsed_s, run_id)
+            if self.tracker is not None:
+                self.tracker.metrics(_curves(done), number)
+
+    def judge(self) -> Verdict:
+        """Both policies in turns, run by run on the same seeds."""
+        config, stage = self.config, self.stage
+        agents = {name: NetworkAgent(policy, name) for name, policy in self.pupil.policies.items()}
+        returns: dict[str, list[float]] = {name: [] for name in agents}
+        judged = {name: Interventions() for name in agents}
+        for n in range(config.judged_runs):
+            for name, agent in agents.items():
+                self._say(config.rounds, n / config.judged_runs, f"judging: run {n + 1} of the {name} policy")
+                stage.backend.interventions = judged[name]
+                returns[name].append(float(stage.play(agent, JUDGED_SEEDS + _seed(config, n)).rewards.sum()))
+        self.budget.stop()
+        arrays = {name: np.asarray(values) for name, values in returns.items()}
+        [difference] = paired_differences(arrays["fine-tuned"], arrays["offline"])
+        if self.tracker is not None:
+            means = {f"judged/{name}": float(values.mean()) for name, values in arrays.items()}
+            ends = {f"judged/difference_{key}": value for key, value in asdict(difference).items()}
+            self.tracker.metrics(means | ends, len(self.rounds))
+        return Verdict(arrays, difference, judged)
+
+    def bundle(self, verdict: Verdict, log: EpisodeSet) -> PolicyBundle:
+        """The better policy, exported, with the proof that the export decides alike on what was seen."""
+        config, offline, kept = self.config, self.pupil.offline, verdict.kept
+        policy = self.pupil.policies[kept]
+        model = to_onnx(policy)
+        observations = np.concatenate([episode.observations for episode in (*log, *self.new)])
+        spread = np.linspace(0, len(observations) - 1, min(RECORDED_OBSERVATIONS, len(observations))).astype(np.int64)
+        agreement = check_agreement(policy, model, [np.asarray(observations[spread], np.float32)], config.seed)
+        facts = {"kept": kept, "difference": asdict(verdict.difference)}
+        record = TrainingRecord(
+            algorithm=offline.algorithm,
+            seed=config.seed,
+            env_steps=log.num_steps + sum(done.steps for done in self.rounds),
+            train_s=round(self.budget.elapsed_s, 3),
+            source=source_of(config, offline) if kept == "fine-tuned" else offline.source,
+            run_id=self.tracker.run_id if self.tracker else None,
+            git_revision=git_revision(),
+            versions=versions(),
+            config=plain_config(offline) | {"finetune": plain_config(config) | facts},
+        )
+        return PolicyBundle(slices_of(log), model, record, agreement=agreement)
+
+    def _round(self, number: int) -> Round:
+        """Act, keep what came of it, learn."""
+        pupil, stage, config = self.pupil, self.stage, self.config
+        policy = NetworkAgent(pupil.policies["fine-tuned"], pupil.offline.algorithm)
+        agent = ExploringAgent(policy, config.noise_std, config.hold_periods, f"{policy.name}-round-{number}")
+        interventions = stage.backend.interventions = Interventions()
+        found: list[Episode] = []
+        for n in range(config.episodes):
+            self._say(number, 0.5 * n / config.episodes, f"round {number + 1}: run {n + 1}")
+            found.append(stage.play(agent, _seed(config, number * config.episodes + n)))
+        self._keep(number, found)
+        mean_return, steps = float(np.mean([e.rewards.sum() for e in found])), sum(map(len, found))
+        touched = f"guard in {interventions.touched_ratio:.0%} of ticks"
+        told = f"round {number + 1}: return {mean_return:.1f}, {touched}"
+        figures = pupil.learn(self.new, lambda share: self._say(number, 0.5 + 0.5 * share, told))
+        return Round(
+            number=number,
+            steps=steps,
+            reward=mean_return * len(found) / steps,
+            mean_return=mean_return,
+            touched_ratio=interventions.touched_ratio,
+            reasons=dict(sorted(interventions.reasons.items())),
+            figures=figures,
+        )
+
+    def _keep(self, number: int, found: list[Episode]) -> None:
+        file = self._file(number)
+        try:
+            file.parent.mkdir(exist_ok=True)
+            write_episodes(EpisodeSet(tuple(found), self.stage.facts()), file)
+        except OSError as error:
+            raise ConfigError(f"{file}: cannot be written: {error.strerror}; accepted: make room and resume") from error
+        self.new += found
+
+    def _file(self, number: int) -> Path:
+        return self.root / "episodes" / f"round-{number:04d}.parquet"
+
+    def _say(self, number: int, share: float, text: str) -> None:
+        if self.report is not None:
+            self.report((number + share) / (self.config.rounds + 1), text)
+
+
+def _seed(config: FinetuneConfig, number: int) -> int:
+    return SEEDS_PER_RUN * config.seed + number
+
+
+def _curves(done: Round) -> dict[str, float]:
+    guard = {f"guard/{reason}": float(ticks) for reason, ticks in done.reasons.items()}
+    own = {"reward": done.reward, "return": done.mean_return, "guard/touched_ratio": done.touched_ratio}
+    return own | guard | {f"train/{key}": value for key, value in done.figures.items()}

@@ -1,0 +1,39 @@
+"""A policy that is still learning, as an agent."""
+
+from __future__ import annotations
+
+import torch
+
+from ...env.backend import Context
+from ...env.encoding import KnobDecoder, ObservationEncoder
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+from .slice_network import DeterministicPolicy
+
+
+class NetworkAgent:
+    """Decides with PyTorch on the CPU, as the export of the same network would; deterministic.
+
+    An export takes seconds, a round of fine-tuning not many more.
+
+    Args:
+        policy: is used as it is at each decision; on the CPU.
+        name: as in episodes.
+    """
+
+    request_mcpu: FloatArray | None = None
+
+    def __init__(self, policy: DeterministicPolicy, name: str) -> None:
+        self.policy, self.name = policy, name
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run."""
+        self._encoder, self._decoder = ObservationEncoder(context), KnobDecoder(slices)
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """Knobs (S, L) for the next control period."""
+        table = self._encoder.encode(telemetry, self._decoder.encode(knobs))
+        with torch.inference_mode():
+            action = self.policy(torch.from_numpy(table))
+        return self._decoder.decode(action.numpy())[0]

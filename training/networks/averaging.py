@@ -1,0 +1,41 @@
+"""The policy that a run ends with: an average over its last updates, because single ones jump about."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from .slice_network import DeterministicPolicy
+
+# The weight of update t grows as t to this power: about the last tenth of a run counts, however long it is.
+POWER = 9
+
+
+class PolicyAverage:
+    """Polynomial-decay average of a policy's weights (Shamir and Zhang 2013, arXiv:1212.1824, section 4).
+
+    ``policy`` is the average after the updates seen so far of the one that learns.
+    """
+
+    def __init__(self, learned: DeterministicPolicy) -> None:
+        self._learned, self.updates = learned, 0
+        self.policy: DeterministicPolicy = copy.deepcopy(self._learned)
+
+    def update(self) -> None:
+        """Take the present weights in; call it after each update of the learned policy."""
+        rate = (POWER + 1) / (self.updates + POWER + 1)
+        self.updates += 1
+        with torch.no_grad():
+            for average, present in zip(self.policy.parameters(), self._learned.parameters(), strict=True):
+                average.lerp_(present, rate)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"updates": self.updates, "weights": self.policy.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state`; raises KeyError or RuntimeError if it is another network's."""
+        self.policy.load_state_dict(state["weights"])
+        self.updates = int(state["updates"])

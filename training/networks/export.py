@@ -1,0 +1,100 @@
+"""From a trained network to ``policy.onnx``, with the proof that both decide alike."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+
+from ...agents.learned.bundle import INPUT_NAME, OUTPUT_NAME, Agreement
+from ...env.encoding import NUM_FEATURES
+from ...env.slices import FloatArray
+from .node_shares import ACTIVE
+from .slice_network import DeterministicPolicy
+
+OPSET = 18  # the first that the exporter emits without conversion; onnxruntime 1.14 and later read it
+SLICE_COUNTS = (2, 5, 64)
+TOLERANCE = 1e-5
+OBSERVATIONS = 1000
+
+
+class ExportError(RuntimeError):
+    """The exported policy does not decide as the trained one."""
+
+
+def to_onnx(policy: DeterministicPolicy) -> bytes:
+    """One self-contained ONNX model: ``observation`` (lanes, slices, D) to ``action`` (lanes, slices, 3) in [-1, 1]."""
+    policy = policy.eval().cpu()
+    example = torch.zeros(3, 4, NUM_FEATURES)
+    axes = {0: torch.export.Dim("lanes", min=1), 1: torch.export.Dim("slices", min=1)}
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # the exporter's own deprecations
+            program: Any = torch.onnx.export(
+                policy,
+                (example,),
+                dynamo=True,
+                input_names=[INPUT_NAME],
+                output_names=[OUTPUT_NAME],
+                dynamic_shapes=(axes,),
+                opset_version=OPSET,
+                verbose=False,
+            )
+    finally:
+        logger.setLevel(level)
+    model = program.model_proto
+    _strip_metadata(model)
+    return model.SerializeToString(deterministic=True)
+
+
+def _strip_metadata(model: Any) -> None:
+    """Drop the exporter's stack traces: they hold paths of the machine and make equal models differ."""
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+
+
+def random_observations(num_slices: int, count: int, rng: np.random.Generator) -> FloatArray:
+    """Tables (count, S, D) over the encoder's whole range; a fifth of the slices absent."""
+    table = rng.uniform(-1.0, 1.0, (count, num_slices, NUM_FEATURES)).astype(np.float32)
+    table[..., ACTIVE] = rng.random((count, num_slices)) > 0.2
+    return table
+
+
+def check_agreement(
+    policy: DeterministicPolicy, model: bytes, recorded: Sequence[FloatArray] = (), seed: int = 0
+) -> Agreement:
+    """Largest difference between network and export over random tables of several slice counts and recorded ones.
+
+    Args:
+        policy: the trained network.
+        model: its export.
+        recorded: tables (N, S, D) from an environment.
+        seed: of the random tables, of which there are `OBSERVATIONS` for each of `SLICE_COUNTS`.
+
+    Raises:
+        ExportError: an action differs by more than `TOLERANCE`, or is not a number.
+    """
+    rng = np.random.default_rng(seed)
+    tables = [random_observations(s, OBSERVATIONS, rng) for s in SLICE_COUNTS] + list(recorded)
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for table in tables:
+        with torch.no_grad():
+            trained = policy(torch.from_numpy(table)).numpy()
+        exported: Any = session.run([OUTPUT_NAME], {INPUT_NAME: table})[0]
+        error = np.abs(trained - exported).max()
+        worst = max(worst, float(error)) if np.isfinite(error) else float("inf")
+    counts = tuple(sorted({table.shape[1] for table in tables}))
+    if worst > TOLERANCE:
+        raise ExportError(f"policy.onnx: actions differ by {worst:.2e} from the network; accepted: {TOLERANCE:g}")
+    return Agreement(worst, sum(len(table) for table in tables), counts)

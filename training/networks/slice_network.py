@@ -1,0 +1,225 @@
+"""One policy for any number of slices: shared weights per slice, pooled context, equivariant to their order.
+
+Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees one slice's row of the observation and its shares of
+the node; the mean and the maximum over the present slices and what they ask of the node together are the context, and a
+head sees row and context. Optionally one block of multi-head attention between the slices (Vaswani et al. 2017,
+arXiv:1706.03762) stands before the pooling. No weight depends on the number of slices, so one ``state_dict`` serves any
+of them.
+
+Shapes: observations (B, S * D) as the environments give them, or the table (B, S, D); actions (B, S, 3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES, NUM_KNOBS
+from .node_shares import GRANTED_LIMIT, HALF, MAX_SHARE, NUM_INPUTS, NUM_SHARES, WORTH_PER_CPU, NodeShares, present
+
+HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) + NUM_KNOBS)
+# The mean action is gain * tanh(z) per knob, clipped to [-1, 1]. An egress rate rests well inside the "none" end of its
+# axis despite exploration noise; a CPU limit must not, or nothing would ever pull it back to what the slice needs.
+CLIPPED_GAIN = (1.0, 1.0, 1.25)
+SQUASHED_GAIN = (1.0, 1.0, 1.0)
+INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
+MAX_TANH = 0.98
+# Limits as needed, as actions above `GRANTED_LIMIT`: from hardly less than that CPU to 1.7 times, at first a quarter
+# more.
+LEAST_ABOVE, MOST_ABOVE, FIRST_ABOVE = -0.02, 0.25, 0.1
+# Four times the weight for as much CPU is 0.2 in `WORTH_PER_CPU`, and so 14 levels of nice.
+NICE_PER_WORTH, NICE_WITHIN = -5.0, 0.4
+Deviation = Annotated[float, Field(gt=0, le=2)]
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Size of the network.
+
+    Attributes:
+        width: neurons of every hidden layer.
+        attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
+        limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay between what
+            the greedy order of `NodeShares` gives each slice for its promise and 1.7 times as much (`LEAST_ABOVE`,
+            `MOST_ABOVE`): what is learned is the residual (Johannink et al. 2019, "Residual Reinforcement Learning for
+            Robot Control").
+        nice: levels are ``free``, at first the same for all slices, or ``ranked``: close (`NICE_WITHIN`) to an order by
+            how much weight each CPU brings that a slice's promise takes (`NICE_PER_WORTH`).
+        initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
+            action's scale. PPO's shrinks geometrically from the first to the second; SAC and the offline algorithms
+            learn their own from the first.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    width: Annotated[int, Field(ge=8, le=1024)] = 64
+    attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
+    limits: Literal["free", "needed"] = "free"
+    nice: Literal["free", "ranked"] = "free"
+    initial_std: tuple[Deviation, Deviation, Deviation] = (0.25, 0.2, 0.2)
+    final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
+
+    def check(self) -> None:
+        """Raises ValueError if the sizes do not fit together."""
+        if self.attention_heads and self.width % self.attention_heads:
+            raise ValueError(f"network.attention_heads = {self.attention_heads}: accepted: a divisor of network.width")
+
+
+def as_table(observation: Tensor) -> Tensor:
+    """(B, S * D) or (B, S, D) to (B, S, D)."""
+    return observation if observation.ndim == 3 else observation.reshape(len(observation), -1, NUM_FEATURES)
+
+
+def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
+    """Orthogonal weights and zero bias, as PPO's reference implementations start."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Attention(nn.Module):
+    """One residual block of multi-head self-attention over the present slices: (B, S, W) to (B, S, W)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = linear(width, 3 * width, 1.0), linear(width, width, 0.5)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Absent slices (mask 0) are not attended to."""
+        batch, slices, width = hidden.shape
+        qkv = self.qkv(hidden).reshape(batch, slices, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv[0], qkv[1], qkv[2]
+        scores = query @ key.transpose(-1, -2) / math.sqrt(width // self.heads)
+        scores = scores + (mask - 1.0).transpose(1, 2).unsqueeze(1) * 1e9
+        mixed = (torch.softmax(scores, -1) @ value).transpose(1, 2).reshape(batch, slices, width)
+        return hidden + torch.relu(self.out(mixed)) * mask
+
+
+def context_size(width: int) -> int:
+    """Mean, maximum and sums of shares: C."""
+    return 2 * width + NUM_SHARES
+
+
+class SliceEncoder(nn.Module):
+    """Rows (B, S, D + 16) to features per slice (B, S, W), zero where absent, and their context (B, C).
+
+    Rows are those of `NodeShares`. An encoder made for ``more`` further columns takes them in a table of their own.
+    """
+
+    def __init__(self, config: NetworkConfig, more: int = 0) -> None:
+        super().__init__()
+        width = config.width
+        self.rows = nn.Sequential(linear(NUM_INPUTS + more, width), nn.ReLU(), linear(width, width), nn.ReLU())
+        self.attention = Attention(width, config.attention_heads) if config.attention_heads else None
+
+    def forward(self, rows: Tensor, mask: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``mask`` (B, S, 1). Features are not negative, so that zeros of absent slices do not move the maximum.
+
+        ``more`` (M * B, S, columns) may hold M tables for each of the B, such as several actions in one state: what the
+        rows make of the first layer is computed once for them, and the results are (M * B, ...).
+        """
+        if more is None:
+            hidden = self.rows(rows) * mask
+        else:
+            rows, mask, hidden = self._with(rows, mask, more)
+        if self.attention is not None:
+            hidden = self.attention(hidden, mask)
+        mean = hidden.sum(1) / mask.sum(1).clamp(min=1.0)
+        sums = rows[..., NUM_FEATURES : NUM_FEATURES + NUM_SHARES].sum(1).clamp(max=MAX_SHARE)
+        return hidden, torch.cat([mean, hidden.amax(1), sums], -1)
+
+    def _with(self, rows: Tensor, mask: Tensor, more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, *rest = self.rows
+        assert isinstance(first, nn.Linear)
+        own, other = torch.split(first.weight, [NUM_INPUTS, first.in_features - NUM_INPUTS], 1)
+        repeats = len(more) // len(rows)
+        hidden = functional.linear(rows, own, first.bias).repeat(repeats, 1, 1) + functional.linear(more, other)
+        for layer in rest:
+            hidden = layer(hidden)
+        rows, mask = rows.repeat(repeats, 1, 1), mask.repeat(repeats, 1, 1)
+        return rows, mask, hidden * mask
+
+
+class SliceHead(nn.Module):
+    """Features per slice (B, S, W) and context (B, C) to outputs per slice (B, S, outputs)."""
+
+    def __init__(self, width: int, outputs: int, gain: float, bias: tuple[float, ...] | None = None) -> None:
+        super().__init__()
+        self.own, self.context = linear(width, width), linear(context_size(width), width)
+        self.out = linear(width, outputs, gain)
+        if bias is not None:
+            self.out.bias.data = torch.tensor(bias)
+
+    def forward(self, hidden: Tensor, context: Tensor) -> Tensor:
+        """One hidden layer; the context's part is computed once for all slices."""
+        return self.out(torch.relu(self.own(hidden) + self.context(context).unsqueeze(1)))
+
+
+def _initial_bias(gains: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(math.atanh(min(mean / gain, MAX_TANH)) for mean, gain in zip(INITIAL_MEAN, gains, strict=True))
+
+
+class ActionHead(nn.Module):
+    """Mean actions (B, S, 3): a `SliceHead` and a linear path from the row, then gain * tanh.
+
+    The linear path is what "a limit a little above the present need" needs; the head bends it. Of nice only what tells
+    the slices apart counts, so before the tanh its mean over the present slices is taken out: nothing would hold that
+    mean in training, and where it has drifted to an end of the axis no slice can be told from another.
+    """
+
+    gain: Tensor
+
+    def __init__(self, network: NetworkConfig, gains: tuple[float, ...]) -> None:
+        super().__init__()
+        self.head = SliceHead(network.width, NUM_KNOBS, 0.01, _initial_bias(gains))
+        self.direct = nn.Linear(NUM_INPUTS, NUM_KNOBS, bias=False)
+        nn.init.zeros_(self.direct.weight)
+        self.limits_as_needed = network.limits == "needed"
+        if self.limits_as_needed:
+            with torch.no_grad():
+                first = (FIRST_ABOVE - LEAST_ABOVE) / (MOST_ABOVE - LEAST_ABOVE)
+                self.head.out.bias[0] = math.log(first / (1.0 - first))
+        self.nice_ranked = network.nice == "ranked"
+        self.register_buffer("gain", torch.tensor(gains))
+
+    def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """What tanh is taken of."""
+        wanted, mask = self.head(hidden, context) + self.direct(rows[..., :NUM_INPUTS]), present(rows)
+        limit, nice, egress = wanted.split(1, -1)
+        if self.limits_as_needed:
+            needed = (1.0 + float(NONE_ABOVE)) * rows[..., GRANTED_LIMIT : GRANTED_LIMIT + 1] - 1.0
+            above = LEAST_ABOVE + (MOST_ABOVE - LEAST_ABOVE) * torch.sigmoid(limit)
+            limit = (needed + above).clamp(-MAX_TANH, MAX_TANH)
+            limit = HALF * ((1.0 + limit) / (1.0 - limit)).log()  # artanh
+        if self.nice_ranked:
+            nice = NICE_PER_WORTH * rows[..., WORTH_PER_CPU : WORTH_PER_CPU + 1] + NICE_WITHIN * torch.tanh(nice)
+        mean = (nice * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
+        return torch.cat([limit, nice - mean, egress], -1)
+
+    def forward(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """From the rows (B, S, D + 16), their features (B, S, W) and context (B, C)."""
+        return self.gain * torch.tanh(self.unsquashed(rows, hidden, context))
+
+
+class DeterministicPolicy(nn.Module):
+    """What is exported: the table (L, S, D) to actions (L, S, 3) in [-1, 1].
+
+    A slice that is absent or could not be measured keeps the knobs it has: they are part of its row.
+    """
+
+    def __init__(self, encoder: SliceEncoder, actor: ActionHead) -> None:
+        super().__init__()
+        self.shares, self.encoder, self.actor = NodeShares(), encoder, actor
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Mean action, held where a slice is absent."""
+        rows, mask = self.shares(observation), present(observation)
+        mean = self.actor(rows, *self.encoder(rows, mask))
+        return torch.where(mask > HALF, mean, observation[..., HELD]).clamp(-1.0, 1.0)

@@ -1,0 +1,98 @@
+"""What an offline training run is: ``configs/offline/NAME.yaml``, validated."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from ...configs import load, validate
+from ..networks.slice_network import NetworkConfig
+from ..online.config import Count, NonNegative, Positive
+from .behaviour_cloning import BehaviourCloningConfig
+from .cql import CqlConfig
+from .iql import IqlConfig
+from .td3_bc import Td3BcConfig
+
+OfflineAlgorithm = Literal["bc", "td3-bc", "cql", "iql"]
+
+
+@dataclass(frozen=True)
+class OfflineConfig:
+    """One offline training run, ``configs/offline/NAME.yaml``.
+
+    Attributes:
+        algorithm: ``bc``, ``td3-bc``, ``cql`` or ``iql``.
+        dataset: name of a recorded dataset that is shipped, or a file or folder of episodes.
+        behaviours: whose episodes are learned from; ``*`` matches any part of a name.
+        reward: name of the reward weights, applied to the terms that were recorded; none = those of the dataset.
+        updates: budget in gradient steps; minutes: budget in wall-clock time. At least one; the first to be used up
+            ends the run. Only runs bounded by updates alone are reproducible by seed.
+        batch_steps: steps per update, drawn with replacement.
+        hold_s: an action that held for several control periods is learned from as one step, of at most this time; 0
+            takes each period by itself.
+        gamma: discount per control period of at least a quarter of a second; shorter ones have a higher one
+            (`slicepilot.training.online.advantages.Discount`).
+        seed: of network, batches and noise.
+        network: size of policy, critics and values.
+        bc, td3_bc, cql, iql: settings of the algorithms.
+        checkpoint_minutes: time between checkpoints.
+        threads: CPU threads of PyTorch.
+        device: ``auto`` takes a GPU that is there.
+        tracking: ``mlflow`` or ``none``.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    algorithm: OfflineAlgorithm
+    dataset: str = "testbed-contention"
+    behaviours: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    reward: str | None = None
+    updates: Count | None = None
+    minutes: Positive | None = None
+    batch_steps: Count = 256
+    hold_s: NonNegative = 0.1
+    gamma: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=48))
+    bc: BehaviourCloningConfig = field(default_factory=BehaviourCloningConfig)
+    td3_bc: Td3BcConfig = field(default_factory=Td3BcConfig)
+    cql: CqlConfig = field(default_factory=CqlConfig)
+    iql: IqlConfig = field(default_factory=IqlConfig)
+    checkpoint_minutes: Positive = 0.5
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    tracking: Literal["mlflow", "none"] = "mlflow"
+
+    @classmethod
+    def from_yaml(cls, name_or_path: str | Path) -> OfflineConfig:
+        """Load ``configs/offline/NAME.yaml`` or a user's file; raises ConfigError."""
+        return load("offline", name_or_path, _CheckedConfig)
+
+    @classmethod
+    def of(cls, values: dict[str, Any], source: str) -> OfflineConfig:
+        """From plain values, as in a checkpoint; raises ConfigError."""
+        return validate(_CheckedConfig, values, source)
+
+    def override(self, **values: Any) -> OfflineConfig:
+        """A checked copy with the values that are not None."""
+        given = {key: value for key, value in values.items() if value is not None}
+        return self.of(dataclasses.asdict(self) | given, "command line") if given else self
+
+    @property
+    def source(self) -> str:
+        """What is learned from, in words."""
+        who = "" if self.behaviours == ("*",) else f" ({', '.join(self.behaviours)})"
+        return f"dataset {self.dataset}{who}"
+
+
+def _check(config: OfflineConfig) -> OfflineConfig:
+    if config.updates is None and config.minutes is None:
+        raise ValueError("accepted: updates or minutes, or both")
+    config.network.check()
+    return config
+
+
+_CheckedConfig: Any = Annotated[OfflineConfig, AfterValidator(_check)]

@@ -1,0 +1,104 @@
+"""Which episodes an offline run learns from, with which rewards, for which slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...agents.learned.bundle import decoder_layout
+from ...configs import ConfigError, validate
+from ...data.episodes.episodes import Episode, EpisodeSet
+from ...data.episodes.files import is_minari, read_episodes
+from ...data.recorded import find
+from ...env.encoding import NUM_FEATURES, encoder_layout
+from ...env.reward import RewardWeights
+from ...env.slices import SliceSet
+from ..online.advantages import Discount, observed_period_s
+
+
+def open_dataset(name_or_path: str) -> EpisodeSet:
+    """A shipped dataset by name, or a user's file or folder, Minari's among them; raises ConfigError.
+
+    Episodes end where a tick was missed: what was measured there is not of one period.
+    """
+    path = find(name_or_path)
+    if is_minari(path):
+        from ..recording.minari_files import read_minari
+
+        return read_minari(path).unbroken()
+    return read_episodes(path).unbroken()
+
+
+def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:
+    """The episodes of those whose names match a pattern, without empty ones.
+
+    Raises:
+        ConfigError: a pattern that matches nobody, or no step at all.
+    """
+    known = episodes.behaviours
+    for pattern in behaviours:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise ConfigError(f"behaviours = {pattern!r}: accepted: {', '.join(known)} (* matches any part)")
+    wanted = [name for name in known if any(fnmatchcase(name, pattern) for pattern in behaviours)]
+    found = tuple(episode for episode in episodes.of(*wanted) if len(episode))
+    if not found:
+        raise ConfigError("dataset = no step in any episode: accepted: at least one")
+    return EpisodeSet(found, episodes.facts)
+
+
+def with_reward(episodes: EpisodeSet, reward: str | None) -> EpisodeSet:
+    """Rewards as other weights give them of the recorded terms; as recorded where these are the weights, or for None.
+
+    Raises:
+        ConfigError: unknown weights; other weights where no terms were recorded.
+    """
+    if reward is None:
+        return episodes
+    weights = asdict(RewardWeights.from_yaml(reward))
+    if weights == episodes.facts.get("reward"):
+        return episodes
+    return EpisodeSet(tuple(_reweighted(e, weights, reward) for e in episodes), {**episodes.facts, "reward": weights})
+
+
+def _reweighted(episode: Episode, weights: Mapping[str, float], reward: str) -> Episode:
+    missing = [name for name in weights if name not in episode.terms]
+    if missing:
+        raise ConfigError(
+            f"reward = {reward!r}: accepted: none, because the dataset has no term {missing[0]} to compute another from"
+        )
+    rewards = sum((weights[name] * episode.terms[name] for name in weights), np.zeros(len(episode)))
+    return replace(episode, rewards=np.asarray(rewards, np.float32))
+
+
+def slices_of(episodes: EpisodeSet) -> SliceSet:
+    """The slices of a dataset whose observations and actions mean what they mean here.
+
+    Raises:
+        ConfigError: no slices, another encoding than this version's, observations of another shape.
+    """
+    facts = episodes.facts
+    for part, own in (("encoder", encoder_layout()), ("decoder", decoder_layout())):
+        stored: Any = facts.get(part)
+        if not isinstance(stored, Mapping):
+            raise ConfigError(f"dataset: {part} = {stored!r}: accepted: the {part}'s layout")
+        for key, value in own.items():
+            if stored.get(key) != value:
+                raise ConfigError(f"dataset: {part}.{key} = {stored.get(key)!r}: accepted: {value!r}")
+    slices = validate(SliceSet, {"slices": facts.get("slices")}, "dataset")
+    for episode in episodes:
+        if episode.observations.shape[1:] != (len(slices), NUM_FEATURES):
+            shape = episode.observations.shape[1:]
+            raise ConfigError(f"dataset: observations of shape {shape}: accepted: {len(slices), NUM_FEATURES}")
+    return slices
+
+
+def discounts_of(episodes: EpisodeSet, gamma: float) -> npt.NDArray[np.float32]:
+    """Discount of every step (N,), by the control period that its observation tells."""
+    discount = Discount(gamma)
+    parts = [observed_period_s(episode.observations[:-1, None]) for episode in episodes]
+    return np.concatenate([discount.per_period(part)[:, 0] for part in parts]).astype(np.float32)

@@ -1,0 +1,292 @@
+"""Training from logs alone: behaviour cloning, TD3+BC, CQL or IQL on recorded episodes.
+
+`train_offline` reads top to bottom: dataset, learner, updates with checkpoints and curves in between; at the end the
+policy is exported, checked and saved as a bundle, as after training in the simulator
+(`slicepilot.training.online.train`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...agents.learned.bundle import PolicyBundle, TrainingRecord
+from ...configs import ConfigError
+from ...data.episodes.episodes import EpisodeSet
+from ...env.slices import SliceSet
+from ..networks.averaging import PolicyAverage
+from ..networks.export import check_agreement, to_onnx
+from ..networks.slice_network import DeterministicPolicy
+from ..online.advantages import observed_period_s
+from ..runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
+from ..runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
+from ..runs.tracking import Tracker, git_revision, versions
+from .behaviour_cloning import BehaviourCloning
+from .config import OfflineAlgorithm, OfflineConfig
+from .cql import Cql
+from .data import discounts_of, open_dataset, select, slices_of, with_reward
+from .iql import Iql
+from .learner import Learner
+from .memory import Memory, RewardScale
+from .networks import Networks, SliceNetworks
+from .td3_bc import Td3Bc
+
+REPORT_S = 0.5
+AVERAGED_UPDATES = 10  # so many updates of the policy make one of its average
+RECORDED_OBSERVATIONS = 1000
+FREE = {"updates", "minutes", "checkpoint_minutes", "threads", "device", "tracking"}
+
+
+@dataclass
+class OfflineProgress:
+    """Where a run stands: ``fraction`` of the budget used, 0..1, and the algorithm's figures since the last report."""
+
+    updates: int
+    elapsed_s: float
+    fraction: float
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class OfflineResult:
+    """What a run has made: the bundle's folder, and figures for tables. ``steps`` are those of the dataset."""
+
+    bundle: PolicyBundle
+    folder: Path
+    run_id: str | None
+    steps: int
+    behaviours: tuple[str, ...]
+    updates: int
+    elapsed_s: float
+    updates_per_s: float
+    device: str
+    curve: list[dict[str, float]] = field(default_factory=list, repr=False)
+
+
+def is_offline(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint is one of `train_offline`."""
+    return checkpoint.config.get("algorithm") in get_args(OfflineAlgorithm)
+
+
+def resumed_config(checkpoint: Checkpoint, config: OfflineConfig | None) -> OfflineConfig:
+    """The checkpoint's configuration; a given one may differ in its budget and in where and how it runs only.
+
+    Raises:
+        ConfigError: names the first other field that differs.
+    """
+    stored = OfflineConfig.of(checkpoint.config, "checkpoint: config")
+    return stored if config is None else check_resumed(stored, config, FREE)
+
+
+def make_learner(config: OfflineConfig, networks: Networks) -> Learner:
+    """The algorithm that a configuration asks for."""
+    if config.algorithm == "bc":
+        return BehaviourCloning(config.bc, networks)
+    if config.algorithm == "td3-bc":
+        return Td3Bc(config.td3_bc, networks)
+    return Cql(config.cql, networks) if config.algorithm == "cql" else Iql(config.iql, networks)
+
+
+def memory_of(episodes: EpisodeSet, networks: Networks, config: OfflineConfig, scale: RewardScale) -> Memory:
+    """Episodes as a configuration wants them learned from."""
+    period_s = float(observed_period_s(episodes.episodes[0].observations[:1, None])[0, 0])
+    return Memory.of(
+        episodes, networks, discounts_of(episodes, config.gamma), scale, max(1, round(config.hold_s / period_s))
+    )
+
+
+def device_of(wanted: str) -> torch.device:
+    """The device for ``auto``, ``cpu`` or ``cuda``; raises ConfigError if there is no GPU."""
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise ConfigError("device = 'cuda': no GPU that PyTorch can use; accepted: auto, cpu")
+    return torch.device("cuda" if there and wanted != "cpu" else "cpu")
+
+
+def train_offline(
+    config: OfflineConfig,
+    folder: str | Path,
+    name: str = "train",
+    resume: Checkpoint | None = None,
+    report: Callable[[OfflineProgress], None] | None = None,
+) -> OfflineResult:
+    """Train a policy on a dataset and save it.
+
+    Args:
+        config: what to do; with ``resume`` from `resumed_config`.
+        folder: gets ``config.yaml``, ``checkpoint.pt`` and ``bundle/``.
+        name: of the MLflow run.
+        resume: go on from here, as if the run had never stopped.
+        report: called about twice a second with the state of the run.
+
+    Raises:
+        ConfigError: bad values, a dataset that cannot be read or learned from, a folder that cannot be written, a
+            checkpoint that does not fit.
+        ExportError: the exported policy does not agree with the trained one.
+    """
+    torch.set_num_threads(config.threads)
+    root, device = Path(folder), device_of(config.device)
+    episodes = with_reward(select(open_dataset(config.dataset), config.behaviours), config.reward)
+    slices = slices_of(episodes)
+    torch.manual_seed(config.seed)
+    networks = SliceNetworks(config.network, device)
+    learner = make_learner(config, networks)
+    memory = memory_of(episodes, networks, config, RewardScale.of(episodes))
+    average = PolicyAverage(_policy(learner))
+    if resume is not None:
+        _restore(learner, average, resume, device)
+    before, budget = learner.updates, Budget(config.updates, config.minutes, resume.elapsed_s if resume else 0.0)
+    config_file, tracker = write_config(root, config), None
+    if config.tracking == "mlflow":
+        tracker = open_tracker(name, config, config.source, resume.run_id if resume else None, config_file)
+    run = _Run(config, learner, average, budget, root / FILE_NAME, tracker, report)
+    status = "FAILED"
+    try:
+        budget.start()
+        while budget.fraction(learner.updates) < 1.0:
+            run.note(learner.update(memory.sample(config.batch_steps)))
+        budget.stop()
+        run.sum_up()
+        run.save()
+        if learner.updates % AVERAGED_UPDATES:
+            average.update()  # not in the checkpoint: a run that goes on averages as if it had never stopped
+        bundle = save_bundle(_bundle(config, average.policy, episodes, slices, run), root / "bundle")
+        if tracker is not None:
+            tracker.artifact(root / "bundle", "bundle")
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        if tracker is not None:
+            tracker.finish(status)
+    return OfflineResult(
+        bundle=bundle,
+        folder=root,
+        run_id=bundle.training.run_id,
+        steps=episodes.num_steps,
+        behaviours=episodes.behaviours,
+        updates=learner.updates,
+        elapsed_s=budget.elapsed_s,
+        updates_per_s=(learner.updates - before) / max(budget.elapsed_s - budget.before_s, 1e-9),
+        device=device.type,
+        curve=run.curve,
+    )
+
+
+class _Run:
+    """What happens between updates: the average follows, curves are summed up, checkpoints written."""
+
+    def __init__(
+        self,
+        config: OfflineConfig,
+        learner: Learner,
+        average: PolicyAverage,
+        budget: Budget,
+        checkpoint: Path,
+        tracker: Tracker | None,
+        report: Callable[[OfflineProgress], None] | None,
+    ) -> None:
+        self.config, self.learner, self.average, self.budget = config, learner, average, budget
+        self.checkpoint, self.tracker, self.report = checkpoint, tracker, report
+        self.curve: list[dict[str, float]] = []
+        self._sums: dict[str, list[Tensor]] = defaultdict(list)
+        self._reported_s = budget.elapsed_s
+        self._due_s = budget.elapsed_s + 60.0 * config.checkpoint_minutes
+
+    def note(self, figures: dict[str, Tensor]) -> None:
+        """After every update."""
+        for key, value in figures.items():
+            self._sums[key].append(value)
+        if self.learner.updates % AVERAGED_UPDATES == 0:
+            self.average.update()
+        elapsed_s = self.budget.elapsed_s
+        if elapsed_s - self._reported_s >= REPORT_S:
+            self.sum_up()
+        if elapsed_s >= self._due_s:
+            self._due_s = elapsed_s + 60.0 * self.config.checkpoint_minutes
+            self.save()
+
+    def sum_up(self) -> None:
+        """Means since the last call: to the curve, the tracker and the report."""
+        elapsed_s, updates = self.budget.elapsed_s, self.learner.updates
+        self._reported_s = elapsed_s
+        figures = {key: float(torch.stack(values).mean()) for key, values in self._sums.items()}
+        self._sums.clear()
+        self.curve.append({"updates": float(updates), "elapsed_s": elapsed_s} | figures)
+        if self.tracker is not None:
+            self.tracker.metrics({f"train/{key}": value for key, value in figures.items()}, updates)
+        if self.report is not None:
+            self.report(OfflineProgress(updates, elapsed_s, self.budget.fraction(updates), figures))
+
+    def save(self) -> None:
+        """Write a checkpoint; raises ConfigError if that fails."""
+        state, generators = self.learner.state(), generator_states()
+        if torch.cuda.is_available():
+            generators["cuda"] = torch.cuda.get_rng_state()
+        Checkpoint(
+            config=plain_config(self.config),
+            steps=self.learner.updates,
+            updates=self.learner.updates,
+            elapsed_s=self.budget.elapsed_s,
+            run_id=self.tracker.run_id if self.tracker else None,
+            policy=state["networks"],
+            average=self.average.state(),
+            optimizers=state["optimizers"],
+            scaler={},
+            generators=generators,
+        ).write(self.checkpoint)
+
+
+def _policy(learner: Learner) -> DeterministicPolicy:
+    policy = learner.policy
+    assert isinstance(policy, DeterministicPolicy)
+    return policy
+
+
+def _restore(learner: Learner, average: PolicyAverage, checkpoint: Checkpoint, device: torch.device) -> None:
+    """Put a learner where the checkpoint was taken."""
+    state: dict[str, Any] = {
+        "networks": checkpoint.policy,
+        "optimizers": checkpoint.optimizers,
+        "updates": checkpoint.updates,
+    }
+    try:
+        learner.restore(state)
+        average.restore(checkpoint.average)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise ConfigError("checkpoint: its network is not the one this version builds from its config") from error
+    restore_generators(checkpoint.generators)
+    if device.type == "cuda" and "cuda" in checkpoint.generators:
+        torch.cuda.set_rng_state(checkpoint.generators["cuda"])
+
+
+def _bundle(
+    config: OfflineConfig, policy: DeterministicPolicy, episodes: EpisodeSet, slices: SliceSet, run: _Run
+) -> PolicyBundle:
+    """Export the policy and prove that the export decides alike on what was logged."""
+    model = to_onnx(policy)
+    observations = np.concatenate([episode.observations for episode in episodes])
+    spread = np.linspace(0, len(observations) - 1, min(RECORDED_OBSERVATIONS, len(observations))).astype(np.int64)
+    agreement = check_agreement(policy, model, [np.asarray(observations[spread], np.float32)], config.seed)
+    if run.tracker is not None:
+        run.tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, run.learner.updates)
+    record = TrainingRecord(
+        algorithm=config.algorithm,
+        seed=config.seed,
+        env_steps=episodes.num_steps,
+        train_s=round(run.budget.elapsed_s, 3),
+        source=config.source,
+        run_id=run.tracker.run_id if run.tracker else None,
+        git_revision=git_revision(),
+        versions=versions(),
+        config=plain_config(config),
+    )
+    return PolicyBundle(slices, model, record, agreement=agreement)

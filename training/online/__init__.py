@@ -1,0 +1,1 @@
+"""Learning in the simulator with PPO and SAC."""

@@ -1,0 +1,219 @@
+"""The runs of Andrade and Wickboldt (2025) as episodes: what a policy would have seen, the published setting, a reward.
+
+The study set knobs once and scraped every 30 s, so a run of 1200 s is 40 decisions for the same setting. It did not
+measure all that a policy sees. What stands for what:
+
+    offered_mbps: the load plan (`configs/scenarios/andrade-ramp.yaml`), as a mean over two minutes, as the rates are.
+    carried_mbps: what the slice's iperf server received; where an export has none of these, what its UPF did.
+    delay_p50_us, delay_p99_us: the mean round trip from UE to server, of which the way from N3 to N6 is a part.
+    loss_ratio: 1 - carried / offered.
+    cpu_use_mcpu: the UPF's; NaN where it is missing.
+    throttled_ratio, runqueue_delay_us, cpu_idle_ratio: NaN, which observations show as zero.
+    uplink_use_ratio: what all slices carry over the node's uplink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs import ConfigError
+from ...data.episodes.episodes import Episode, EpisodeSet
+from ...data.reference import published_settings
+from ...data.studies.andrade.tables import LAST_S, STEP_S
+from ...data.tables.tidy import Stream
+from ...env.backend import Context
+from ...env.published import requests_of, setting_knobs
+from ...env.reward import RewardWeights
+from ...env.simulator.hardware import Hardware
+from ...env.simulator.scenario import Load, Scenario
+from ...env.simulator.study import RAMP
+from ...env.slices import Promises, SliceSet
+from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from .recording import facts_of
+from .relabel import Course, look_back
+
+POINTS = LAST_S // STEP_S + 1
+MEAN_OVER_S = 120  # of the study's Prometheus queries
+SERVER = "iperf"  # in the names of the workloads that received what a slice carried
+STAND_INS = {
+    "offered_mbps": "load plan",
+    "delay_p50_us": "mean round trip",
+    "delay_p99_us": "mean round trip",
+    "throttled_ratio": "not measured",
+    "runqueue_delay_us": "not measured",
+    "cpu_idle_ratio": "not measured",
+}
+"""What is not what its name says; in `EpisodeSet.facts` as ``stand_ins``."""
+
+Key = tuple[int, int]
+"""Experiment and cycle."""
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Episodes, and what they leave out.
+
+    Attributes:
+        runs: experiments times cycles of which there is anything.
+        left_out: points (41 a run) that no episode holds, because a slice with traffic was not measured then or in
+            between.
+    """
+
+    episodes: EpisodeSet
+    runs: int
+    left_out: int
+
+
+def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
+    """Join tidy tables to one episode per experiment and cycle: its longest stretch without a hole.
+
+    Actions say what `slicepilot.training.recording.recording` has them say: nice of process scope, which the study set,
+    moves no weight between pods; it is in ``info["process_nice"]``.
+
+    Args:
+        tables: ``latency``, ``receive`` and, if there is one, ``cpu``, as
+            `slicepilot.data.studies.andrade.tables.read_andrade` and `slicepilot.data.tables.tidy.read_tidy` give them.
+        weights: of the reward.
+
+    Raises:
+        ConfigError: a table is missing, or no run has two points in a row with all its slices.
+    """
+    if missing := {"latency", "receive"} - set(tables):
+        raise ConfigError(f"tables: no {', '.join(sorted(missing))}; accepted: latency, receive and, if there, cpu")
+    scenario = Scenario.from_yaml(RAMP)
+    measured = {name: _grids(table, len(scenario.slice_set())) for name, table in tables.items()}
+    runs = _Runs(sorted(set(measured["latency"]) | set(measured["receive"])), scenario)
+    course = runs.course(measured)
+    seen = look_back(course, runs.slices, runs.context, weights)
+    whole = (course.valid == runs.active).all(axis=1)
+    found = []
+    for lane, (experiment, cycle) in enumerate(runs.keys):
+        first, end = _longest(whole[:, lane])
+        if end - first < 2:
+            continue
+        decided, observed = slice(first, end - 1), slice(first, end)
+        actions = seen.actions[lane, decided]
+        found.append(
+            Episode(
+                observations=seen.observations[lane, observed],
+                actions=actions,
+                rewards=seen.rewards[lane, decided],
+                wanted=actions.copy(),
+                log_density=np.full(len(actions), np.nan),
+                behaviour=f"experiment-{experiment}",
+                terms={name: values[lane, decided] for name, values in seen.terms.items()},
+                telemetry=np.ascontiguousarray(course.slices[observed, ..., lane]),
+                node=np.ascontiguousarray(course.node[observed, :, lane]),
+                valid=np.ascontiguousarray(course.valid[observed, :, lane]),
+                info={"experiment": experiment, "cycle": cycle, "start_s": STEP_S * first} | runs.info(lane),
+            )
+        )
+    if not found:
+        raise ConfigError("tables: no run with two points in a row that have all slices; accepted: whole exports")
+    facts = facts_of(runs.slices, runs.context, weights) | {"stand_ins": STAND_INS}
+    held = sum(len(episode) + 1 for episode in found)
+    return Joined(EpisodeSet(tuple(found), facts), len(runs.keys), POINTS * len(runs.keys) - held)
+
+
+class _Runs:
+    """All runs side by side, as lanes: lane l is the l-th key.
+
+    Attributes:
+        active: bool (S, L), the slices that have traffic by design.
+        context: of the study's node.
+    """
+
+    def __init__(self, keys: Sequence[Key], scenario: Scenario) -> None:
+        known = {setting.experiment: setting for setting in published_settings()}
+        settings = [known[experiment] for experiment, _ in keys]
+        self.keys, self.slices = keys, scenario.slice_set()
+        self._knobs = [setting_knobs(setting, len(self.slices), self.slices.priority_index) for setting in settings]
+        self.active = np.arange(len(self.slices))[:, None] < [setting.active_slices for setting in settings]
+        self._plan = np.stack([_planned_mbps(scenario.loads[name]) for name in self.slices.names], axis=1)
+        self.context = _context(self.slices, scenario.hardware_spec(), len(keys))
+
+    def course(self, measured: Mapping[str, Mapping[Key, Array]]) -> Course:
+        """Telemetry and knobs at each point; a slice that was not measured then is not valid."""
+        latency, carried, cpu = (self._side_by_side(measured.get(name, {})) for name in ("latency", "receive", "cpu"))
+        valid = np.isfinite(latency) & np.isfinite(carried) & self.active
+        offered = np.broadcast_to(self._plan[..., None], latency.shape)
+        rows: dict[str, Array] = {
+            "offered_mbps": offered,
+            "carried_mbps": carried,
+            "delay_p50_us": 1e3 * latency,
+            "delay_p99_us": 1e3 * latency,
+            "loss_ratio": np.clip(1.0 - carried / np.maximum(offered, 1e-6), 0.0, 1.0),
+            "cpu_use_mcpu": cpu,
+        }
+        unknown = np.full(latency.shape, np.nan)
+        table = np.stack([rows.get(name, unknown) for name in SLICE_FIELDS], axis=1)
+        table = np.where(valid[:, None], table, 0.0).astype(np.float32)
+        node = np.full((POINTS, len(NODE_FIELDS), len(self.keys)), np.nan, np.float32)
+        in_all = table[:, SLICE_FIELDS.index("carried_mbps")].sum(axis=1)
+        node[:, NODE_FIELDS.index("uplink_use_ratio")] = np.minimum(in_all / self.context.uplink_mbps, 1.0)
+        held = [np.stack([knobs.cpu_limit_mcpu, 0 * knobs.nice, knobs.egress_mbps]) for knobs in self._knobs]
+        return Course(table, node, valid, np.repeat(np.concatenate(held, axis=-1)[None], POINTS, axis=0))
+
+    def info(self, lane: int) -> dict[str, Any]:
+        """What is known of a run besides."""
+        knobs = self._knobs[lane]
+        return {
+            "backend": "study",
+            "process_nice": knobs.nice[:, 0].tolist(),
+            "request_mcpu": requests_of(knobs)[:, 0].tolist(),
+        }
+
+    def _side_by_side(self, grids: Mapping[Key, Array]) -> Array:
+        """One quantity (41, S, L), NaN where there is none."""
+        unknown = np.full((POINTS, len(self.slices)), np.nan)
+        return np.stack([grids.get(key, unknown) for key in self.keys], axis=-1)
+
+
+def _context(slices: SliceSet, hardware: Hardware, lanes: int) -> Context:
+    period_s, cpus, uplink = (
+        np.full(lanes, value, np.float32) for value in (STEP_S, hardware.logical_cpus, hardware.uplink_mbps)
+    )
+    threads = np.repeat(slices.column("upf_threads"), lanes, axis=1)
+    return Context(period_s, cpus, uplink, Promises.of(slices, lanes), threads, POINTS - 1)
+
+
+def _grids(table: Stream, num_slices: int) -> dict[Key, Array]:
+    """The last column of a table by time and slice, (41, S) for each run; servers' rates before UPFs."""
+    value = table.schema.names[-1]
+    grids: dict[bool, dict[Key, Array]] = {True: {}, False: {}}
+    for batch in table.batches:
+        rows = batch.select(["experiment", "cycle", "time_s", "slice", "workload", value]).to_pylist()
+        for row in rows:
+            own = grids[SERVER in row["workload"]]
+            key = (row["experiment"], row["cycle"])
+            if key not in own:
+                own[key] = np.full((POINTS, num_slices), np.nan)
+            own[key][row["time_s"] // STEP_S, int(row["slice"].removeprefix("slice")) - 1] = row[value]
+    return grids[True] or grids[False]
+
+
+def _planned_mbps(loads: Sequence[Load]) -> Array:
+    """What a slice was to offer (41,), as a mean over `MEAN_OVER_S` before each point; nothing before the start."""
+    seconds = np.arange(LAST_S)
+    plan = np.zeros(MEAN_OVER_S + LAST_S)
+    for load in loads:
+        flows = np.full(LAST_S, load.flows)
+        if load.ramp is not None:
+            flows = np.minimum(flows + (seconds // load.ramp.every_s).astype(int), load.ramp.max_flows)
+        plan[MEAN_OVER_S:] += load.rate_mbps * flows
+    total = np.concatenate([[0.0], np.cumsum(plan)])
+    ends = MEAN_OVER_S + STEP_S * np.arange(POINTS)
+    return (total[ends] - total[ends - MEAN_OVER_S]) / MEAN_OVER_S
+
+
+def _longest(whole: Array) -> tuple[int, int]:
+    """First and end of the longest run of True; (0, 0) without any."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], whole, [False]])))
+    spans = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    return max(spans, key=lambda span: span[1] - span[0], default=(0, 0))

@@ -1,0 +1,199 @@
+"""Records of a running controller as episodes, from which policies are learnt and judged offline.
+
+An episode is a stretch of decisions that follow each other a period apart, in one mode and under one description of
+the run. A tick between two modes belongs to neither. What the policy saw is worked out anew
+(`slicepilot.training.recording.relabel`): as it sees averages over several periods, the first ticks after a gap only
+serve to know the next one's observation.
+
+An action is what held after the tick, whoever set it: in live what the guard let through, in shadow what others have
+set, which the policy's wish had no part in. ``wanted`` is what a policy drew, also beyond the declared bounds, and the
+density is of that; of a policy that does not draw, or of records from before draws were kept, it is the wish as knobs,
+inside the bounds and without a density.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs import ConfigError, validate
+from ...controller.contracts.modes import Level, Mode
+from ...controller.contracts.reasons import Reason
+from ...controller.record.columns import FLAGS, Records
+from ...controller.record.moments import rfc3339
+from ...controller.record.reader import Stretch
+from ...data.episodes.episodes import Episode, EpisodeSet
+from ...data.episodes.files import OWN_TO_A_FILE
+from ...env.backend import Context
+from ...env.reward import RewardWeights
+from ...env.slices import Promises, SliceSet
+from ...env.sliding import WINDOW_S
+from .recording import facts_of
+from .relabel import Course, actions_of, look_back
+
+OTHERS = "others"
+"""Who acts while a controller is in shadow."""
+NICE = 1  # row of a record's knobs
+CODES = {
+    "mode": {mode.label: int(mode) for mode in Mode},
+    "level": {level.label: int(level) for level in Level},
+    "reasons": {reason.label: reason.bit for reason in Reason},
+}
+"""What numbers in the columns of decisions stand for; in `EpisodeSet.facts` as ``codes``."""
+
+
+def episodes_of(stretches: Iterable[Stretch], weights: RewardWeights) -> EpisodeSet:
+    """Ticks by time (`slicepilot.controller.record.reader.SegmentReader.stretches`), of one run or several.
+
+    Raises:
+        ConfigError: not three ticks in a row; runs that differ in slices, control period or node.
+    """
+    runs: dict[str, _Run] = {}
+    for stretch in stretches:
+        if not len(stretch.records):
+            continue
+        if stretch.key not in runs:
+            runs[stretch.key] = _Run(stretch.description)
+        runs[stretch.key].add(stretch)
+    found: list[Episode] = []
+    facts: dict[str, Any] = {}
+    for run_id, run in runs.items():
+        own = facts_of(run.slices, run.context, weights) | {"codes": CODES}
+        facts = facts or own
+        if other := [key for key in own if own[key] != facts[key] and key not in OWN_TO_A_FILE]:
+            raise ConfigError(f"run {run_id}: {other[0]}: differs from that of another; accepted: runs of one kind")
+        found += run.episodes(weights)
+    if not found:
+        raise ConfigError("records: no decision with what came of it; accepted: three ticks in a row, or more")
+    return EpisodeSet(tuple(found), facts)
+
+
+class _Run:
+    """The ticks of one run.
+
+    Raises:
+        ConfigError: a description without slices.
+    """
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        run_id = description.get("run_id")
+        self.slices = validate(SliceSet, description["slice_set"], f"run {run_id}")
+        self.context = _context(description, self.slices)
+        self._descriptions: dict[int, dict[str, Any]] = {}
+        self._parts: list[Records] = []
+
+    def add(self, stretch: Stretch) -> None:
+        """More of them, in any order."""
+        self._descriptions |= dict.fromkeys(np.unique(stretch.records["description"]).tolist(), stretch.description)
+        self._parts.append(stretch.records)
+
+    def episodes(self, weights: RewardWeights) -> Iterator[Episode]:
+        """Of every stretch without a gap."""
+        records = np.concatenate(self._parts)
+        records = records[np.unique(records["sequence"], return_index=True)[1]]
+        for generation, description in self._descriptions.items():
+            if description["nice_scope"] == "process":
+                # It ranks threads inside a pod; actions speak of the weights of pods, which it leaves alone.
+                ticks = records["description"] == generation
+                for stage in ("wanted", "applied"):
+                    records[stage][ticks, NICE] = 0.0
+        for part in np.split(records, np.flatnonzero(np.diff(records["sequence"]) != 1) + 1):
+            if len(part) > 2:
+                yield from self._unbroken(part, weights)
+
+    def _unbroken(self, ticks: Records, weights: RewardWeights) -> Iterator[Episode]:
+        """Of ticks that follow each other."""
+        held = np.concatenate([ticks["applied"][:1], ticks["applied"][:-1]])
+        course = Course(
+            slices=np.ascontiguousarray(ticks["slices"])[..., None],
+            node=np.ascontiguousarray(ticks["node"])[..., None],
+            valid=ticks["valid"][:, : len(self.slices), None] != 0,
+            knobs=held[..., None],
+        )
+        seen = look_back(course, self.slices, self.context, weights)
+        wished = actions_of(np.ascontiguousarray(ticks["wanted"])[..., None], self.slices)[0]
+        for first, end in _spans(self._usable(ticks)):
+            decided, observed = slice(first, end), slice(first, end + 1)
+            actions = seen.actions[0, decided]
+            own = ticks[decided]
+            drew = np.isfinite(own["drawn"]).all(axis=(1, 2))
+            wanted = np.where(np.isnan(own["wanted"].swapaxes(1, 2)), actions, wished[decided])
+            wanted[drew] = own["drawn"][drew]
+            description = self._descriptions[int(own["description"][0])]
+            mode = Mode(int(own["mode"][0]))
+            density = own["log_density"].astype(np.float64)
+            density[~drew] = np.nan
+            decisions = _decisions(own)
+            if mode is Mode.SHADOW:
+                density[:], decisions["held"][:] = np.nan, False
+            yield Episode(
+                observations=seen.observations[0, observed],
+                actions=actions,
+                rewards=seen.rewards[0, decided],
+                wanted=wanted.astype(np.float32),
+                log_density=density,
+                behaviour=OTHERS if mode is Mode.SHADOW else description["agent"],
+                terms={name: values[0, decided] for name, values in seen.terms.items()},
+                telemetry=course.slices[observed, ..., 0],
+                node=course.node[observed, :, 0],
+                valid=course.valid[observed, :, 0],
+                decisions=decisions,
+                info=_info(description, mode, int(own["time_ns"][0])),
+            )
+
+    def _usable(self, ticks: Records) -> npt.NDArray[np.bool_]:
+        """Which ticks' decisions are known with what was seen before and what came of them in one period."""
+        usable = np.zeros(len(ticks), np.bool_)
+        # In the ticks just before and after, too: with the mode, whoever sets the knobs changes between two ticks.
+        same = (np.diff(ticks["mode"]) == 0) & (np.diff(ticks["description"]) == 0)
+        usable[1:-1] = same[:-1] & same[1:] & (np.diff(ticks["missed"])[1:] == 0)
+        if ticks["sequence"][0] != 1:
+            usable[: max(round(WINDOW_S / self.context.period_s.item()), 1) - 1] = False
+        return usable
+
+
+def _decisions(ticks: Records) -> dict[str, npt.NDArray[Any]]:
+    """What else is known of decisions, (T,) and (T, S)."""
+    return {
+        **{name: ticks["flags"] & bit != 0 for name, bit in FLAGS.items()},
+        "mode": ticks["mode"].copy(),
+        "level": ticks["level"].copy(),
+        "node_reasons": ticks["node_reasons"].copy(),
+        "reasons": ticks["reasons"].copy(),
+    }
+
+
+def _info(description: dict[str, Any], mode: Mode, start_ns: int) -> dict[str, Any]:
+    bundle = description["bundle"]
+    return {
+        "run_id": description["run_id"],
+        "backend": description["backend"],
+        "mode": mode.label,
+        "agent": description["agent"],
+        "bundle": bundle and bundle["digest"],
+        "start": rfc3339(start_ns),
+    }
+
+
+def _spans(usable: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """First and end of every run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], usable, [False]])))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def _context(description: dict[str, Any], slices: SliceSet) -> Context:
+    uplink_mbps = description["uplink_mbps"]
+    period_s, logical_cpus, uplink = (
+        np.full(1, value, np.float32)
+        for value in (
+            description["period_s"],
+            description["logical_cpus"],
+            math.inf if uplink_mbps is None else uplink_mbps,
+        )
+    )
+    threads = np.asarray(description["threads"], np.float32)[:, None]
+    return Context(period_s, logical_cpus, uplink, Promises.of(slices), threads, num_steps=0)

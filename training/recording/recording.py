@@ -1,0 +1,261 @@
+"""Record episodes: agents on a backend, and what they saw, wanted, did and earned, ready to learn from.
+
+A run only keeps what it has in hand. What that was worth as observations and rewards is worked out afterwards
+(`slicepilot.training.recording.relabel`), so that a run in real time is not held up.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import json
+import math
+import platform
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...agents.base import Agent, Drawing
+from ...agents.heuristics.oracle import Oracle
+from ...agents.learned.bundle import decoder_layout
+from ...data.episodes.episodes import Episode, EpisodeSet
+from ...env.backend import Backend, Context
+from ...env.encoding import CONTEXT_FEATURES, NODE_FEATURES, NUM_KNOBS, encoder_layout
+from ...env.knobs import Knobs
+from ...env.reward import RewardWeights
+from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from ...env.simulator.scenario import Scenario
+from ...env.slices import FloatArray, SliceSet
+from ...env.sliding import SlidingView
+from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from ..evaluation.turns import LiveBackend
+from .relabel import Course, actions_of, look_back
+
+OnPeriod = Callable[[str], None]
+"""Called with an agent's name after every control period."""
+PACKAGES = ("slicepilot", "numpy")
+
+
+def record_simulated(
+    agents: Sequence[Agent],
+    scenario: Scenario,
+    episodes: int,
+    seed: int,
+    weights: RewardWeights,
+    on_period: OnPeriod | None = None,
+) -> EpisodeSet:
+    """Every agent on so many runs of a scenario in the simulator, an episode each.
+
+    Agents with as many runs meet the same arrivals and noise (`slicepilot.training.evaluation.rollouts.play`). One that
+    is named several times has so many times the runs.
+
+    Raises:
+        ValueError: no agents.
+    """
+    found: list[Episode] = []
+    facts: dict[str, Any] | None = None
+    for agent in dict.fromkeys(agents):
+        lanes = episodes * agents.count(agent)
+        backend = SimulatorBackend(ScenarioEpisodes(scenario, request_mcpu=agent.request_mcpu), lanes)
+        kept = run(backend, agent, seed, on_period)
+        found += kept.episodes(weights, {"scenario": scenario.name, "backend": "simulator"})
+        facts = facts or facts_of(backend.slices, backend.context, weights)
+    if facts is None:
+        raise ValueError("agents: none; accepted: at least one")
+    return EpisodeSet(tuple(found), facts)
+
+
+def record_live(
+    agents: Sequence[Agent],
+    backend: LiveBackend,
+    scenario: Scenario,
+    episodes: int,
+    seed: int,
+    weights: RewardWeights,
+    on_run: Callable[[int, str], None] | None = None,
+) -> EpisodeSet:
+    """Every agent on so many runs of a scenario in real time; agents take turns, A B C, A B C.
+
+    An agent's n-th run has traffic and draws of seed + n, so that the n-th runs of all can be compared; one that is
+    named several times has several a turn. ``decisions["missed_ticks"]`` counts the ticks that went by between a
+    decision and the measurement of what came of it, which then is of so many periods more.
+    """
+    found: list[Episode] = []
+    runs: Counter[str] = Counter()
+    for turn in range(episodes):
+        for agent in agents:
+            if on_run is not None:
+                on_run(turn, agent.name)
+            backend.play(scenario)
+            backend.deploy(agent.request_mcpu)
+            _rehearse(agent, backend)
+            with backend.real_time():
+                kept = run(backend, agent, seed + runs[agent.name])
+            runs[agent.name] += 1
+            found += kept.episodes(weights, {"scenario": scenario.name, "backend": "testbed"})
+    return EpisodeSet(tuple(found), facts_of(backend.slices, backend.context, weights))
+
+
+def record(backend: Backend, agent: Agent, seed: int, weights: RewardWeights) -> tuple[Episode, ...]:
+    """One run of any backend, which stays open; an episode per lane."""
+    return tuple(run(backend, agent, seed).episodes(weights, {}))
+
+
+def on_declared_pods(agent: Agent) -> Agent:
+    """The agent without CPU requests of its own, so that the pods keep those that the slices declare.
+
+    Requests weigh pods against each other for a whole run, and neither an observation nor an action says what they are:
+    from episodes that differ in them nothing can be learnt about knobs alone.
+    """
+    if agent.request_mcpu is None:
+        return agent
+    plain = copy.copy(agent)
+    plain.request_mcpu = None
+    return plain
+
+
+class Kept:
+    """What a run of T decisions leaves behind: plain copies, made between two measurements.
+
+    Args:
+        agent: who decides; has been reset.
+        slices: S of them.
+        context: of the run of L lanes.
+        seed: of the run.
+    """
+
+    def __init__(self, agent: Agent, slices: SliceSet, context: Context, seed: int) -> None:
+        self.agent, self.slices, self.context, self.seed = agent, slices, context, seed
+        steps, shape = context.num_steps, context.threads.shape
+        lanes = shape[1]
+        self.course = Course(
+            slices=np.zeros((steps + 1, len(SLICE_FIELDS), *shape), np.float32),
+            node=np.zeros((steps + 1, len(NODE_FIELDS), lanes), np.float32),
+            valid=np.zeros((steps + 1, *shape), np.bool_),
+            knobs=np.zeros((steps + 1, NUM_KNOBS, *shape), np.float32),
+        )
+        self._asked = np.zeros((steps, NUM_KNOBS, *shape), np.float32)
+        self._process_nice: list[float] | None = None
+        self._draws = agent if isinstance(agent, Drawing) else None
+        self._drawn = np.zeros((steps, lanes, shape[0], NUM_KNOBS), np.float32)
+        self._log_density = np.full((steps, lanes), np.nan)
+        self._held = np.zeros(steps, np.bool_)
+        self.missed: npt.NDArray[np.uint16] | None = None
+
+    def measured(self, at: int, telemetry: Telemetry, knobs: Knobs) -> None:
+        """A measurement, and the knobs that held meanwhile."""
+        course = self.course
+        course.slices[at], course.node[at], course.valid[at] = telemetry.slices, telemetry.node, telemetry.valid
+        course.knobs[at] = self._settings(knobs)
+
+    def decided(self, at: int, asked: Knobs) -> None:
+        """What the agent asked for after it."""
+        self._asked[at] = self._settings(asked)
+        if self._draws is not None:
+            self._drawn[at], self._log_density[at] = self._draws.wanted, self._draws.log_density
+            self._held[at] = self._draws.held
+
+    def episodes(self, weights: RewardWeights, info: dict[str, Any]) -> list[Episode]:
+        """An episode per lane; ``info`` is added to what the run knows of itself."""
+        own: dict[str, Any] = {"seed": self.seed, "request_mcpu": self._requests()}
+        if self._process_nice is not None:
+            own["process_nice"] = self._process_nice
+        seen = look_back(self.course, self.slices, self.context, weights)
+        wanted = self._drawn.swapaxes(0, 1) if self._draws is not None else actions_of(self._asked, self.slices)
+        decisions: dict[str, npt.NDArray[Any]] = {"held": self._held}
+        if self.missed is not None:
+            decisions["missed_ticks"] = self.missed
+        course = self.course
+        return [
+            Episode(
+                observations=seen.observations[lane],
+                actions=seen.actions[lane],
+                rewards=seen.rewards[lane],
+                wanted=np.ascontiguousarray(wanted[lane]),
+                log_density=self._log_density[:, lane].copy(),
+                behaviour=self.agent.name,
+                terms={name: values[lane] for name, values in seen.terms.items()},
+                telemetry=np.ascontiguousarray(course.slices[..., lane]),
+                node=np.ascontiguousarray(course.node[..., lane]),
+                valid=np.ascontiguousarray(course.valid[..., lane]),
+                decisions=decisions,
+                info=info | own | {"lane": lane},
+            )
+            for lane in range(len(seen.observations))
+        ]
+
+    def _settings(self, knobs: Knobs) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """What actions can say of knobs: nice of process scope ranks threads inside a pod and moves no weight."""
+        nice = knobs.nice
+        if knobs.nice_scope == "process":
+            self._process_nice, nice = nice[:, 0].tolist(), np.zeros_like(nice)
+        return knobs.cpu_limit_mcpu, nice, knobs.egress_mbps
+
+    def _requests(self) -> list[float]:
+        """CPU requests of the pods."""
+        own = self.agent.request_mcpu
+        requests = self.slices.column("cpu_request_mcpu")[:, 0] if own is None else own
+        return [float(value) for value in requests]
+
+
+def run(backend: Backend, agent: Agent, seed: int, on_period: OnPeriod | None = None) -> Kept:
+    """Run an agent to the end of one run of any backend, which stays open."""
+    telemetry = backend.reset(seed)
+    context = backend.context
+    view = SlidingView(context)
+    if isinstance(agent, Oracle) and isinstance(backend, SimulatorBackend):
+        agent.bind(backend)
+    agent.reset(backend.slices, context, seed)
+    kept = Kept(agent, backend.slices, context, seed)
+    ticks = getattr(backend, "ticks", None)  # of backends in real time
+    missed = np.full(context.num_steps + 1, 0 if ticks is None else ticks.missed, np.int64)
+    knobs = Knobs.none(*context.threads.shape)
+    kept.measured(0, telemetry, knobs)
+    for t in range(context.num_steps):
+        asked = agent.decide(view.see(telemetry), knobs)
+        knobs = backend.apply(asked).applied
+        kept.decided(t, asked)
+        telemetry = backend.observe()
+        kept.measured(t + 1, telemetry, knobs)
+        if ticks is not None:
+            missed[t + 1] = ticks.missed
+        if on_period is not None:
+            on_period(agent.name)
+    if ticks is not None:
+        kept.missed = np.diff(missed).astype(np.uint16)
+    return kept
+
+
+def facts_of(slices: SliceSet, context: Context, weights: RewardWeights) -> dict[str, Any]:
+    """What all episodes of a run share (`EpisodeSet`), as plain values; of the first lane."""
+    uplink_mbps = float(context.uplink_mbps[0])
+    facts = {
+        "slices": dataclasses.asdict(slices)["slices"],
+        "encoder": encoder_layout(),
+        "shared_features": [*NODE_FEATURES, *CONTEXT_FEATURES],
+        "decoder": decoder_layout(),
+        "telemetry": {"slices": SLICE_FIELDS, "node": NODE_FIELDS},
+        "reward": dataclasses.asdict(weights),
+        "period_s": round(float(context.period_s[0]), 9),
+        "logical_cpus": float(context.logical_cpus[0]),
+        "uplink_mbps": uplink_mbps if math.isfinite(uplink_mbps) else None,
+        "threads": context.threads[:, 0].tolist(),
+        "nice_scope": "group",
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(facts))  # tuples become lists, as they would in a file
+    return plain
+
+
+def _rehearse(agent: Agent, backend: Backend) -> None:
+    """Do once what will be done at each period: first calls allocate and compile."""
+    agent.reset(backend.slices, backend.context, 0)
+    num_slices = len(backend.slices)
+    seen = SlidingView(backend.context).see(Telemetry.empty(num_slices))
+    agent.decide(seen, Knobs.none(num_slices))

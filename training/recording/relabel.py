@@ -1,0 +1,125 @@
+"""What a policy saw, did and earned, worked out when a run is over from telemetry and knobs that were kept.
+
+A loop in real time keeps what it has in hand anyway; encoding and scoring it takes longer than the loop may.
+Measurements become lanes here, side by side, so that it is quick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...env.backend import Context
+from ...env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
+from ...env.knobs import Knobs
+from ...env.reward import TERMS, RewardModel, RewardWeights
+from ...env.simulator.lanes import tile_context
+from ...env.slices import FloatArray, SliceSet
+from ...env.sliding import SlidingView
+from ...env.telemetry import Telemetry
+
+LANES = 4096
+"""Encoded at once."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """N measurements in a row, of L lanes, and the knobs that held while they were taken.
+
+    Attributes:
+        slices: float32 (N, 8, S, L); node: float32 (N, 2, L); valid: bool (N, S, L); as in
+            `slicepilot.env.telemetry.Telemetry`.
+        knobs: float32 (N, 3, S, L): CPU limit, nice (of group scope) and egress rate in the period that was measured.
+    """
+
+    slices: FloatArray
+    node: FloatArray
+    valid: npt.NDArray[np.bool_]
+    knobs: FloatArray
+
+    def __len__(self) -> int:
+        """Number of measurements N."""
+        return len(self.slices)
+
+    def beside(self, part: slice) -> Telemetry:
+        """Some of the measurements as lanes of one: lane n * L + l is lane l of the n-th."""
+        valid = _side_by_side(self.valid[part])
+        age_s = np.zeros(valid.shape[-1], np.float32)
+        return Telemetry(_side_by_side(self.slices[part]), _side_by_side(self.node[part]), age_s, valid)
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """The same as decisions: N observations and N - 1 actions between them, lane by lane.
+
+    Attributes:
+        observations: float32 (L, N, S, D), as agents are shown them (`slicepilot.env.sliding`).
+        actions: float32 (L, N - 1, S, 3), the encoded knobs that came to hold after each observation but the last.
+        rewards: float32 (L, N - 1); terms: unweighted, likewise.
+    """
+
+    observations: FloatArray
+    actions: FloatArray
+    rewards: FloatArray
+    terms: dict[str, FloatArray]
+
+
+def look_back(course: Course, slices: SliceSet, context: Context, weights: RewardWeights) -> Hindsight:
+    """Encode and score a course whose first measurement is the first that the run's agent was shown."""
+    count, lanes = len(course), course.valid.shape[-1]
+    shown = _shown(course, context)
+    rows = _encoded(course.knobs, slices)
+    before = np.concatenate([rows[:1], rows[:-1]])
+    observations = np.empty((count, lanes, len(slices), NUM_FEATURES), np.float32)
+    scores = np.empty((len(TERMS) + 1, count, lanes), np.float32)
+    at_once = max(1, LANES // lanes)
+    for start in range(0, count, at_once):
+        part = slice(start, min(start + at_once, count))
+        size = part.stop - part.start
+        beside = tile_context(context, size)
+        now = _side_by_side(rows[part])
+        table = ObservationEncoder(beside).encode(shown.beside(part), now)
+        observations[part] = table.reshape(size, *observations.shape[1:])
+        knobs = Knobs(*_side_by_side(course.knobs[part]))
+        reward, terms = RewardModel(weights, beside)(course.beside(part), knobs, now, _side_by_side(before[part]))
+        scores[:, part] = np.stack([*terms.values(), reward]).reshape(-1, size, lanes)
+    by_lane = np.ascontiguousarray(scores[:, 1:].swapaxes(1, 2))
+    return Hindsight(
+        observations=np.ascontiguousarray(observations.swapaxes(0, 1)),
+        actions=actions_of(course.knobs[1:], slices),
+        rewards=by_lane[-1],
+        terms=dict(zip(TERMS, by_lane, strict=False)),
+    )
+
+
+def actions_of(knobs: FloatArray, slices: SliceSet) -> FloatArray:
+    """Settings (N, 3, S, L) on the axes of actions, (L, N, S, 3)."""
+    return np.ascontiguousarray(_encoded(knobs, slices).transpose(3, 0, 2, 1))
+
+
+def _shown(course: Course, context: Context) -> Course:
+    """The course as agents are shown it."""
+    view = SlidingView(context)
+    if view.passes:
+        return course
+    slices, node = np.empty_like(course.slices), np.empty_like(course.node)
+    age_s = np.zeros(course.valid.shape[-1], np.float32)
+    for n in range(len(course)):
+        seen = view.see(Telemetry(course.slices[n], course.node[n], age_s, course.valid[n]))
+        slices[n], node[n] = seen.slices, seen.node
+    return replace(course, slices=slices, node=node)
+
+
+def _encoded(knobs: FloatArray, slices: SliceSet) -> FloatArray:
+    """What `KnobDecoder.encode` says of settings (N, 3, S, L), in the same shape."""
+    rows = KnobDecoder(slices).encode(Knobs(*_side_by_side(knobs)))
+    return np.moveaxis(rows.reshape(*rows.shape[:2], len(knobs), -1), 2, 0)
+
+
+def _side_by_side(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(N, ..., L) to (..., N * L)."""
+    moved = np.moveaxis(array, 0, -2)
+    return np.ascontiguousarray(moved.reshape(*moved.shape[:-2], -1))

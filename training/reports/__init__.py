@@ -1,0 +1,1 @@
+"""Building blocks of HTML reports: the page and its pictures."""

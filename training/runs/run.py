@@ -1,0 +1,109 @@
+"""What every training run has around its learning: a budget, files, a tracked record."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from ...agents.learned.bundle import PolicyBundle
+from ...configs import ConfigError
+from ...data.files import replace_file
+from .tracking import Tracker, git_revision
+
+Config = TypeVar("Config")
+CONFIG_FILE = "config.yaml"
+
+
+class Budget:
+    """Steps and minutes that a run may use, None where there is no limit; ``before_s`` are the seconds of the run that
+    it resumes. A stopwatch."""
+
+    def __init__(self, steps: int | None, minutes: float | None, before_s: float = 0.0) -> None:
+        self.steps, self.minutes, self.before_s = steps, minutes, before_s
+        self._started_s: float | None = None
+        self._stopped_s: float | None = None
+
+    def start(self) -> None:
+        """Time counts from here."""
+        self._started_s = time.monotonic()
+
+    def stop(self) -> float:
+        """Time stands still from here; returns it."""
+        self._stopped_s = self.elapsed_s
+        return self._stopped_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Training time so far."""
+        if self._stopped_s is not None:
+            return self._stopped_s
+        return self.before_s + (0.0 if self._started_s is None else time.monotonic() - self._started_s)
+
+    def fraction(self, steps: int) -> float:
+        """How much is used up, 0..1."""
+        used = [0.0]
+        if self.steps is not None:
+            used.append(steps / self.steps)
+        if self.minutes is not None:
+            used.append(self.elapsed_s / (60.0 * self.minutes))
+        return min(1.0, max(used))
+
+
+def plain(value: Any) -> Any:
+    """Tuples to lists, so that YAML and checkpoints hold nothing but plain values."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """A configuration's dataclass as plain values."""
+    return plain(dataclasses.asdict(config))
+
+
+def check_resumed(stored: Config, given: Config, free: set[str]) -> Config:
+    """The given configuration of a run that goes on; it may differ from the stored one in ``free`` fields only.
+
+    Raises:
+        ConfigError: names the first other field that differs.
+    """
+    for spec in dataclasses.fields(given):  # type: ignore[arg-type]
+        new, kept = getattr(given, spec.name), getattr(stored, spec.name)
+        if spec.name not in free and new != kept:
+            raise ConfigError(f"{spec.name} = {new!r}: accepted with resume: {kept!r}, as in the checkpoint")
+    return given
+
+
+def write_config(folder: Path, config: Any) -> Path:
+    """Start a run's folder with its configuration; returns the file. Raises ConfigError if it cannot be written."""
+    path = folder / CONFIG_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(path, yaml.safe_dump(plain_config(config), sort_keys=False).encode())
+    except OSError as error:
+        raise ConfigError(f"out = {str(folder)!r}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def save_bundle(bundle: PolicyBundle, folder: Path) -> PolicyBundle:
+    """Write what a run ends with; raises ConfigError if it cannot be written."""
+    try:
+        return bundle.save(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"bundle {str(folder)!r}: cannot be written: {error.strerror}; the checkpoint is kept: make room and resume"
+        ) from error
+
+
+def open_tracker(name: str, config: Any, source: str, run_id: str | None, config_file: Path) -> Tracker:
+    """An MLflow run of that name: the one of ``run_id`` if it is given and still there, else a new one."""
+    tracker = Tracker(name, run_id)
+    if run_id is None or tracker.run_id != run_id:
+        tracker.parameters(dataclasses.asdict(config))
+        tracker.tags({"git_revision": git_revision(), "source": source})
+        tracker.artifact(config_file)
+    return tracker

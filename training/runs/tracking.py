@@ -1,0 +1,212 @@
+"""MLflow tracking of training runs: parameters, curves, files; quiet, imported only when a run is tracked."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ...configs import ConfigError
+
+EXPERIMENT = "slicepilot"
+DEFAULT_DATABASE = "mlflow.db"
+DEFAULT_ARTIFACTS = "mlartifacts"
+FLUSH_S = 5.0
+PACKAGES = ("slicepilot", "torch", "stable-baselines3", "gymnasium", "numpy", "onnx", "onnxruntime")
+
+
+def tracking_uri() -> str:
+    """``MLFLOW_TRACKING_URI``, else a database in the working folder.
+
+    The path is absolute: MLflow keeps one connection per address, also when the working folder changes.
+    """
+    return os.environ.get("MLFLOW_TRACKING_URI") or _default_uri()
+
+
+def _default_uri() -> str:
+    return f"sqlite:///{Path.cwd() / DEFAULT_DATABASE}"
+
+
+def git_revision() -> str | None:
+    """Commit of the code, with ``-dirty`` if it has been changed; none without git or outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that make a policy."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep MLflow's and the database migration's chatter off stderr."""
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic", "alembic.runtime.migration", "git")]
+    levels = [logger.level for logger in loggers]
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Keep other runs of this machine off the same database: MLflow's migrations fail when two run at once."""
+    name = f"slicepilot-mlflow-{os.getuid()}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
+    with (Path(tempfile.gettempdir()) / name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class Tracker:
+    """One MLflow run.
+
+    Curves are buffered and sent every few seconds. When the server is lost during the run, training goes on: what could
+    not be sent is counted in ``lost``.
+
+    Args:
+        name: of the run.
+        run_id: continue this run instead of starting one; a new one is started where it no longer exists.
+
+    Raises:
+        ConfigError: the tracking server or database does not answer.
+    """
+
+    def __init__(self, name: str, run_id: str | None = None) -> None:
+        self.uri = tracking_uri()
+        self.lost = 0
+        self._pending: list[Any] = []
+        self._flushed = time.monotonic()
+        with _quiet():
+            try:
+                import mlflow
+                from mlflow.entities import Metric
+                from mlflow.exceptions import MlflowException
+            except ImportError as error:
+                raise ConfigError(
+                    "tracking = 'mlflow': mlflow is not installed; accepted: none, or install slicepilot[train]"
+                ) from error
+
+            # MLflow sets its loggers up while it is imported.
+            for part in ("mlflow", "alembic"):
+                logging.getLogger(part).setLevel(logging.ERROR)
+            self._metric = Metric
+            self._errors = (MlflowException, OSError)
+            try:
+                with _alone(self.uri):
+                    self._client = mlflow.MlflowClient(tracking_uri=self.uri)
+                    self.run_id = self._resumed(run_id) or self._started(name)
+            except Exception as error:
+                first_line = (str(error).splitlines() or [""])[0][:200]
+                raise ConfigError(
+                    f"MLFLOW_TRACKING_URI = {self.uri!r}: cannot be used: {first_line}; "
+                    "accepted: a reachable MLflow server or database, or tracking: none"
+                ) from error
+
+    def _resumed(self, run_id: str | None) -> str | None:
+        if run_id is None:
+            return None
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.update_run(run_id, status="RUNNING")
+        except MlflowException:
+            return None
+        return run_id
+
+    def _started(self, name: str) -> str:
+        experiment = self._client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None:
+            experiment_id = experiment.experiment_id
+        else:
+            local = self.uri == _default_uri()
+            location = (Path.cwd() / DEFAULT_ARTIFACTS).as_uri() if local else None
+            experiment_id = self._client.create_experiment(EXPERIMENT, artifact_location=location)
+        return str(self._client.create_run(experiment_id, run_name=name).info.run_id)
+
+    def parameters(self, values: dict[str, Any], prefix: str = "") -> None:
+        """Log nested plain values as parameters with dotted names."""
+        from mlflow.entities import Param
+
+        flat: list[Any] = []
+        stack = [(prefix, values)]
+        while stack:
+            path, mapping = stack.pop()
+            for key, value in mapping.items():
+                if isinstance(value, dict):
+                    stack.append((f"{path}{key}.", value))
+                else:
+                    flat.append(Param(f"{path}{key}", str(value)))
+        self._send(params=flat)
+
+    def tags(self, values: dict[str, str | None]) -> None:
+        """Set tags; those without a value are left out."""
+        from mlflow.entities import RunTag
+
+        self._send(tags=[RunTag(key, value) for key, value in values.items() if value is not None])
+
+    def metrics(self, values: dict[str, float], step: int) -> None:
+        """One point of each curve."""
+        now_ms = int(time.time() * 1000)
+        self._pending += [self._metric(key, float(value), now_ms, step) for key, value in values.items()]
+        if time.monotonic() - self._flushed > FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is buffered."""
+        while self._pending:
+            batch, self._pending = self._pending[:1000], self._pending[1000:]
+            self._send(metrics=batch)
+        self._flushed = time.monotonic()
+
+    def _send(self, **batch: Any) -> None:
+        with _quiet():
+            try:
+                self._client.log_batch(self.run_id, **batch)
+            except self._errors:
+                self.lost += sum(len(entries) for entries in batch.values())
+
+    def artifact(self, path: Path, folder: str | None = None) -> None:
+        """Store a file or a folder with the run."""
+        with _quiet():
+            try:
+                send = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+                send(self.run_id, str(path), folder)
+            except self._errors:
+                self.lost += 1
+
+    def finish(self, status: str = "FINISHED") -> None:
+        """End the run: ``FINISHED``, ``FAILED`` or ``KILLED``."""
+        self.flush()
+        with _quiet():
+            try:
+                self._client.set_terminated(self.run_id, status)
+            except self._errors:
+                self.lost += 1

@@ -1,0 +1,1 @@
+"""Statistics of delays: comparisons of groups, resampling, quantile regression."""
