@@ -18,11 +18,11 @@ from prometheus_client.registry import Collector
 
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.metrics.collector import Metrics
-from slicepilot.controller.publisher.metrics.collector.families import DELAY_EDGES_NS, STAGE_EDGES_NS
-from slicepilot.controller.publisher.metrics.collector.totals import Totals
 from slicepilot.controller.publisher.metrics.exposition import Exposition, Renderer
+from slicepilot.controller.publisher.metrics.families import DELAY_EDGES_NS, STAGE_EDGES_NS
 from slicepilot.controller.publisher.state.status import Status
 from slicepilot.controller.publisher.state.tally import DelayCounter, quantiles_us
+from slicepilot.controller.publisher.state.totals import Totals
 from slicepilot.controller.record.ring import APPLY_ERROR, LATE, UNUSABLE
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.controller.telemetry.histogram import quantiles_us as quantiles_of_one
