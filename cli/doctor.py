@@ -6,28 +6,17 @@ import importlib.metadata
 import os
 import platform
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..configs import ConfigError
+from ..configs.backends import Check, plugins
 from .shared.output import console, print_json
 
 MIN_MEMORY_GIB = 4.0
 MIN_FREE_DISK_GIB = 2.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """One finding: ``needed_for`` says which commands it matters to, ``hint`` how to mend it."""
-
-    name: str
-    ok: bool
-    found: str
-    needed_for: str
-    hint: str = ""
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -137,15 +126,10 @@ def _kernel_checks() -> list[Check]:
 
 
 def _program_checks() -> list[Check]:
-    """The user plane's programs, and what measures them."""
-    from ..testbed.lifecycle.processes import binary
-
+    """What measures the user plane, and what backends need beside the kernel."""
     compiled = sorted((Path(__file__).parents[1] / "controller" / "telemetry" / "bpf").glob("*.bpf.o"))
     found = f"{len(compiled)} BPF objects" if compiled else "missing"
     checks = [Check("probe", bool(compiled), found, "live", "compile the BPF programs: make live")]
-    for name in ("upf", "smf", "load", "sink", "edge"):
-        try:
-            checks.append(Check(name, True, str(binary(name)), "live"))
-        except ConfigError:
-            checks.append(Check(name, False, "missing", "live", "build the user plane: make live"))
+    for plugin in plugins().values():
+        checks += plugin.call("checks")
     return checks

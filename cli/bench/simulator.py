@@ -10,15 +10,7 @@ import typer
 
 from ..shared.output import console, print_json, progress_bar
 
-bench = typer.Typer(help="Measure what things cost on this machine.", no_args_is_help=True)
 
-
-@bench.callback()
-def about() -> None:
-    """Measure what things cost on this machine."""
-
-
-@bench.command()
 def sim(
     num_envs: Annotated[int, typer.Option(min=1, help="Environments in the vector.")] = 1000,
     num_slices: Annotated[int, typer.Option(min=1, max=256, help="Slices per node.")] = 5,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load, validate
+from ...configs.backends import check_name
 from ..watchdog.external_change import ForeignConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -78,7 +80,7 @@ class RunConfig:
     """
 
     __pydantic_config__ = _STRICT
-    backend: Literal["testbed"] = "testbed"
+    backend: Annotated[str, AfterValidator(partial(check_name, simulator=False))] = "testbed"
     name: NodeName = "sp"
     instance: NodeName | None = None
     mode: Literal["shadow", "canary", "live"] = "shadow"

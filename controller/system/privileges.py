@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs import ConfigError
+from ...configs import ConfigError, FailureError
 
 _IN_ORDER = """
 chown dac_override dac_read_search fowner fsetid kill setgid setuid setpcap linux_immutable net_bind_service
@@ -49,7 +49,7 @@ CAPABILITY_VERSION_3 = 0x20080522
 NOBODY = "nobody"
 
 
-class PrivilegeError(RuntimeError):
+class PrivilegeError(FailureError):
     """Something that was to be given up is still there; the message names it."""
 
 

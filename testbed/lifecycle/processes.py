@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
+from ...configs import ConfigError, FailureError
 from .layout import netns_path
 
 READY_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 2.0
 
 
-class ProgramError(RuntimeError):
+class ProgramError(FailureError):
     """A program of the testbed did not start, answered with an error, or has gone."""
 
 

@@ -26,7 +26,7 @@ from ...env.simulator.exogenous import NodeEvents, Traffic
 from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.scenario import Load, Scenario
 from ...env.slices import FloatArray, Promises, SliceSet
-from ..evaluation.turns import LiveBackend
+from ..evaluation.turns import TurnsBackend
 
 # What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period). A testbed's UPF does
 # all its work in threads of its own group: nothing leaks, and fitting `weight_leak` did not lower the error on unseen
@@ -177,7 +177,7 @@ def _knobs(slices: SliceSet, rng: np.random.Generator, rates: Array) -> Knobs:
 
 
 def observe(
-    segments: Sequence[Segment], backend: LiveBackend, seed: int, on_segment: Callable[[], None] | None = None
+    segments: Sequence[Segment], backend: TurnsBackend, seed: int, on_segment: Callable[[], None] | None = None
 ) -> Observed:
     """Play the segments one after the other on a live backend."""
     rows = []

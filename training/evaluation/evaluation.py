@@ -15,6 +15,7 @@ from ...agents.heuristics.fixed import FixedAgent, no_control
 from ...agents.heuristics.oracle import Oracle
 from ...agents.learned.agent import LearnedAgent
 from ...configs import load
+from ...configs.backends import check_name
 from ...data.intervals import Array, Interval, interquartile_mean, interval, mean, paired_differences, paired_ratio
 from ...data.reference import published_settings
 from ...env.reward import RewardWeights
@@ -23,7 +24,7 @@ from ...env.slices import FloatArray, SliceSet
 from .rollouts import Recording, only_active, play
 from .scores import EDGE_WORK, Scores, Window, delay_ecdf_us, delay_p99_us, score, violation_s
 
-BackendName = Literal["simulator", "testbed"]
+BackendName = Annotated[str, AfterValidator(check_name)]
 Role = Literal["learned", "fixed", "adaptive", "oracle", "reference"]
 Outcome = Literal["better", "tie", "worse"]
 ALL_SLICES = max(setting.active_slices for setting in published_settings())

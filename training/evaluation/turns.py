@@ -21,7 +21,7 @@ OnRun = Callable[[int, str], None]
 """Called with repetition and agent name before every run."""
 
 
-class LiveBackend(Backend, Protocol):
+class TurnsBackend(Backend, Protocol):
     """A backend of one lane on which scenarios and pods can be changed between runs."""
 
     def play(self, scenario: Scenario) -> None: ...
@@ -40,7 +40,7 @@ class LiveBackend(Backend, Protocol):
 
 def play_in_turns(
     plays: Sequence[tuple[Agent, Scenario]],
-    backend: LiveBackend,
+    backend: TurnsBackend,
     repetitions: int,
     seed: int,
     weights: RewardWeights,

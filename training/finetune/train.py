@@ -26,6 +26,7 @@ from ...agents.base import Agent
 from ...agents.heuristics.exploring import ExploringAgent
 from ...agents.learned.bundle import PolicyBundle, TrainingRecord
 from ...configs import ConfigError, validate
+from ...controller.guard.backend import Interventions
 from ...data.episodes.episodes import Episode, EpisodeSet
 from ...data.episodes.files import read_episodes, write_episodes
 from ...data.intervals import Interval, paired_differences
@@ -41,7 +42,7 @@ from ..runs.checkpoint import FILE_NAME, Checkpoint
 from ..runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
 from ..runs.tracking import Tracker, git_revision, versions
 from .config import FinetuneConfig
-from .guarded import Guarded, Interventions
+from .guarded import Guarded
 from .pupil import Pupil, Round, is_finetune, offline_config_of
 
 FREE = {"rounds", "judged_runs", "threads", "device", "tracking"}

@@ -33,7 +33,7 @@ from ...env.simulator.scenario import Scenario
 from ...env.slices import FloatArray, SliceSet
 from ...env.sliding import SlidingView
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-from ..evaluation.turns import LiveBackend
+from ..evaluation.turns import TurnsBackend
 from .relabel import Course, actions_of, look_back
 
 OnPeriod = Callable[[str], None]
@@ -72,7 +72,7 @@ def record_simulated(
 
 def record_live(
     agents: Sequence[Agent],
-    backend: LiveBackend,
+    backend: TurnsBackend,
     scenario: Scenario,
     episodes: int,
     seed: int,
