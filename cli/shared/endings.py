@@ -25,12 +25,14 @@ def put_away_when_ended() -> None:
     owner = os.getpid()
 
     def end(number: int, _: object) -> None:
-        if os.getpid() != owner:
-            # A forked child, which libraries end by SIGTERM too: unwinding its copy would put away the parent's things.
-            os._exit(128 + number)
-        _asked.append(number)
+        ours = os.getpid() == owner
+        if ours:
+            _asked.append(number)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
+        if not ours:
+            # A forked child, which libraries end by SIGTERM too: unwinding its copy would put away the parent's things.
+            os._exit(128 + number)
         sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)

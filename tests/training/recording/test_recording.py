@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.cli.app import app
-from slicepilot.cli.registry import register
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode
 from slicepilot.data.episodes.files import read_episodes
@@ -210,9 +209,6 @@ Command = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def command() -> Command:
-    if not app.registered_commands:
-        register(app)
-
     def call(*arguments: str) -> Any:
         return CliRunner().invoke(app, ["dataset", "record", *arguments])
 
