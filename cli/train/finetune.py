@@ -60,9 +60,9 @@ def _opened(config: FinetuneConfig, scenario: Scenario) -> Guarded:
 
     guard = GuardConfig.from_yaml(config.guard)
     if config.backend == SIMULATOR:
-        from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+        from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
 
-        return GuardedBackend(SimulatorBackend(ScenarioEpisodes(scenario)), guard)
+        return GuardedBackend(SimulatorBackend(ScenarioRuns(scenario)), guard)
     opened: Guarded = plugin(config.backend).call("open_guarded", scenario, guard, name=config.testbed)
     return opened
 

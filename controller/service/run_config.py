@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load, validate
 from ...configs.backends import check_name
-from ..watchdog.external_change import ForeignConfig
+from ..watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
@@ -91,7 +91,7 @@ class RunConfig:
     period_ms: Annotated[float, Field(ge=2, le=5_000)] | None = None
     budget_ms: Positive = 2.0
     guard: str = "default"
-    foreign: ForeignConfig = field(default_factory=ForeignConfig)
+    foreign: ExternalChangeConfig = field(default_factory=ExternalChangeConfig)
     watchdog: WatchdogConfig = WatchdogConfig()
     publish: PublishConfig = PublishConfig()
     trust: str | None = None
