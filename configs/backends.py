@@ -6,7 +6,6 @@ asked for, so nothing below has to know what is built on it, and a new backend i
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .errors import ConfigError
+from .errors import ConfigError, did_you_mean
 
 SIMULATOR = "simulator"
 
@@ -98,7 +97,5 @@ def check_name(name: str, field: str = "backend", *, simulator: bool = True) -> 
     """The name again; raises ConfigError where no backend is called so."""
     names = [*([SIMULATOR] if simulator else []), *plugins()]
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"{field}: unknown name {name!r}; {hint}accepted: {', '.join(names)}")
+        raise ConfigError(f"{field}: unknown name {name!r}; {did_you_mean(name, names)}")
     return name

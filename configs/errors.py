@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class ConfigError(ValueError):
     """Bad input from outside: the message is one line that names the field, the value and what is accepted.
@@ -15,3 +18,14 @@ class FailureError(RuntimeError):
 
     The command line ends with exit code 1.
     """
+
+
+def did_you_mean(given: object, names: Iterable[str], accepted: str | None = None, most: int = 1) -> str:
+    """The end of an error about an unknown name: the nearest names, at most ``most``, then what is accepted.
+
+    ``accepted`` stands for the list of names where that would be too long, or is not all.
+    """
+    known = list(names)
+    near = ", ".join(difflib.get_close_matches(given, known, n=most)) if isinstance(given, str) else ""
+    hint = f"did you mean {near}? " if near else ""
+    return f"{hint}accepted: {accepted or ', '.join(known) or 'none'}"

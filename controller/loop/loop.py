@@ -65,7 +65,7 @@ class ActivePolicy:
     Attributes:
         agent: has been reset for the backend.
         guard: has the last word.
-        mode: whether decisions reach the node. In shadow the guard goes on from what it said last, as nothing else holds.
+        mode: whether decisions reach the node. In shadow the guard goes on from its own last words.
         left_alone_reasons: reason bits (S,) uint32 of slices that are left alone.
         any_left_alone: whether there are any.
         draws: the agent, if it draws what it wants.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError
+from ...configs import ConfigError, did_you_mean
 from ..actuators.canary import CanaryActuator
 from ..actuators.node import NodeActuator
 from ..actuators.shadow import ShadowActuator
@@ -179,7 +178,5 @@ def controlled_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...])
     if not canary:
         raise ConfigError("canary = none; accepted: names of the slices to act on")
     if unknown := [name for name in canary if name not in names]:
-        near = difflib.get_close_matches(unknown[0], names, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {hint}accepted: {', '.join(names)}")
+        raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {did_you_mean(unknown[0], names)}")
     return tuple(name for name in names if name in canary)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
-from ..actuators.edt_filters import edt_filters, remove_edt_filters
 from ..actuators.egress import unpace
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup
@@ -134,13 +133,11 @@ class _Restoration:
             return f"weight {now} -> {found.weight}"
 
     def _shaper(self, found: FoundEgress, qdisc: RootQdisc) -> str:
-        programs, shaper = edt_filters(qdisc.route, qdisc.index), qdisc.present()
+        if not qdisc.present():
+            return ""
         if not self._dry_run:
-            if programs:
-                remove_edt_filters(qdisc.route, qdisc.index, own_hook=not found.had_hook)
-            if shaper:
-                qdisc.remove()
-        return f"{found.device}: shaper off" if shaper or programs else ""
+            qdisc.remove()
+        return f"{found.device}: shaper off"
 
     def _knob(self, name: str, knob: str, action: Callable[[], str]) -> None:
         if not self._left(name, knob):

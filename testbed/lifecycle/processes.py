@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...configs import ConfigError, FailureError
+from ...controller.system.processes import start_ticks
 from .layout import netns_path
 
 READY_TIMEOUT_S = 10.0
@@ -34,19 +35,6 @@ def binary(name: str) -> Path:
     if not os.access(path, os.X_OK):
         raise ConfigError(f"program {str(path)!r} is missing; accepted: run `make live` first (it brings Go)")
     return path
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: with the pid it names one process for good. None: gone.
-
-    Field 22 of /proc/PID/stat (proc(5)); the command in field 2 may hold spaces and brackets.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else int(fields[19])
 
 
 @dataclass(frozen=True)

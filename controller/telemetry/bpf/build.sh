@@ -16,8 +16,7 @@ for header in linux/bpf.h bpf/bpf_helpers.h bpf/bpf_core_read.h; do
 	echo "#include <$header>" | "$clang" "$@" -fsyntax-only -include linux/types.h -x c - 2>/dev/null || fail "no header $header"
 done
 
-for source in "$here"/*.bpf.c "$here"/../../actuators/bpf/*.bpf.c; do
-	[ -e "$source" ] || continue
+for source in "$here"/*.bpf.c; do
 	object=${source%.c}.o
 	# Written beside and renamed: who loads it meanwhile sees the old or the new one.
 	"$clang" "$@" -c "$source" -o "$object.new"

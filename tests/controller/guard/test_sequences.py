@@ -12,11 +12,11 @@ from hypothesis.extra import numpy as arrays
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from slicepilot.configs import ConfigError, validate
-from slicepilot.controller.actuators.weight import PRIO_TO_WEIGHT
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
+from slicepilot.data.nice_weights import PRIO_TO_WEIGHT
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai

@@ -17,14 +17,12 @@ import numpy as np
 import pytest
 
 from slicepilot.controller.actuators.bandwidth import bandwidth_files
-from slicepilot.controller.actuators.edt import PROGRAM, Stamps
 from slicepilot.controller.actuators.nice import RELIST_NS
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.weight import weight_file
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.controller.watchdog.external_change import ExternalChange, ExternalChangeConfig, ExternalChangeWatch
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.restore import restore
@@ -340,24 +338,6 @@ def test_somebodys_own_qdisc_stays_whatever_the_policy(shaped: tuple[NodeActuato
     assert node.apply(knobs(math.inf, 0, 20.0)).error is None
     node.close()
     assert "pfifo 7: root" in tc(target, "qdisc", "show", "dev", device)
-
-
-@pytest.mark.skipif(not PROGRAM.exists(), reason="edt.bpf.o is not compiled: make bpf")
-def test_a_program_that_a_crash_has_left_is_taken_off(devices: BenchNode, tmp_path: Path) -> None:
-    target = devices.targets[1]
-    before = tc(target, "qdisc", "show")
-    keeper = JournalKeeper(tmp_path, [target])
-    with contextlib.closing(RouteSocket(target.netns)) as route:
-        stamps = Stamps(route, route.index_of(str(target.egress_device)))
-        stamps.set_rate(125_000)
-        stamps.close()  # the hook keeps the program, as after a crash
-        assert stamps.attached()
-        assert restore(keeper.journal, warm_up=True).restored == ["slice2: n3-1: shaper off"]
-        assert stamps.attached()
-        assert restore(keeper.journal).restored == ["slice2: n3-1: shaper off"]
-        assert not stamps.attached()
-    assert tc(target, "qdisc", "show") == before
-    assert restore(keeper.journal).restored == []
 
 
 def test_looking_takes_less_than_a_fifth_of_a_control_period(devices: BenchNode) -> None:
