@@ -21,7 +21,9 @@ REPORTED = ("observe", "infer", "guard", "apply", "total", "record")
 
 
 def loop(
-    bundle: Annotated[Path | None, typer.Option(help="Policy bundle; else the newest under runs/.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
+    ] = None,
     slices: Annotated[str, typer.Option(help="Slice set.")] = "five-video",
     num_slices: Annotated[
         int | None, typer.Option(min=2, max=64, help="So many slices, those of the set again and again.")
@@ -39,12 +41,14 @@ def loop(
 
     Example: [bold]slicepilot bench loop --period-ms 2[/bold]
     """
+    from ...agents.learned.bundle import PolicyBundle
     from ...env.slices import SliceSet
+    from ..bench.bundle import bundle_folder
 
     slice_set = SliceSet.from_yaml(slices)
     if num_slices is not None:
         slice_set = slice_set.repeated(num_slices)
-    policy = load_bundle(bundle)
+    policy = PolicyBundle.load(bundle_folder(bundle))
     try:
         result = _measure(policy, slice_set, period_ms, seconds)
     except (RuntimeError, OSError) as error:
@@ -62,21 +66,6 @@ def loop(
         for stage in REPORTED:
             times = result[part][f"{stage}_us"]
             console.print(f"    {stage:8} {times['p50']:8.1f} {times['p99']:8.1f} {times['p999']:8.1f}")
-
-
-def load_bundle(bundle: Path | None) -> PolicyBundle:
-    """The bundle that is named, or else the newest under runs/; raises ConfigError."""
-    from ...agents.learned.bundle import PolicyBundle
-    from ...configs import ConfigError
-
-    if bundle is None:
-        found = sorted(Path("runs").glob("*/bundle"), key=lambda path: path.stat().st_mtime)
-        if not found:
-            raise ConfigError(
-                "--bundle: none given and none under runs/; accepted: a folder that `slicepilot train` wrote"
-            )
-        bundle = found[-1]
-    return PolicyBundle.load(bundle)
 
 
 def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: float) -> dict[str, Any]:

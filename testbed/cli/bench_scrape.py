@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...cli.shared.output import console, print_json, progress_bar
-from .bench_loop import load_bundle
 
 if TYPE_CHECKING:
     from ...agents.learned.bundle import PolicyBundle
@@ -48,7 +47,9 @@ asyncio.run(main())
 
 
 def scrape(
-    bundle: Annotated[Path | None, typer.Option(help="Policy bundle; else the newest under runs/.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
+    ] = None,
     slices: Annotated[str, typer.Option(help="Slice set.")] = "five-video",
     concurrent: Annotated[int, typer.Option(min=1, max=1000, help="Scrapes at once, every second.")] = 200,
     period_ms: Annotated[float, typer.Option(min=1, max=1000, help="Control period.")] = 5.0,
@@ -61,11 +62,13 @@ def scrape(
     Needs root. The loop has the last CPU (`cpu` of its configuration); publisher and scrapers keep off it.
     Example: [bold]slicepilot bench scrape --concurrent 50 --turns 4[/bold]
     """
+    from ...agents.learned.bundle import PolicyBundle
     from ...env.slices import SliceSet
+    from ..bench.bundle import bundle_folder
     from ..bench.node import BenchNode
 
     slice_set = SliceSet.from_yaml(slices)
-    policy = load_bundle(bundle)
+    policy = PolicyBundle.load(bundle_folder(bundle))
     ticks = round(1e3 * seconds / period_ms)
     p99_us: dict[str, list[float]] = {part: [] for part in PARTS}
     answered = 0

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def shadow(
-    bundle: Annotated[Path | None, typer.Option(help="Folder of a learned policy.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
+    ] = None,
     agent: Annotated[str | None, typer.Option(help="Or an agent by name.")] = None,
     scenario: Annotated[str, typer.Option(help="The loads: a shipped name or a YAML file.")] = "testbed-contention",
     minutes: Annotated[float, typer.Option(min=0.1, help="In shadow under load, over all turns.")] = 10.0,
@@ -30,13 +32,14 @@ def shadow(
     Example: [bold]slicepilot bench shadow --bundle runs/mine/bundle --minutes 2 --turns 4[/bold]
     """
     from ...env.simulator.scenario import Scenario
+    from ..bench.bundle import bundle_folder
     from ..bench.shadow import bench_shadow
     from ..lifecycle.spec import TestbedSpec
     from ..lifecycle.testbed import Testbed
 
-    if (bundle is None) == (agent is None):
-        raise ConfigError("bundle, agent: accepted: exactly one of them")
-    policy: dict[str, Any] = {"bundle": str(bundle)} if bundle is not None else {"agent": agent}
+    if bundle is not None and agent is not None:
+        raise ConfigError("bundle, agent: accepted: one of them")
+    policy: dict[str, Any] = {"agent": agent} if agent is not None else {"bundle": str(bundle_folder(bundle))}
     policy |= {"period_ms": period_ms, "guard": "testbed"}
     played = Scenario.from_yaml(scenario)
     testbed = Testbed.up(TestbedSpec(name="spsh", slices=played.slices), owned=True)

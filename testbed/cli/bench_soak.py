@@ -21,7 +21,9 @@ PROCESSES = ("loop", "publisher", "supervisor")
 
 
 def soak(
-    bundle: Annotated[Path | None, typer.Option(help="Folder of a learned policy.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
+    ] = None,
     agent: Annotated[str | None, typer.Option(help="Or an agent by name.")] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 3.0,
     fault_every_s: Annotated[float, typer.Option(min=1, help="A fault about so often.")] = 60.0,
@@ -34,13 +36,14 @@ def soak(
     Needs root. Brings up a testbed of its own and takes it down again. Exit code 1 if a fault was not survived.
     Example: [bold]slicepilot bench soak --bundle runs/mine/bundle --minutes 60[/bold]
     """
+    from ..bench.bundle import bundle_folder
     from ..bench.soak import SoakRun
     from ..lifecycle.spec import TestbedSpec
     from ..lifecycle.testbed import Testbed
 
-    if (bundle is None) == (agent is None):
-        raise ConfigError("bundle, agent: accepted: exactly one of them")
-    policy: dict[str, Any] = {"bundle": str(bundle)} if bundle is not None else {"agent": agent}
+    if bundle is not None and agent is not None:
+        raise ConfigError("bundle, agent: accepted: one of them")
+    policy: dict[str, Any] = {"agent": agent} if agent is not None else {"bundle": str(bundle_folder(bundle))}
     settings = policy | {"period_ms": period_ms, "guard": "testbed"}
     testbed = Testbed.up(TestbedSpec(name="spso"), owned=True)
     try:

@@ -93,12 +93,6 @@ def test_what_ends_it_leaves_nothing_behind(bundle: Path, number: signal.Signals
     assert not own.is_dir()
 
 
-def test_without_a_bundle_it_says_what_is_accepted(tmp_path: Path) -> None:
-    result = subprocess.run(PROGRAM, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
-    assert result.returncode == 2
-    assert "--bundle: none given and none under runs/; accepted: a folder that" in result.stderr
-
-
 def test_without_root_it_says_what_is_missing(bundle: Path) -> None:
     lowered = [] if os.geteuid() else ["setpriv", "--clear-groups", "--reuid=65534"]
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
