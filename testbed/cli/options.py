@@ -1,0 +1,13 @@
+"""Options that benches share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Bundle = Annotated[
+    Path | None,
+    typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.", show_default=False),
+]
