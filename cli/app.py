@@ -8,9 +8,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..configs import ConfigError, FailureError
+from ..configs import ConfigError, FailureError, outside
 from ..configs.backends import Command, load_target
 from .registry import commands, groups
+from .shared.endings import listen_in_c_code
 
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
@@ -28,6 +29,10 @@ class FoundByName(TyperCommand):
 
     def load(self) -> Any:
         """The command itself, with its options."""
+        if self._entry.makes:
+            outside.will_make(self._entry.target)
+        else:
+            listen_in_c_code()
         single = typer.Typer(rich_markup_mode="rich", add_completion=False)
         single.command(self.name)(load_target(self._entry.target))
         return typer.main.get_command(single)

@@ -6,6 +6,8 @@ A backend adds its own (`slicepilot.configs.backends.BackendPlugin`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..configs.backends import Command, plugins
 
 GROUPS = {
@@ -42,6 +44,7 @@ COMMANDS = {
     "run": Command(
         "slicepilot.cli.operation.run:run",
         "Let an agent watch, and if asked move, the knobs of real UPFs; what it found comes back at the end.",
+        makes=True,
     ),
     "top": Command(
         "slicepilot.cli.operation.top:top",
@@ -77,10 +80,12 @@ COMMANDS = {
     "restore": Command(
         "slicepilot.cli.operation.restore:restore",
         "Put back the knobs found by a controller that has died together with its supervisor.",
+        makes=True,
     ),
     "probe": Command(
         "slicepilot.cli.operation.probe:probe",
         "Measure each packet of running UPFs from N3 to N6, by slice and flow, without touching the UPFs.",
+        makes=True,
     ),
     "dataset list": Command(
         "slicepilot.cli.dataset.releases:list_releases",
@@ -133,7 +138,7 @@ def commands() -> dict[str, Command]:
     """All commands by name, groups' as ``GROUP COMMAND``; those of backends come last."""
     found = dict(COMMANDS)
     for plugin in plugins().values():
-        found |= plugin.commands
+        found |= {name: replace(entry, makes=True) for name, entry in plugin.commands.items()}
     return found
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from . import outside
 from .errors import ConfigError, did_you_mean
 
 SIMULATOR = "simulator"
@@ -31,10 +32,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the command line: where its function or Typer application is, and its help in one line."""
+    """A command of the command line.
+
+    Attributes:
+        target: its function, as ``module:function``.
+        help: in one line.
+        makes: whether it makes something outside its process, which is put away when it ends
+            (`slicepilot.configs.outside`).
+    """
 
     target: str
     help: str
+    makes: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,8 @@ class BackendPlugin:
 
     def call(self, which: str, *arguments: Any, **named: Any) -> Any:
         """Call one of the functions above; raises what it raises."""
+        if which.startswith("open_"):
+            outside.will_make(self.name)
         return load_target(getattr(self, which))(*arguments, **named)
 
 

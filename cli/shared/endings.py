@@ -1,4 +1,15 @@
-"""How a command ends when it is asked to: what it has made (testbeds, loads, knobs) is put away on the way out."""
+"""How a command ends when it is asked to: within a second, and what it has made is put away on the way out.
+
+SIGINT and SIGTERM raise, and the stack unwinds. Three things keep them from that, and each has an answer:
+
+- C code that calls Python back (a compiler that tells of its progress, a finalizer): what is raised there is printed
+  and forgotten. Such a signal is sent once more, a moment later.
+- Imports: packages catch everything while they look for optional parts. The process ends at once.
+- C code that does not return for a long time (a compiler): Python does not handle the signal before. A thread that
+  hears of it ends the process.
+
+The latter two only before something has been made outside the process (`slicepilot.configs.outside`).
+"""
 
 from __future__ import annotations
 
@@ -7,27 +18,32 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from functools import cache
+from types import FrameType
 from typing import Any, NoReturn
 
+from ...configs import outside
+
 AGAIN_S = 0.05
+PATIENCE_S = 0.6
+"""For C code to come back."""
 
 _asked: list[int] = []
-"""Signals that have asked this process to end."""
+"""Signals that have asked this process to end, as far as Python has handled them."""
 
 
 def put_away_when_ended() -> None:
-    """SIGTERM unwinds the stack as Ctrl-C does; neither gets lost on its way.
-
-    A signal that is handled while C calls Python back (a compiler that tells of its progress, a finalizer) raises where
-    nobody can see it: Python names the exception and goes on. Such a signal is sent once more, a moment later.
-    """
+    """Have SIGINT and SIGTERM end this process as described above."""
     owner = os.getpid()
 
-    def end(number: int, _: object) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
         ours = os.getpid() == owner
         if ours:
             _asked.append(number)
+            if not outside.made() and _imports(frame):
+                _end_at_once(number)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if not ours:
@@ -38,6 +54,10 @@ def put_away_when_ended() -> None:
     signal.signal(signal.SIGTERM, end)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in a shell's background
         signal.signal(signal.SIGINT, end)
+    _send_again_what_is_lost()
+
+
+def _send_again_what_is_lost() -> None:
     lost = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
     usual = sys.unraisablehook
 
@@ -53,18 +73,46 @@ def put_away_when_ended() -> None:
     sys.unraisablehook = send_again
 
 
+@cache
+def listen_in_c_code() -> None:
+    """From now on a signal that Python has not handled within `PATIENCE_S` ends the process.
+
+    It takes a thread, and capabilities belong to threads: not for a command that gives them up.
+    """
+    heard, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    threading.Thread(target=_listen, args=(heard,), name="signals", daemon=True).start()
+
+
+def _listen(heard: int) -> None:
+    with os.fdopen(heard, "rb", buffering=0) as numbers:
+        while number := numbers.read(1):
+            if number[0] not in {signal.SIGINT, signal.SIGTERM}:
+                continue
+            handled = len(_asked)
+            time.sleep(PATIENCE_S)
+            if len(_asked) == handled == 0 and not outside.made():
+                _end_at_once(number[0])
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a frame, or one that has called it, is of the import system."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 @contextlib.contextmanager
 def interrupted() -> Iterator[None]:
-    """End the process as a signal asked for, whatever has become of it on its way up: C code and imports that are
-    interrupted turn it into errors of their own."""
+    """End the process as a signal asked for, whatever has become of it on its way up: C code and libraries turn it into
+    errors of their own."""
     try:
         yield
     except KeyboardInterrupt:
         _end(signal.SIGINT)
-    except SystemExit:
-        if _asked:
-            _end(_asked[0])
-        raise
     except BaseException:
         if _asked:
             _end(_asked[0])
@@ -72,6 +120,15 @@ def interrupted() -> Iterator[None]:
 
 
 def _end(number: int) -> NoReturn:
-    if number == signal.SIGINT:
-        print("slicepilot: error: interrupted", file=sys.stderr)
+    _tell(number)
     sys.exit(128 + number)
+
+
+def _end_at_once(number: int) -> NoReturn:
+    _tell(number)
+    os._exit(128 + number)
+
+
+def _tell(number: int) -> None:
+    if number == signal.SIGINT:
+        print("slicepilot: error: interrupted", file=sys.stderr, flush=True)
