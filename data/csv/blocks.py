@@ -10,6 +10,7 @@ import contextlib
 import csv
 import gzip
 import io
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -87,8 +88,8 @@ def read_blocks(
 
     Args:
         path: of the file. Whether it is compressed is told by its first bytes.
-        columns: Arrow type of each column by its name in the header: integers, floats (finite numbers only), strings,
-            dictionaries of strings.
+        columns: Arrow type of each column by its name in the header: signed integers, floats (finite numbers only),
+            strings, dictionaries of strings.
         faults: where bad rows are noted.
         optional: names that the header may lack.
         others: type of columns that are not named; None: there must not be any.
@@ -110,10 +111,10 @@ def read_blocks(
         cutter = _Cutter(path, stream, block_bytes)
         layout = Layout(_types(path, cutter.header(delimiter), columns, optional, others), delimiter, nullable)
         waiting: deque[tuple[Future[Rows], bytearray]] = deque()
-        position = _Position(path, faults)
+        position, stopped = _Position(path, faults), threading.Event()
         try:
             for text in cutter:
-                waiting.append((pool.submit(layout.parse, text), text))
+                waiting.append((pool.submit(layout.parse, text, stopped.is_set), text))
                 if len(waiting) > threads:
                     parsed, read = waiting.popleft()
                     yield from position.blocks(parsed.result())
@@ -125,6 +126,8 @@ def read_blocks(
                 cut_off = None if waiting or cutter.ended else bytes(text[text.rfind(b"\n") + 1 :])
                 yield from position.blocks(parsed.result(), cut_off)
         finally:
+            # A reader that is stopped, by Ctrl-C perhaps, waits for what its threads are at.
+            stopped.set()
             for parsed, _ in waiting:
                 parsed.cancel()
         position.end(cutter)

@@ -1,13 +1,12 @@
 """CSV text that Arrow refuses as a whole, line by line: the good rows, and what is wrong with the others.
 
 Whether a line is good is told as Arrow's reader would tell it of that line alone, at about a microsecond a line: lines
-without quotes are cut by Arrow, others one by one, and texts that are numbers or UTF-8 for certain are told from the
-others before anything is converted.
+without quotes are cut by Arrow, others one by one, and texts that are no numbers or not UTF-8 are told from the others
+before anything is converted.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import pyarrow.compute
 
 from ..arrow import filtered, numbers, texts, values_of
 from ..faults import EXAMPLES, FaultKind
-from .rows import UTF8_MARK, BadRows, Ints, Rows
+from .rows import UTF8_MARK, BadRows, Ints, Rows, fields_of
 
 if TYPE_CHECKING:
     from .rows import Layout
@@ -26,12 +25,12 @@ compute: Any = pyarrow.compute  # its functions are made when it is loaded
 
 Mask = npt.NDArray[np.bool_]
 
-# Texts that are a finite number of any float type for certain, and decimal integers of any length.
-_FLOAT = r"-?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9])?"
-_INTEGER = r"-?[0-9]+"
-_FEW_DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}  # by bits of a type: integers of no more have room for certain
-# What is no number for certain does not match. What matches may still be out of range, or of another type.
-_PERHAPS = r"[-+]?(0[xX][0-9a-fA-F]+|[0-9]*\.?[0-9]*([eE][-+]?[0-9]+)?)"
+# What Arrow takes for a number besides "inf" and "nan". An integer of few digits (by bits of the type) has room for
+# certain, one of more perhaps; a float that is too large becomes infinite.
+_FLOAT = r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?"
+_INTEGER = r"-?[0-9]{{1,{digits}}}|0[xX][0-9a-fA-F]{{1,{hex_digits}}}"
+_FEW_DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}
+_LONG_INTEGER = r"-?[0-9]+"
 
 
 def sift(layout: Layout, text: bytes | bytearray) -> Rows:
@@ -39,7 +38,7 @@ def sift(layout: Layout, text: bytes | bytearray) -> Rows:
     lines = _Lines(text, layout.delimiter)
     plain = lines.given & ~lines.odd & (lines.num_fields == len(layout.types))
     by_hand = np.flatnonzero(lines.given & lines.odd)
-    cut = [_fields(lines.line(number), layout.delimiter) for number in by_hand.tolist()]
+    cut = [fields_of(lines.line(number), layout.delimiter) for number in by_hand.tolist()]
     fits = np.asarray([len(fields) == len(layout.types) for fields in cut], np.bool_)
     fields = [own for own in cut if len(own) == len(layout.types)]
     order = np.concatenate([np.flatnonzero(plain), by_hand[fits]])
@@ -115,35 +114,6 @@ def _plain_columns(layout: Layout, lines: _Lines, plain: Mask) -> list[Any]:
     return [column.chunk(0) for column in table.columns]
 
 
-def _fields(line: bytes, delimiter: str) -> list[bytes]:
-    """The fields of one line; none where a quote is not closed or there is a carriage return.
-
-    Quotes are what RFC 4180 says they are at the beginning of a field, and themselves elsewhere.
-    """
-    if b"\r" in line:
-        return []
-    end = delimiter.encode()
-    if b'"' not in line:
-        return line.split(end)
-    found, at = [], 0
-    while True:
-        if line.startswith(b'"', at):
-            close = _CLOSING.match(line, at + 1)
-            if close is None:
-                return []
-            head, at = line[at + 1 : close.end() - 1].replace(b'""', b'"'), close.end()
-        else:
-            head = b""
-        stop = line.find(end, at)
-        found.append(head + line[at : stop if stop >= 0 else len(line)])
-        if stop < 0:
-            return found
-        at = stop + 1
-
-
-_CLOSING = re.compile(rb'(?:[^"]++|"")*+"')
-
-
 def _is_number(kind: Any) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
@@ -159,20 +129,13 @@ def _converted(given: Any, kind: Any, nullable: bool) -> tuple[Any, Mask]:
 
 def _as_numbers(given: Any, kind: Any, nullable: bool) -> tuple[Any, Mask]:
     """As `_converted`, for integers and floats; empty texts are null where they may be."""
-    whole = pa.types.is_integer(kind)
-    sign = "" if pa.types.is_unsigned_integer(kind) else "-?"
-    sure = _matches(given, f"{sign}[0-9]{{1,{_FEW_DIGITS[kind.bit_width]}}}" if whole else _FLOAT)
-    wrong = ~sure
-    if wrong.any():
-        perhaps = wrong & _matches(given, _PERHAPS)
-        long = perhaps & _matches(given, _INTEGER) if whole else np.zeros(len(given), np.bool_)
-        wrong[long] = [not _has_room(given[row].as_py(), kind) for row in np.flatnonzero(long).tolist()]
-        rest = np.flatnonzero(perhaps & ~long)
-        if len(rest):
-            refused = np.zeros(len(rest), np.bool_)
-            _mark(_trimmed(given.take(numbers(rest))), kind, refused)
-            wrong[rest] = refused
-    empty = values_of(compute.equal(given, pa.scalar(b"", pa.binary()))) if nullable else None
+    whole, bits = pa.types.is_integer(kind), kind.bit_width
+    pattern = _INTEGER.format(digits=_FEW_DIGITS[bits], hex_digits=bits // 4) if whole else _FLOAT
+    wrong = ~_matches(given, pattern)
+    if whole and wrong.any():
+        long = np.flatnonzero(wrong & _matches(given, _LONG_INTEGER))
+        wrong[long] = [not _has_room(given[row].as_py(), bits) for row in long.tolist()]
+    empty = values_of(compute.binary_length(given)) == 0 if nullable else None
     column = _trimmed(_replaced(given, wrong if empty is None else wrong | empty, b"0")).cast(kind)
     if not whole:
         wrong |= ~np.isfinite(values_of(column))
@@ -192,18 +155,20 @@ def _trimmed(given: Any) -> Any:
 
 
 def _replaced(given: Any, where: Mask, by: bytes) -> Any:
-    return compute.if_else(numbers(where), pa.scalar(by, pa.binary()), given) if where.any() else given
+    if not where.any():
+        return given
+    [scalar] = texts([by], pa.binary())  # not by `pyarrow.scalar`, which imports pandas
+    return compute.if_else(numbers(where), scalar, given)
 
 
-def _has_room(text: bytes, kind: Any) -> bool:
-    """Whether a type of integers holds a decimal one."""
+def _has_room(text: bytes, bits: int) -> bool:
+    """Whether a signed integer of so many bits holds a decimal one."""
     digits = text.strip(b" \t-").lstrip(b"0")
-    bits = kind.bit_width
     if len(digits) > bits:  # far more than there can be; Python refuses to read thousands
         return False
     number = int(digits or b"0") * (-1 if b"-" in text else 1)
-    low, high = (0, 2**bits) if pa.types.is_unsigned_integer(kind) else (-(2 ** (bits - 1)), 2 ** (bits - 1))
-    return low <= number < high
+    limit = 2 ** (bits - 1)
+    return -limit <= number < limit
 
 
 def _no_text(given: Any) -> Mask:
@@ -220,16 +185,3 @@ def _no_text(given: Any) -> Mask:
         except UnicodeDecodeError:
             wrong[row] = True
     return wrong
-
-
-def _mark(given: Any, kind: Any, refused: Mask) -> None:
-    """Set ``refused`` (N,) where Arrow does not take a text for a number, by halves."""
-    try:
-        given.cast(kind)
-    except pa.ArrowInvalid:
-        half = len(given) // 2
-        if not half:
-            refused[:] = True
-            return
-        _mark(given[:half], kind, refused[:half])
-        _mark(given[half:], kind, refused[half:])

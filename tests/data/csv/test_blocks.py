@@ -265,6 +265,14 @@ def test_quoted_fields_are_understood_and_open_quotes_are_faults(tmp_path: Path)
     assert found.faults.counts == {"columns": 3}
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_an_open_quote_is_a_fault_in_the_last_line_too(tmp_path: Path, end: str) -> None:
+    types = {"value": pa.int64(), "name": pa.string()}
+    found = read(written(tmp_path, f'value,name\n1,"a"\n2,"b{end}'.encode()), types)
+    assert found.rows == [{"value": 1, "name": "a"}]
+    assert found.faults.counts == {"columns" if end else "truncated": 1}
+
+
 def test_empty_numbers_are_null_only_where_they_may_be(tmp_path: Path) -> None:
     path = written(tmp_path, HEADER + b"a,,2,3\n,1,,3\nc,x,,3\nd,1,2,3\n")
     found = read(path, nullable=True)
