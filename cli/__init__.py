@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # as in `typing`, which takes time to import
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -14,9 +15,10 @@ __all__ = ["main"]
 def main() -> NoReturn:
     """Entry point: exit code 0 when the command did what it says, 2 for bad input, 1 for a failure, 130 for Ctrl-C, 143
     for SIGTERM."""
-    # Until we can answer Ctrl-C with a line, the kernel does: an interrupted import would show a traceback.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Until commands can be unwound: nothing has been made, and an interrupted import would show a traceback.
+    signal.signal(signal.SIGTERM, _end_at_once)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in a shell's background
+        signal.signal(signal.SIGINT, _end_at_once)
     from .shared.endings import interrupted, put_away_when_ended
 
     put_away_when_ended()
@@ -24,3 +26,9 @@ def main() -> NoReturn:
         from .app import run
 
         run()
+
+
+def _end_at_once(number: int, _: object) -> None:
+    if number == signal.SIGINT:
+        os.write(2, b"slicepilot: error: interrupted\n")
+    os._exit(128 + number)

@@ -72,10 +72,7 @@ def _python_checks() -> list[Check]:
 
 
 def _machine_checks() -> list[Check]:
-    from ..data.csv.native import compiler
-
     cpus = len(os.sched_getaffinity(0))
-    cc = compiler()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     disk = shutil.disk_usage(Path.cwd()).free / 2**30
     return [
@@ -93,13 +90,6 @@ def _machine_checks() -> list[Check]:
             f"{disk:.1f} GiB",
             "train",
             f"checkpoints and tracking need up to {MIN_FREE_DISK_GIB:.0f} GiB",
-        ),
-        Check(
-            "C compiler",
-            cc is not None,
-            cc or "missing",
-            "datasets",
-            "CSV takes five times longer: install gcc",
         ),
     ]
 

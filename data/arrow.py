@@ -9,39 +9,57 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+_SAMPLE = 8  # every how manieth value is looked at to choose an encoding
 
-def numbers(values: npt.NDArray[Any]) -> Any:
-    """An Arrow array of numbers (N,), not copied where they are contiguous."""
+
+def numbers(values: npt.NDArray[Any], kind: Any = None, valid: npt.NDArray[np.bool_] | None = None) -> Any:
+    """An Arrow array of numbers or booleans (N,); numbers are not copied where they are contiguous.
+
+    Args:
+        values: the numbers.
+        kind: Arrow type that they are bits of, such as a timestamp; None: that of the array.
+        valid: (N,) False where null is to stand; None: nowhere.
+    """
+    there = None if valid is None else _bits(valid)
+    if values.dtype == np.bool_:
+        return pa.Array.from_buffers(pa.bool_(), len(values), [there, _bits(values)])
     contiguous = np.ascontiguousarray(values)
-    buffer = pa.py_buffer(contiguous)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(contiguous.dtype), len(contiguous), [None, buffer])
+    arrow = kind or pa.from_numpy_dtype(contiguous.dtype)
+    return pa.Array.from_buffers(arrow, len(contiguous), [there, pa.py_buffer(contiguous)])
 
 
-def texts(values: Sequence[bytes], kind: Any = None) -> Any:
+def texts(values: Sequence[bytes] | Sequence[str], kind: Any = None) -> Any:
     """An Arrow array of texts; ``kind`` is ``pa.binary()`` where they need not be UTF-8."""
-    ends = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([len(text) for text in values], out=ends[1:])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(kind or pa.string(), len(values), buffers)
+    encoded = [value.encode() if isinstance(value, str) else value for value in values]
+    ends = np.zeros(len(encoded) + 1, np.int32)
+    np.cumsum([len(text) for text in encoded], out=ends[1:])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(kind or pa.string(), len(encoded), buffers)
 
 
-def words(codes: npt.NDArray[np.int32], values: Sequence[bytes]) -> Any:
-    """An Arrow dictionary array: the text of each code (N,)."""
+def words(codes: npt.NDArray[Any], values: Sequence[bytes] | Sequence[str]) -> Any:
+    """An Arrow dictionary array: the text of each code (N,), of the codes' type."""
     return pa.DictionaryArray.from_arrays(numbers(codes), texts(values), safe=False)
 
 
 def values_of(column: Any) -> npt.NDArray[Any]:
-    """A column of numbers (N,), not copied where it is one chunk; where there are nulls, anything may stand."""
+    """A column of numbers, booleans or times (N,), the latter as integers; where there are nulls, anything may stand.
+
+    Numbers of one chunk are not copied.
+    """
     array = column
     if isinstance(column, pa.ChunkedArray):
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    kind = np.dtype({"float": "float32", "double": "float64"}.get(str(array.type), str(array.type)))
+    kind = _numpy_kind(array.type)
     if not len(array):
         return np.empty(0, kind)
-    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+    rows, data = slice(array.offset, array.offset + len(array)), array.buffers()[1]
+    if kind == np.bool_:
+        return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[rows].astype(np.bool_)
+    return np.frombuffer(data, kind)[rows]
 
 
-def codes_of(column: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
+def codes_of(column: Any) -> tuple[npt.NDArray[Any], list[str]]:
     """The codes of a dictionary column of one chunk (N,) and the texts that they stand for."""
     array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     return values_of(array.indices), array.dictionary.to_pylist()
@@ -49,6 +67,24 @@ def codes_of(column: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
 
 def filtered(table: Any, keep: npt.NDArray[np.bool_]) -> Any:
     """The rows of a table whose mask (N,) is True, one chunk a column."""
-    bits = pa.py_buffer(np.packbits(keep, bitorder="little"))
-    mask = pa.Array.from_buffers(pa.bool_(), len(keep), [None, bits])
-    return table.filter(mask).combine_chunks()
+    return table.filter(numbers(keep)).combine_chunks()
+
+
+def hardly_repeats(column: Any) -> bool:
+    """Whether more than half of a sample of a column's numbers differ; False for what are no numbers."""
+    if not pa.types.is_floating(column.type) and not pa.types.is_integer(column.type):
+        return False
+    bits = values_of(column).view(f"u{column.type.bit_width // 8}")
+    sample = bits[::_SAMPLE]
+    return 2 * len(np.unique(sample)) > len(sample)
+
+
+def _bits(mask: npt.NDArray[np.bool_]) -> Any:
+    return pa.py_buffer(np.packbits(mask, bitorder="little"))
+
+
+def _numpy_kind(arrow: Any) -> np.dtype[Any]:
+    """NumPy's name of an Arrow type; raises TypeError for types that are no numbers."""
+    if pa.types.is_timestamp(arrow):
+        return np.dtype(np.int64)
+    return np.dtype({"float": "float32", "double": "float64"}.get(str(arrow), str(arrow)))

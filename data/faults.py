@@ -110,7 +110,10 @@ class Faults:
         *,
         left_out: bool = True,
     ) -> None:
-        """Note faults of one kind in many lines (N,), each with its value of (N,) values, if any are given."""
+        """Note faults of one kind in many lines (N,), each with its value of (N,) values, if any are given.
+
+        Of lines that ascend the values of the first `EXAMPLES` are enough.
+        """
         numbers = np.asarray(lines, np.int64)
         if not numbers.size:
             return

@@ -52,7 +52,7 @@ def put_away_when_ended() -> None:
         sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in a shell's background
+    if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):  # as in a shell's background
         signal.signal(signal.SIGINT, end)
     _send_again_what_is_lost()
 

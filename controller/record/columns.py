@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...configs import ConfigError
+from ...data import arrow
 from ...env.encoding import KNOB_FEATURES
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..contracts.modes import Level, Mode
@@ -35,7 +36,6 @@ _SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *S
 _WORDS = {"mode": tuple(mode.label for mode in Mode), "level": tuple(level.label for level in Level)}
 _DRAWN = "drawn_"
 _STEADY = ("sequence", "time", "monotonic_ns")  # grow by about the same from row to row
-_SAMPLE = 8  # every how manieth value is looked at to choose an encoding
 
 Records = npt.NDArray[Any]
 """Ticks as `slicepilot.controller.record.ring.record_dtype` has them."""
@@ -93,25 +93,19 @@ def to_records(table: Any, names: Sequence[str]) -> Records:
 
 
 def values_of(table: Any, column: str) -> npt.NDArray[Any]:
-    """One column as NumPy sees it: words as their codes, times in ns since 1970.
-
-    Not by Arrow's own conversions, which import pandas where that is installed.
-    """
-    array = table.column(column).combine_chunks()
+    """One column as NumPy sees it: words as their codes, times in ns since 1970."""
+    given = table.column(column)
     if column in _WORDS:
-        coded = array.dictionary_encode()
-        codes = np.asarray([_WORDS[column].index(word) for word in coded.dictionary.to_pylist()], np.uint8)
-        return codes[_fixed(coded.indices, np.int32)]
-    if pa.types.is_boolean(array.type):
-        bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
-        return bits[array.offset : array.offset + len(array)]
-    return _fixed(array, _kind(array.type))
+        coded, found = arrow.codes_of(given.combine_chunks().dictionary_encode())
+        codes = np.asarray([_WORDS[column].index(word) for word in found], np.uint8)
+        return codes[coded]
+    return arrow.values_of(given)
 
 
 def encode(table: Any, header: dict[str, Any]) -> bytes:
     """A table as a Parquet file with a header."""
     steady = [name for name in _STEADY if name in table.column_names]
-    noisy = [name for name in table.column_names if name not in steady and _hardly_repeats(table.column(name))]
+    noisy = [name for name in table.column_names if name not in steady and arrow.hardly_repeats(table.column(name))]
     encodings = dict.fromkeys(steady, "DELTA_BINARY_PACKED") | dict.fromkeys(noisy, "BYTE_STREAM_SPLIT")
     options: dict[str, Any] = {
         "compression": "zstd",
@@ -126,25 +120,6 @@ def encode(table: Any, header: dict[str, Any]) -> bytes:
         writer.write_table(table)
         writer.add_key_value_metadata({KEY: json.dumps(header, separators=(",", ":"))})
     return bytes(sink.getvalue())
-
-
-def strings(values: Sequence[str]) -> Any:
-    """An Arrow array of texts, which ``pa.array`` would import pandas for."""
-    encoded = [value.encode() for value in values]
-    offsets = np.zeros(len(encoded) + 1, np.int32)
-    np.cumsum([len(text) for text in encoded], out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
-
-
-def numbers(values: npt.NDArray[Any], kind: Any = None) -> Any:
-    """An Arrow array of numbers, without nulls."""
-    contiguous = np.ascontiguousarray(values)
-    if contiguous.dtype == np.bool_:
-        packed = np.packbits(contiguous, bitorder="little")
-        return pa.Array.from_buffers(pa.bool_(), len(contiguous), [None, pa.py_buffer(packed)])
-    arrow = kind or pa.from_numpy_dtype(contiguous.dtype)
-    return pa.Array.from_buffers(arrow, len(contiguous), [None, pa.py_buffer(contiguous)])
 
 
 def _views(records: Records, names: Sequence[str]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
@@ -173,27 +148,7 @@ def _is_draw(column: str) -> bool:
 
 def _array(column: str, values: npt.NDArray[Any]) -> Any:
     if column in _WORDS:
-        return pa.DictionaryArray.from_arrays(numbers(values.astype(np.int8)), strings(_WORDS[column]))
+        return arrow.words(values.astype(np.int8), _WORDS[column])
     if column.endswith(".valid"):
-        return numbers(values.astype(np.bool_))
-    return numbers(values, pa.timestamp("ns", "UTC") if column == "time" else None)
-
-
-def _fixed(array: Any, kind: Any) -> npt.NDArray[Any]:
-    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
-
-
-def _kind(arrow: Any) -> np.dtype[Any]:
-    """NumPy's name of an Arrow type of numbers."""
-    if pa.types.is_timestamp(arrow):
-        return np.dtype(np.int64)
-    return np.dtype({"float": "float32", "double": "float64"}.get(str(arrow), str(arrow)))
-
-
-def _hardly_repeats(column: Any) -> bool:
-    """Whether more than half of a sample of a column's numbers differ."""
-    array = column.combine_chunks()
-    if not pa.types.is_floating(array.type) and not pa.types.is_integer(array.type):
-        return False
-    sample = _fixed(array, _kind(array.type))[::_SAMPLE]
-    return 2 * len(np.unique(sample)) > len(sample)
+        return arrow.numbers(values.astype(np.bool_))
+    return arrow.numbers(values, pa.timestamp("ns", "UTC") if column == "time" else None)

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .columns import FORMAT, encode, numbers, strings, values_of
+from ...data.arrow import numbers, texts, values_of
+from .columns import FORMAT, encode
 
 _TEXTS = ("run_id", "bundle", "mode", "slice")
 _TIMES = ("start", "end")
@@ -45,7 +46,7 @@ def encode_estimates(estimates: Sequence[dict[str, Any]]) -> bytes:
     }
     for name in rows[0] if rows else ():
         if name in _TEXTS:
-            columns[name] = strings([row[name] or "" for row in rows])
+            columns[name] = texts([row[name] or "" for row in rows])
         elif name not in ("start_ns", "end_ns"):
             columns[name] = numbers(np.asarray([row[name] for row in rows], np.float64))
     return encode(pa.table(columns), {"format": FORMAT, "models": [estimate["model"] for estimate in estimates[-1:]]})
@@ -57,6 +58,6 @@ def decode_estimates(path: Path) -> list[dict[str, Any]]:
         table = file.read(use_threads=False)
     columns = {}
     for name in table.column_names:
-        plain = table.column(name).to_pylist() if name in _TEXTS else values_of(table, name).tolist()
+        plain = table.column(name).to_pylist() if name in _TEXTS else values_of(table.column(name)).tolist()
         columns[f"{name}_ns" if name in _TIMES else name] = plain
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...configs import ConfigError
-from .columns import Records, numbers, read_header, slice_names, to_records, values_of
+from ...data.arrow import numbers
+from .columns import Records, read_header, slice_names, to_records, values_of
 from .estimate_file import decode_estimates
 from .segments import SegmentName, list_segments
 

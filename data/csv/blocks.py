@@ -10,6 +10,7 @@ import contextlib
 import csv
 import gzip
 import io
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -22,15 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrow import filtered
-from ..faults import DatasetError, FaultKind, Faults, shown
-from .rows import Layout, Rows
+from ..faults import DatasetError, Faults, shown
+from .rows import UTF8_MARK, BadRows, Layout, Rows
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20  # stays in a CPU's cache, and is parsed within some 10 ms: so much later a signal is answered
 THREADS = 2
 HEADER_BYTES = 64 << 10  # read to find the header
 HOPELESS = 10_000  # rows none of which fits: a file of another kind
 GZIP = b"\x1f\x8b"
-UTF8_MARK = b"\xef\xbb\xbf"
 OTHER_KINDS = {b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text", b"PAR1": "Parquet", b"\x89HDF": "HDF5"}
 
 OnProgress = Callable[[float], None]
@@ -88,8 +88,8 @@ def read_blocks(
 
     Args:
         path: of the file. Whether it is compressed is told by its first bytes.
-        columns: Arrow type of each column by its name in the header: integers, floats (finite numbers only), strings,
-            dictionaries of strings.
+        columns: Arrow type of each column by its name in the header: signed integers, floats (finite numbers only),
+            strings, dictionaries of strings.
         faults: where bad rows are noted.
         optional: names that the header may lack.
         others: type of columns that are not named; None: there must not be any.
@@ -111,10 +111,10 @@ def read_blocks(
         cutter = _Cutter(path, stream, block_bytes)
         layout = Layout(_types(path, cutter.header(delimiter), columns, optional, others), delimiter, nullable)
         waiting: deque[tuple[Future[Rows], bytearray]] = deque()
-        position = _Position(path, faults)
+        position, stopped = _Position(path, faults), threading.Event()
         try:
             for text in cutter:
-                waiting.append((pool.submit(layout.parse, text), text))
+                waiting.append((pool.submit(layout.parse, text, stopped.is_set), text))
                 if len(waiting) > threads:
                     parsed, read = waiting.popleft()
                     yield from position.blocks(parsed.result())
@@ -126,6 +126,8 @@ def read_blocks(
                 cut_off = None if waiting or cutter.ended else bytes(text[text.rfind(b"\n") + 1 :])
                 yield from position.blocks(parsed.result(), cut_off)
         finally:
+            # A reader that is stopped, by Ctrl-C perhaps, waits for what its threads are at.
+            stopped.set()
             for parsed, _ in waiting:
                 parsed.cancel()
         position.end(cutter)
@@ -227,15 +229,14 @@ class _Position:
     def blocks(self, rows: Rows, cut_off: bytes | None = None) -> Iterator[Block]:
         """The block, if it has any good row; ``cut_off``: its last line, where that has no end."""
         last = rows.num_lines - 1
-        for row in rows.bad:
-            kind: FaultKind = "truncated" if cut_off is not None and row.line == last else row.kind
-            self._faults.add(kind, self._line + row.line, row.column, row.value)
+        for bad in sorted(rows.bad, key=lambda bad: int(bad.lines[0])):
+            self._note(bad, None if cut_off is None else last)
         block = Block(rows.table, self._line, rows.lines)
         if cut_off is not None and len(block) and block.lines()[-1] == self._line + last:
             self._faults.add("truncated", self._line + last, None, cut_off, left_out=False)
         self._line += rows.num_lines
         self._good += len(block)
-        self._bad += len(rows.bad)
+        self._bad += sum(map(len, rows.bad))
         if len(block):
             yield block
         if not self._good and self._bad >= HOPELESS:
@@ -251,6 +252,15 @@ class _Position:
             self._nothing_fits()
         if not self._good:
             raise DatasetError.at(self._path, "no rows after the header; accepted: at least one")
+
+    def _note(self, bad: BadRows, cut_off: int | None) -> None:
+        """Note bad rows; ``cut_off``: the block's line that has no end."""
+        rest = len(bad)
+        if bad.lines[-1] == cut_off:
+            rest -= 1
+            value = bad.values[rest] if rest < len(bad.values) else None
+            self._faults.add("truncated", self._line + int(bad.lines[rest]), bad.column, value)
+        self._faults.add_many(bad.kind, self._line + bad.lines[:rest], bad.column, bad.values)
 
     def _nothing_fits(self) -> None:
         first = self._faults.examples()[0]

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...configs import ConfigError
-from ..arrow import words
+from ..arrow import hardly_repeats, numbers, values_of, words
 from ..files import replace_file
 from .episodes import Episode, EpisodeSet
 from .header import Array, ArrayHeader, Header, arrays_of, episode_of
@@ -32,7 +32,6 @@ KEY = "slicepilot.episodes"
 OWN_TO_A_FILE = ("created", "versions", "machine", "command")
 """Facts in which the files of one folder may differ."""
 COMPRESSION_LEVEL = 12
-_SAMPLE = 8  # every how manieth row is looked at to choose an encoding
 
 
 def write_episodes(episodes: EpisodeSet, path: Path) -> None:
@@ -51,8 +50,8 @@ def write_episodes(episodes: EpisodeSet, path: Path) -> None:
     for array in header.arrays:
         table = _table(array, [part[array.name] for part in parts], decided)
         for index, name in enumerate(array.columns):
-            columns[name] = _arrow(np.ascontiguousarray(table[:, index]), None if array.observed else decided)
-    noisy = [name for array in header.arrays for name in array.columns if _hardly_repeats(columns[name])]
+            columns[name] = numbers(table[:, index], valid=None if array.observed else decided)
+    noisy = [name for array in header.arrays for name in array.columns if hardly_repeats(columns[name])]
     sink = pa.BufferOutputStream()
     table = pa.table(columns)
     options: dict[str, Any] = {
@@ -127,7 +126,10 @@ def _stacked(array: ArrayHeader, table: Any) -> Array:
     """One array of all rows, (rows, ...)."""
     whole = np.empty((table.num_rows, len(array.columns)), array.dtype)
     for index, name in enumerate(array.columns):
-        whole[:, index] = _values(table.column(name).combine_chunks(), whole.dtype)
+        column = table.column(name)
+        if column.type != pa.from_numpy_dtype(whole.dtype):
+            raise ValueError(f"{name}: a column of {column.type} instead of {whole.dtype}")
+        whole[:, index] = values_of(column)
     return whole.reshape(table.num_rows, *array.shape)
 
 
@@ -165,9 +167,9 @@ def _own_columns(header: Header, steps: npt.NDArray[np.int64]) -> dict[str, Any]
     number = np.repeat(np.arange(len(steps), dtype=np.int32), steps + 1)
     first = np.repeat(np.cumsum(steps + 1) - (steps + 1), steps + 1)
     return {
-        "episode": _arrow(number),
-        "step": _arrow((np.arange(header.rows) - first).astype(np.int32)),
-        "behaviour": words(codes[number], [name.encode() for name in names]),
+        "episode": numbers(number),
+        "step": numbers((np.arange(header.rows) - first).astype(np.int32)),
+        "behaviour": words(codes[number], names),
     }
 
 
@@ -180,33 +182,3 @@ def _table(array: ArrayHeader, parts: Sequence[Array], decided: npt.NDArray[np.b
     table = np.zeros((len(decided), len(array.columns)), array.dtype)
     table[decided] = rows
     return table
-
-
-def _arrow(values: Array, valid: npt.NDArray[np.bool_] | None = None) -> Any:
-    """An Arrow array of numbers, null where not valid; not by ``pa.array``, which would import pandas."""
-    there = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    if values.dtype == np.bool_:
-        packed = np.packbits(values, bitorder="little")
-        return pa.Array.from_buffers(pa.bool_(), len(values), [there, pa.py_buffer(packed)])
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [there, pa.py_buffer(values)])
-
-
-def _values(array: Any, dtype: np.dtype[Any]) -> Array:
-    """The inverse of `_arrow`; what is null has some value. Raises ValueError for another type."""
-    if array.type != pa.from_numpy_dtype(dtype):
-        raise ValueError(f"a column of {array.type} instead of {dtype}")
-    if not len(array):
-        return np.empty(0, dtype)
-    data = array.buffers()[1]
-    if dtype == np.bool_:
-        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-        return bits[array.offset : array.offset + len(array)].astype(np.bool_)
-    return np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]
-
-
-def _hardly_repeats(array: Any) -> bool:
-    """Whether more than half of a sample of a column's numbers differ."""
-    if pa.types.is_boolean(array.type):
-        return False
-    sample = np.frombuffer(array.buffers()[1], f"u{array.type.bit_width // 8}")[: len(array)][::_SAMPLE]
-    return 2 * len(np.unique(sample)) > len(sample)

@@ -13,8 +13,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from ..csv.native import compiled
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -141,10 +139,6 @@ _EMPTY = np.asarray([0, 0, np.inf, 0, 0, 0, 0], np.float64)
 
 def _add(groups: Ints, values: Floats, histogram: Ints, sums: Floats) -> None:
     """Add values (N,) to the rows of their groups."""
-    loops = compiled()
-    if loops is not None:
-        loops.add_values(len(values), groups, values, histogram, BUCKETS, sums, _SHIFT, _FIRST)
-        return
     cells = np.bincount(groups * BUCKETS + buckets_of(values), minlength=histogram.size)
     histogram += cells.reshape(histogram.shape)
     present, first = np.unique(groups, return_index=True)

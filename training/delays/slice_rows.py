@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...configs import ConfigError
+from ...data import arrow
 from ...data.episodes.episodes import EpisodeSet
 from ...data.tables.tidy import Stream
 from ...env.telemetry import SLICE_FIELDS
@@ -45,11 +46,8 @@ def slice_rows(
         figures[index][silent] = np.nan
     coded = {"slice": (np.tile(np.arange(slices), periods), names)}
     coded |= {name: (np.repeat(codes, slices), labels) for name, (codes, labels) in words.items()}
-    arrays = [
-        pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(labels, pa.string()))
-        for codes, labels in coded.values()
-    ]
-    return pa.record_batch([*arrays, *map(pa.array, figures)], schema_of(*words))
+    arrays = [arrow.words(codes.astype(np.int32), labels) for codes, labels in coded.values()]
+    return pa.record_batch([*arrays, *map(arrow.numbers, figures)], schema_of(*words))
 
 
 def episode_rows(episodes: EpisodeSet) -> Stream:

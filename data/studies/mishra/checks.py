@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from ...arrow import values_of
 from ...csv.blocks import Block
-from ...csv.native import compiled
 from ...faults import DatasetError, FaultKind, Faults
 
 Ints = npt.NDArray[np.int64]
@@ -41,9 +40,6 @@ def inspect(
     ``latest_ns`` is when the latest one before them left. Without `UNORDERED` they left one after the other, and none
     is there twice.
     """
-    loops = compiled()
-    if loops is not None:
-        return int(loops.inspect_packets(len(delay_us), delay_us, packet_bytes, received_ns, sent_ns, latest_ns))
     passed_us = (sent_ns - received_ns) / 1e3
     fine = np.abs(delay_us - passed_us) <= ROUNDED_US + ROUNDED_RATIO * passed_us
     fine &= (delay_us >= 0) & (received_ns >= 0) & (sent_ns >= 0)

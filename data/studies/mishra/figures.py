@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from ...arrow import codes_of, values_of
 from ...csv.blocks import OnProgress
-from ...csv.native import compiled
 from ...faults import Faults
 from ...tables.tally import Floats, Ints, Tally, edges
 from .tables import MAX_NAMES, checked_forwarding, checked_pfcp
@@ -250,10 +249,6 @@ def _figures(tally: Tally, names: Sequence[str]) -> list[tuple[int, dict[str, An
 
 def _add_up(slices: Ints, packet_bytes: npt.NDArray[np.int32], received_ns: Ints, sent_ns: Ints, totals: Ints) -> None:
     """Add packets (N,) to the rows of their slices (G, 3): bytes, when the first came, when the last left."""
-    loops = compiled()
-    if loops is not None:
-        loops.add_packets(len(slices), slices, packet_bytes, received_ns, sent_ns, totals)
-        return
     np.add.at(totals[:, 0], slices, packet_bytes)
     np.minimum.at(totals[:, 1], slices, received_ns)
     np.maximum.at(totals[:, 2], slices, sent_ns)

@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from ...arrow import codes_of, values_of
 from ...csv.blocks import Block, OnProgress, read_blocks
-from ...csv.native import compiled
 from ...faults import DatasetError, Faults, require_rows
-from .checks import ODD, Ints, Mask, Recent, Units, in_range, inspect, without
+from .checks import ODD, Ints, Recent, Units, in_range, inspect, without
 
 NAME = pa.dictionary(pa.int32(), pa.string())
 FORWARDING = pa.schema(
@@ -82,13 +81,11 @@ class ForwardingRows:
 
     Attributes:
         block: the rows, in the file's own columns.
-        behind: (N,) the row is noted as ``clock``.
         slices: (N,) number of its slice, in order of first appearance.
         names: of the slices so far.
     """
 
     block: Block
-    behind: Mask
     slices: Ints
     names: tuple[str, ...]
 
@@ -100,7 +97,7 @@ class ForwardingRows:
 def checked_forwarding(
     path: str | Path, faults: Faults, on_progress: OnProgress | None = None
 ) -> Iterator[ForwardingRows]:
-    """As `forwarding_batches`, for those who need slices by number and to know which rows are behind."""
+    """As `forwarding_batches`, for those who need slices by number."""
     path = Path(path)
     types = dict(zip(FORWARDING_COLUMNS, FORWARDING.types, strict=True))
     units, recent = Units(path, faults), Recent()
@@ -121,18 +118,17 @@ def checked_forwarding(
             slices.codes(block),
             interfaces.codes(block),
         ]
-        behind, numbers = np.zeros(len(block), np.bool_), columns[4]
-        again = behind
+        numbers, again = columns[4], None
         if found:
             behind = recent.behind(columns[0])
             again = recent.repeated(columns) & ~behind
             faults.add_many("clock", block.lines()[behind], "ts_tx_ns", columns[0][behind], left_out=False)
         recent.keep(columns)
-        if again.any():
-            block, behind, numbers = without(block, again, faults, "duplicate"), behind[~again], numbers[~again]
+        if again is not None and again.any():
+            block, numbers = without(block, again, faults, "duplicate"), numbers[~again]
         good += len(block)
         if len(block):
-            yield ForwardingRows(block, behind, numbers, slices.known)
+            yield ForwardingRows(block, numbers, slices.known)
     units.end()
     require_rows(path, good, faults)
 
@@ -186,32 +182,12 @@ class Names:
         """The number of each row's word (N,); raises DatasetError beyond `MAX_NAMES`."""
         codes, words = codes_of(block.table.column(self._column))
         own = np.zeros(len(words), np.int64)
-        for code in np.flatnonzero(_occurring(codes, len(words))):
+        for code in np.flatnonzero(np.bincount(codes, minlength=len(words))):
             own[code] = self._numbers.setdefault(words[code], len(self._numbers))
         if len(self._numbers) > MAX_NAMES:
             problem = f"{self._column}: more than {MAX_NAMES} different ones; accepted: names of a few"
             raise DatasetError.at(self._path, problem, block.first_line)
-        return _numbered(codes, own)
-
-
-def _occurring(codes: npt.NDArray[np.int32], count: int) -> npt.NDArray[Any]:
-    """What is not 0 for each code that occurs (count,)."""
-    loops = compiled()
-    if loops is None:
-        return np.bincount(codes, minlength=count)
-    occurs = np.zeros(count, np.uint8)
-    loops.mark_codes(len(codes), codes, occurs)
-    return occurs
-
-
-def _numbered(codes: npt.NDArray[np.int32], numbers: Ints) -> Ints:
-    """The number of each row's code (N,)."""
-    loops = compiled()
-    if loops is None:
-        return numbers[codes]
-    found = np.empty(len(codes), np.int64)
-    loops.number_codes(len(codes), codes, numbers, found)
-    return found
+        return own[codes]
 
 
 def _values(block: Block) -> Callable[[str], npt.NDArray[Any]]:

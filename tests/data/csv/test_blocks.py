@@ -13,10 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slicepilot.data.arrow import codes_of, values_of
+from slicepilot.data.arrow import codes_of
 from slicepilot.data.csv.blocks import read_blocks
-from slicepilot.data.csv.kernel import MAX_WORDS, read_plain
-from slicepilot.data.csv.rows import Layout
 from slicepilot.data.faults import DatasetError, Faults
 
 NAME = pa.dictionary(pa.int32(), pa.string())
@@ -225,105 +223,6 @@ def check_accounts(path: Path, body: bytes | None) -> None:
         assert set(found.lines) <= set(lines)
 
 
-tokens = st.sampled_from(
-    ["0", "7", "-3", "007", "-0", "12.5", "-0.0", ".5", "5.", "1e5", "+1", "", " 1", "x", "é", "1_0", "0x10", "nan"]
-) | st.from_regex(r"-?[0-9]{1,20}(\.[0-9]{1,20})?", fullmatch=True)
-
-
-@given(st.lists(st.lists(tokens, min_size=4, max_size=4), min_size=1, max_size=6), st.sampled_from(["\n", "\r\n"]))
-def test_the_compiled_loop_agrees_with_arrow(rows: list[list[str]], end: str) -> None:
-    lines = [",".join(row).encode() for row in rows]
-    plain = read_plain(bytearray(b"".join(line + end.encode() for line in lines)), pa.schema(TYPES), ",")
-    assert plain is not None
-    odd = set(plain.odd[:, 0].tolist())
-    usual = [line for n, line in enumerate(lines) if n not in odd]
-    plainly = re.compile(rb"[ -~]*,-?[0-9]{1,9}(\.[0-9]{1,5})?(,-?[0-9]{1,9}){2}")
-    assert not [line for n, line in enumerate(lines) if n in odd and plainly.fullmatch(line)]
-    assert plain.table.num_rows == len(usual)
-    if usual:
-        arrow = Layout(TYPES)._read(bytearray(b"\n".join(usual)), TYPES, quoted=False)
-        assert plain.table.schema == arrow.schema
-        for name in ("value", "size", "time"):
-            assert values_of(plain.table.column(name)).tobytes() == values_of(arrow.column(name)).tobytes()
-        assert plain.table.column("name").to_pylist() == arrow.column("name").to_pylist()
-
-
-@given(st.lists(st.text("ab\0 \t", max_size=26), min_size=1, max_size=40), st.sampled_from(["\n", "\r\n"]))
-def test_words_of_any_length_are_told_apart(names: list[str], end: str) -> None:
-    # The last column's end may be one byte or two.
-    text = "".join(f"{n},{name}{end}" for n, name in enumerate(names)).encode()
-    block = bytearray(text)
-    plain = read_plain(block, pa.schema({"number": pa.int64(), "name": NAME}), ",")
-    assert plain is not None
-    assert block == text
-    assert not len(plain.odd)
-    assert plain.table.column("number").to_pylist() == list(range(len(names)))
-    assert plain.table.column("name").to_pylist() == names
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 19), st.integers(0, 2**63 - 1), st.integers(1, 15), st.integers(0, 10**15 - 1)),
-        min_size=1,
-        max_size=30,
-    ),
-    st.data(),
-)
-def test_numbers_of_any_length_are_read_as_python_reads_them(
-    rows: list[tuple[int, int, int, int]], data: st.DataObject
-) -> None:
-    lines = []
-    for integer_digits, integer, digits, decimal in rows:
-        sign = data.draw(st.sampled_from(["", "-"]))
-        decimals = f"{decimal:015}"[-digits:]
-        point = data.draw(st.integers(1, digits))
-        decimals = decimals if point == digits else f"{decimals[:point]}.{decimals[point:]}"
-        lines.append(f"{sign}{integer:019}"[: len(sign) + integer_digits] + f",{sign}{decimals}\n")
-    plain = read_plain(bytearray("".join(lines).encode()), pa.schema({"i": pa.int64(), "d": pa.float64()}), ",")
-    assert plain is not None
-    assert not len(plain.odd)
-    fields = [line.strip().split(",") for line in lines]
-    assert plain.table.column("i").to_pylist() == [int(integer) for integer, _ in fields]
-    assert list(map(repr, plain.table.column("d").to_pylist())) == [repr(float(decimal)) for _, decimal in fields]
-
-
-def test_integers_that_are_too_large_are_left_to_arrow() -> None:
-    numbers = [2**63 - 1, 1 - 2**63, 2**63, -(2**63), 10**19 - 1, 10**19, 2**64, 2**64 + 1, 10**40]
-    text = "".join(f"{number},{number}\n" for number in numbers) + f"1,{2**31 - 1}\n"
-    plain = read_plain(bytearray(text.encode()), pa.schema({"i": pa.int64(), "j": pa.int64()}), ",")
-    assert plain is not None
-    assert plain.table.column("i").to_pylist() == [2**63 - 1, 1 - 2**63, 1]
-    assert len(plain.odd) == 7
-
-
-@pytest.mark.parametrize("types", [[NAME, NAME], [NAME, pa.int64()], [pa.float64(), NAME, pa.int32(), NAME]])
-def test_rows_of_the_shortest_fields_have_room(types: list[Any]) -> None:
-    line = ",".join("" if kind == NAME else "7" for kind in types) + "\n"
-    schema = pa.schema([(str(n), kind) for n, kind in enumerate(types)])
-    plain = read_plain(bytearray(line.encode() * 3000), schema, ",")
-    assert plain is not None
-    for column, kind in zip(plain.table.columns, types, strict=True):
-        assert column.to_pylist() == ["" if kind == NAME else 7] * 3000
-
-
-@pytest.mark.parametrize("bad", "/:x\xb0\x00 +")
-@pytest.mark.parametrize("digits", range(1, 20))
-def test_one_byte_that_is_no_digit_makes_a_line_odd(digits: int, bad: str) -> None:
-    places = [f"{'9' * at}{bad}{'0' * (digits - at - 1)}" for at in range(digits)]
-    text = "".join(f"{place},1\n1,{place}\n" for place in places)
-    plain = read_plain(bytearray(text.encode("latin-1")), pa.schema({"i": pa.int64(), "d": pa.float64()}), ",")
-    assert plain is not None
-    assert len(plain.odd) == 2 * digits
-
-
-def test_the_compiled_loop_leaves_many_words_to_arrow(tmp_path: Path) -> None:
-    for different in (MAX_WORDS, MAX_WORDS + 1):
-        text = b"".join(b"word%d,1,2,3\n" % (n % different) for n in range(2 * different))
-        assert (read_plain(bytearray(text), pa.schema(TYPES), ",") is None) == (different > MAX_WORDS)
-        found = read(written(tmp_path, HEADER + text))
-        assert [row["name"] for row in found.rows] == [f"word{n % different}" for n in range(2 * different)]
-
-
 def test_a_block_larger_than_what_is_looked_at_line_by_line(tmp_path: Path) -> None:
     lines = [b"n%d,%d.5,%d,%d" % (n % 3, n, n, n) for n in range(20_000)]
     bad = {3: b"", 777: b"a,b,c,d", 12_345: b"a,1,2", 19_999: b"a,1,2,3,4"}
@@ -364,6 +263,14 @@ def test_quoted_fields_are_understood_and_open_quotes_are_faults(tmp_path: Path)
     found = read(written(tmp_path, HEADER + b'"a,1,2,3\n"b",1,2,3\n"c\n",1,2,3\nd,1,2,3\n'))
     assert [(row["name"], line) for row, line in zip(found.rows, found.lines, strict=True)] == [("b", 3), ("d", 6)]
     assert found.faults.counts == {"columns": 3}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_an_open_quote_is_a_fault_in_the_last_line_too(tmp_path: Path, end: str) -> None:
+    types = {"value": pa.int64(), "name": pa.string()}
+    found = read(written(tmp_path, f'value,name\n1,"a"\n2,"b{end}'.encode()), types)
+    assert found.rows == [{"value": 1, "name": "a"}]
+    assert found.faults.counts == {"columns" if end else "truncated": 1}
 
 
 def test_empty_numbers_are_null_only_where_they_may_be(tmp_path: Path) -> None:

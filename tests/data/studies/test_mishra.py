@@ -16,8 +16,6 @@ from slicepilot.data.studies.mishra.checks import REORDERED_NS
 from slicepilot.data.studies.mishra.generate import write_forwarding
 from slicepilot.data.studies.mishra.tables import FORWARDING, FORWARDING_COLUMNS, PFCP, forwarding_batches, pfcp_batches
 
-pytestmark = pytest.mark.usefixtures("loops")
-
 START_NS = 7_000_000_000_000
 Row = dict[str, Any]
 

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slicepilot.configs import ConfigError
-from slicepilot.data.faults import DatasetError, Faults
-from slicepilot.data.studies.mishra.checks import REORDERED_NS
+from slicepilot.data.faults import Faults
 from slicepilot.data.studies.mishra.figures import (
     LEVELS,
     delay_distribution,
@@ -18,9 +16,6 @@ from slicepilot.data.studies.mishra.figures import (
 )
 from slicepilot.data.studies.mishra.generate import write_forwarding
 from slicepilot.data.studies.mishra.tables import FORWARDING_COLUMNS
-from slicepilot.data.studies.mishra.windows import WINDOWS, windows
-
-pytestmark = pytest.mark.usefixtures("loops")
 
 ROWS = 30_000
 Groups = dict[Any, list[dict[str, Any]]]
@@ -43,10 +38,10 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
         ]
 
 
-def grouped(rows: list[dict[str, Any]], window_ns: int = 0) -> Groups:
+def grouped(rows: list[dict[str, Any]]) -> Groups:
     groups: Groups = defaultdict(list)
     for one in rows:
-        groups[(one["ts_tx_ns"] // window_ns, one["slice"]) if window_ns else one["slice"]].append(one)
+        groups[one["slice"]].append(one)
     return groups
 
 
@@ -84,59 +79,6 @@ def test_a_single_packet_and_slices_without_a_good_row(tmp_path: Path) -> None:
     assert faults.counts == {"range": 1}
     assert (one.name, one.count, one.std_us, one.quantiles_us["p99"], one.mean_us) == ("1", 1, 0.0, 93.5, 93.5)
     assert list(delay_distribution(path, Faults())) == ["1"]
-
-
-def test_windows_are_what_plain_python_makes_of_the_rows(path: Path) -> None:
-    window_s = 0.1
-    faults = Faults()
-    found = []
-    for batch in windows(path, window_s, faults):
-        assert batch.schema == WINDOWS
-        found += batch.to_pylist()
-    window_ns = 100_000_000
-    rows = rows_of(path)
-    groups = grouped(rows, window_ns)
-    assert [(w["start_ns"] // window_ns, w["slice"]) for w in found] == sorted(
-        groups, key=lambda key: (key[0], list(grouped(rows)).index(key[1]))
-    )
-    assert found[0]["time_s"] == 0.0
-    for one in found:
-        own = groups[one["start_ns"] // window_ns, one["slice"]]
-        delays = np.asarray([r["delay"] for r in own])
-        assert one["packets"] == len(own)
-        assert one["rate_mbps"] == pytest.approx(8e-6 * sum(r["pkt_len"] for r in own) / window_s)
-        assert one["delay_mean_us"] == pytest.approx(delays.mean())
-        assert (one["delay_min_us"], one["delay_max_us"]) == (delays.min(), delays.max())
-        for name, level in (("delay_p50_us", 0.5), ("delay_p95_us", 0.95), ("delay_p99_us", 0.99)):
-            assert one[name] == pytest.approx(np.quantile(delays, level), rel=0.004)
-    assert not faults
-
-
-def test_windows_leave_out_rows_that_are_behind_and_take_those_that_changed_places(tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
-    times = [n * REORDERED_NS // 4 for n in range(1, 13)]
-    times[5], times[6] = times[6], times[5]
-    text = [f"a,1,100,{t - 1000},{t},e\n" for t in [*times, times[0], times[11] + 1]]
-    path.write_text(f"{','.join(FORWARDING_COLUMNS)}\n{''.join(text)}")
-    faults = Faults()
-    found = [one for batch in windows(path, 0.5, faults) for one in batch.to_pylist()]
-    assert faults.counts == {"clock": 1}
-    assert [(one["start_ns"], one["packets"]) for one in found] == [
-        (n * REORDERED_NS // 2, count) for n, count in enumerate([1, 2, 2, 2, 2, 2, 2])
-    ]
-
-
-@pytest.mark.parametrize("window_s", [0.0, -1.0, 1e-4, float("nan"), float("inf")])
-def test_windows_have_a_length(path: Path, window_s: float) -> None:
-    with pytest.raises(ConfigError, match=r"window_s = .*: accepted: 0\.001 to"):
-        next(windows(path, window_s, Faults()))
-
-
-def test_a_time_far_away_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
-    path.write_text(f"{','.join(FORWARDING_COLUMNS)}\na,1,9,0,1000,e\na,1,9,{2**62},{2**62 + 1000},e\n")
-    with pytest.raises(DatasetError, match=r"ts_tx_ns = .*: accepted: at most"):
-        list(windows(path, 0.001, Faults()))
 
 
 def test_distributions_give_back_the_delays(path: Path) -> None:

@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from slicepilot.data.tables.tally import BUCKETS, LOWEST, RELATIVE_ERROR, Tally, buckets_of, edges, middles
 
-pytestmark = pytest.mark.usefixtures("loops")
-
 LEVELS = (0.0, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0)
 values_strategy = st.lists(st.floats(0, 2.0**35, allow_subnormal=False), min_size=1, max_size=60)
 
