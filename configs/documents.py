@@ -38,7 +38,7 @@ class Document(TypedDict):
     """What every object in a document is derived from: the fields that it names, of exactly these types, no others."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # by identity, so that a list can be one
 class Example:
     """Beside a type: what a value may look like, and what a key of this type is called in a path."""
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..schemas.bench import SimulatorSpeed
 from ..shared.output import console, print_json, progress_bar
 
 bench = typer.Typer(help="Measure what things cost on this machine.", no_args_is_help=True)
@@ -69,7 +70,7 @@ def sim(
         "num_slices": num_slices,
     }
     if as_json:
-        print_json(result)
+        print_json(result, SimulatorSpeed)
         return
     low, high = min(vector_rates), max(vector_rates)
     console.print(f"{num_envs} environments, {num_slices} slices each, median of {repetitions} repetitions")

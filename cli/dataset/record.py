@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.episodes import Recorded
 from ..shared.agents_option import load_learned, names_of
 from ..shared.output import console, figures_table, print_json, progress_bar
 from .paths import writing_to
@@ -87,7 +88,7 @@ def record(
         _write(EpisodeSet(recorded.episodes, {**recorded.facts, **provenance}), out)
     document = _document(recorded, out)
     if as_json:
-        print_json(document)
+        print_json(document, Recorded)
     else:
         _print(document)
 

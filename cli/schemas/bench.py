@@ -188,14 +188,13 @@ class ReactionBench(Document):
     bound_ms: Annotated[float, Example(5.0)]
     """Delay bound, of the p99 in windows of 10 ms."""
     agents: list[AgentReaction]
-    """The agents."""
 
 
 class ReaderCost(Document):
     """What one reader takes: medians over the repetitions."""
 
     seconds: float
-    """From the start of its process to its end, s."""
+    """From the start of its process to its end."""
     work_s: float
     """Without its imports."""
     cpu_s: float
@@ -275,7 +274,6 @@ class ReadersBench(Document):
     largest_quantile_error: float
     """By how much a quantile differs at most, as a ratio."""
     met: Met
-    """What is aimed at."""
     slices: dict[Annotated[str, Example("URLLC", "slice")], SliceSummary]
     """What was found."""
 
@@ -308,7 +306,6 @@ class ScrapeBench(Document):
     answered: Annotated[int, Example(12000)]
     """Scrapes that were answered in full."""
     p99_us: ScrapeTimes
-    """Times."""
     scraped_over_quiet: TurnRatios
     """The second over the first."""
 
@@ -345,9 +342,7 @@ class ShadowBench(Document):
     live_writes: int
     """Those of some seconds of acting, for comparison."""
     cpu_pct: ShadowCpu
-    """CPU time."""
     shadow_over_none: ShadowRatios
-    """What it costs the slices."""
 
 
 FaultName = Annotated[str, Example("kill_controller", "fault")]
@@ -390,11 +385,10 @@ class SoakBench(Document):
     """A live controller under random loads and random faults."""
 
     seconds: float
-    """How long, s."""
+    """How long."""
     faults: dict[FaultName, int]
     """Faults, by name."""
     failures: list[SoakFailure]
-    """Those that were not survived."""
     crashes: list[Annotated[str, Example("exit status 1")]]
     """Ends of a controller that no fault asked for."""
     ticks: int
@@ -408,6 +402,5 @@ class SoakBench(Document):
     restored_after_kill_ms: list[float]
     """How long that took after SIGKILL, ascending."""
     growth_per_hour: ProcessGrowth
-    """What grows."""
     samples: int
     """Samples of that."""

@@ -54,7 +54,6 @@ class Release(Document):
     repository: Annotated[str, Example("https://example.org/dataset")] | None
     """Where the files lie; null where that is not known."""
     files: list[ReleaseFile]
-    """Its files."""
     about_bytes: Bytes | None
     """Size of all files as far as it is known; null where nothing is."""
 
@@ -76,11 +75,9 @@ class Fetched(Document):
     """What was fetched of a release."""
 
     release: Release
-    """The release."""
     folder: Annotated[str, Example("datasets/mishra")]
     """Where it was put."""
     files: list[FetchedFile]
-    """Files that are there."""
     failed: list[Annotated[str, Example("o1_pfcp_exp_light.csv: connection refused")]]
     """Files that could not be fetched, and why."""
 
@@ -128,7 +125,7 @@ class Source(Document):
 
 
 class ImportedTable(Document):
-    """A tidy table."""
+    """A tidy table that was made."""
 
     path: FilePath
     """Where it is."""
@@ -171,7 +168,6 @@ class Imported(Document):
     """What became of the files."""
 
     tables: list[ImportedTable]
-    """Tables that were made."""
     episodes: JoinedEpisodes | None
     """Of Andrade's tables; null where they are not all there."""
     not_read: list[OtherFile]
@@ -198,7 +194,7 @@ class Converted(Document):
 
 
 class CheckedFile(Document):
-    """A file that was read to its end."""
+    """A file that can be used, read to its end."""
 
     path: FilePath
     """Where it is."""
@@ -207,14 +203,12 @@ class CheckedFile(Document):
     rows: Rows
     """Rows of a table; control periods of episodes."""
     faults: Faults
-    """What is wrong in it."""
 
 
 class Validated(Document):
     """What is wrong in files."""
 
     checked: list[CheckedFile]
-    """Files that can be used."""
     unusable: list[Unusable]
     """A line for each file that cannot be used."""
     not_checked: list[OtherFile]
@@ -271,11 +265,11 @@ class DescribedTable(Document):
     rows: Rows
     """Its rows."""
     columns: dict[ColumnName, Column]
-    """Its columns."""
-    groups: dict[Annotated[str, Example("slice", "column")], dict[Annotated[str, Example("URLLC", "value")], int] | None]
+    groups: dict[
+        Annotated[str, Example("slice", "column")], dict[Annotated[str, Example("URLLC", "value")], int] | None
+    ]
     """Rows by value, of columns that say what a row belongs to; null where there are too many values."""
     faults: Faults
-    """What is wrong in the file."""
     study: NotRequired[list[StudyRow]]
     """Of forwarding delays and PFCP latencies: rows as in the study's table."""
 
@@ -313,6 +307,5 @@ class DescribedEpisodes(Document):
     decisions: list[Annotated[str, Example("missed_ticks")]]
     """Further columns of the first episode."""
     behaviours: list[Behaviour]
-    """Who acted."""
     facts: dict[Annotated[str, Example("period_s", "fact")], Any]
     """What all episodes share, such as slices, reward and control period; whatever was written down."""

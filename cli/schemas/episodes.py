@@ -41,12 +41,9 @@ class Recorded(Document):
     period_s: Annotated[float, Example(0.01)]
     """Control period."""
     behaviours: list[RecordedBehaviour]
-    """Who acted."""
 
 
-EstimatorName = Annotated[
-    Literal["model-based", "fitted Q", "importance"], Example("model-based", "estimator")
-]
+EstimatorName = Annotated[Literal["model-based", "fitted Q", "importance"], Example("model-based", "estimator")]
 
 
 class Estimated(Document):
@@ -107,7 +104,6 @@ class EstimatedPolicy(Document):
     estimates: dict[EstimatorName, EstimatorAnswer]
     """What it would have earned, by estimator."""
     coverage: Coverage
-    """Whether the data can say so."""
     truth: Estimated | None
     """What it really earned, as `--truth` says; else null."""
 
@@ -224,7 +220,7 @@ class RegressionTerm(Document):
 
 
 class Coefficient(Document):
-    """How a quantile moves with a term."""
+    """Slope of a quantile along a term."""
 
     slope: float
     """Per unit of the column, or against the reference."""
@@ -246,14 +242,13 @@ class RegressionFit(Document):
     intercept: float
     """Where all terms are at their references or means."""
     coefficients: dict[TermName, Coefficient]
-    """By term."""
+    """By term: how the quantile moves with it."""
 
 
 class Regression(Document):
     """Quantile regression of delays."""
 
     terms: dict[TermName, RegressionTerm]
-    """What may explain them."""
     fits: list[RegressionFit]
     """By quantile."""
     dropped: dict[Annotated[str, Example("packets", "column")], Annotated[str, Example("does not vary")]]
@@ -284,7 +279,6 @@ class Analysed(Document):
     seed: Annotated[int, Example(0)]
     """Of the resamples."""
     groups: list[DelayGroup]
-    """The groups."""
     comparisons: list[DelayComparison]
     """All but the baseline."""
     regression: Regression | None

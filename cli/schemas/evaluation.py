@@ -98,8 +98,7 @@ class Evaluation(Document):
     seeds: Annotated[int, Example(30)]
     """Runs of each agent."""
     agents: list[JudgedAgent]
-    """Who played."""
     dominated_by_agent: list[Annotated[str, Example("experiment-5")]]
     """Fixed settings that the first judged agent beats; empty where nobody is judged."""
     oracle_gap_pct: float | None
-    """How far the first judged agent's return is below the oracle's; negative: above it. Null where no oracle played."""
+    """How far the first judged agent's return is below the oracle's; negative: above. Null where no oracle played."""

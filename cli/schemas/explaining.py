@@ -71,7 +71,7 @@ class KnobDecision(Document):
 
 
 class SliceKnobs(Document):
-    """The knobs of a slice."""
+    """What was wished, let through and set."""
 
     cpu_limit_mcpu: KnobDecision
     """CPU limit."""
@@ -89,9 +89,7 @@ class TickSlice(Document):
     valid: bool
     """Whether it was measured; if not, its figures are zero."""
     seen: SliceFigures
-    """What was measured."""
     knobs: SliceKnobs
-    """What was wished for it, allowed and applied."""
     reasons: list[Reason]
     """What the guard did for it."""
 
@@ -154,13 +152,11 @@ class ExplainedTick(Document):
     missed_ticks: int | None
     """Ticks that had gone by since the one before; null where that is not recorded."""
     node: SeenNode
-    """The node."""
     slices: list[TickSlice]
-    """The slices, in order."""
+    """In order."""
     changes: list[KnobChange] | None
     """Knobs that were let through, or held, at this tick and not at the one before; null where that is not recorded."""
     stages_us: TickStages
-    """Times."""
     budget_us: Annotated[float, Example(2000.0)]
     """Time for a decision; one that comes later is not applied."""
 
@@ -225,11 +221,9 @@ class WindowSlice(Document):
     valid_ticks: int
     """Ticks at which it was measured."""
     mean: MeanFigures
-    """Figures."""
     delay_p99_us_worst_percent: float | None
     """99th percentile of the ticks' 99th percentiles, µs; null where it was never measured."""
     changes: KnobMoves
-    """How often its knobs changed."""
 
 
 class StageQuantiles(Document):
@@ -294,9 +288,8 @@ class ExplainedWindow(_Run, _Span):
     reasons: list[ReasonCount]
     """What the guard did."""
     slices: list[WindowSlice]
-    """The slices, in order."""
+    """In order."""
     stages_us: WindowStages
-    """Times."""
     budget_us: Annotated[float, Example(2000.0)]
     """Time for a decision."""
 
@@ -371,7 +364,6 @@ class FlowCounts(Document):
     carried_bytes: int
     """Bytes that came out."""
     delay_us: FlowDelays
-    """Delays."""
 
 
 class Transactions(Document):
@@ -407,7 +399,6 @@ class ProbedSlice(Document):
     runqueue_delay_us: NotRequired[DelayQuantiles]
     """Wait for a CPU, likewise."""
     flows: list[FlowCounts]
-    """Its flows."""
     pfcp: NotRequired[dict[Annotated[str, Example("modification", "type")], Transactions]]
     """PFCP by type of message, where it is measured."""
 
@@ -425,8 +416,6 @@ class Probed(Document):
     """Everything that was measured since the start."""
 
     seconds: float
-    """How long that was, s."""
+    """How long that was."""
     slices: list[ProbedSlice]
-    """The UPFs."""
     other_traffic: OtherTraffic
-    """What else came to N6."""

@@ -7,7 +7,7 @@ from .shared import ScenarioName, SliceName
 
 
 class Check(Document):
-    """A finding."""
+    """Something that was looked at."""
 
     name: Annotated[str, Example("numba")]
     """What was looked at."""
@@ -46,7 +46,6 @@ class TestbedUp(Document):
     up_s: float
     """Time that took."""
     slices: list[TestbedSlice]
-    """Its UPFs."""
 
 
 class TestbedStatus(Document):
@@ -55,7 +54,6 @@ class TestbedStatus(Document):
     name: Annotated[str, Example("sp")]
     """Prefix of everything it has made."""
     slices: list[TestbedSlice]
-    """Its UPFs."""
 
 
 class Flow(Document):
@@ -85,9 +83,8 @@ class LoadPlayed(Document):
     scenario: ScenarioName
     """Its name."""
     seconds: float
-    """How long they were played, s."""
+    """How long they were played."""
     flows: list[Flow]
-    """The flows."""
 
 
 class IdentifiedErrors(Document):

@@ -1,4 +1,4 @@
-"""``slicepilot run``, ``promote`` and ``restore``; what a running controller says is in `controller.contracts.answers`."""
+"""``slicepilot run``, ``promote`` and ``restore``; a running controller's own are in `controller.contracts.answers`."""
 
 from typing import Annotated, Literal, NotRequired
 
@@ -84,7 +84,6 @@ class RunReport(Document):
     slices: list[RunSlice]
     """In order; empty for an endless run."""
     loop: RunLoop
-    """The loop."""
     episodes: NotRequired[RunEpisodes]
     """With `--record`."""
 
@@ -135,9 +134,7 @@ class Verdict(Document):
     reasons: list[Annotated[str, Example("shadow.min_ticks: 800; required: >= 10000")]]
     """The criteria that are not met."""
     findings: list[Finding]
-    """All of them."""
     recording: Recording
-    """What was recorded."""
     left_out: dict[Annotated[str, Example("20260131T102030Z.parquet", "file")], str]
     """Files that could not be read, and why."""
 

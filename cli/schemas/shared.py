@@ -32,7 +32,7 @@ class Median(Document):
     """A median with its interval."""
 
     median: float
-    """The figure."""
+    """Median."""
     ci95: Ends
     """Ends of its 95% interval."""
 
@@ -41,7 +41,7 @@ class Mean(Document):
     """A mean with its interval."""
 
     mean: float
-    """The figure."""
+    """Mean."""
     ci95: Ends
     """Ends of its 95% interval."""
 
@@ -50,7 +50,7 @@ class Difference(Document):
     """A difference with its interval."""
 
     value: float
-    """The figure."""
+    """The difference."""
     low: float
     """Lower end of its 95% interval."""
     high: float

@@ -116,6 +116,5 @@ class FineTuned(Document):
     onnx_max_abs_error: OnnxError
     """By how much ONNX and PyTorch differ at most."""
     rounds: list[Round]
-    """In order."""
     judged: dict[Annotated[Literal["offline", "fine-tuned"], Example("offline", "policy")], Guarded]
-    """What the guard did to either policy in the runs that judge them."""
+    """Of either policy, in the runs that judge them."""

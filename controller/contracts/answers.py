@@ -141,7 +141,7 @@ class Setting(Document):
 
 
 class SliceKnobs(Document):
-    """Knobs from wish to kernel, as of the newest tick; null before the first."""
+    """What was wished, let through and set, as of the newest tick; null before the first."""
 
     wanted: Setting | None
     """By the policy; null where it failed."""
@@ -200,7 +200,6 @@ class SliceStatus(Document):
     delay_worst_us: float | None
     """The highest 99th percentile of a tick."""
     knobs: SliceKnobs
-    """What was wished for it, allowed and applied."""
     reasons: list[GivenReason]
     """What the guard did for it, the gravest first."""
     history: NotRequired[SliceHistory]
@@ -340,7 +339,6 @@ class EstimatedWindow(Document):
     model: dict[Annotated[str, Example("throughput_median_pct", "figure")], float | str]
     """The identified hardware, and its known errors."""
     slices: list[SliceEstimate]
-    """Those that were measured throughout."""
 
 
 class Status(Document):
@@ -351,7 +349,6 @@ class Status(Document):
     """
 
     run: Run
-    """The run."""
     mode: ModeLabel
     """What becomes of decisions."""
     level: Literal["normal", "hold", "safe", "latched"]
@@ -367,15 +364,11 @@ class Status(Document):
     beat_age_s: Annotated[float, Example(0.004)]
     """Since the controller's last sign of life."""
     ticks: Ticks
-    """Control periods."""
     loop: Loop
-    """Where their time goes."""
     node: NodeFigures
-    """The node."""
     slices: list[SliceStatus]
-    """The slices, in order."""
+    """In order."""
     notes: Notes
-    """What the controller says of itself."""
     estimate: EstimatedWindow | None
     """The newest estimate of a run in shadow or canary; null without one."""
 
