@@ -25,16 +25,12 @@ class FoundByName(TyperCommand):
 
     def __init__(self, name: str, entry: Command) -> None:
         super().__init__(name, help=entry.help)
-        self._entry = entry
+        self.entry = entry
 
     def load(self) -> Any:
         """The command itself, with its options."""
-        if self._entry.makes:
-            outside.will_make(self._entry.target)
-        else:
-            listen_in_c_code()
         single = typer.Typer(rich_markup_mode="rich", add_completion=False)
-        single.command(self.name)(load_target(self._entry.target))
+        single.command(self.name)(load_target(self.entry.target))
         return typer.main.get_command(single)
 
 
@@ -53,7 +49,13 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Import what is called; raises the usage errors of Typer."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command.load() if isinstance(command, FoundByName) else command, rest
+        if isinstance(command, FoundByName):
+            if command.entry.makes:
+                outside.will_make(command.entry.target)
+            else:
+                listen_in_c_code()
+            command = command.load()
+        return name, command, rest
 
 
 app = typer.Typer(

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from ..configs.backends import Check, plugins
+from .schemas import machine as schema
 from .shared.output import console, print_json
 
 MIN_MEMORY_GIB = 4.0
@@ -26,7 +27,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     """
     checks = [*_python_checks(), *_machine_checks(), *_kernel_checks()]
     if as_json:
-        print_json([asdict(check) for check in checks])
+        print_json([asdict(check) for check in checks], list[schema.Check])
     else:
         from rich.markup import escape
         from rich.table import Table

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.bench import ReadersBench
 from ..shared.output import console, figures_table, print_json, progress_bar
 
 CPUS = 2
@@ -83,7 +84,7 @@ def readers(
         size = path.stat().st_size
     document = {"bytes": size, "cpus": CPUS, "repetitions": repetitions} | _figures(runs)
     if as_json:
-        print_json(document)
+        print_json(document, ReadersBench)
     else:
         _print(document)
     if not document["counts_equal"] or document["largest_quantile_error"] > QUANTILE_ERROR:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..schemas.bench import SimulatorSpeed
 from ..shared.output import console, print_json, progress_bar
 
 
@@ -61,7 +62,7 @@ def sim(
         "num_slices": num_slices,
     }
     if as_json:
-        print_json(result)
+        print_json(result, SimulatorSpeed)
         return
     low, high = min(vector_rates), max(vector_rates)
     console.print(f"{num_envs} environments, {num_slices} slices each, median of {repetitions} repetitions")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..schemas.episodes import Analysed
 from ..shared.output import console, figures_table, print_json, progress_bar
 from .paths import ConditionOption, KindOption, QfiOption, UeOption, UnitOption, options_of, writing_to
 from .releases import tell
@@ -68,7 +69,7 @@ def analyse(
             replace_file(files[-1], json.dumps(document, indent=2, allow_nan=False).encode())
         progress.remove_task(task)
     if as_json:
-        print_json(document | {"files": [str(path) for path in files]})
+        print_json(document | {"files": [str(path) for path in files]}, Analysed)
     else:
         _print(analysis, files)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.datasets import Converted
 from ..shared.output import console, print_json, progress_bar, stderr
 from .paths import (
     ConditionOption,
@@ -61,7 +62,7 @@ def convert(
         else:
             document = _convert_table(source, target, kind, options_of(unit, qfi, condition, ue), progress)
     if as_json:
-        print_json(document)
+        print_json(document, Converted)
         return
     left_out = document.get("left_out", 0)
     why = f", {left_out:,} left out: see `dataset validate`" if left_out else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.datasets import DescribedEpisodes, DescribedTable
 from ..shared.output import console, figures_table, print_json, progress_bar
 from .convert import read_any_episodes
 from .paths import ConditionOption, KindOption, QfiOption, UnitOption, kind_of, options_of, what_is
@@ -49,7 +50,7 @@ def describe(
         document = _table(path, kind, options_of(unit, qfi, condition, None))
         show = _print_table
     if as_json:
-        print_json(document)
+        print_json(document, DescribedEpisodes if show is _print_episodes else DescribedTable)
     else:
         show(document)
 

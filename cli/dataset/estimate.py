@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.episodes import Estimates
 from ..shared.agents_option import load_learned, names_of
 from ..shared.output import console, figures_table, print_json, progress_bar
 
@@ -73,7 +74,7 @@ def estimate(
             lambda what, share: progress.update(task, completed=share, description=what),
         )
     if as_json:
-        print_json({**found.to_json(), "on_declared_pods": stripped})
+        print_json({**found.to_json(), "on_declared_pods": stripped}, Estimates)
         return
     print_comparison(found, Path(data).name)
     if stripped:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.datasets import Imported
 from ..shared.output import console, figures_table, print_json, progress_bar
 from .paths import (
     ConditionOption,
@@ -71,7 +72,7 @@ def import_files(
         progress.add_task("episodes", total=None)
         joined = _join(made, replaced, out, reward)
     if as_json:
-        print_json(_document(made, others, unusable, joined))
+        print_json(_document(made, others, unusable, joined), Imported)
     else:
         _print(made, sources, others, joined)
     tell_unusable(unusable)

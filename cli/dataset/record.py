@@ -13,6 +13,7 @@ import typer
 
 from ...configs import ConfigError
 from ...configs.backends import SIMULATOR, check_name
+from ..schemas.episodes import Recorded
 from ..shared.agents_option import load_learned, names_of
 from ..shared.output import console, figures_table, print_json, progress_bar
 from .paths import writing_to
@@ -86,7 +87,7 @@ def record(
         _write(EpisodeSet(recorded.episodes, {**recorded.facts, **provenance}), out)
     document = _document(recorded, out)
     if as_json:
-        print_json(document)
+        print_json(document, Recorded)
     else:
         _print(document)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..schemas import datasets as schema
 from ..shared.output import console, figures_table, print_json, progress_bar, stderr
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JS
     from ...data.studies.releases import releases
 
     if as_json:
-        print_json([_document(release) for release in releases()])
+        print_json([_document(release) for release in releases()], list[schema.Release])
         return
     table = figures_table("releases", ("release", "status", "files", "size"))
     for release in releases():
@@ -79,7 +80,8 @@ def fetch(
             {"path": str(f.path), "bytes": f.num_bytes, "sha256": f.sha256, "published_sha256": f.checked}
             for f in fetched
         ]
-        print_json({"release": _document(release), "folder": str(folder), "files": files_json, "failed": failed})
+        document = {"release": _document(release), "folder": str(folder), "files": files_json, "failed": failed}
+        print_json(document, schema.Fetched)
     else:
         for f in fetched:
             known = "as published" if f.checked else "none published to compare with"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.datasets import Validated
 from ..shared.output import console, print_json, progress_bar
 from .convert import read_any_episodes
 from .paths import (
@@ -68,7 +69,8 @@ def validate(
     if not checked and not unusable:
         raise ConfigError(f"path = {str(path)!r}: nothing in it of a known kind; accepted: see `dataset list`")
     if as_json:
-        print_json({"checked": checked, "unusable": unusable, "not_checked": [str(file) for file in others]})
+        document = {"checked": checked, "unusable": unusable, "not_checked": [str(file) for file in others]}
+        print_json(document, Validated)
     else:
         for one in checked:
             _print_check(one)

@@ -14,6 +14,7 @@ import typer
 
 from ...configs import ConfigError
 from ...configs.backends import SIMULATOR
+from ..schemas import evaluation as schema
 from ..shared.agents_option import load_learned, names_of
 from ..shared.output import console, figures_table, print_json, progress_bar
 
@@ -74,7 +75,10 @@ def evaluate(
         log_evaluation(evaluation, report, run_id)
     if as_json:
         documents = [result.to_json() for result in judged]
-        print_json(documents[0] if len(documents) == 1 else documents)
+        if len(documents) == 1:
+            print_json(documents[0], schema.Evaluation)
+        else:
+            print_json(documents, list[schema.Evaluation])
         return
     for result in judged:
         print_result(result)

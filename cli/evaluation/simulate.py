@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.evaluation import Played, StudyExperiment
 from ..shared.output import console, print_json, progress_bar
 
 STUDIES = ("andrade",)
@@ -47,7 +48,7 @@ def simulate(
             on_step=lambda done, total: progress.update(task, completed=done, total=total),
         )
     if as_json:
-        print_json(results)
+        print_json(results, list[StudyExperiment])
     else:
         _print_study(results)
 
@@ -132,7 +133,7 @@ def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None
         for s, name in enumerate(backend.slices.names)
     ]
     if as_json:
-        print_json({"scenario": scenario.name, "agent": agent.name, "seed": seed, "slices": figures})
+        print_json({"scenario": scenario.name, "agent": agent.name, "seed": seed, "slices": figures}, Played)
         return
     from rich.table import Table
 

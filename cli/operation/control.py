@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...controller.contracts.answers import OrderAnswer, Status
 from ..shared.agents_option import names_of
 from ..shared.output import console, print_json
 
@@ -25,7 +26,7 @@ def status(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False)
     """
     document = _ask({"command": "status"}, name, run_root)["status"]
     if as_json:
-        print_json(document)
+        print_json(document, Status)
     else:
         _print_status(document)
 
@@ -90,7 +91,7 @@ def _force(force: bool) -> dict[str, Any]:
 def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_json: bool) -> None:
     answer = _ask(order, name, run_root)
     if as_json:
-        print_json(answer)
+        print_json(answer, OrderAnswer)
     else:
         acting = ", ".join(answer.get("slices", [])) or "no slice"
         told = [f"mode {answer.get('mode')}, acting on {acting}"]

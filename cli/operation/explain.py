@@ -10,6 +10,7 @@ import typer
 
 from ...configs import ConfigError
 from ...controller.service.run_config import RunConfig
+from ..schemas.explaining import ExplainedTick, ExplainedWindow
 from ..shared.output import console, print_json, stderr
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ def explain(
         if moment is None:
             raise ConfigError(nothing)
         told = explain_tick(moment)
-        _print(tick_lines(told)) if not as_json else print_json(told)
+        _print(tick_lines(told)) if not as_json else print_json(told, ExplainedTick)
         return
     runs = explain_window(list(history.stretches(time_ns - lasting_ns + 1, time_ns)))
     _tell_broken(history)
     if not runs:
         raise ConfigError(nothing)
     if as_json:
-        print_json(runs)
+        print_json(runs, list[ExplainedWindow])
     else:
         _print([line for number, told in enumerate(runs) for line in [*([""] if number else []), *window_lines(told)]])
 

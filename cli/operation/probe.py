@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...configs import ConfigError
+from ..schemas.explaining import Probed
 from ..shared.output import console, print_json
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _watch(
                 table = _table(source, pfcp)
                 live.update(table, refresh=True) if live else console.print(table)
     if as_json:
-        print_json(summary(source, pfcp, time.monotonic() - started))
+        print_json(summary(source, pfcp, time.monotonic() - started), Probed)
     if gone:
         raise ProbeError(f"stopped measuring: {gone[0]}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas import operation as schema
 from ..shared.output import console, figures_table, print_json, stderr
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def promote(
         if sign is not None:
             signature.sign(bundle, sign)
     if as_json:
-        print_json(_document(bundle, verdict, sign is not None))
+        print_json(_document(bundle, verdict, sign is not None), schema.Verdict)
     else:
         _print(bundle, verdict, sign is not None)
     if not verdict.promoted:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...configs import ConfigError
+from ..schemas.operation import Restored
 from ..shared.output import console, print_json
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def restore(
         one: report for one in _names(state, name) if (report := _restore(state / one, name is None)) is not None
     }
     if as_json:
-        print_json([{"name": one, **vars(report)} for one, report in reports.items()])
+        print_json([{"name": one, **vars(report)} for one, report in reports.items()], list[Restored])
     else:
         for one, report in reports.items():
             console.print(f"{one}: {report}", highlight=False, markup=False, soft_wrap=True)

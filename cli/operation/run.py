@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ..schemas.operation import RunReport
 from ..shared.output import console, print_json, progress_bar
 from . import run_episodes
 
@@ -103,7 +104,7 @@ def run(
         except ConfigError as error:  # the run's figures are told nevertheless
             failure = error
     if as_json:
-        print_json(document)
+        print_json(document, RunReport)
     else:
         _print(document)
     if failure is not None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ...configs import ConfigError
+from ...controller.contracts.answers import Status
 from ..shared.output import console, print_json
 
 RUN_ROOT = Path("/run/slicepilot")
@@ -40,7 +41,7 @@ def top(
     try:
         if as_json:
             assert follower.status is not None
-            print_json(follower.status.document(HISTORY_S))
+            print_json(follower.status.document(HISTORY_S), Status)
         elif live:
             show(follower, console, glyphs, interval)
         else:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ...configs.documents import DocumentError, dumps
+
 console = Console()
 stderr = Console(stderr=True)
 
 
-def print_json(value: Any) -> None:
-    """Strict JSON (no NaN or infinity) on standard output."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+def print_json(value: Any, schema: Any) -> None:
+    """Strict JSON (no NaN or infinity) on standard output, held against its schema (`slicepilot.cli.schemas`).
+
+    A document that does not fit is a fault of ours: nothing but one line on standard error that names the field, and
+    exit code 1.
+    """
+    try:
+        text = dumps(value, schema)
+    except DocumentError as error:
+        typer.echo(f"slicepilot: internal error: JSON: {error}", err=True)
+        raise typer.Exit(1) from error
+    print(text)
 
 
 def progress_bar(shown: bool = True) -> Progress:

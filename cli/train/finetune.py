@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...configs import ConfigError
 from ...configs.backends import SIMULATOR, plugin
+from ..schemas.training import FineTuned
 from ..shared.output import console, figures_table, print_json
 from .runs import folder_for, training_bar
 
@@ -99,7 +100,7 @@ def _tell(settings: FinetuneConfig, result: FinetuneResult, as_json: bool) -> No
                 for name, one in verdict.interventions.items()
             },
         }
-        print_json(figures)
+        print_json(figures, FineTuned)
         return
     table = figures_table(
         f"{len(result.rounds)} rounds, {result.steps:,} steps",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...configs import ConfigError
+from ..schemas.training import TrainedOffline
 from ..shared.output import console, print_json
 from .runs import folder_for, training_bar
 
@@ -78,7 +79,7 @@ def _tell(settings: OfflineConfig, result: OfflineResult, as_json: bool) -> None
             "device": result.device,
             "onnx_max_abs_error": error,
         }
-        print_json(figures)
+        print_json(figures, TrainedOffline)
         return
     console.print(
         f"trained {settings.algorithm} on {settings.source}: {result.steps:,} steps of {len(result.behaviours)} "

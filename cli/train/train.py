@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...configs import ConfigError
+from ..schemas.training import Trained
+from ..shared.output import print_json
 from .finetune import run_finetune
 from .offline import run_offline
 from .runs import folder_for, training_bar
@@ -156,7 +157,7 @@ def _tell(settings: TrainingConfig, result: TrainingResult, as_json: bool) -> No
             "return_mean": result.return_mean,
             "onnx_max_abs_error": result.bundle.agreement.max_abs_error,
         }
-        print(json.dumps(figures, indent=2))
+        print_json(figures, Trained)
         return
     print(f"trained {settings.algorithm} on {settings.source}: {result.steps:,} steps in {result.elapsed_s:.1f} s")
     print(f"reward {result.reward:.4f} per step, {result.env_steps_per_s:,.0f} env-steps/s")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...cli.schemas.bench import LoopBench
 from ...cli.shared.output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def loop(
         typer.echo(f"bench loop: {error}", err=True)
         raise typer.Exit(1) from error
     if as_json:
-        print_json(result)
+        print_json(result, LoopBench)
         return
     console.print(
         f"{result['slices']} slices, period {period_ms:g} ms, {result['scheduling']}, p50 / p99 / p99.9 in us"

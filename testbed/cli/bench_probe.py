@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...cli.schemas.bench import ProbeBench
 from ...cli.shared.output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def probe(
         typer.echo(f"slicepilot: error: {error}", err=True)
         raise typer.Exit(1) from error
     if as_json:
-        print_json(result)
+        print_json(result, ProbeBench)
         return
     console.print(
         f"at {result['packets_per_s']:,.0f} packets/s (with {result['ns_statistics']:.0f} ns that counting takes)"

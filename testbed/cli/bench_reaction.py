@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...cli.schemas.bench import ReactionBench
 from ...cli.shared.agents_option import load_learned, names_of
 from ...cli.shared.output import console, figures_table, print_json, progress_bar
 from ...configs import ConfigError
@@ -68,7 +69,8 @@ def reaction(
         live.close()
     rows = [_row(name, reactions) for name, reactions in found.items()]
     if as_json:
-        print_json({"scenario": scenario, "period_ms": period_ms, "bound_ms": 1e-3 * bound_us, "agents": rows})
+        document = {"scenario": scenario, "period_ms": period_ms, "bound_ms": 1e-3 * bound_us, "agents": rows}
+        print_json(document, ReactionBench)
     else:
         _print(rows, scenario, period_ms, 1e-3 * bound_us)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...cli.schemas.bench import ScrapeBench
 from ...cli.shared.output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def scrape(
                 progress.advance(task)
     document = _document(p99_us, answered, concurrent)
     if as_json:
-        print_json(document)
+        print_json(document, ScrapeBench)
     else:
         _print(document)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...cli.schemas import bench as schema
 from ...cli.shared.output import console, figures_table, print_json, progress_bar
 from ...configs import ConfigError
 
@@ -59,7 +60,7 @@ def shadow(
         testbed.down()
     document = _document(result)
     if as_json:
-        print_json(document)
+        print_json(document, schema.ShadowBench)
     else:
         _print(document)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...cli.schemas.bench import SoakBench
 from ...cli.shared.output import console, figures_table, print_json, progress_bar
 from ...configs import ConfigError
 
@@ -61,7 +62,7 @@ def soak(
         testbed.down()
     document = _document(result, 60 * minutes)
     if as_json:
-        print_json(document)
+        print_json(document, SoakBench)
     else:
         _print(document)
     if document["failures"] or document["crashes"]:

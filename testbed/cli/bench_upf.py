@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...cli.schemas.bench import UpfBench
 from ...cli.shared.output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def upf(
     result: dict[str, Any] = {"capacity_mbps": capacity_mbps, "pfcp_modification": pfcp, "buffer_kb": buffer_kb}
     result |= {name: _row(mine) for name, mine in runs.items()}
     if as_json:
-        print_json(result)
+        print_json(result, UpfBench)
         return
     console.print(f"capacity {capacity_mbps:,.0f} Mbit/s of 1400-byte packets, N3 buffer {buffer_kb} KB")
     for name in runs:

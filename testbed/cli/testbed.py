@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...cli.schemas import machine as schema
 from ...cli.shared.output import console, print_json, progress_bar
 from ...configs import ConfigError
 
@@ -40,7 +41,8 @@ def up(
     made = Testbed.up(spec)
     took_s = time.monotonic() - started
     if as_json:
-        print_json({"name": spec.name, "up_s": round(took_s, 3), "slices": [_plain(s) for s in made.status()]})
+        document = {"name": spec.name, "up_s": round(took_s, 3), "slices": [_plain(s) for s in made.status()]}
+        print_json(document, schema.TestbedUp)
         return
     console.print(f"testbed [bold]{spec.name}[/bold]: {len(made.slices)} slices up in {took_s:.2f} s")
     _print_status(spec.name)
@@ -79,7 +81,8 @@ def status(
 
     names = running() if name is None else [name]
     if as_json:
-        print_json([{"name": each, "slices": [_plain(s) for s in Testbed.attach(each).status()]} for each in names])
+        documents = [{"name": each, "slices": [_plain(s) for s in Testbed.attach(each).status()]} for each in names]
+        print_json(documents, list[schema.TestbedStatus])
         return
     for each in names:
         _print_status(each)
@@ -122,7 +125,7 @@ def load(
         reports = run.stop()
     flows = flows_of(reports)
     if as_json:
-        print_json({"scenario": played.name, "seconds": duration_s, "flows": flows})
+        print_json({"scenario": played.name, "seconds": duration_s, "flows": flows}, schema.LoadPlayed)
     else:
         _print_flows(played.name, duration_s, flows)
 
@@ -187,7 +190,7 @@ def identify(
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())
     if as_json:
-        print_json({"hardware": str(out), **figures})
+        print_json({"hardware": str(out), **figures}, schema.Identified)
         return
     for kind, figure in figures.items():
         console.print(f"[bold]{kind}[/bold]")

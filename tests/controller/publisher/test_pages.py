@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from slicepilot.configs import ConfigError
+from slicepilot.configs.documents import check
+from slicepilot.controller.contracts.answers import Status
 from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 from slicepilot.controller.publisher.listeners import HttpAddress
 from slicepilot.controller.publisher.pages import status_page
@@ -54,6 +56,7 @@ def test_pages_are_served_with_their_policies(controller: Any) -> None:
         assert f"{tag}-src 'sha256-{digest}'" in headers["content-security-policy"]
     assert headers["content-security-policy"].startswith("default-src 'none';")
     status, headers, body = controller.get("/status.json?x=1")
+    check(body, Status)
     document = json.loads(body, parse_constant=pytest.fail)
     assert (status, headers["content-type"], headers["x-content-type-options"]) == (200, "application/json", "nosniff")
     assert [one["name"] for one in document["slices"]] == [f"slice{k}" for k in range(1, 6)]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slicepilot.configs.documents import dumps
+from slicepilot.controller.contracts import answers
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.state.history import SECONDS
 from slicepilot.controller.publisher.state.status import Status
@@ -107,9 +109,9 @@ def test_loop_has_quantiles_of_the_last_minute(controller: Any) -> None:
 
 def test_the_document_is_strict_json_whatever_was_measured(controller: Any) -> None:
     status, reader = Status(5), controller.reader()
-    json.dumps(status.document(), allow_nan=False)
+    dumps(status.document(), answers.Status)
     status.update(reader)
-    json.dumps(status.document(), allow_nan=False)
+    dumps(status.document(), answers.Status)
     controller.telemetry.slices[:, 0] = math.nan
     controller.telemetry.slices[:, 1] = math.inf
     controller.telemetry.valid[2] = False
@@ -117,7 +119,7 @@ def test_the_document_is_strict_json_whatever_was_measured(controller: Any) -> N
     controller.wanted = Knobs(nothing, nothing, nothing)
     controller.tick(150)
     status.update(reader)
-    document = json.loads(json.dumps(status.document(), allow_nan=False))
+    document = json.loads(dumps(status.document(), answers.Status))
     first, _, third, fourth, _ = document["slices"]
     assert (first["offered_mbps"], third["offered_mbps"], fourth["offered_mbps"]) == (None, None, 40)
     assert (third["valid"], fourth["valid"]) == (False, True)

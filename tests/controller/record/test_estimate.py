@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from slicepilot.configs import ConfigError
+from slicepilot.configs.documents import dumps
+from slicepilot.controller.contracts.answers import EstimatedWindow
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.record.columns import Records
 from slicepilot.controller.record.estimate import Estimator
@@ -66,7 +68,9 @@ def recorded(records: Records, series: FloatArray, held: Knobs, allowed: Knobs) 
 def estimates_of(records: Records, description: dict[str, Any], interval_s: float = 2.0) -> list[dict[str, Any]]:
     estimator = Estimator(description, interval_s)
     made = [estimator.add(part) for part in np.array_split(records, 60)]
-    return [estimate for estimate in made if estimate is not None]
+    estimates = [estimate for estimate in made if estimate is not None]
+    dumps(estimates, list[EstimatedWindow])
+    return estimates
 
 
 def figures(series: FloatArray) -> tuple[FloatArray, Any]:

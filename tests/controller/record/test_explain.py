@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from slicepilot.cli.operation.explain import explain
+from slicepilot.cli.schemas.explaining import ExplainedTick, ExplainedWindow
 from slicepilot.configs import ConfigError
+from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason
 from slicepilot.controller.record.columns import Records
@@ -128,12 +130,12 @@ def test_a_late_tick_and_one_without_a_predecessor(ticks: Ticks, description: De
 
 
 def test_json_has_neither_nan_nor_infinity(records: Records, description: Description) -> None:
-    told = json.loads(json.dumps(explain_tick(Moment(description(), records[-1], records[-2])), allow_nan=False))
+    told = json.loads(dumps(explain_tick(Moment(description(), records[-1], records[-2])), ExplainedTick))
     assert told["slices"][1]["knobs"]["egress_mbps"] == {"wanted": "nan", "allowed": None, "applied": None}
     assert told["slices"][0]["reasons"][0]["reason"] == "dwell"
     assert told["stages_us"]["total"] == 156
     assert told["time_ns"] == START_NS + 10_000_000
-    window = json.loads(json.dumps(explain_window([Stretch(description(), records)]), allow_nan=False))
+    window = json.loads(dumps(explain_window([Stretch(description(), records)]), list[ExplainedWindow]))
     assert window[0]["slices"][2]["valid_ticks"] == 2
 
 

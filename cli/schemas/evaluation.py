@@ -1,0 +1,104 @@
+"""``slicepilot simulate`` and ``slicepilot evaluate``."""
+
+from typing import Annotated, NotRequired
+
+from ...configs.documents import Document, Example
+from .shared import AgentName, Ends, ScenarioName, SliceName
+
+
+class Statistics(Document):
+    """Of all samples of all repetitions, over the last five minutes."""
+
+    mean: float
+    """Mean."""
+    median: float
+    """Median."""
+    std: float
+    """Standard deviation."""
+
+
+class Groups(Document):
+    """The slice that the study puts first, and the others together."""
+
+    slice1: Statistics
+    """The first slice."""
+    others: Statistics | None
+    """The others' samples together; null where an experiment has one slice alone."""
+
+
+class StudyExperiment(Document):
+    """An experiment of the study, sampled as there: over the last five minutes of all repetitions."""
+
+    experiment: Annotated[int, Example(5)]
+    """Its number."""
+    throughput_mbps: Groups
+    """Throughput of a slice."""
+    latency_ms: Groups
+    """Round trip as the study's UEs see it."""
+
+
+class PlayedSlice(Document):
+    """A slice over the run."""
+
+    slice: SliceName
+    """Its name."""
+    offered_mbps: float
+    """Mean rate that reached N3."""
+    carried_mbps: float
+    """Mean rate that left at N6."""
+    delay_p50_us: float
+    """Median of the periods' medians."""
+    delay_p99_us: float
+    """99th percentile of the periods' 99th percentiles."""
+    sla_violation_s: float
+    """Time in which its promise was broken."""
+
+
+class Played(Document):
+    """A scenario under one agent, slice by slice."""
+
+    scenario: ScenarioName
+    """Its name."""
+    agent: AgentName
+    """Who controlled it."""
+    seed: Annotated[int, Example(0)]
+    """Of loads and noise."""
+    slices: list[PlayedSlice]
+    """In the order of the scenario."""
+
+
+class JudgedAgent(Document):
+    """What one agent made of a scenario: means over its runs, null where there is no such figure."""
+
+    name: AgentName
+    """Its name."""
+    slice1_loss_pct: float | None
+    """Volume that the priority slice lost, against what it carries alone."""
+    others_loss_pct: float | None
+    """The same of the other slices together, against what they carry without control."""
+    slice1_delay_p99_us: float | None
+    """99th percentile of the priority slice's delay."""
+    sla_violation_s: float | None
+    """Time in which promises were broken, slices counting by their weight."""
+    cpu_held_core_s: float | None
+    """CPU time that the limits held for slices."""
+    edge_work: NotRequired[float | None]
+    """Work that the edge application got done, in units; there where the scenario has one."""
+    return_iqm: float
+    """Interquartile mean over runs of the mean reward per control period."""
+    ci95: Ends
+    """Ends of the 95% interval of `return_iqm`."""
+
+
+class Evaluation(Document):
+    """A scenario with every agent that played it on the same seeds."""
+
+    scenario: ScenarioName
+    """Its name."""
+    seeds: Annotated[int, Example(30)]
+    """Runs of each agent."""
+    agents: list[JudgedAgent]
+    dominated_by_agent: list[Annotated[str, Example("experiment-5")]]
+    """Fixed settings that the first judged agent beats; empty where nobody is judged."""
+    oracle_gap_pct: float | None
+    """How far the first judged agent's return is below the oracle's; negative: above. Null where no oracle played."""
