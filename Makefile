@@ -36,7 +36,7 @@ live: build/bin/.built bpf ## build the user plane (Go) and the probe (BPF), wit
 
 build/bin/.built: testbed/go.mod testbed/go.sum $(shell find testbed -name '*.go' -not -name '*_test.go') | $(UV)
 	@mkdir -p build/bin
-	@go=$$(testbed/go.sh) && cd testbed && "$$go" build -trimpath -o ../build/bin/ ./cmd/...
+	@go=$$(testbed/go.sh) && cd testbed && CGO_ENABLED=0 "$$go" build -trimpath -o ../build/bin/ ./cmd/...
 	@touch $@
 
 bpf:
@@ -45,8 +45,8 @@ bpf:
 
 # UPGRADE=--upgrade takes the newest versions that pyproject.toml allows; without it the pins stay.
 lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	$(LOCK) requirements/dev.txt --extra train --extra live --group dev $(UPGRADE)
-	$(LOCK) requirements/train.txt --extra train --extra live --group build --constraints requirements/dev.txt
+	$(LOCK) requirements/dev.txt --extra train --group dev $(UPGRADE)
+	$(LOCK) requirements/train.txt --extra train --group build --constraints requirements/dev.txt
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
 

@@ -1,7 +1,9 @@
 #!/bin/sh
-# Compiles the BPF programs of the controller, each object beside its source. CLANG names another compiler.
+# Compiles the BPF programs of the controller, each object beside its source; with an argument, into that folder, in the same
+# places below it as below controller/. CLANG names another compiler.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
+controller=$(cd "$(dirname "$0")/../.." && pwd)
+into=${1:-$controller}
 clang=${CLANG:-clang}
 
 fail() {
@@ -16,10 +18,13 @@ for header in linux/bpf.h bpf/bpf_helpers.h bpf/bpf_core_read.h; do
 	echo "#include <$header>" | "$clang" "$@" -fsyntax-only -include linux/types.h -x c - 2>/dev/null || fail "no header $header"
 done
 
-for source in "$here"/*.bpf.c "$here"/../../actuators/bpf/*.bpf.c; do
-	[ -e "$source" ] || continue
-	object=${source%.c}.o
+# The same object wherever the sources lie.
+set -- "$@" "-ffile-prefix-map=$controller=."
+cd "$controller"
+for source in */bpf/*.bpf.c; do
+	object=$into/${source%.c}.o
+	mkdir -p "$(dirname "$object")"
 	# Written beside and renamed: who loads it meanwhile sees the old or the new one.
-	"$clang" "$@" -c "$source" -o "$object.new"
+	"$clang" "$@" -c "$controller/$source" -o "$object.new"
 	mv "$object.new" "$object"
 done
