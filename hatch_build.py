@@ -1,10 +1,10 @@
 """Hooks of the build: a wheel's compiled programs, and the description that a package index shows.
 
-Where Go, clang and the headers of libbpf are at hand, a wheel gets the user plane's programs (Go) and the probe's objects
-(BPF), all built from the very sources that it is built from, and the tag of their platform. Elsewhere it is pure Python,
-and the build says why. SLICEPILOT_WHEEL takes the choice away: ``platform`` fails where they cannot be built, ``pure``
-leaves them out, ``auto`` is the rule above. GOARCH builds for another machine; the objects are the same for all that
-are little-endian.
+Where Go, clang and the headers of libbpf are at hand, a wheel gets the user plane's programs (Go) and the probe's
+objects (BPF), all built from the very sources that it is built from, and the tag of their platform. Elsewhere it is
+pure Python, and the build says why. SLICEPILOT_WHEEL takes the choice away: ``platform`` fails where they cannot be
+built, ``pure`` leaves them out, ``auto`` is the rule above. GOARCH builds for another machine; the objects are the same
+for all that are little-endian.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 CHOICES = ("auto", "platform", "pure")
 
-# The programs are static, so no C library limits where they run (PEP 600): 2.17 is the oldest that pip asks for in practice.
+# The programs are static: no C library limits where they run. PEP 600 has no tag for that; 2.17 is the oldest in use.
 PLATFORMS = {"amd64": "manylinux_2_17_x86_64", "arm64": "manylinux_2_17_aarch64"}
 
 # Static, for the oldest processor of the architecture, without a download of another Go.

@@ -49,9 +49,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
             mark = "[green]ok[/green]" if check.ok else "[yellow]--[/yellow]"
             table.add_row(mark, check.name, check.found, check.needed_for)
         console.print(table)
+        hints: dict[str, list[str]] = {}
         for check in checks:
             if not check.ok:
-                console.print(f"[yellow]{check.name}[/yellow]: {escape(check.hint)}", highlight=False)
+                hints.setdefault(check.hint, []).append(check.name)
+        for hint, names in hints.items():
+            console.print(f"[yellow]{', '.join(names)}[/yellow]: {escape(hint)}", highlight=False)
     if not all(check.ok for check in checks if check.needed_for in {"everything", "simulate", "train"}):
         raise typer.Exit(1)
 
@@ -69,12 +72,12 @@ def _python_checks() -> list[Check]:
         ("numpy", "everything", ""),
         ("gymnasium", "everything", ""),
         ("onnxruntime", "everything", ""),
-        ("numba", "simulate", "sim"),
+        ("numba", "simulate", ""),
         ("torch", "train", "train"),
         ("stable-baselines3", "train", "train"),
         ("mlflow", "train", "train"),
         ("matplotlib", "train", "train"),
-        ("pyroute2", "live", "live"),
+        ("pyroute2", "live", ""),
     ):
         found = _version(package)
         hint = f"pip install 'slicepilot[{extra}]'" if extra else "reinstall slicepilot"
@@ -119,7 +122,6 @@ def _kernel_checks() -> list[Check]:
     unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     split = Path("/sys/fs/cgroup/cpu").exists()
     btf = Path("/sys/kernel/btf/vmlinux").exists()
-    clang = shutil.which("clang")
     return [
         Check("kernel", True, platform.release(), "live"),
         Check("root", os.geteuid() == 0, f"uid {os.geteuid()}", "live", "namespaces, cgroups and BPF need root"),
@@ -131,21 +133,31 @@ def _kernel_checks() -> list[Check]:
             "mount the cpu controller of cgroup v1 or v2",
         ),
         Check("kernel BTF", btf, "yes" if btf else "no", "live", "eBPF telemetry needs CONFIG_DEBUG_INFO_BTF"),
-        Check("clang", clang is not None, clang or "missing", "live", "install the package clang"),
         *_program_checks(),
     ]
 
 
 def _program_checks() -> list[Check]:
     """The user plane's programs, and what measures them."""
-    from ..testbed.lifecycle.processes import binary
+    from ..controller.system.bpf.errors import ProbeError
+    from ..controller.system.bpf.libbpf import BUILD, version
+    from ..controller.system.compiled import remedy
+    from ..testbed.lifecycle.processes import bin_folder, obstacle
 
-    compiled = sorted((Path(__file__).parents[1] / "controller" / "telemetry" / "bpf").glob("*.bpf.o"))
+    compiled, clang = sorted(BUILD.parent.glob("*.bpf.o")), shutil.which("clang")
     found = f"{len(compiled)} BPF objects" if compiled else "missing"
-    checks = [Check("probe", bool(compiled), found, "live", "compile the BPF programs: make live")]
+    # Who has the objects needs no compiler.
+    checks = [Check("clang", bool(clang or compiled), clang or "missing", "live", "install the package clang")]
+    try:
+        checks.append(Check("libbpf", True, version(), "live"))
+    except ProbeError as error:
+        checks.append(Check("libbpf", False, "missing", "live", str(error)))
+    checks.append(Check("probe", bool(compiled), found, "live", f"compile the BPF programs: {remedy('live')}"))
+    try:
+        folder = bin_folder()
+    except ConfigError as error:
+        return [*checks, Check("SLICEPILOT_BIN", False, os.environ["SLICEPILOT_BIN"], "live", str(error))]
     for name in ("upf", "smf", "load", "sink", "edge"):
-        try:
-            checks.append(Check(name, True, str(binary(name)), "live"))
-        except ConfigError:
-            checks.append(Check(name, False, "missing", "live", "build the user plane: make live"))
+        hint = obstacle(folder / name)
+        checks.append(Check(name, hint is None, str(folder / name) if hint is None else "missing", "live", hint or ""))
     return checks
