@@ -99,8 +99,9 @@ def build_programs(root: Path, package: Path) -> str:
     Raises:
         BuildError: a compiler is missing or fails, or nothing is known of its platform.
     """
-    bin_folder = package / "testbed" / "bin"
+    bin_folder, objects = package / "testbed" / "bin", package / "controller" / "telemetry" / "bpf"
     bin_folder.mkdir(parents=True)
+    objects.mkdir(parents=True)
     go = shutil.which("go")
     if go is None:
         raise BuildError("no go on PATH")
@@ -108,7 +109,7 @@ def build_programs(root: Path, package: Path) -> str:
     architecture = _output([go, "env", "GOARCH"], source).strip()
     if architecture not in PLATFORMS:
         raise BuildError(f"GOARCH = {architecture}; accepted: {', '.join(PLATFORMS)}")
-    _output([str(root / "controller" / "telemetry" / "bpf" / "build.sh"), str(package / "controller")], root)
+    _output([str(root / "controller" / "telemetry" / "bpf" / "build.sh"), str(objects)], root)
     _output([go, *GO_BUILD, "-o", f"{bin_folder}/", "./cmd/..."], source)
     (bin_folder / "LICENSES.txt").write_text(_licenses(go, source), encoding="utf-8")
     return PLATFORMS[architecture]

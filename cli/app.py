@@ -1,7 +1,4 @@
-"""Command registration and the rules that hold for all commands.
-
-Modules of commands import what they need inside their functions: `slicepilot --help` and the controller stay lean.
-"""
+"""The command line as a whole: commands found by name, and the rules that hold for all of them."""
 
 from __future__ import annotations
 
@@ -9,14 +6,11 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
-from pydantic import ValidationError
+from typer.core import TyperCommand, TyperGroup
 
-from ..configs import ConfigError
-from ..controller.system.bpf.errors import ProbeError
-from ..controller.system.kernel_file import ActuatorError
-from ..controller.system.privileges import PrivilegeError
-from ..testbed.lifecycle.processes import ProgramError
-from .shared.endings import put_away_when_ended
+from ..configs import ConfigError, FailureError
+from ..configs.backends import Command, load_target
+from .registry import commands, groups
 
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
@@ -24,8 +18,42 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 # Of the extra `live` alone; what else may be missing is of `train`, or of both.
 LIVE_PACKAGES = {"cryptography", "prometheus_client", "pyarrow", "pyroute2"}
 
+
+class FoundByName(TyperCommand):
+    """A command that is imported when it is called; until then it is a name and a line of help."""
+
+    def __init__(self, name: str, entry: Command) -> None:
+        super().__init__(name, help=entry.help)
+        self._entry = entry
+
+    def load(self) -> Any:
+        """The command itself, with its options."""
+        single = typer.Typer(rich_markup_mode="rich", add_completion=False)
+        single.command(self.name)(load_target(self._entry.target))
+        return typer.main.get_command(single)
+
+
+class CommandGroup(TyperGroup):
+    """A group of such commands; the one without a name has those that are in no group, and the groups."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, entry in commands().items():
+            group, _, own = name.rpartition(" ")
+            if group == (self.name if self.name in groups() else ""):
+                self.add_command(FoundByName(own, entry), own)
+            elif group not in self.commands and self.name not in groups():
+                self.add_command(CommandGroup(name=group, help=groups()[group], no_args_is_help=True), group)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Import what is called; raises the usage errors of Typer."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, FoundByName) else command, rest
+
+
 app = typer.Typer(
     name="slicepilot",
+    cls=CommandGroup,
     help="Reinforcement-learning control of 5G network slices at the user plane.",
     no_args_is_help=True,
     add_completion=False,
@@ -51,13 +79,8 @@ def _before_any_command(
     del version  # its callback has answered
 
 
-def main() -> NoReturn:
-    """Entry point: exit code 0 when the command did what it says, 2 for bad input, 1 for a failure, 130 for Ctrl-C, 143
-    for SIGTERM."""
-    from . import registry as commands
-
-    put_away_when_ended()
-    commands.register(app)
+def run() -> NoReturn:
+    """Run the command that the process was started with; see `slicepilot.cli.main`."""
     try:
         code = app(standalone_mode=False)
     except ConfigError as error:
@@ -65,11 +88,13 @@ def main() -> NoReturn:
     except UsageError as error:
         _fail(_explain(error), 2)
     except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "slicepilot":
+            raise
         extra = "live" if error.name in LIVE_PACKAGES else "train"
         _fail(f"{error.name} is not installed: pip install 'slicepilot[{extra}]'", 1)
-    except (ActuatorError, PrivilegeError, ProbeError, ProgramError) as error:
+    except FailureError as error:
         _fail(str(error), 1)
-    except (typer.Abort, KeyboardInterrupt):
+    except typer.Abort:
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -78,7 +103,7 @@ def _explain(error: Any) -> str:
     """What a usage error says, with the value and what is accepted where Typer leaves them out."""
     message: str = error.format_message()
     command: Any = error.ctx.command if error.ctx else None
-    if isinstance(error.__cause__, ValidationError):
+    if type(error.__cause__).__name__ == "ValidationError":  # pydantic's, which need not be imported to be told
         first = error.__cause__.errors(include_url=False)[0]
         return f"{error.param.opts[0]} = {first['input']}: {first['msg']}"
     if getattr(error, "option_name", None) and command:

@@ -56,14 +56,14 @@ def live(bundle: Path, seconds: float = LIVE_S) -> None:
 
     Each has a process of its own: a controller gives up its privileges for good.
     """
-    from ..testbed.lifecycle.testbed import missing
+    from ..configs.backends import plugin
 
-    if lacks := missing():
+    if lacks := plugin("testbed").call("missing"):
         console.print(f"left out: this machine lacks {'; '.join(lacks)}", highlight=False)
         return
     where = ["--scenario", LIVE_SCENARIO, "--guard", "testbed", "--seconds", str(seconds)]
     for who in (["--agent", "no-control"], ["--bundle", str(bundle), "--mode", "live", "--force"]):
-        if subprocess.run([sys.executable, "-P", "-m", f"{__package__}", "run", *who, *where], check=False).returncode:
+        if subprocess.run([sys.executable, "-P", "-m", "slicepilot.cli", "run", *who, *where], check=False).returncode:
             console.print("left out: see above", highlight=False)
             return
 

@@ -6,28 +6,17 @@ import importlib.metadata
 import os
 import platform
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..configs import ConfigError
+from ..configs.backends import Check, plugins
 from .shared.output import console, print_json
 
 MIN_MEMORY_GIB = 4.0
 MIN_FREE_DISK_GIB = 2.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """One finding: ``needed_for`` says which commands it matters to, ``hint`` how to mend it."""
-
-    name: str
-    ok: bool
-    found: str
-    needed_for: str
-    hint: str = ""
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -138,11 +127,10 @@ def _kernel_checks() -> list[Check]:
 
 
 def _program_checks() -> list[Check]:
-    """The user plane's programs, and what measures them."""
+    """What measures the user plane, and what backends need beside the kernel."""
     from ..controller.system.bpf.errors import ProbeError
     from ..controller.system.bpf.libbpf import BUILD, version
     from ..controller.system.compiled import remedy
-    from ..testbed.lifecycle.processes import bin_folder, obstacle
 
     compiled, clang = sorted(BUILD.parent.glob("*.bpf.o")), shutil.which("clang")
     found = f"{len(compiled)} BPF objects" if compiled else "missing"
@@ -153,11 +141,6 @@ def _program_checks() -> list[Check]:
     except ProbeError as error:
         checks.append(Check("libbpf", False, "missing", "live", str(error)))
     checks.append(Check("probe", bool(compiled), found, "live", f"compile the BPF programs: {remedy('live')}"))
-    try:
-        folder = bin_folder()
-    except ConfigError as error:
-        return [*checks, Check("SLICEPILOT_BIN", False, os.environ["SLICEPILOT_BIN"], "live", str(error))]
-    for name in ("upf", "smf", "load", "sink", "edge"):
-        hint = obstacle(folder / name)
-        checks.append(Check(name, hint is None, str(folder / name) if hint is None else "missing", "live", hint or ""))
+    for plugin in plugins().values():
+        checks += plugin.call("checks")
     return checks

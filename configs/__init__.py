@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import ConfigError
+from .errors import ConfigError, FailureError, did_you_mean
 
 if TYPE_CHECKING:
     from .loader import available, load, locate, read_yaml, validate
 
-__all__ = ["ConfigError", "available", "load", "locate", "read_yaml", "validate"]
+__all__ = ["ConfigError", "FailureError", "available", "did_you_mean", "load", "locate", "read_yaml", "validate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ outside input comes in.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from importlib import resources
 from pathlib import Path
 from types import UnionType
@@ -16,7 +15,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from .errors import ConfigError
+from .errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 
@@ -42,9 +41,8 @@ def locate(kind: str, name_or_path: str | Path) -> Path:
         return path
     names = available(kind)
     if str(name_or_path) not in names:
-        near = difflib.get_close_matches(str(name_or_path), names, n=3)
-        hint = f"did you mean {', '.join(near)}? " if near else ""
-        raise ConfigError(f"{kind}: unknown name {str(name_or_path)!r}; {hint}accepted: {', '.join(names)}")
+        given = str(name_or_path)
+        raise ConfigError(f"{kind}: unknown name {given!r}; {did_you_mean(given, names, most=3)}")
     with resources.as_file(resources.files(PACKAGE).joinpath(kind, f"{name_or_path}.yaml")) as found:
         return found
 
@@ -98,9 +96,7 @@ def _nearest(kind: Any, where: tuple[int | str, ...]) -> str:
     for part in where[:-1]:
         kind = _part(kind, part)
     names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
-    near = difflib.get_close_matches(str(where[-1]), names, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{hint}accepted: {', '.join(names) or 'none'}"
+    return did_you_mean(str(where[-1]), names)
 
 
 def _part(kind: Any, part: int | str) -> Any:

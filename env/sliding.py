@@ -52,7 +52,7 @@ class SlidingView:
         # Compiled, or taken from the cache, before the first period.
         self._source = Telemetry.empty(num_slices, lanes)
         self._view = self._of(self._source)
-        self.rehearse(self._source)
+        self.warm_up(self._source)
 
     def see(self, telemetry: Telemetry) -> Telemetry:
         """The measurement of one more period as agents see it; its arrays hold until the next call."""
@@ -64,7 +64,7 @@ class SlidingView:
             self._source, self._view = telemetry, self._of(telemetry)
         return self._view
 
-    def rehearse(self, telemetry: Telemetry) -> None:
+    def warm_up(self, telemetry: Telemetry) -> None:
         """Go through the motions of `see` without effect on what it will say."""
         if not self.passes:
             _over(telemetry.slices, telemetry.node, self._seen, False, *self._kept)

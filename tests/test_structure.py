@@ -1,10 +1,10 @@
-"""Folders import what docs/design.md says they may, and the documentation's examples run."""
+"""Packages import what docs/architecture.md says they may, and the documentation's examples run."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -16,34 +16,69 @@ ROOT = Path(__file__).parents[1]
 PARTS = {link.name for link in (ROOT / ".links" / "slicepilot").iterdir()}
 
 
-def imported_parts(file: Path, part: str) -> set[str]:
-    """Other parts of the namespace that a module imports, at its top or inside functions."""
-    package = ("slicepilot", part, *file.relative_to(ROOT / part).parent.parts)
+def packages() -> dict[str, Path]:
+    """Every package below `slicepilot` by name, with its folder."""
+    return {
+        ".".join(file.parent.relative_to(ROOT).parts): file.parent
+        for part in PARTS
+        for file in (ROOT / part).rglob("__init__.py")
+    }
+
+
+def module_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(file): file for part in PARTS for file in (ROOT / part).rglob("*.py")}
+
+
+def imported(file: Path) -> set[str]:
+    """Modules of ours that a file imports, at its top or inside functions."""
+    package = file.relative_to(ROOT).parent.parts
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
-        names: list[tuple[str, ...]] = []
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - node.level + 1]
-            module = tuple(node.module.split(".")) if node.module else ()
-            names = [(*base, *module, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [tuple(node.module.split("."))]
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            if not node.level:
+                if module[0] != "slicepilot":
+                    continue
+                module = module[1:]
+            names = [".".join((*module, alias.name)) for alias in node.names]
+            found |= {name if name in MODULES else ".".join(module) for name in names}
         elif isinstance(node, ast.Import):
-            names = [tuple(alias.name.split(".")) for alias in node.names]
-        found |= {name[1] for name in names if name[0] == "slicepilot" and len(name) > 1}
-    return found - {part}
+            found |= {
+                name.name.removeprefix("slicepilot.") for name in node.names if name.name.startswith("slicepilot.")
+            }
+    return (found & MODULES.keys()) - {module_of(file)}
 
 
-def test_folders_import_what_they_may() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|.*\| ([\w, ]*) ?\|$", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
-    allowed = {part: set(filter(None, may.replace(" ", "").split(","))) for part, may in rows}
-    assert set(allowed) == PARTS
-    broken = defaultdict(set)
-    for part in PARTS:
-        for file in (ROOT / part).rglob("*.py"):
-            for other in imported_parts(file, part) - allowed[part]:
-                broken[part, other].add(str(file.relative_to(ROOT)))
+def package_of(module: str) -> str:
+    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def test_packages_import_those_above_them_in_the_table() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## Packages")[2]
+    order = re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)
+    assert sorted(order) == sorted(packages()), "docs/architecture.md names every package once"
+    broken = [
+        f"{module} imports {other}"
+        for module, file in sorted(MODULES.items())
+        for other in sorted(imported(file))
+        if order.index(package_of(other)) > order.index(package_of(module))
+    ]
     assert not broken
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    graph = {module: imported(file) for module, file in MODULES.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
+def test_no_folder_is_a_drawer() -> None:
+    """At most this many files in a folder: more answer more than one question."""
+    crowded = {name: count for name, folder in packages().items() if (count := len(list(folder.glob("*.py"))) - 1) > 17}
+    assert not crowded
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from ...configs import ConfigError
+from ...configs import ConfigError, did_you_mean
 from ...data.reference import published_settings
 from ...env.slices import SliceSet
 from ..base import Agent
@@ -111,13 +110,11 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
         return ExploringAgent(other)
     factories = _factories()
     if name not in factories:
-        near = difflib.get_close_matches(name, factories, n=3)
-        hint = f"did you mean {', '.join(near)}? " if near else ""
         accepted = [n for n in factories if not n.startswith("experiment-")]
         last = len(published_settings())
         accepted[1:1] = [f"experiment-1 to experiment-{last} (or with -scaled)"]
         accepted.append(f"any of them after {EXPLORING}")
-        raise ConfigError(f"agent: unknown name {name!r}; {hint}accepted: {', '.join(accepted)}")
+        raise ConfigError(f"agent: unknown name {name!r}; {did_you_mean(name, factories, ', '.join(accepted), 3)}")
     if hardware is None:
         # Only here: the module's neighbours compile the simulator, which a live controller does not import.
         from ...env.simulator.hardware import Hardware

@@ -10,15 +10,7 @@ import typer
 
 from ..shared.output import console, print_json, progress_bar
 
-bench = typer.Typer(help="Measure what things cost on this machine.", no_args_is_help=True)
 
-
-@bench.callback()
-def about() -> None:
-    """Measure what things cost on this machine."""
-
-
-@bench.command()
 def sim(
     num_envs: Annotated[int, typer.Option(min=1, help="Environments in the vector.")] = 1000,
     num_slices: Annotated[int, typer.Option(min=1, max=256, help="Slices per node.")] = 5,
@@ -35,11 +27,11 @@ def sim(
 
     from ...env import ENV_ID
     from ...env.environments.vector_env import SliceVectorEnv
-    from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+    from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
     from ...env.simulator.scaling import repeated_slices
     from ...env.simulator.scenario import Scenario
 
-    ramp = ScenarioEpisodes(Scenario.from_yaml("andrade-ramp"))
+    ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"))
     episodes = ramp if num_slices == len(ramp.slices) else repeated_slices(ramp, num_slices)
     vector = SliceVectorEnv(SimulatorBackend(episodes, num_envs))
     vector.reset(seed=0)

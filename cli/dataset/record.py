@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...configs import ConfigError
+from ...configs.backends import SIMULATOR, check_name
 from ..shared.agents_option import load_learned, names_of
 from ..shared.output import console, figures_table, print_json, progress_bar
 from .paths import writing_to
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ...env.reward import RewardWeights
     from ...env.simulator.scenario import Scenario
 
-BACKENDS = ("simulator", "testbed")
 REFRESH_PERIODS = 100
 MAX_TIMES = 1000
 
@@ -65,10 +65,9 @@ def record(
     from ...training.evaluation.results import Provenance
 
     _check_out(out)
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend = {backend!r}: accepted: {', '.join(BACKENDS)}")
-    if name is not None and backend != "testbed":
-        raise ConfigError("name: accepted: only with --backend testbed")
+    check_name(backend)
+    if name is not None and backend == SIMULATOR:
+        raise ConfigError("name: accepted: only with a --backend of real UPFs")
     played = Scenario.from_yaml(scenario)
     played = replace(
         played,
@@ -79,8 +78,8 @@ def record(
     cast = _cast(played, names_of(agents or []), bundle or [], weights, requests)
     recorded = (
         _simulate(played, cast, episodes, seed, weights)
-        if backend == "simulator"
-        else _play(played, cast, episodes, seed, weights, name)
+        if backend == SIMULATOR
+        else _play(backend, played, cast, episodes, seed, weights, name)
     )
     provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
     with writing_to(out.parent):
@@ -147,15 +146,22 @@ def _simulate(played: Scenario, cast: Sequence[Agent], episodes: int, seed: int,
 
 
 def _play(
-    played: Scenario, cast: Sequence[Agent], episodes: int, seed: int, weights: RewardWeights, name: str | None
+    backend_name: str,
+    played: Scenario,
+    cast: Sequence[Agent],
+    episodes: int,
+    seed: int,
+    weights: RewardWeights,
+    name: str | None,
 ) -> EpisodeSet:
     from ...agents.heuristics.oracle import Oracle
-    from ...testbed.backend.backend import open_backend
+    from ...configs.backends import plugin
+    from ...training.evaluation.turns import TurnsBackend
     from ...training.recording.recording import record_live
 
     if oracles := [agent.name for agent in cast if isinstance(agent, Oracle)]:
         raise ConfigError(f"agents: {oracles[0]}: accepted: only with --backend simulator, whose future it sees")
-    backend = open_backend(played, name=name)
+    backend: TurnsBackend = plugin(backend_name).call("open_backend", played, name=name)
     try:
         with progress_bar() as progress:
             task = progress.add_task("recording", total=episodes * len(cast))

@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     from ...data.studies.fetching import Fetched
     from ...data.studies.releases import Release
 
-dataset = typer.Typer(help="Released and recorded datasets: fetch, read, check, convert, judge.", no_args_is_help=True)
 
-
-@dataset.callback()
-def about() -> None:
-    """Released and recorded datasets: fetch, read, check, convert, judge."""
-
-
-@dataset.command("list")
 def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show which datasets published studies have released, where, and under which licence.
 
@@ -52,7 +44,6 @@ def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JS
             tell(label, text)
 
 
-@dataset.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="Release to fetch; see list.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Folder to put it in [default: datasets/NAME].")] = None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...configs import ConfigError
+from ...configs.backends import SIMULATOR
 from ..shared.agents_option import load_learned, names_of
 from ..shared.output import console, figures_table, print_json, progress_bar
 
@@ -56,7 +57,7 @@ def evaluate(
     learned = load_learned(bundle or [])
     scenarios = _scenarios(settings)
     casts = [_cast(played, settings, learned) for played in scenarios]
-    if settings.backend == "testbed":
+    if settings.backend != SIMULATOR:
         judged = [_judge_live(played, cast, settings, learned) for played, cast in zip(scenarios, casts, strict=True)]
     else:
         judged = _judge(scenarios, casts, settings, learned)
@@ -112,14 +113,14 @@ def _judge(
 def _judge_live(
     played: Scenario, cast: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[LearnedAgent]
 ) -> ScenarioResult:
-    """One scenario on the testbed, agents taking turns, with progress."""
+    """One scenario on real UPFs, agents taking turns, with progress."""
+    from ...configs.backends import plugin
     from ...env.reward import RewardWeights
-    from ...testbed.backend.backend import open_backend
     from ...training.evaluation.evaluation import judge, plays_of
-    from ...training.evaluation.turns import play_in_turns
+    from ...training.evaluation.turns import TurnsBackend, play_in_turns
 
     plays = plays_of(played, cast)
-    backend = open_backend(played)
+    backend: TurnsBackend = plugin(settings.backend).call("open_backend", played)
     try:
         with progress_bar() as progress:
             task = progress.add_task("evaluating", total=settings.seeds * len(plays))

@@ -12,15 +12,12 @@ from ..shared.output import console, print_json
 
 NAME_CELLS = 12  # of a slice's name: in 80 columns there has to be room for figures and the longest reason
 
-control = typer.Typer(help="Give orders to a running controller.", no_args_is_help=True)
-
 Name = Annotated[str | None, typer.Option(help="Which controller; not needed where only one runs.")]
 RunRoot = Annotated[Path | None, typer.Option(help="Folder under which controllers have theirs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Force = Annotated[bool, typer.Option(help="Act with a bundle that was never promoted.")]
 
 
-@control.command()
 def status(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -> None:
     """Show mode, guard and what the slices get.
 
@@ -33,7 +30,6 @@ def status(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False)
         _print_status(document)
 
 
-@control.command()
 def mode(
     mode: Annotated[str, typer.Argument(help="shadow, canary or live.")],
     slices: Annotated[list[str] | None, typer.Option(help="Slices a canary acts on; comma-separated.")] = None,
@@ -52,25 +48,21 @@ def mode(
     _order(order | _force(force), name, run_root, as_json)
 
 
-@control.command()
 def pause(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -> None:
     """Hold the knobs as they are until resumed."""
     _order({"command": "pause"}, name, run_root, as_json)
 
 
-@control.command()
 def resume(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -> None:
     """End a pause, an ordered safe setting, and what the guard has latched."""
     _order({"command": "resume"}, name, run_root, as_json)
 
 
-@control.command()
 def safe(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -> None:
     """Go to the declared safe setting and stay there until resumed."""
     _order({"command": "safe"}, name, run_root, as_json)
 
 
-@control.command()
 def reload(
     bundle: Annotated[Path | None, typer.Option(help="Folder of another policy.")] = None,
     guard: Annotated[str | None, typer.Option(help="Name or file of another guard configuration.")] = None,

@@ -111,10 +111,10 @@ def run(
 
 
 def _open(settings: RunConfig) -> Node:
-    """The backends by name; there will be more."""
-    from ...testbed.backend.backend import open_node
+    from ...configs.backends import plugin
 
-    return open_node(settings.name, settings.period_s, settings.scenario)
+    node: Node = plugin(settings.backend).call("open_node", settings.name, settings.period_s, settings.scenario)
+    return node
 
 
 def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None:

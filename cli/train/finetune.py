@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...configs import ConfigError
+from ...configs.backends import SIMULATOR, plugin
 from ..shared.output import console, figures_table, print_json
 from .runs import folder_for, training_bar
 
@@ -54,17 +55,16 @@ def run_finetune(
 
 def _opened(config: FinetuneConfig, scenario: Scenario) -> Guarded:
     """Where the policy acts, under the guard."""
-    from ...controller.guard.backend import GuardedBackend, GuardedTestbed
+    from ...controller.guard.backend import GuardedBackend
     from ...controller.guard.config import GuardConfig
 
     guard = GuardConfig.from_yaml(config.guard)
-    if config.backend == "simulator":
-        from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+    if config.backend == SIMULATOR:
+        from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
 
-        return GuardedBackend(SimulatorBackend(ScenarioEpisodes(scenario)), guard)
-    from ...testbed.backend.backend import open_backend
-
-    return GuardedTestbed(open_backend(scenario, name=config.testbed), guard)
+        return GuardedBackend(SimulatorBackend(ScenarioRuns(scenario)), guard)
+    opened: Guarded = plugin(config.backend).call("open_guarded", scenario, guard, name=config.testbed)
+    return opened
 
 
 def _tell(settings: FinetuneConfig, result: FinetuneResult, as_json: bool) -> None:

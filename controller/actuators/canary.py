@@ -18,22 +18,22 @@ class CanaryActuator:
     """Applies the rows of the slices it acts on; the others' rows of a receipt say what others have set.
 
     Args:
-        acting: over the slices it acts on, in their order; owned.
+        controlled: over the slices it acts on, in their order; owned.
         watching: over all slices; owned.
         indices: of the slices it acts on.
     """
 
-    def __init__(self, acting: NodeActuator, watching: ShadowActuator, indices: Sequence[int]) -> None:
-        self._acting, self._watching = acting, watching
+    def __init__(self, controlled: NodeActuator, watching: ShadowActuator, indices: Sequence[int]) -> None:
+        self._controlled, self._watching = controlled, watching
         self._indices: npt.NDArray[np.int64] = np.asarray(indices, np.int64)
-        self._parts = acting.receipt, watching.receipt
+        self._parts = controlled.receipt, watching.receipt
         self.receipt = self._merged()
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Set the rows of the slices it acts on."""
         rows = self._indices
         limits, nices, rates = knobs.cpu_limit_mcpu[rows], knobs.nice[rows], knobs.egress_mbps[rows]
-        parts = self._acting.apply(Knobs(limits, nices, rates, knobs.nice_scope)), self._watching.receipt
+        parts = self._controlled.apply(Knobs(limits, nices, rates, knobs.nice_scope)), self._watching.receipt
         if parts[0] is not self._parts[0] or parts[1] is not self._parts[1]:
             self._parts = parts
             self.receipt = self._merged()
@@ -41,16 +41,16 @@ class CanaryActuator:
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """Requests (S,), for the slices it acts on."""
-        self._acting.deploy(None if request_mcpu is None else request_mcpu[self._indices])
+        self._controlled.deploy(None if request_mcpu is None else request_mcpu[self._indices])
 
     def refresh(self) -> list[str]:
         """As of its parts; a slice that both have lost is named once."""
-        return list(dict.fromkeys([*self._acting.refresh(), *self._watching.refresh()]))
+        return list(dict.fromkeys([*self._controlled.refresh(), *self._watching.refresh()]))
 
     def close(self) -> None:
         """Restore the slices it acted on."""
         try:
-            self._acting.close()
+            self._controlled.close()
         finally:
             self._watching.close()
 

@@ -15,12 +15,22 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
 
 from ..system.kernel_file import ActuatorError
 from ..system.net import rtnetlink
-from ..system.net.qdisc import HANDLE_MAJOR, QDISC, RTM_NEWQDISC, TCA_KIND, TCA_OPTIONS, TCMSG, RootQdisc
-from ..system.net.rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, RouteSocket, attribute, attributes
+from ..system.net.qdisc import HANDLE_MAJOR, QDISC, RootQdisc
+from ..system.net.rtnetlink import (
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    RTM_NEWQDISC,
+    TCA_KIND,
+    TCA_OPTIONS,
+    TCMSG,
+    RouteSocket,
+    attribute,
+    attributes,
+)
 
 RTM_NEWTCLASS, RTM_GETTCLASS = 40, 42
 TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64 = 1, 2, 6, 7
@@ -40,66 +50,21 @@ BYTES_PER_S_PER_MBPS = 125_000.0
 
 @dataclass(frozen=True)
 class EgressConfig:
-    """How a rate is enforced.
+    """How HTB enforces a rate.
 
     Attributes:
-        mode: ``htb``, a token bucket with a queue of its own, or ``edt``, departure times set by a BPF program with
-            sch_fq behind it (`slicepilot.controller.actuators.edt`), as Cilium's bandwidth manager does it.
-        burst_ms: HTB: depth of the bucket in time at the configured rate.
-        queue_packets: HTB: what may wait; beyond, packets are dropped. Bounds the delay that shaping adds.
+        burst_ms: depth of the token bucket, in time at the configured rate.
+        queue_packets: what may wait; beyond, packets are dropped. Bounds the delay that shaping adds.
         dead_band_ratio: relative change below which the rate stays.
     """
 
-    mode: Literal["htb", "edt"] = "htb"
     burst_ms: float = 1.0
     queue_packets: int = 200
     dead_band_ratio: float = 0.005
 
 
-class Egress(Protocol):
-    """An egress rate in Mbit/s, however it is enforced; inf or 0 paces nothing. All raise ActuatorError."""
-
-    def set(self, egress_mbps: float) -> float:
-        """Set the rate; returns the one that holds."""
-        ...
-
-    def read(self) -> float:
-        """The rate in the kernel; inf where nothing is paced."""
-        ...
-
-    def deviation(self) -> str | None:
-        """What the kernel has in place of what was set last; None where that holds."""
-        ...
-
-    def adopt(self) -> float:
-        """Take what somebody else has set for what holds; returns that rate."""
-        ...
-
-    def reassert(self) -> float:
-        """Set again what holds here, with a shaper again if it was taken off; returns that rate."""
-        ...
-
-    def restore(self) -> None:
-        """The device as found."""
-        ...
-
-    def close(self) -> None:
-        """Release what is kept open."""
-        ...
-
-
-def open_egress(device: str, netns: Path | None = None, config: EgressConfig | None = None) -> Egress:
-    """The shaper of a device, in the configured mode; raises ActuatorError."""
-    config = config or EgressConfig()
-    if config.mode == "htb":
-        return EgressRate(device, netns, config)
-    from .edt import EdtRate
-
-    return EdtRate(device, netns, config)
-
-
 class EgressRate:
-    """HTB. The shaper is put on the device at construction, pacing nothing, and taken off by `restore`.
+    """A shaper. It is put on the device at construction, pacing nothing, and taken off by `restore`.
 
     The socket kept in the namespace keeps a deleted namespace alive until `close`.
 
@@ -219,7 +184,7 @@ class EgressRate:
     def _class_options(self) -> dict[int, bytes]:
         message = self._qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
         for _, payload in self._socket.dump(message, f"{self.device}: list classes"):
-            if TCMSG.unpack_from(payload)[4] == CLASS:
+            if TCMSG.unpack_from(payload)[2] == CLASS:
                 return attributes(attributes(payload[TCMSG.size :]).get(TCA_OPTIONS, b""))
         return {}
 

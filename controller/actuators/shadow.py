@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT
 from ...env.backend import Receipt
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError, KernelFile
 from .node import SliceTargets
-from .weight import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT
 
 
 class ShadowActuator:

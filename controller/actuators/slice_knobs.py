@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 from ...env.knobs import NiceScope
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError
-from .egress import EgressConfig, open_egress
+from .egress import EgressConfig, EgressRate
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
 from .weight import GroupWeight
@@ -97,7 +97,7 @@ class SliceKnobs:
             tell = None if remember is None else lambda originals: remember(target.name, originals)
             self.threads = ThreadNice(group, tell)
             device = target.egress_device
-            self.egress = open_egress(device, target.netns, egress) if device is not None else None
+            self.egress = EgressRate(device, target.netns, egress) if device is not None else None
             undo.pop_all()
         self.yielded: set[KnobName] = set()
         self.held = self.read("group")

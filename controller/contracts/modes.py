@@ -1,4 +1,4 @@
-"""What becomes of decisions."""
+"""Modes: whether decisions reach the node. Levels: how far the guard trusts what it sees."""
 
 from __future__ import annotations
 

@@ -7,12 +7,11 @@ An order is a JSON object: ``{"command": "mode", "mode": "canary", "slices": ["s
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...configs import ConfigError
+from ...configs import ConfigError, did_you_mean
 from .modes import MODES, Mode
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -55,10 +54,10 @@ def parse(request: Any, slice_names: Sequence[str]) -> Order:
         raise ConfigError(f"order = {_shown(request)}; accepted: an object with a command")
     command = request.get("command")
     if not isinstance(command, str) or command not in FIELDS:
-        raise ConfigError(f"command = {_shown(command)}; {_accepted(command, FIELDS)}")
+        raise ConfigError(f"command = {_shown(command)}; {did_you_mean(command, FIELDS)}")
     for name in request:
         if name != "command" and name not in FIELDS[command]:
-            raise ConfigError(f"{command}: unknown field {_shown(name)}; {_accepted(name, FIELDS[command])}")
+            raise ConfigError(f"{command}: unknown field {_shown(name)}; {did_you_mean(name, FIELDS[command])}")
     force = request.get("force", False)
     if not isinstance(force, bool):
         raise ConfigError(f"force = {_shown(force)}; accepted: true or false")
@@ -72,13 +71,13 @@ def parse(request: Any, slice_names: Sequence[str]) -> Order:
 def _mode(request: dict[str, Any], slice_names: Sequence[str], force: bool) -> Order:
     wanted, slices = request.get("mode"), request.get("slices", [])
     if not isinstance(wanted, str) or wanted not in MODES:
-        raise ConfigError(f"mode = {_shown(wanted)}; {_accepted(wanted, MODES)}")
+        raise ConfigError(f"mode = {_shown(wanted)}; {did_you_mean(wanted, MODES)}")
     mode = MODES[wanted]
     if not isinstance(slices, list) or len(slices) > len(slice_names):
         raise ConfigError(f"slices = {_shown(slices)}; accepted: a list of names of this node's slices")
     for name in slices:
         if name not in slice_names:
-            raise ConfigError(f"slices: unknown name {_shown(name)}; {_accepted(name, slice_names)}")
+            raise ConfigError(f"slices: unknown name {_shown(name)}; {did_you_mean(name, slice_names)}")
     if (mode is Mode.CANARY) != bool(slices):
         accepted = "at least one slice for canary" if mode is Mode.CANARY else "none but for canary"
         raise ConfigError(f"slices = {_shown(slices)}; accepted: {accepted}")
@@ -100,10 +99,3 @@ def _shown(value: Any) -> str:
     """A value from outside, short enough for one line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _accepted(value: Any, names: Iterable[str]) -> str:
-    known = list(names)
-    near = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{hint}accepted: {', '.join(known) or 'none'}"

@@ -8,9 +8,8 @@ loads.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,15 +17,36 @@ from ...agents.base import Agent
 from ...env.backend import Backend, Context, Receipt
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray
-from ...env.sliding import SlidingView
 from ...env.telemetry import Telemetry
-from ...training.finetune.guarded import Interventions
 from ..contracts.reasons import names
 from .config import GuardConfig
 from .guard import Guard
 
-if TYPE_CHECKING:
-    from ...testbed.backend.backend import TestbedBackend
+
+@dataclass
+class Interventions:
+    """What a guard had to say.
+
+    Attributes:
+        ticks: judged.
+        touched: ticks in which it had a reason, of any slice or of the node, to let through something else.
+        reasons: ticks by reason; a tick may have several.
+    """
+
+    ticks: int = 0
+    touched: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, names: list[str]) -> None:
+        """One more tick with these reasons."""
+        self.ticks += 1
+        self.touched += bool(names)
+        self.reasons.update(names)
+
+    @property
+    def touched_ratio(self) -> float:
+        """Share of the ticks that were touched."""
+        return self.touched / max(self.ticks, 1)
 
 
 class GuardedBackend:
@@ -101,49 +121,3 @@ class GuardedBackend:
 
     def _new_guard(self) -> Guard:
         return Guard(self.config, self.slices, self.context, request_mcpu=self._request_mcpu)
-
-
-class GuardedTestbed(GuardedBackend):
-    """A testbed under a guard, which goes by the machine's clock. Closing it puts the knobs back.
-
-    Between two runs nobody watches, so there is no control then, and no load.
-
-    Args:
-        testbed: owned, closed with this one.
-        config: the guard's envelope.
-
-    Attributes:
-        ticks: how many periods were missed.
-    """
-
-    def __init__(self, testbed: TestbedBackend, config: GuardConfig) -> None:
-        super().__init__(testbed, config)
-        self._live, self.ticks = testbed, testbed.ticks
-        self._ready: Guard | None = None
-
-    def prepare(self, agent: Agent) -> None:
-        """Deploy the agent's pods, and do once what each period will do: first calls allocate and compile."""
-        super().prepare(agent)
-        self._live.deploy(agent.request_mcpu)
-        self._ready = super()._new_guard()
-        agent.reset(self.slices, self.context, 0)
-        seen, none = SlidingView(self.context).see(Telemetry.empty(len(self.slices))), Knobs.none(len(self.slices))
-        self._ready.rehearse(seen, agent.decide(seen, none), none)
-
-    @contextlib.contextmanager
-    def real_time(self) -> Iterator[None]:
-        """As the controller's loop is scheduled."""
-        try:
-            with self._live.real_time():
-                yield
-        finally:
-            self._live.apply(Knobs.none(len(self.slices)))
-            self._live.stop_load()
-
-    def _now_ns(self) -> int:
-        return time.monotonic_ns()
-
-    def _new_guard(self) -> Guard:
-        """The one that `prepare` made, once: between two measurements there is no time to make it."""
-        ready, self._ready = self._ready, None
-        return ready or super()._new_guard()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...configs import ConfigError
+from ...configs import ConfigError, did_you_mean
+from ...data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
 from ...env.backend import Context
 from ...env.knobs import NiceScope
 from ...env.slices import NICE_MAX, NICE_MIN, FloatArray, SliceSet
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ..actuators.weight import NICE_0_WEIGHT, PRIO_TO_WEIGHT
 from . import layout as at
 from .config import PRIORITY, GuardConfig, SafeSetting
 from .layout import FloatRows, IntRows
@@ -85,10 +84,8 @@ def of_slices(field: str, default: T, named: Mapping[str, T], slices: SliceSet) 
     """
     for name in named:
         if name not in slices.names and name != PRIORITY:
-            near = difflib.get_close_matches(name, slices.names, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            accepted = ", ".join((*slices.names, PRIORITY))
-            raise ConfigError(f"guard: {field}.slices = {name!r}: unknown slice; {hint}accepted: {accepted}")
+            known = did_you_mean(name, slices.names, ", ".join((*slices.names, PRIORITY)))
+            raise ConfigError(f"guard: {field}.slices = {name!r}: unknown slice; {known}")
     entries = [named.get(name, default) for name in slices.names]
     first = slices.names[slices.priority_index]
     if PRIORITY in named and PRIORITY not in slices.names and first not in named:

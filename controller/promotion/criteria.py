@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import ConfigDict, Field
 
-from ...configs import ConfigError, locate, read_yaml, validate
+from ...configs import ConfigError, did_you_mean, locate, read_yaml, validate
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -109,9 +108,8 @@ def _check_fields(kind: Any, raw: Any, source: str, prefix: str = "") -> None:
     names = [field.name for field in dataclasses.fields(kind)]
     for key, value in raw.items():
         if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=1)
-            hint = f"did you mean {prefix}{near[0]}? " if near else ""
-            raise ConfigError(f"{source}: {prefix}{key}: unknown field; {hint}accepted: {', '.join(names)}")
+            known = did_you_mean(prefix + str(key), [prefix + name for name in names], ", ".join(names))
+            raise ConfigError(f"{source}: {prefix}{key}: unknown field; {known}")
         inner = get_type_hints(kind)[key]
         if dataclasses.is_dataclass(inner):
             _check_fields(inner, value, source, f"{prefix}{key}.")

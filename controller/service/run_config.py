@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load, validate
-from ..watchdog.external_change import ForeignConfig
+from ...configs.backends import check_name
+from ..watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
@@ -78,7 +80,7 @@ class RunConfig:
     """
 
     __pydantic_config__ = _STRICT
-    backend: Literal["testbed"] = "testbed"
+    backend: Annotated[str, AfterValidator(partial(check_name, simulator=False))] = "testbed"
     name: NodeName = "sp"
     instance: NodeName | None = None
     mode: Literal["shadow", "canary", "live"] = "shadow"
@@ -89,7 +91,7 @@ class RunConfig:
     period_ms: Annotated[float, Field(ge=2, le=5_000)] | None = None
     budget_ms: Positive = 2.0
     guard: str = "default"
-    foreign: ForeignConfig = field(default_factory=ForeignConfig)
+    foreign: ExternalChangeConfig = field(default_factory=ExternalChangeConfig)
     watchdog: WatchdogConfig = WatchdogConfig()
     publish: PublishConfig = PublishConfig()
     trust: str | None = None

@@ -10,12 +10,14 @@ import errno
 import os
 from pathlib import Path
 
+from ...configs import FailureError
+
 # A cgroup that was removed answers ENODEV on descriptors that are still open, and ENOENT on its path.
 VANISHED = frozenset({errno.ENODEV, errno.ENOENT})
 READ_BYTES = 1 << 16
 
 
-class ActuatorError(RuntimeError):
+class ActuatorError(FailureError):
     """A knob could not be read, set or restored; the message names the file or device, the value and the reason.
 
     Attributes:

@@ -8,14 +8,13 @@ Numbers and structures: linux/capability.h, linux/prctl.h; no library beside lib
 from __future__ import annotations
 
 import ctypes
-import difflib
 import os
 import pwd
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs import ConfigError
+from ...configs import ConfigError, FailureError, did_you_mean
 
 _IN_ORDER = """
 chown dac_override dac_read_search fowner fsetid kill setgid setuid setpcap linux_immutable net_bind_service
@@ -49,7 +48,7 @@ CAPABILITY_VERSION_3 = 0x20080522
 NOBODY = "nobody"
 
 
-class PrivilegeError(RuntimeError):
+class PrivilegeError(FailureError):
     """Something that was to be given up is still there; the message names it."""
 
 
@@ -86,9 +85,9 @@ def keep_only(names: Iterable[str]) -> Privileges:
     """
     wanted = set(names)
     for name in wanted.difference(CAPABILITIES):
-        near = difflib.get_close_matches(name, CAPABILITIES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"capability = {name!r}: unknown; {hint}accepted: names of capabilities(7)")
+        raise ConfigError(
+            f"capability = {name!r}: unknown; {did_you_mean(name, CAPABILITIES, 'names of capabilities(7)')}"
+        )
     _end_blas_threads()
     before = _mask(_status("self"), "CapPrm")
     kept = before & _bits(wanted)

@@ -19,6 +19,7 @@ from ..system.bpf.errors import ProbeError
 from ..system.kernel_file import ActuatorError
 from ..system.net import namespaces, tc
 from ..system.net.rtnetlink import RouteSocket
+from ..system.processes import start_ticks
 from .points import NetPoint
 
 MADE_CLSACT = " made-clsact"
@@ -39,23 +40,14 @@ class Owner:
     @classmethod
     def current(cls) -> Owner:
         """This process."""
-        return cls(os.getpid(), _start_of(os.getpid()), _pid_namespace())
+        return cls(os.getpid(), start_ticks(os.getpid()) or -1, _pid_namespace())
 
     def dead(self) -> bool:
         """Has it ended? No for a process of another PID namespace: we cannot know."""
-        return self.pidns == _pid_namespace() and _start_of(self.pid) != self.start
+        return self.pidns == _pid_namespace() and start_ticks(self.pid) != self.start
 
     def __str__(self) -> str:
         return f"pid={self.pid} start={self.start} pidns={self.pidns}"
-
-
-def _start_of(pid: int) -> int:
-    """Start time in clock ticks (proc_pid_stat(5), field 22); -1 for a process that has ended."""
-    try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return -1
-    return -1 if state in "ZX" else int(rest[18])
 
 
 def _pid_namespace() -> int:

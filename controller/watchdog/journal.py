@@ -18,7 +18,7 @@ from ..actuators.nice import ThreadOriginal
 from ..system.processes import start_ticks
 from .schema import JournalError, as_value
 
-VERSION = 1
+VERSION = 2
 FILE = "journal.json"
 
 
@@ -30,14 +30,12 @@ class FoundEgress:
         device: its name.
         netns: path of its network namespace as it was given; none is the controller's own.
         netns_device, netns_inode: which namespace that was; paths may lead elsewhere later.
-        had_hook: whether the device had a clsact qdisc (mode edt puts a program on it).
     """
 
     device: str
     netns: str | None
     netns_device: int
     netns_inode: int
-    had_hook: bool
 
 
 @dataclass(frozen=True)

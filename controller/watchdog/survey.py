@@ -55,7 +55,6 @@ def _egress(device: str, netns: Path | None) -> FoundEgress:
             netns=None if netns is None else str(netns),
             netns_device=identity.st_dev,
             netns_inode=identity.st_ino,
-            had_hook=qdisc.hooked(),
         )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import resources
 from pathlib import Path
 
-from ...configs import ConfigError
+from ...configs import ConfigError, did_you_mean
 
 
 def names() -> list[str]:
@@ -28,8 +27,6 @@ def path(name: str) -> Path:
         ConfigError: there is none of this name; says which there are.
     """
     if name not in (there := names()):
-        near = difflib.get_close_matches(name, there, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"dataset = {name!r}: {hint}accepted: {', '.join(there) or 'none'}, or a file")
+        raise ConfigError(f"dataset = {name!r}: {did_you_mean(name, there)}, or a file")
     with resources.as_file(resources.files(__name__).joinpath(f"{name}.parquet")) as found:
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -10,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import ConfigError, read_yaml, validate
+from ...configs import ConfigError, did_you_mean, read_yaml, validate
 
 Status = Literal["open", "code-only", "on-request"]
 STATUS_MEANINGS: dict[Status, str] = {
@@ -118,7 +117,5 @@ def find(name: str) -> Release:
     """A release by name; raises ConfigError with the names that there are."""
     known = {release.name: release for release in releases()}
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"release: unknown name {name!r}; {hint}accepted: {', '.join(known)}")
+        raise ConfigError(f"release: unknown name {name!r}; {did_you_mean(name, known)}")
     return known[name]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
 
 from ...configs import ConfigError
+from ...configs.backends import SIMULATOR, check_name, plugin
 from ..backend import Backend
 from ..reward import RewardWeights
 from ..slices import FloatArray
 from .render import render_ansi, render_rgb
 from .vector_env import ControlLoop, action_space, observation_space
-
-BACKENDS = ("simulator", "testbed")
 
 
 def make_backend(backend: str, scenario: str, control_period_s: float | None = None) -> Backend:
@@ -24,20 +22,16 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
     Raises:
         ConfigError: unknown backend or scenario, control period outside 2 ms to 30 s.
     """
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend: unknown name {backend!r}; accepted: {', '.join(BACKENDS)}")
+    check_name(backend)
     if control_period_s is not None and not 0.002 <= control_period_s <= 30:
         raise ConfigError(f"control_period_s = {control_period_s!r}: accepted: 0.002 to 30 seconds")
-    if backend == "testbed":
-        # By name: what lives below does not know what is built on it.
-        opened: Backend = importlib.import_module("slicepilot.testbed.backend.backend").open_backend(
-            scenario, control_period_s
-        )
+    if backend != SIMULATOR:
+        opened: Backend = plugin(backend).call("open_backend", scenario, control_period_s)
         return opened
-    from ..simulator.backend import ScenarioEpisodes, SimulatorBackend
+    from ..simulator.backend import ScenarioRuns, SimulatorBackend
     from ..simulator.scenario import Scenario
 
-    return SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml(scenario), control_period_s=control_period_s))
+    return SimulatorBackend(ScenarioRuns(Scenario.from_yaml(scenario), control_period_s=control_period_s))
 
 
 class SliceEnv(gym.Env[FloatArray, FloatArray]):

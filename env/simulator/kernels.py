@@ -15,6 +15,8 @@ import math
 import numpy as np
 from numba import njit
 
+from ...data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
+
 Scalar = float | np.float32
 
 # Exogenous fields per slice, axis 1 of a block (K, E, S, L), and per node, axis 1 of (K, EN, L).
@@ -54,19 +56,8 @@ HARDWARE_ROWS = (
 
 SHARES_PER_MCPU = np.float32(1.024)
 BEST_EFFORT_SHARES = np.float32(2.0)
-# Weight of each nice level -20..19 over that of level 0 (kernel, ``sched_prio_to_weight``): about 1.25 a level.
-NICE_WEIGHT = (
-    np.array(
-        [
-            *(88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916),
-            *(9548, 7620, 6100, 4904, 3906, 3121, 2501, 1991, 1586, 1277),
-            *(1024, 820, 655, 526, 423, 335, 272, 215, 172, 137),
-            *(110, 87, 70, 56, 45, 36, 29, 23, 18, 15),
-        ],
-        np.float32,
-    )
-    / 1024
-)
+# Weight of each nice level -20..19 over that of level 0.
+NICE_WEIGHT = np.array(PRIO_TO_WEIGHT, np.float32) / NICE_0_WEIGHT
 ZERO, HALF, ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 MILLI, MICRO, MILLE, MILLION = np.float32(1e-3), np.float32(1e-6), np.float32(1e3), np.float32(1e6)
 MBIT_PER_BYTE = np.float32(8e-6)

@@ -15,12 +15,18 @@ import struct
 import sys
 import time
 
-from ...controller.system.net.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, RouteSocket, attribute, request
+from ...controller.system.net.rtnetlink import (
+    CLONE_NEWNET,
+    IFINFOMSG,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    RouteSocket,
+    attribute,
+    request,
+)
 
-CLONE_NEWNET = 0x40000000
 RTM_NEWLINK = 16
 IFLA_IFNAME, IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 3, 18, 1, 2, 1
-IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, change mask
 IFF_UP = 1
 ETH_P_IP, IPPROTO_UDP, GTPU_PORT = 0x0800, 17, 2152
 PAYLOAD_BYTES = 1372  # 1400 with the inner IP and UDP headers

@@ -12,17 +12,9 @@ import typer
 from ...cli.shared.output import console, print_json, progress_bar
 from ...configs import ConfigError
 
-testbed = typer.Typer(help="A local 5G user plane: UPFs, SMF and load in network namespaces.", no_args_is_help=True)
-
 NameOption = Annotated[str, typer.Option(help="Which testbed: the prefix of everything it makes.")]
 
 
-@testbed.callback()
-def about() -> None:
-    """A local 5G user plane: UPFs, SMF and load in network namespaces."""
-
-
-@testbed.command()
 def up(
     config: Annotated[
         str, typer.Option("-c", "--config", help="What it consists of: a name or a YAML file.")
@@ -54,7 +46,6 @@ def up(
     _print_status(spec.name)
 
 
-@testbed.command()
 def down(
     name: NameOption = "sp",
     everything: Annotated[bool, typer.Option("--all", help="All testbeds, those left by a crash included.")] = False,
@@ -75,7 +66,6 @@ def down(
         console.print("no testbed is up")
 
 
-@testbed.command()
 def status(
     name: Annotated[str | None, typer.Option(help="Which testbed; all without it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -97,7 +87,6 @@ def status(
         console.print("no testbed is up")
 
 
-@testbed.command()
 def load(
     scenario: Annotated[str, typer.Argument(help="What to play: a shipped scenario or a YAML file.")],
     name: NameOption = "sp",
@@ -152,7 +141,6 @@ def _print_flows(scenario: str, duration_s: float, flows: list[dict[str, Any]]) 
     console.print(table)
 
 
-@testbed.command()
 def identify(
     config: Annotated[str, typer.Option("-c", "--config", help="Testbed to bring up: a name or a file.")] = "default",
     out: Annotated[Path, typer.Option(help="Hardware file to write.")] = Path("testbed-hardware.yaml"),

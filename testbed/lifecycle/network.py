@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from pyroute2 import NetlinkError, NetNS, netns
 
 from ...configs import ConfigError
 from ...controller.actuators.egress import EgressRate
+from ...controller.system.net.namespaces import inside
 from .interrupts import uninterrupted
-from .journal import Journal
+from .journal import TestbedJournal
 from .layout import SINK_ADDRESS, UPLINK_ADDRESS, Layout, SlicePlan, netns_path
 from .processes import ProgramError
 
-T = TypeVar("T")
 # Room for GTP-U, UDP, IP and the extension header around an inner packet of 1500 bytes.
 N3_MTU = 1600
 UPLINK_MTU = 1500
@@ -31,27 +28,7 @@ SYSCTLS = {
 }
 
 
-def inside(name: str, action: Callable[[], T]) -> T:
-    """Run something in a namespace, on a thread of its own that ends there; what it raises is raised here."""
-    result: list[T] = []
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            netns.setns(str(netns_path(name)), flags=0)
-            result.append(action())
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
-            failure.append(error)
-
-    thread = threading.Thread(target=work, name=f"netns-{name}")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return result[0]
-
-
-def build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms: float) -> None:
+def build(layout: Layout, journal: TestbedJournal, uplink_mbps: float, uplink_queue_ms: float) -> None:
     """Make all namespaces and links.
 
     Raises:
@@ -64,14 +41,14 @@ def build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms:
         raise ProgramError(f"network of testbed {layout.name!r}: {error}") from error
 
 
-def _build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms: float) -> None:
+def _build(layout: Layout, journal: TestbedJournal, uplink_mbps: float, uplink_queue_ms: float) -> None:
     for name in layout.namespaces:
         _make_namespace(name, journal)
     sockets = {name: NetNS(name, flags=0) for name in layout.namespaces}
     try:
         for name, socket in sockets.items():
             socket.link("set", index=1, state="up")
-            inside(name, _set_sysctls)
+            inside(netns_path(name), _set_sysctls)
         for plan in layout.slices:
             _connect_slice(plan, layout, sockets)
         router, data_network = sockets[layout.router], sockets[layout.data_network]
@@ -85,7 +62,7 @@ def _build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms
             socket.close()
 
 
-def _make_namespace(name: str, journal: Journal) -> None:
+def _make_namespace(name: str, journal: TestbedJournal) -> None:
     if netns_path(name).exists():
         raise ConfigError(
             f"network namespace {name!r} exists and is not this testbed's; accepted: another name for the testbed"

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
+from ...configs import ConfigError, FailureError
 from ...controller.system.compiled import IN_CLONE, PACKAGE, remedy
+from ...controller.system.processes import start_ticks
 from .layout import netns_path
 
 READY_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 2.0
 
 
-class ProgramError(RuntimeError):
+class ProgramError(FailureError):
     """A program of the testbed did not start, answered with an error, or has gone."""
 
 
@@ -65,19 +66,6 @@ def _machine(path: Path) -> bytes:
     with path.open("rb") as file:
         head = file.read(20)
     return head[4:6] + head[18:20] if head.startswith(b"\x7fELF") else b""
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: with the pid it names one process for good. None: gone.
-
-    Field 22 of /proc/PID/stat (proc(5)); the command in field 2 may hold spaces and brackets.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else int(fields[19])
 
 
 @dataclass(frozen=True)

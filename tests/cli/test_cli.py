@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import pytest
 
 from slicepilot.cli import main
 from slicepilot.cli.evaluation.simulate import parse_numbers
+from slicepilot.cli.registry import commands
 from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import load_target
 
 PROGRAM = [sys.executable, "-c", "from slicepilot.cli import main; main()"]
 
@@ -148,6 +151,14 @@ def test_help_shows_an_example(command: list[str], capsys: Any, monkeypatch: pyt
     shown = capsys.readouterr().out
     assert stop.value.code == 0
     assert not command or "Example: slicepilot" in shown
+
+
+@pytest.mark.parametrize("name", commands())
+def test_the_help_of_a_command_is_what_the_command_says(name: str) -> None:
+    entry = commands()[name]
+    text = inspect.getdoc(load_target(entry.target))
+    assert text is not None
+    assert entry.help == " ".join(text.partition("\n\n")[0].split())
 
 
 @pytest.mark.parametrize(

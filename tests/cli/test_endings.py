@@ -9,7 +9,7 @@ import pytest
 
 FORKED = """
 import os, signal, sys, time
-from slicepilot.cli.endings import put_away_when_ended
+from slicepilot.cli.shared.endings import put_away_when_ended
 
 put_away_when_ended()
 ready, told = os.pipe()
@@ -34,7 +34,7 @@ def test_a_forked_child_that_is_ended_leaves_its_parents_things_alone() -> None:
 
 IN_A_CALLBACK = """
 import ctypes, os, sys, time
-from slicepilot.cli.endings import put_away_when_ended
+from slicepilot.cli.shared.endings import put_away_when_ended
 
 put_away_when_ended()
 ended = []
@@ -67,7 +67,7 @@ def test_a_signal_during_a_callback_from_c_is_not_lost(number: signal.Signals) -
 
 FORKED_IN_A_CALLBACK = """
 import ctypes, os, signal, time
-from slicepilot.cli.endings import put_away_when_ended
+from slicepilot.cli.shared.endings import put_away_when_ended
 
 put_away_when_ended()
 
@@ -98,7 +98,7 @@ def test_a_signal_lost_in_a_forked_child_is_sent_to_the_child() -> None:
 
 def test_other_exceptions_that_nobody_can_see_are_still_told() -> None:
     program = """
-        from slicepilot.cli.endings import put_away_when_ended
+        from slicepilot.cli.shared.endings import put_away_when_ended
 
         class Broken:
             def __del__(self):

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load, validate
+from ...configs.backends import check_name
 from ...env.simulator.scenario import Scenario
 
 
@@ -35,7 +36,7 @@ class FinetuneConfig:
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    backend: Literal["simulator", "testbed"]
+    backend: Annotated[str, AfterValidator(check_name)]
     scenario: str = "testbed-contention"
     guard: str = "testbed"
     rounds: Annotated[int, Field(ge=1, le=1000)] = 20

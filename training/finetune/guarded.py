@@ -1,40 +1,13 @@
-"""What training asks of a backend whose every decision a guard judges (`slicepilot.controller.guard.backend`)."""
+"""What fine-tuning asks of a backend whose every decision a guard judges (`slicepilot.controller.guard.backend`)."""
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...agents.base import Agent
+from ...controller.guard.backend import Interventions
 from ...env.backend import Backend
-
-
-@dataclass
-class Interventions:
-    """What a guard had to say.
-
-    Attributes:
-        ticks: judged.
-        touched: ticks in which it had a reason, of any slice or of the node, to let through something else.
-        reasons: ticks by reason; a tick may have several.
-    """
-
-    ticks: int = 0
-    touched: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def add(self, names: list[str]) -> None:
-        """One more tick with these reasons."""
-        self.ticks += 1
-        self.touched += bool(names)
-        self.reasons.update(names)
-
-    @property
-    def touched_ratio(self) -> float:
-        """Share of the ticks that were touched."""
-        return self.touched / max(self.ticks, 1)
 
 
 class Guarded(Backend, Protocol):

@@ -26,6 +26,7 @@ from ...agents.base import Agent
 from ...agents.heuristics.exploring import ExploringAgent
 from ...agents.learned.bundle import PolicyBundle, TrainingRecord
 from ...configs import ConfigError, validate
+from ...controller.guard.backend import Interventions
 from ...data.episodes.episodes import Episode, EpisodeSet
 from ...data.episodes.files import read_episodes, write_episodes
 from ...data.intervals import Interval, paired_differences
@@ -41,7 +42,7 @@ from ..runs.checkpoint import FILE_NAME, Checkpoint
 from ..runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
 from ..runs.tracking import Tracker, git_revision, versions
 from .config import FinetuneConfig
-from .guarded import Guarded, Interventions
+from .guarded import Guarded
 from .pupil import Pupil, Round, is_finetune, offline_config_of
 
 FREE = {"rounds", "judged_runs", "threads", "device", "tracking"}
@@ -55,7 +56,7 @@ OpenBackend = Callable[[Scenario], Guarded]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FinetuneComparison:
     """Both policies on the same unseen runs, under the guard and without noise.
 
     Attributes:
@@ -81,7 +82,7 @@ class FinetuneResult:
     bundle: PolicyBundle
     folder: Path
     run_id: str | None
-    verdict: Verdict
+    verdict: FinetuneComparison
     rounds: tuple[Round, ...]
     steps: int
     updates: int
@@ -207,7 +208,7 @@ class _Work:
             if self.tracker is not None:
                 self.tracker.metrics(_curves(done), number)
 
-    def judge(self) -> Verdict:
+    def judge(self) -> FinetuneComparison:
         """Both policies in turns, run by run on the same seeds."""
         config, stage = self.config, self.stage
         agents = {name: NetworkAgent(policy, name) for name, policy in self.pupil.policies.items()}
@@ -225,9 +226,9 @@ class _Work:
             means = {f"judged/{name}": float(values.mean()) for name, values in arrays.items()}
             ends = {f"judged/difference_{key}": value for key, value in asdict(difference).items()}
             self.tracker.metrics(means | ends, len(self.rounds))
-        return Verdict(arrays, difference, judged)
+        return FinetuneComparison(arrays, difference, judged)
 
-    def bundle(self, verdict: Verdict, log: EpisodeSet) -> PolicyBundle:
+    def bundle(self, verdict: FinetuneComparison, log: EpisodeSet) -> PolicyBundle:
         """The better policy, exported, with the proof that the export decides alike on what was seen."""
         config, offline, kept = self.config, self.pupil.offline, verdict.kept
         policy = self.pupil.policies[kept]

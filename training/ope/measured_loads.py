@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ...data.episodes.episodes import Episode as Logged
 from ...env.backend import Context
 from ...env.encoding import FEATURES, NONE_ABOVE
-from ...env.simulator.backend import Episode
+from ...env.simulator.backend import SimulatorRun
 from ...env.simulator.exogenous import NodeEvents, Traffic
 from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
@@ -31,7 +31,7 @@ BITS_TO_MBPS = 125_000.0
 
 
 class MeasuredLoads:
-    """`slicepilot.env.simulator.backend.Episodes` of rates that were measured, one per control period.
+    """`slicepilot.env.simulator.backend.RunSource` of rates that were measured, one per control period.
 
     A slice that is absent throughout an episode is absent in its run; where it comes and goes it offers nothing
     meanwhile. Episodes shorter than the longest end with their last rates.
@@ -60,7 +60,7 @@ class MeasuredLoads:
         steps, _, lanes = self._offered_mbps.shape
         return self._node.context(lanes, steps - 1)
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """All runs; ``lanes`` is their number. They differ by their loads and by the noise."""
         del rng
         steps, count, known = self._offered_mbps.shape
@@ -74,7 +74,7 @@ class MeasuredLoads:
         events.absent_from_s[self._absent] = 0.0
         events.absent_to_s[self._absent] = NEVER_S
         context = self.context()
-        return Episode(
+        return SimulatorRun(
             traffic=traffic,
             events=events,
             hardware=HardwareArrays(self.hardware, lanes),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ....configs import FailureError
 
-class ProbeError(RuntimeError):
+
+class ProbeError(FailureError):
     """The machine does not let us measure: one line that says what is missing or has gone, and what to do about it."""

@@ -5,16 +5,25 @@ Messages: linux/rtnetlink.h, linux/pkt_sched.h.
 
 from __future__ import annotations
 
-import struct
-
 from ..kernel_file import ActuatorError
-from .rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, RouteSocket, attribute, request
+from .rtnetlink import (
+    IFINFOMSG,
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    RTM_DELQDISC,
+    RTM_GETLINK,
+    RTM_GETQDISC,
+    RTM_NEWQDISC,
+    TCA_KIND,
+    TCA_OPTIONS,
+    TCMSG,
+    RouteSocket,
+    attribute,
+    request,
+)
 
-RTM_GETLINK, RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 18, 36, 37, 38
-TCA_KIND, TCA_OPTIONS = 1, 2
-TC_H_ROOT, CLSACT_HANDLE = 0xFFFFFFFF, 0xFFFF0000
-TCMSG = struct.Struct("=BBHiIII")  # tcmsg: family, 2 x padding, ifindex, handle, parent, info
-IFINFOMSG = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
+TC_H_ROOT = 0xFFFFFFFF
 HANDLE_MAJOR = 0x51CE  # recognisable, so that what a crash has left is known as ours
 QDISC = HANDLE_MAJOR << 16
 
@@ -66,10 +75,6 @@ class RootQdisc:
         """Whether ours is there; raises ActuatorError."""
         return self.handle() == QDISC
 
-    def hooked(self) -> bool:
-        """Whether the device has a clsact qdisc; raises ActuatorError."""
-        return CLSACT_HANDLE in self._handles().values()
-
     def remove(self) -> None:
         """Take ours off; the device has its default again. A device that is gone is not an error."""
         try:
@@ -85,7 +90,7 @@ class RootQdisc:
 
     def message(self, kind: int, flags: int, handle: int, parent: int, payload: bytes = b"") -> bytearray:
         """The same, to be kept and sent by the caller."""
-        return request(kind, flags, TCMSG.pack(0, 0, 0, self.index, handle, parent, 0) + payload)
+        return request(kind, flags, TCMSG.pack(0, self.index, handle, parent, 0) + payload)
 
     def handle(self) -> int:
         """Handle of the root qdisc; 0 for a default one; raises ActuatorError."""
@@ -96,7 +101,7 @@ class RootQdisc:
         message = self.message(RTM_GETQDISC, NLM_F_DUMP, 0, 0)
         found = {}
         for _, payload in self.route.dump(message, f"{self.device}: list qdiscs"):
-            _, _, _, index, handle, parent, _ = TCMSG.unpack_from(payload)
+            _, index, handle, parent, _ = TCMSG.unpack_from(payload)
             if index == self.index:
                 found[parent] = handle
         return found

@@ -21,8 +21,12 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_DUMP = 
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSGERR_ATTR_MSG = 1
 CLONE_NEWNET = 0x40000000
+RTM_GETLINK, RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 18, 36, 37, 38
+TCA_KIND, TCA_OPTIONS = 1, 2
 HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type
+IFINFOMSG = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change mask
+TCMSG = struct.Struct("=BxxxiIII")  # tcmsg: family, ifindex, handle, parent, info
 ANSWER_BYTES = 1 << 16
 ANSWER_TIMEOUT_S = 1.0
 

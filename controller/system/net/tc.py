@@ -9,21 +9,31 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from .rtnetlink import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, RouteSocket, attribute, attributes, request
+from .rtnetlink import (
+    IFINFOMSG,
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    RTM_DELQDISC,
+    RTM_GETLINK,
+    RTM_NEWQDISC,
+    TCA_KIND,
+    TCA_OPTIONS,
+    TCMSG,
+    RouteSocket,
+    attribute,
+    attributes,
+    request,
+)
 
-RTM_GETLINK, RTM_NEWQDISC, RTM_DELQDISC = 18, 36, 37
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
 IFLA_IFNAME, IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_STATS64 = 3, 18, 1, 23
-TCA_KIND, TCA_OPTIONS = 1, 2
 TCA_BPF_CLASSID, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS = 3, 6, 7, 8
 TCA_BPF_FLAG_ACT_DIRECT = 1
 ETH_P_ALL = socket.htons(3)
 ARPHRD_ETHER, ARPHRD_LOOPBACK = 1, 772
 CLSACT_HANDLE, CLSACT_PARENT = 0xFFFF0000, 0xFFFFFFF1
 HOOKS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}  # TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS or _EGRESS)
-
-_IFINFOMSG = struct.Struct("=BxHiII")
-_TCMSG = struct.Struct("=BxxxiIII")
 
 
 @dataclass(frozen=True)
@@ -58,25 +68,25 @@ class Filter:
 
 def links(route: RouteSocket) -> dict[str, Link]:
     """All interfaces of the namespace by name."""
-    answer = route.dump(request(RTM_GETLINK, NLM_F_DUMP, _IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
+    answer = route.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
     return {link.name: link for link in (_link(payload) for _, payload in answer)}
 
 
 def add_clsact(route: RouteSocket, index: int) -> None:
     """Give an interface its hooks; raises ActuatorError (EEXIST where it has them)."""
-    message = _TCMSG.pack(0, index, CLSACT_HANDLE, CLSACT_PARENT, 0) + attribute(TCA_KIND, b"clsact\0")
+    message = TCMSG.pack(0, index, CLSACT_HANDLE, CLSACT_PARENT, 0) + attribute(TCA_KIND, b"clsact\0")
     route.send(request(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, message), "add clsact")
 
 
 def remove_clsact(route: RouteSocket, index: int) -> None:
     """Take the hooks away with all that is attached to them; raises ActuatorError."""
-    message = _TCMSG.pack(0, index, CLSACT_HANDLE, CLSACT_PARENT, 0) + attribute(TCA_KIND, b"clsact\0")
+    message = TCMSG.pack(0, index, CLSACT_HANDLE, CLSACT_PARENT, 0) + attribute(TCA_KIND, b"clsact\0")
     route.send(request(RTM_DELQDISC, 0, message), "remove clsact")
 
 
 def filters(route: RouteSocket, index: int, hook: str) -> list[Filter]:
     """What is attached to a hook, in the order in which packets pass; raises ActuatorError."""
-    message = request(RTM_GETTFILTER, NLM_F_DUMP, _TCMSG.pack(0, index, 0, HOOKS[hook], 0))
+    message = request(RTM_GETTFILTER, NLM_F_DUMP, TCMSG.pack(0, index, 0, HOOKS[hook], 0))
     found = (_filter(payload) for kind, payload in route.dump(message, "list filters") if kind == RTM_NEWTFILTER)
     return [one for one in found if one.handle]  # without a handle: the head of a priority's list
 
@@ -92,14 +102,14 @@ def add_filter(
         + attribute(TCA_BPF_CLASSID, struct.pack("=I", classid))
         + attribute(TCA_BPF_FLAGS, struct.pack("=I", TCA_BPF_FLAG_ACT_DIRECT))
     )
-    message = _TCMSG.pack(0, index, handle, HOOKS[hook], priority << 16 | ETH_P_ALL)
+    message = TCMSG.pack(0, index, handle, HOOKS[hook], priority << 16 | ETH_P_ALL)
     message += attribute(TCA_KIND, b"bpf\0") + attribute(TCA_OPTIONS, options)
     route.send(request(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, message), f"attach {name!r}")
 
 
 def remove_filter(route: RouteSocket, index: int, hook: str, which: Filter) -> None:
     """Detach one classifier; raises ActuatorError."""
-    message = _TCMSG.pack(0, index, which.handle, HOOKS[hook], which.priority << 16 | which.protocol)
+    message = TCMSG.pack(0, index, which.handle, HOOKS[hook], which.priority << 16 | which.protocol)
     message += attribute(TCA_KIND, which.kind.encode() + b"\0")
     route.send(request(RTM_DELTFILTER, 0, message), f"detach {which.name!r}")
 
@@ -109,15 +119,15 @@ def _text(value: bytes | None) -> str:
 
 
 def _link(payload: bytes) -> Link:
-    _, hardware, index, _, _ = _IFINFOMSG.unpack_from(payload)
-    found = attributes(payload[_IFINFOMSG.size :])
+    _, hardware, index, _, _ = IFINFOMSG.unpack_from(payload)
+    found = attributes(payload[IFINFOMSG.size :])
     info = attributes(found.get(IFLA_LINKINFO, b""))
     (received,) = struct.unpack_from("=Q", found.get(IFLA_STATS64, bytes(8)))  # first of rtnl_link_stats64
     return Link(index, _text(found.get(IFLA_IFNAME)), _text(info.get(IFLA_INFO_KIND)), hardware, received)
 
 
 def _filter(payload: bytes) -> Filter:
-    _, _, handle, _, info = _TCMSG.unpack_from(payload)
-    found = attributes(payload[_TCMSG.size :])
+    _, _, handle, _, info = TCMSG.unpack_from(payload)
+    found = attributes(payload[TCMSG.size :])
     options = attributes(found.get(TCA_OPTIONS, b""))
     return Filter(info >> 16, info & 0xFFFF, handle, _text(found.get(TCA_KIND)), _text(options.get(TCA_BPF_NAME)))

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Compiles the BPF programs of the controller, each object beside its source; with an argument, into that folder, in the same
-# places below it as below controller/. CLANG names another compiler.
+# Compiles the BPF programs of the controller, each object beside its source, or into the folder that an argument names.
+# CLANG names another compiler.
 set -eu
-controller=$(cd "$(dirname "$0")/../.." && pwd)
-into=${1:-$controller}
+here=$(cd "$(dirname "$0")" && pwd)
+into=${1:-$here}
 clang=${CLANG:-clang}
 
 fail() {
@@ -19,12 +19,10 @@ for header in linux/bpf.h bpf/bpf_helpers.h bpf/bpf_core_read.h; do
 done
 
 # The same object wherever the sources lie.
-set -- "$@" "-ffile-prefix-map=$controller=."
-cd "$controller"
-for source in */bpf/*.bpf.c; do
-	object=$into/${source%.c}.o
-	mkdir -p "$(dirname "$object")"
+set -- "$@" "-ffile-prefix-map=$here=."
+for source in "$here"/*.bpf.c; do
+	object=$into/$(basename "${source%.c}").o
 	# Written beside and renamed: who loads it meanwhile sees the old or the new one.
-	"$clang" "$@" -c "$controller/$source" -o "$object.new"
+	"$clang" "$@" -c "$source" -o "$object.new"
 	mv "$object.new" "$object"
 done

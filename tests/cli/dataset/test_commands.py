@@ -17,19 +17,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from slicepilot.cli import app as app_module
-from slicepilot.cli.bench.simulator import bench
+from slicepilot.cli import main
 from slicepilot.cli.dataset.paths import what_is, writing_to
-from slicepilot.cli.dataset.releases import dataset
 from slicepilot.cli.dataset.tables import open_tables
-from slicepilot.cli.operation.control import control
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.faults import Faults
 from slicepilot.data.studies.kinds import Options
 from slicepilot.data.studies.mishra.figures import summarise_forwarding, summarise_pfcp
 from slicepilot.data.tables.tidy import read_description
-from slicepilot.testbed.cli.testbed import testbed as user_plane
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 PROGRAM = [sys.executable, "-m", "slicepilot.cli", "dataset"]
@@ -68,12 +64,8 @@ def run(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["slicepilot", "dataset", *map(str, arguments)])
             patch.setenv("COLUMNS", "80")
-            # Commands are registered whenever the program starts; those of the time before are to be forgotten.
-            for app in (app_module.app, bench, control, dataset, user_plane):
-                patch.setattr(app, "registered_commands", list(app.registered_commands))
-                patch.setattr(app, "registered_groups", list(app.registered_groups))
             with pytest.raises(SystemExit) as stopped:
-                app_module.main()
+                main()
         assert isinstance(stopped.value.code, int)
         return Ran(stopped.value.code, *capsys.readouterr())
 

@@ -17,13 +17,21 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from slicepilot.controller.actuators.edt import PROGRAM, EdtRate, Stamps
 from slicepilot.controller.actuators.egress import EgressConfig, EgressRate
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.system.net.qdisc import RTM_NEWQDISC, TC_H_ROOT, TCA_KIND, TCMSG
-from slicepilot.controller.system.net.rtnetlink import NLM_F_CREATE, RouteSocket, attribute, enter, request
+from slicepilot.controller.system.net.qdisc import TC_H_ROOT
+from slicepilot.controller.system.net.rtnetlink import (
+    NLM_F_CREATE,
+    RTM_NEWQDISC,
+    TCA_KIND,
+    TCMSG,
+    RouteSocket,
+    attribute,
+    enter,
+    request,
+)
 from slicepilot.env.knobs import Knobs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
@@ -185,7 +193,7 @@ def test_missing_device_and_namespace_are_named(link: tuple[Path, Path]) -> None
 
 def test_a_refusal_carries_the_kernels_own_words(link: tuple[Path, Path]) -> None:
     with contextlib.closing(RouteSocket(link[0])) as route:
-        device = TCMSG.pack(0, 0, 0, route.index_of("n6"), 0x10000, TC_H_ROOT, 0)
+        device = TCMSG.pack(0, route.index_of("n6"), 0x10000, TC_H_ROOT, 0)
         unknown = request(RTM_NEWQDISC, NLM_F_CREATE, device + attribute(TCA_KIND, b"nothing\0"))
         with pytest.raises(ActuatorError, match=r"a qdisc of no kind \(.*unknown.*\): No such file or .*\(ENOENT\)"):
             route.send(unknown, "a qdisc of no kind")
@@ -203,69 +211,6 @@ def test_the_node_shapes_and_restores(link: tuple[Path, Path]) -> None:
         assert "htb" not in qdiscs(link[0])
     finally:
         group.rmdir()
-
-
-needs_program = pytest.mark.skipif(not PROGRAM.exists(), reason="edt.bpf.o is not compiled: make bpf")
-
-
-def has_fq(netns: Path) -> bool:
-    """Whether tc can make one, on the loopback device."""
-    command = ["nsenter", f"--net={netns}", "tc", "qdisc", "add", "dev", "lo", "root", "fq"]
-    return subprocess.run(command, capture_output=True, check=False, timeout=10).returncode == 0
-
-
-@needs_program
-def test_edt_holds_a_rate_or_says_that_the_kernel_has_no_fq(link: tuple[Path, Path]) -> None:
-    before = qdiscs(link[0])
-    if not has_fq(link[0]):
-        with pytest.raises(ActuatorError, match=r"this kernel has no sch_fq \(CONFIG_NET_SCH_FQ\); accepted: mode htb"):
-            EdtRate("n6", link[0])
-        assert qdiscs(link[0]) == before
-        return
-    with contextlib.closing(EdtRate("n6", link[0])) as shaper:
-        shaper.set(20.0)
-        assert shaper.read() == 20.0
-        assert carried_mbps(link, 1.0) == pytest.approx(20, rel=0.15)
-        shaper.restore()
-    assert qdiscs(link[0]) == before
-
-
-@needs_program
-def test_the_edt_program_spaces_departures_and_drops_beyond_its_horizon(link: tuple[Path, Path]) -> None:
-    """Without fq nothing waits, but the schedule is the same."""
-
-    def send(packets: int) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            for _ in range(packets):
-                sender.sendto(bytes(972), ("10.250.1.2", 7000))  # 1014 bytes with Ethernet, IP and UDP
-
-    with contextlib.closing(RouteSocket(link[0])) as route:
-        inside(link[0], lambda: send(1))  # address resolution
-        time.sleep(0.1)
-        stamps = Stamps(route, route.index_of("n6"))
-        with contextlib.closing(stamps):
-            inside(link[0], lambda: send(3))
-            assert (stamps.last_ns(), stamps.dropped()) == (0, 0), "without a rate nothing is paced"
-            stamps.set_rate(10_140)
-            start_ns = time.monotonic_ns()
-            inside(link[0], lambda: send(30))  # 0.1 s each: 20 fit into 2 s
-            ahead_s = (stamps.last_ns() - start_ns) / 1e9
-            assert ahead_s == pytest.approx(2.0, abs=0.15)
-            assert stamps.dropped() == pytest.approx(9, abs=2)
-            stamps.detach()
-            assert "clsact" not in qdiscs(link[0])
-
-
-@needs_program
-def test_edt_leaves_the_hook_to_others_who_use_it(link: tuple[Path, Path]) -> None:
-    tool(link[0], "tc", "qdisc", "add", "dev", "n6", "clsact")
-    before = qdiscs(link[0])
-    with (
-        contextlib.closing(RouteSocket(link[0])) as route,
-        contextlib.closing(Stamps(route, route.index_of("n6"))) as s,
-    ):
-        s.detach()
-    assert qdiscs(link[0]) == before
 
 
 def test_this_thread_stays_where_it_was(link: tuple[Path, Path]) -> None:

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from slicepilot.cli.operation.control import control
+from slicepilot.cli.app import app
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.api import BURST, MAX_CLIENTS, MAX_LINE_BYTES, SILENT_S, decode
@@ -333,7 +333,7 @@ def test_a_controller_is_found_by_name_or_because_it_is_the_only_one(tmp_path: P
 
 
 def invoke(controller: Any, *arguments: str) -> Any:
-    return CliRunner().invoke(control, [*arguments, "--run-root", str(controller.run.parent), "--name", "run"])
+    return CliRunner().invoke(app, ["control", *arguments, "--run-root", str(controller.run.parent), "--name", "run"])
 
 
 def test_the_command_line_gives_orders(controller: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

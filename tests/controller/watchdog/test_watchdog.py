@@ -23,7 +23,7 @@ from slicepilot.controller.actuators.nice import ThreadOriginal
 from slicepilot.controller.record.header import Pulse
 from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.system.processes import process_of, start_ticks
-from slicepilot.controller.watchdog.external_change import ForeignConfig
+from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 from slicepilot.controller.watchdog.journal import FILE, FoundEgress, FoundSlice, Journal
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
@@ -38,7 +38,7 @@ SECOND_NS = 1_000_000_000
 
 
 def journal(**values: Any) -> Journal:
-    egress = FoundEgress("n6", "/run/netns/a", 4, 4026532000, False)
+    egress = FoundEgress("n6", "/run/netns/a", 4, 4026532000)
     threads = (ThreadOriginal(7, 7, 123, -5), ThreadOriginal(8, 7, 124, 0))
     slices = (
         FoundSlice("a", "/sys/fs/cgroup/none/a", 17, -1, 100_000, 1024, threads, egress),
@@ -77,7 +77,7 @@ def changed(field: str, value: object) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed("version", 2), "version = 2; accepted: 1"),
+        (changed("version", 3), "version = 3; accepted: 2"),
         (changed("pid", "12"), "pid = '12'; accepted: int"),
         (changed("pid", True), "pid = True; accepted: int"),
         (changed("slices.1.quota_us", 1.5), "slices.1.quota_us = 1.5; accepted: int"),
@@ -254,4 +254,4 @@ def test_the_supervisor_is_small() -> None:
 )
 def test_a_bad_foreign_policy_is_refused(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        validate(ForeignConfig, raw, "foreign")
+        validate(ExternalChangeConfig, raw, "foreign")

@@ -1,0 +1,13 @@
+"""What nice levels weigh in the kernel: for the simulator, which plays it, and the actuators, which scale by it."""
+
+from __future__ import annotations
+
+# Weight of nice -20..19 (kernel/sched/core.c, sched_prio_to_weight): about 1.25 a level, 1024 at nice 0.
+PRIO_TO_WEIGHT = (
+    *(88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916),
+    *(9548, 7620, 6100, 4904, 3906, 3121, 2501, 1991, 1586, 1277),
+    *(1024, 820, 655, 526, 423, 335, 272, 215, 172, 137),
+    *(110, 87, 70, 56, 45, 36, 29, 23, 18, 15),
+)
+NICE_0_WEIGHT = 1024
+LOWEST_NICE = -20
