@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from ..configs.backends import Check, plugins
+from ..configs.compiled import remedy
 from .shared.output import console, print_json
 
 MIN_MEMORY_GIB = 4.0
@@ -130,7 +131,6 @@ def _program_checks() -> list[Check]:
     """What measures the user plane, and what backends need beside the kernel."""
     from ..controller.system.bpf.errors import ProbeError
     from ..controller.system.bpf.libbpf import BUILD, version
-    from ..controller.system.compiled import remedy
 
     compiled, clang = sorted(BUILD.parent.glob("*.bpf.o")), shutil.which("clang")
     found = f"{len(compiled)} BPF objects" if compiled else "missing"

@@ -322,7 +322,8 @@ def test_the_programs_of_the_wheel_run(installed: Install) -> None:
     for name in PROGRAMS:
         assert checks[name]["ok"], checks[name]
         assert checks[name]["found"] == str(installed.site / "slicepilot" / "testbed" / "bin" / name)
-        assert "    \t" in installed.run(checks[name]["found"], "--help", code=0).stdout
+        said = installed.run(checks[name]["found"], "--help", code=0)
+        assert "\n  -" in said.stdout + said.stderr
     assert checks["probe"]["ok"]
 
 

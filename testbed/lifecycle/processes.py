@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...configs import ConfigError, FailureError
-from ...controller.system.compiled import IN_CLONE, PACKAGE, remedy
+from ...configs.compiled import IN_CLONE, PACKAGE, remedy
 from ...controller.system.processes import start_ticks
 from .layout import netns_path
 

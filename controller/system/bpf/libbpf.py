@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..compiled import PACKAGE, remedy
+from ....configs.compiled import PACKAGE, remedy
 from . import libbpf_abi as abi
 from .errors import ProbeError
 

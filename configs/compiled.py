@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the parts: `slicepilot` of an installed package, the repository's root in a clone."""
 
 IN_CLONE = (PACKAGE / "pyproject.toml").is_file()
