@@ -18,8 +18,8 @@ for header in linux/bpf.h bpf/bpf_helpers.h bpf/bpf_core_read.h; do
 	echo "#include <$header>" | "$clang" "$@" -fsyntax-only -include linux/types.h -x c - 2>/dev/null || fail "no header $header"
 done
 
-# The same object wherever the sources lie.
-set -- "$@" "-ffile-prefix-map=$here=."
+# The same object wherever the sources lie, and from wherever it is compiled.
+set -- "$@" "-ffile-prefix-map=$here=." -fdebug-compilation-dir=.
 for source in "$here"/*.bpf.c; do
 	object=$into/$(basename "${source%.c}").o
 	# Written beside and renamed: who loads it meanwhile sees the old or the new one.
