@@ -9,7 +9,7 @@ UV_VERSION := 0.9.30
 UV := $(or $(shell command -v uv 2>/dev/null),.uv-bootstrap/bin/uv)
 BIN := .venv/bin
 
-.PHONY: demo test lint setup live bpf lock clean help
+.PHONY: demo test lint setup live bpf dist lock clean help
 
 # Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
 demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
@@ -36,17 +36,25 @@ live: build/bin/.built bpf ## build the user plane (Go) and the probe (BPF), wit
 
 build/bin/.built: testbed/go.mod testbed/go.sum $(shell find testbed -name '*.go' -not -name '*_test.go') | $(UV)
 	@mkdir -p build/bin
-	@go=$$(testbed/go.sh) && cd testbed && "$$go" build -trimpath -o ../build/bin/ ./cmd/...
+	@go=$$(testbed/go.sh) && cd testbed && CGO_ENABLED=0 "$$go" build -trimpath -o ../build/bin/ ./cmd/...
 	@touch $@
 
 bpf:
 	@testbed/system.sh
 	@controller/telemetry/bpf/build.sh
 
+# The wheel is built from the source distribution, so what is missing there shows here. SLICEPILOT_WHEEL=pure leaves the
+# programs out, GOARCH=arm64 builds them for another machine.
+dist: export SLICEPILOT_WHEEL ?= platform
+dist: .venv/.dev ## build the source distribution and this platform's wheel into dist, and check them
+	rm -rf dist
+	@go=$$(testbed/go.sh) && PATH=$$(dirname "$$go"):$$PATH $(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 # UPGRADE=--upgrade takes the newest versions that pyproject.toml allows; without it the pins stay.
 lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	$(LOCK) requirements/dev.txt --extra train --extra live --group dev $(UPGRADE)
-	$(LOCK) requirements/train.txt --extra train --extra live --group build --constraints requirements/dev.txt
+	$(LOCK) requirements/dev.txt --extra train --group dev $(UPGRADE)
+	$(LOCK) requirements/train.txt --extra train --group build --constraints requirements/dev.txt
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
 

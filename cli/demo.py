@@ -63,7 +63,7 @@ def live(bundle: Path, seconds: float = LIVE_S) -> None:
         return
     where = ["--scenario", LIVE_SCENARIO, "--guard", "testbed", "--seconds", str(seconds)]
     for who in (["--agent", "no-control"], ["--bundle", str(bundle), "--mode", "live", "--force"]):
-        if subprocess.run([sys.executable, "-m", "slicepilot.cli", "run", *who, *where], check=False).returncode:
+        if subprocess.run([sys.executable, "-P", "-m", "slicepilot.cli", "run", *who, *where], check=False).returncode:
             console.print("left out: see above", highlight=False)
             return
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from ..configs.backends import Check, plugins
+from ..configs.compiled import remedy
 from .schemas import machine as schema
 from .shared.output import console, print_json
 
@@ -39,9 +40,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
             mark = "[green]ok[/green]" if check.ok else "[yellow]--[/yellow]"
             table.add_row(mark, check.name, check.found, check.needed_for)
         console.print(table)
+        hints: dict[str, list[str]] = {}
         for check in checks:
             if not check.ok:
-                console.print(f"[yellow]{check.name}[/yellow]: {escape(check.hint)}", highlight=False)
+                hints.setdefault(check.hint, []).append(check.name)
+        for hint, names in hints.items():
+            console.print(f"[yellow]{', '.join(names)}[/yellow]: {escape(hint)}", highlight=False)
     if not all(check.ok for check in checks if check.needed_for in {"everything", "simulate", "train"}):
         raise typer.Exit(1)
 
@@ -59,12 +63,12 @@ def _python_checks() -> list[Check]:
         ("numpy", "everything", ""),
         ("gymnasium", "everything", ""),
         ("onnxruntime", "everything", ""),
-        ("numba", "simulate", "sim"),
+        ("numba", "simulate", ""),
         ("torch", "train", "train"),
         ("stable-baselines3", "train", "train"),
         ("mlflow", "train", "train"),
         ("matplotlib", "train", "train"),
-        ("pyroute2", "live", "live"),
+        ("pyroute2", "live", ""),
     ):
         found = _version(package)
         hint = f"pip install 'slicepilot[{extra}]'" if extra else "reinstall slicepilot"
@@ -99,7 +103,6 @@ def _kernel_checks() -> list[Check]:
     unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     split = Path("/sys/fs/cgroup/cpu").exists()
     btf = Path("/sys/kernel/btf/vmlinux").exists()
-    clang = shutil.which("clang")
     return [
         Check("kernel", True, platform.release(), "live"),
         Check("root", os.geteuid() == 0, f"uid {os.geteuid()}", "live", "namespaces, cgroups and BPF need root"),
@@ -111,16 +114,24 @@ def _kernel_checks() -> list[Check]:
             "mount the cpu controller of cgroup v1 or v2",
         ),
         Check("kernel BTF", btf, "yes" if btf else "no", "live", "eBPF telemetry needs CONFIG_DEBUG_INFO_BTF"),
-        Check("clang", clang is not None, clang or "missing", "live", "install the package clang"),
         *_program_checks(),
     ]
 
 
 def _program_checks() -> list[Check]:
     """What measures the user plane, and what backends need beside the kernel."""
-    compiled = sorted((Path(__file__).parents[1] / "controller" / "telemetry" / "bpf").glob("*.bpf.o"))
+    from ..controller.system.bpf.errors import ProbeError
+    from ..controller.system.bpf.libbpf import BUILD, version
+
+    compiled, clang = sorted(BUILD.parent.glob("*.bpf.o")), shutil.which("clang")
     found = f"{len(compiled)} BPF objects" if compiled else "missing"
-    checks = [Check("probe", bool(compiled), found, "live", "compile the BPF programs: make live")]
+    # Who has the objects needs no compiler.
+    checks = [Check("clang", bool(clang or compiled), clang or "missing", "live", "install the package clang")]
+    try:
+        checks.append(Check("libbpf", True, version(), "live"))
+    except ProbeError as error:
+        checks.append(Check("libbpf", False, "missing", "live", str(error)))
+    checks.append(Check("probe", bool(compiled), found, "live", f"compile the BPF programs: {remedy('live')}"))
     for plugin in plugins().values():
         checks += plugin.call("checks")
     return checks

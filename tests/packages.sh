@@ -43,4 +43,9 @@ for package in ./*.deb; do
 	dpkg-deb --extract "$package" root
 done
 mkdir -p "$tools/usr"
-cp -a root/usr/bin root/usr/lib "$tools/usr/"
+# A package may hold programs only.
+for folder in bin lib; do
+	if [[ -d root/usr/$folder ]]; then
+		cp -a "root/usr/$folder" "$tools/usr/"
+	fi
+done

@@ -134,7 +134,7 @@ class Publisher:
     def _spawn(self) -> None:
         assert self._api is not None
         options, fds = self._options, [self._control.fileno(), self._api.fileno()]
-        command = [sys.executable, "-m", f"{__name__.rpartition('.')[0]}.process"]
+        command = [sys.executable, "-P", "-m", f"{__name__.rpartition('.')[0]}.process"]
         command += ["--ring", str(options.run / "ticks"), "--records", str(options.state / "records")]
         command += ["--control-fd", str(fds[0]), "--api-fd", str(fds[1])]
         command += ["--records-mb", str(options.records_mb), "--estimate-s", str(options.estimate_s)]

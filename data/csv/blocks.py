@@ -24,7 +24,8 @@ import numpy.typing as npt
 
 from ..arrow import filtered
 from ..faults import DatasetError, Faults, shown
-from .rows import UTF8_MARK, BadRows, Layout, Rows
+from .layout import UTF8_MARK, BadRows, Layout, Rows
+from .rows import parse
 
 BLOCK_BYTES = 1 << 20  # stays in a CPU's cache, and is parsed within some 10 ms: so much later a signal is answered
 THREADS = 2
@@ -114,7 +115,7 @@ def read_blocks(
         position, stopped = _Position(path, faults), threading.Event()
         try:
             for text in cutter:
-                waiting.append((pool.submit(layout.parse, text, stopped.is_set), text))
+                waiting.append((pool.submit(parse, layout, text, stopped.is_set), text))
                 if len(waiting) > threads:
                     parsed, read = waiting.popleft()
                     yield from position.blocks(parsed.result())

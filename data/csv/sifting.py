@@ -7,7 +7,7 @@ before anything is converted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,7 @@ import pyarrow.compute
 
 from ..arrow import filtered, numbers, texts, values_of
 from ..faults import EXAMPLES, FaultKind
-from .rows import UTF8_MARK, BadRows, Ints, Rows, fields_of
-
-if TYPE_CHECKING:
-    from .rows import Layout
+from .layout import UTF8_MARK, BadRows, Ints, Layout, Rows, fields_of
 
 compute: Any = pyarrow.compute  # its functions are made when it is loaded
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from ...configs import ConfigError
 from ...configs.backends import Check
-from .processes import binary
+from .processes import bin_folder, obstacle
 
 PROGRAMS = ("upf", "smf", "load", "sink", "edge")
 
 
 def checks() -> list[Check]:
     """A finding for each program."""
-    found = []
-    for name in PROGRAMS:
-        try:
-            found.append(Check(name, True, str(binary(name)), "live"))
-        except ConfigError:
-            found.append(Check(name, False, "missing", "live", "build the user plane: make live"))
-    return found
+    try:
+        folder = bin_folder()
+    except ConfigError as error:
+        return [Check("SLICEPILOT_BIN", False, os.environ["SLICEPILOT_BIN"], "live", str(error))]
+    return [_finding(name, folder / name) for name in PROGRAMS]
+
+
+def _finding(name: str, path: Path) -> Check:
+    reason = obstacle(path)
+    return Check(name, reason is None, str(path) if reason is None else reason.partition(";")[0], "live", reason or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...configs import ConfigError, FailureError
+from ...configs.compiled import IN_CLONE, PACKAGE, remedy
 from ...controller.system.processes import start_ticks
 from .layout import netns_path
 
@@ -25,16 +27,45 @@ class ProgramError(FailureError):
 
 
 def binary(name: str) -> Path:
-    """Where ``make live`` puts a program: build/bin of the checkout, or a folder named by SLICEPILOT_BIN.
+    """A program of the user plane: build/bin in a clone, the package's own in an install, or from SLICEPILOT_BIN.
+
+    It will run as root, so no place depends on the working folder.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: it is not there, or cannot run on this machine; or SLICEPILOT_BIN is no absolute path.
     """
-    folder = os.environ.get("SLICEPILOT_BIN")
-    path = (Path(folder) if folder else Path(__file__).resolve().parents[2] / "build" / "bin") / name
-    if not os.access(path, os.X_OK):
-        raise ConfigError(f"program {str(path)!r} is missing; accepted: run `make live` first (it brings Go)")
+    path = bin_folder() / name
+    if reason := obstacle(path):
+        raise ConfigError(f"program {str(path)!r} is {reason}")
     return path
+
+
+def bin_folder() -> Path:
+    """Where the programs are looked for; raises ConfigError for a SLICEPILOT_BIN that is no absolute path."""
+    named = os.environ.get("SLICEPILOT_BIN")
+    if named:
+        if not Path(named).is_absolute():
+            raise ConfigError(f"SLICEPILOT_BIN = {named!r}; accepted: an absolute path, for what is there runs as root")
+        return Path(named)
+    return PACKAGE / "build" / "bin" if IN_CLONE else PACKAGE / "testbed" / "bin"
+
+
+def obstacle(path: Path) -> str | None:
+    """What keeps a program from running here, and what to do; None where it can."""
+    if not path.is_file():
+        return f"missing; accepted: {remedy('live')}"
+    if not os.access(path, os.X_OK):
+        return "not executable; accepted: chmod +x, on a file system that is not mounted noexec"
+    if _machine(path) != _machine(Path("/proc/self/exe")):
+        return f"not built for this machine ({platform.machine()}); accepted: {remedy('live')}"
+    return None
+
+
+def _machine(path: Path) -> bytes:
+    """Word size, byte order and processor of an ELF file (elf(5): e_ident, e_machine); empty for another."""
+    with path.open("rb") as file:
+        head = file.read(20)
+    return head[4:6] + head[18:20] if head.startswith(b"\x7fELF") else b""
 
 
 @dataclass(frozen=True)

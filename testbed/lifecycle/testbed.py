@@ -20,7 +20,7 @@ from . import cgroups, network
 from .interrupts import uninterrupted
 from .journal import TestbedJournal
 from .layout import GTPU_PORT, PFCP_PORT, STATE_FOLDER, Layout, SlicePlan
-from .processes import ProcessId, Program, binary, spawn
+from .processes import ProcessId, Program, bin_folder, binary, obstacle, spawn
 from .removal import reclaim, remove_all, running, take_down
 from .sessions import SmfClient
 from .spec import TestbedSpec
@@ -49,16 +49,23 @@ def missing() -> list[str]:
     if not Path("/dev/net/tun").exists():
         lacks.append("/dev/net/tun (modprobe tun)")
     lacks += [f"{name} (package util-linux)" for name in SYSTEM_COMMANDS if shutil.which(name) is None]
-    for name in ("upf", "smf", "load", "sink"):
-        try:
-            binary(name)
-        except ConfigError:
-            lacks.append(f"the program {name} (make live)")
+    try:
+        lacks += _missing_programs(bin_folder())
+    except ConfigError as error:
+        lacks.append(str(error))
     try:
         CpuHierarchy.find()
     except (ActuatorError, OSError) as error:
         lacks.append(str(error))
     return lacks
+
+
+def _missing_programs(folder: Path) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for name in ("upf", "smf", "load", "sink"):
+        if reason := obstacle(folder / name):
+            reasons.setdefault(reason, []).append(name)
+    return [f"{', '.join(names)} in {folder}: {reason}" for reason, names in reasons.items()]
 
 
 class Testbed:

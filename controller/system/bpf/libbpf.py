@@ -19,10 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ....configs.compiled import PACKAGE, remedy
 from . import libbpf_abi as abi
 from .errors import ProbeError
 
 LIBRARY = "libbpf.so.1"
+BUILD = PACKAGE / "controller" / "telemetry" / "bpf" / "build.sh"
 LOG_BYTES = (1 << 24) + 4096  # libbpf's own limit for a verifier's log, and its words around it
 
 
@@ -72,6 +74,11 @@ class _Library:
 @functools.cache
 def _library() -> _Library:
     return _Library()
+
+
+def version() -> str:
+    """Of the machine's libbpf, such as v1.3; raises ProbeError where there is none."""
+    return str(_library().c.libbpf_version_string().decode())
 
 
 def _check(code: int) -> None:
@@ -161,7 +168,7 @@ class BpfObject:
         self._links: list[int] = []
         self._handle: int | None = None
         if not path.exists():
-            raise ProbeError(f"{path.name} has not been compiled: run `make bpf`, or {path.parent}/build.sh")
+            raise ProbeError(f"{path.name} has not been compiled: {remedy('bpf')}, or run {BUILD}")
         self._library.messages.clear()
         self._handle = self._call(lambda: self._library.c.bpf_object__open_file(os.fsencode(path), None), path.name)
         try:

@@ -12,6 +12,7 @@ LIBBPF_WARN = 0
 PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "libbpf_version_string": (c_char_p, ()),
     "libbpf_set_print": (c_void_p, (PRINT,)),
     "bpf_object__open_file": (c_void_p, (c_char_p, c_void_p)),
     "bpf_object__load": (c_int, (c_void_p,)),

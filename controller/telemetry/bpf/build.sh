@@ -1,7 +1,9 @@
 #!/bin/sh
-# Compiles the BPF programs of the controller, each object beside its source. CLANG names another compiler.
+# Compiles the BPF programs of the controller, each object beside its source, or into the folder that an argument names.
+# CLANG names another compiler.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
+into=${1:-$here}
 clang=${CLANG:-clang}
 
 fail() {
@@ -16,8 +18,10 @@ for header in linux/bpf.h bpf/bpf_helpers.h bpf/bpf_core_read.h; do
 	echo "#include <$header>" | "$clang" "$@" -fsyntax-only -include linux/types.h -x c - 2>/dev/null || fail "no header $header"
 done
 
+# The same object wherever the sources lie, and from wherever it is compiled.
+set -- "$@" "-ffile-prefix-map=$here=." -fdebug-compilation-dir=.
 for source in "$here"/*.bpf.c; do
-	object=${source%.c}.o
+	object=$into/$(basename "${source%.c}").o
 	# Written beside and renamed: who loads it meanwhile sees the old or the new one.
 	"$clang" "$@" -c "$source" -o "$object.new"
 	mv "$object.new" "$object"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicepilot.data.arrow import values_of
-from slicepilot.data.csv.rows import Layout, Rows
+from slicepilot.data.csv.layout import Layout, Rows
 from slicepilot.data.csv.sifting import sift
 
 NAME = pa.dictionary(pa.int32(), pa.string())

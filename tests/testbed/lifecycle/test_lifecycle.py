@@ -108,7 +108,7 @@ def test_down_cleans_up_after_a_crash(spec: TestbedSpec) -> None:
     """Killed in the middle of coming up: nothing had the chance to clean up."""
     program = (
         "import os\n"
-        "from slicepilot.testbed import testbed as t\n"
+        "from slicepilot.testbed.lifecycle import testbed as t\n"
         "t.Testbed._set_up_sessions = lambda self, smf: os.kill(os.getpid(), 9)\n"
         f"t.Testbed.up(t.TestbedSpec(name={NAME!r}, burn_us=0))\n"
     )
