@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,32 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a page that are neither of a table nor code nor a heading."""
+    code = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code and not line.lstrip().startswith(("|", "#")):
+            yield number, line
+
+
+def test_lines_of_prose_wrap_at_120() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    assert not [f"{page.name}:{number}" for page in pages for number, line in prose(page) if len(line) > 120]
+
+
+def test_files_that_pages_name_are_there() -> None:
+    parts = "|".join(sorted(PARTS | {"benchmarks", "deploy", "tests"}))
+    named = re.compile(rf"`((?:{parts})/[\w./-]+\.\w+)`")
+    pages = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    missing = [
+        f"{page.name}: {path}"
+        for page in pages
+        if page.name != "CHANGELOG.md"
+        for path in named.findall(page.read_text())
+        if "NAME" not in path and "STUDY" not in path and not (ROOT / path).exists()
+    ]
+    assert not missing
