@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ...agents.base import Agent
     from ...agents.learned.agent import LearnedAgent
     from ...env.simulator.scenario import Scenario
-    from ...training.evaluation.evaluation import EvaluationConfig, ScenarioResult
+    from ...training.evaluation.comparison import ScenarioResult
+    from ...training.evaluation.config import EvaluationConfig
 
 RESULTS = Path("reports/evaluation")
 REFRESH_PERIODS = 100
@@ -51,7 +52,7 @@ def evaluate(
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
     from ...data.files import replace_file
-    from ...training.evaluation.evaluation import EvaluationConfig
+    from ...training.evaluation.config import EvaluationConfig
     from ...training.evaluation.results import Evaluation, Provenance, hardware_fits, log_evaluation, save
 
     settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds, period_ms)
@@ -93,7 +94,7 @@ def _judge(
     learned: Sequence[LearnedAgent],
 ) -> list[ScenarioResult]:
     """All scenarios in the simulator, with progress."""
-    from ...training.evaluation.evaluation import evaluate_scenario
+    from ...training.evaluation.judge import evaluate_scenario
 
     judged = []
     with progress_bar() as progress:
@@ -120,7 +121,7 @@ def _judge_live(
     """One scenario on real UPFs, agents taking turns, with progress."""
     from ...configs.backends import plugin
     from ...env.reward import RewardWeights
-    from ...training.evaluation.evaluation import judge, plays_of
+    from ...training.evaluation.judge import judge, plays_of
     from ...training.evaluation.turns import TurnsBackend, play_in_turns
 
     plays = plays_of(played, cast)
@@ -193,7 +194,7 @@ def _cast(scenario: Scenario, config: EvaluationConfig, learned: Sequence[Learne
 
 
 def _first_heuristic(cast: Sequence[Agent]) -> list[str]:
-    from ...training.evaluation.evaluation import role_of
+    from ...training.evaluation.judge import role_of
 
     return [agent.name for agent in cast if role_of(agent) == "adaptive"][:1]
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ...data.intervals import Interval
 from ..reports.pictures import DASHES, PAGE, canvas, log_axis, to_html, width_in
-from .evaluation import AgentResult, ScenarioResult
+from .comparison import AgentResult, ScenarioResult
 from .rollouts import KNOBS_KEPT, SERIES
 from .scores import ECDF_LEVELS
 from .sentences import short_list

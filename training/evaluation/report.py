@@ -10,7 +10,7 @@ import numpy as np
 from ...data.intervals import Interval
 from ..reports.html_page import bullets, page, picture, table
 from . import plots
-from .evaluation import AgentResult, ScenarioResult, SubjectSummary
+from .comparison import AgentResult, ScenarioResult, SubjectSummary
 from .results import Evaluation
 from .scores import EDGE_WORK
 from .sentences import count, figures_shown, headline, lost, ratio, sentences, short_list, some_of

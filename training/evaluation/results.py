@@ -21,7 +21,7 @@ from ...configs import ConfigError, load
 from ...data.files import replace_file
 from ...data.intervals import Interval, interquartile_mean, stratified_interval
 from ...env.simulator.hardware import HardwareFile
-from .evaluation import AgentResult, ScenarioResult, finite
+from .comparison import AgentResult, ScenarioResult, finite
 
 FORMAT = 2
 RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"

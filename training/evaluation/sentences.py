@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .evaluation import AgentResult, Comparison, ScenarioResult, SubjectSummary
+from .comparison import AgentResult, Comparison, ScenarioResult, SubjectSummary
 
 SHORT_LIST = 12
 

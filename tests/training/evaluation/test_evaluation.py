@@ -14,14 +14,9 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import ConfigError, locate
 from slicepilot.data.intervals import Interval
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.evaluation.evaluation import (
-    Comparison,
-    EvaluationConfig,
-    ScenarioResult,
-    evaluate_scenario,
-    oracle_gap_pct,
-    role_of,
-)
+from slicepilot.training.evaluation.comparison import Comparison, ScenarioResult, oracle_gap_pct
+from slicepilot.training.evaluation.config import EvaluationConfig
+from slicepilot.training.evaluation.judge import evaluate_scenario, role_of
 from slicepilot.training.evaluation.report import render
 from slicepilot.training.evaluation.results import (
     Evaluation,

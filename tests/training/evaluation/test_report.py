@@ -8,7 +8,9 @@ import pytest
 from slicepilot.agents.heuristics.fixed import no_control, published, static_weights
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.evaluation.evaluation import EvaluationConfig, ScenarioResult, evaluate_scenario
+from slicepilot.training.evaluation.comparison import ScenarioResult
+from slicepilot.training.evaluation.config import EvaluationConfig
+from slicepilot.training.evaluation.judge import evaluate_scenario
 from slicepilot.training.evaluation.report import render
 from slicepilot.training.evaluation.results import Evaluation, Provenance
 from slicepilot.training.evaluation.scores import EDGE_WORK

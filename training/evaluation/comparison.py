@@ -1,78 +1,21 @@
-"""Judge agents: every one on the same seeds of the same scenarios, compared pairwise and said in plain words."""
+"""What an evaluation found on one scenario: every agent, and how a judged one fares against each of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field
 
-from ...agents.base import Agent
-from ...agents.heuristics.fixed import FixedAgent, no_control
-from ...agents.heuristics.oracle import Oracle
-from ...agents.learned.agent import LearnedAgent
-from ...configs import load
-from ...configs.backends import check_name
 from ...data.intervals import Array, Interval, interquartile_mean, interval, mean, paired_differences, paired_ratio
-from ...data.reference import published_settings
-from ...env.reward import RewardWeights
-from ...env.simulator.scenario import Scenario
-from ...env.slices import FloatArray, SliceSet
-from .rollouts import Rollout, only_active, play
-from .scores import EDGE_WORK, Scores, Window, delay_ecdf_us, delay_p99_us, score, violation_s
+from ...env.slices import FloatArray
+from .config import BackendName
+from .scores import EDGE_WORK, Scores, Window
 
-BackendName = Annotated[str, AfterValidator(check_name)]
 Role = Literal["learned", "fixed", "adaptive", "oracle", "reference"]
 Outcome = Literal["better", "tie", "worse"]
-ALL_SLICES = max(setting.active_slices for setting in published_settings())
-OnPeriod = Callable[[str, str], None]
-"""Called with scenario and agent name after every control period."""
-
-
-def _check_window(window: Window) -> Window:
-    if not window[0] < window[1]:
-        raise ValueError(f"start {window[0]:g} must be before end {window[1]:g}")
-    return window
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """``configs/evaluation/NAME.yaml``: how agents are judged.
-
-    Attributes:
-        scenarios: names or paths.
-        agents: names from `slicepilot.agents.heuristics.registry`; ``*`` matches any part of a name.
-        seeds: runs of every agent on every scenario, side by side.
-        seed: of the simulator; together with the number of seeds it fixes all arrivals and noise.
-        loss_window_s: per scenario the span (from, to] in which the two headline losses are taken; the whole run for a
-            scenario that is not listed.
-        control_period_s: of all scenarios; None = their own.
-        reward: name of the reward weights behind the return.
-        backend: ``simulator``, or ``testbed``: real UPFs in real time, agents in turns, one repetition per seed.
-        tie_pct: losses that differ by less, in percentage points, count as equal.
-        resamples, level: of the bootstrap.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    scenarios: Annotated[tuple[str, ...], Field(min_length=1)]
-    agents: tuple[str, ...] = ("*",)
-    seeds: Annotated[int, Field(ge=1, le=10_000)] = 30
-    seed: Annotated[int, Field(ge=0)] = 0
-    loss_window_s: dict[str, Annotated[Window, AfterValidator(_check_window)]] = field(default_factory=dict)
-    control_period_s: Annotated[float, Field(ge=0.002, le=30.0)] | None = None
-    backend: BackendName = "simulator"
-    reward: str = "default"
-    tie_pct: Annotated[float, Field(ge=0)] = 0.1
-    resamples: Annotated[int, Field(ge=100)] = 2000
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
-
-    @classmethod
-    def from_yaml(cls, name_or_path: str) -> EvaluationConfig:
-        """Load ``configs/evaluation/NAME.yaml`` or a user's file; raises `slicepilot.configs.ConfigError`."""
-        return load("evaluation", name_or_path, cls)
 
 
 @dataclass(frozen=True)
@@ -318,132 +261,3 @@ def oracle_gap_pct(returns: Array, oracle_returns: Array) -> float:
     """
     best = float(interquartile_mean(oracle_returns))
     return 100.0 * (best - float(interquartile_mean(returns))) / max(abs(best), 1e-9)
-
-
-def evaluate_scenario(
-    scenario: Scenario,
-    agents: Sequence[Agent],
-    config: EvaluationConfig,
-    subjects: Sequence[str] = (),
-    on_period: OnPeriod | None = None,
-) -> ScenarioResult:
-    """Play all agents on the same seeds and score them.
-
-    Args:
-        scenario: what happens.
-        agents: who decides; names must differ. Those named in ``subjects`` are the ones to judge.
-        config: seeds, windows, bootstrap.
-        subjects: names of the agents whose verdict is wanted, the most important first.
-        on_period: progress.
-
-    Raises:
-        ValueError: two agents of one name, or a subject that is not among the agents.
-    """
-    names = [a.name for a in agents]
-    if len(set(names)) != len(names) or set(subjects) - set(names):
-        raise ValueError(
-            f"agents: {', '.join(names)}: names must differ and hold every subject ({', '.join(subjects)})"
-        )
-    weights = RewardWeights.from_yaml(config.reward)
-
-    recordings = []
-    for agent, played in plays_of(scenario, agents):
-        tick = partial(on_period, scenario.name, agent.name) if on_period else None
-        recordings.append(play(agent, played, config.seeds, config.seed, weights, tick))
-    return judge(scenario, agents, config, recordings, subjects)
-
-
-def plays_of(scenario: Scenario, agents: Sequence[Agent]) -> list[tuple[Agent, Scenario]]:
-    """Who plays what: the two references that losses are taken against, then every agent.
-
-    The references are no control with the priority slice alone, and with all slices. A published setting for fewer
-    slices plays with as many.
-    """
-    slices = scenario.slice_set()
-    plays: list[tuple[Agent, Scenario]] = [
-        (no_control(), only_active(scenario, _first_active(slices, 1))),
-        (no_control(), scenario),
-    ]
-    for agent in agents:
-        reference = role_of(agent) == "reference"
-        active = _first_active(slices, _active_slices(agent))
-        plays.append((agent, only_active(scenario, active) if reference else scenario))
-    return plays
-
-
-def judge(
-    scenario: Scenario,
-    agents: Sequence[Agent],
-    config: EvaluationConfig,
-    recordings: Sequence[Rollout],
-    subjects: Sequence[str] = (),
-) -> ScenarioResult:
-    """Score recordings in the order of `plays_of`; other arguments as for `evaluate_scenario`."""
-    slices = scenario.slice_set()
-    window = config.loss_window_s.get(scenario.name)
-    alone, uncontrolled, *own = recordings
-    results = []
-    for agent, recording in zip(agents, own, strict=True):
-        role = role_of(agent)
-        results.append(
-            AgentResult(
-                name=agent.name,
-                role=role,
-                scores=score(recording, alone, uncontrolled, window),
-                slice_violation_s=violation_s(recording).mean(axis=1),
-                slice_delay_p99_us=delay_p99_us(recording).mean(axis=1),
-                ecdf_us=delay_ecdf_us(recording),
-                trace=recording.series[..., 0].copy(),
-                wall_s=recording.wall_s,
-            )
-        )
-    result = ScenarioResult(
-        scenario=scenario.name,
-        description=scenario.description,
-        slice_names=slices.names,
-        priority_index=slices.priority_index,
-        weight=_column(slices, "weight"),
-        committed_mbps=_column(slices, "sla.committed_mbps"),
-        delay_bound_ms=_column(slices, "sla.delay_bound_ms"),
-        hardware=scenario.hardware,
-        duration_s=scenario.duration_s,
-        period_s=scenario.control_period_s,
-        seeds=config.seeds,
-        seed=config.seed,
-        loss_window_s=window,
-        tie_pct=config.tie_pct,
-        resamples=config.resamples,
-        level=config.level,
-        backend=config.backend,
-        agents=tuple(results),
-        subjects=tuple(subjects),
-    )
-    keep = result.featured
-    return replace(result, agents=tuple(a if a.name in keep else replace(a, trace=None) for a in result.agents))
-
-
-def _column(slices: SliceSet, name: str) -> tuple[float, ...]:
-    return tuple(float(value) for value in slices.column(name)[:, 0])
-
-
-def _active_slices(agent: Agent) -> int:
-    """For how many slices a published setting was meant; `ALL_SLICES` for everyone else."""
-    active = agent.active_slices if isinstance(agent, FixedAgent) else None
-    return ALL_SLICES if active is None else active
-
-
-def role_of(agent: Agent) -> Role:
-    """What an agent counts as; a published setting for fewer active slices is a reference."""
-    if _active_slices(agent) < ALL_SLICES:
-        return "reference"
-    kinds: tuple[tuple[type, Role], ...] = ((LearnedAgent, "learned"), (FixedAgent, "fixed"), (Oracle, "oracle"))
-    for kind, role in kinds:
-        if isinstance(agent, kind):
-            return role
-    return "adaptive"
-
-
-def _first_active(slices: SliceSet, count: int) -> tuple[str, ...]:
-    """The priority slice and the next ones in order, ``count`` in all."""
-    priority = slices.names[slices.priority_index]
-    return (priority, *(name for name in slices.names if name != priority))[:count]

@@ -1,0 +1,153 @@
+"""Judge agents: every one on the same seeds of the same scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from ...agents.base import Agent
+from ...agents.heuristics.fixed import FixedAgent, no_control
+from ...agents.heuristics.oracle import Oracle
+from ...agents.learned.agent import LearnedAgent
+from ...data.reference import published_settings
+from ...env.reward import RewardWeights
+from ...env.simulator.scenario import Scenario
+from ...env.slices import SliceSet
+from .comparison import AgentResult, Role, ScenarioResult
+from .config import EvaluationConfig
+from .rollouts import Rollout, only_active, play
+from .scores import delay_ecdf_us, delay_p99_us, score, violation_s
+
+ALL_SLICES = max(setting.active_slices for setting in published_settings())
+OnPeriod = Callable[[str, str], None]
+"""Called with scenario and agent name after every control period."""
+
+
+def evaluate_scenario(
+    scenario: Scenario,
+    agents: Sequence[Agent],
+    config: EvaluationConfig,
+    subjects: Sequence[str] = (),
+    on_period: OnPeriod | None = None,
+) -> ScenarioResult:
+    """Play all agents on the same seeds and score them.
+
+    Args:
+        scenario: what happens.
+        agents: who decides; names must differ. Those named in ``subjects`` are the ones to judge.
+        config: seeds, windows, bootstrap.
+        subjects: names of the agents whose verdict is wanted, the most important first.
+        on_period: progress.
+
+    Raises:
+        ValueError: two agents of one name, or a subject that is not among the agents.
+    """
+    names = [a.name for a in agents]
+    if len(set(names)) != len(names) or set(subjects) - set(names):
+        raise ValueError(
+            f"agents: {', '.join(names)}: names must differ and hold every subject ({', '.join(subjects)})"
+        )
+    weights = RewardWeights.from_yaml(config.reward)
+
+    recordings = []
+    for agent, played in plays_of(scenario, agents):
+        tick = partial(on_period, scenario.name, agent.name) if on_period else None
+        recordings.append(play(agent, played, config.seeds, config.seed, weights, tick))
+    return judge(scenario, agents, config, recordings, subjects)
+
+
+def plays_of(scenario: Scenario, agents: Sequence[Agent]) -> list[tuple[Agent, Scenario]]:
+    """Who plays what: the two references that losses are taken against, then every agent.
+
+    The references are no control with the priority slice alone, and with all slices. A published setting for fewer
+    slices plays with as many.
+    """
+    slices = scenario.slice_set()
+    plays: list[tuple[Agent, Scenario]] = [
+        (no_control(), only_active(scenario, _first_active(slices, 1))),
+        (no_control(), scenario),
+    ]
+    for agent in agents:
+        reference = role_of(agent) == "reference"
+        active = _first_active(slices, _active_slices(agent))
+        plays.append((agent, only_active(scenario, active) if reference else scenario))
+    return plays
+
+
+def judge(
+    scenario: Scenario,
+    agents: Sequence[Agent],
+    config: EvaluationConfig,
+    recordings: Sequence[Rollout],
+    subjects: Sequence[str] = (),
+) -> ScenarioResult:
+    """Score recordings in the order of `plays_of`; other arguments as for `evaluate_scenario`."""
+    slices = scenario.slice_set()
+    window = config.loss_window_s.get(scenario.name)
+    alone, uncontrolled, *own = recordings
+    results = []
+    for agent, recording in zip(agents, own, strict=True):
+        role = role_of(agent)
+        results.append(
+            AgentResult(
+                name=agent.name,
+                role=role,
+                scores=score(recording, alone, uncontrolled, window),
+                slice_violation_s=violation_s(recording).mean(axis=1),
+                slice_delay_p99_us=delay_p99_us(recording).mean(axis=1),
+                ecdf_us=delay_ecdf_us(recording),
+                trace=recording.series[..., 0].copy(),
+                wall_s=recording.wall_s,
+            )
+        )
+    result = ScenarioResult(
+        scenario=scenario.name,
+        description=scenario.description,
+        slice_names=slices.names,
+        priority_index=slices.priority_index,
+        weight=_column(slices, "weight"),
+        committed_mbps=_column(slices, "sla.committed_mbps"),
+        delay_bound_ms=_column(slices, "sla.delay_bound_ms"),
+        hardware=scenario.hardware,
+        duration_s=scenario.duration_s,
+        period_s=scenario.control_period_s,
+        seeds=config.seeds,
+        seed=config.seed,
+        loss_window_s=window,
+        tie_pct=config.tie_pct,
+        resamples=config.resamples,
+        level=config.level,
+        backend=config.backend,
+        agents=tuple(results),
+        subjects=tuple(subjects),
+    )
+    keep = result.featured
+    return replace(result, agents=tuple(a if a.name in keep else replace(a, trace=None) for a in result.agents))
+
+
+def _column(slices: SliceSet, name: str) -> tuple[float, ...]:
+    return tuple(float(value) for value in slices.column(name)[:, 0])
+
+
+def _active_slices(agent: Agent) -> int:
+    """For how many slices a published setting was meant; `ALL_SLICES` for everyone else."""
+    active = agent.active_slices if isinstance(agent, FixedAgent) else None
+    return ALL_SLICES if active is None else active
+
+
+def role_of(agent: Agent) -> Role:
+    """What an agent counts as; a published setting for fewer active slices is a reference."""
+    if _active_slices(agent) < ALL_SLICES:
+        return "reference"
+    kinds: tuple[tuple[type, Role], ...] = ((LearnedAgent, "learned"), (FixedAgent, "fixed"), (Oracle, "oracle"))
+    for kind, role in kinds:
+        if isinstance(agent, kind):
+            return role
+    return "adaptive"
+
+
+def _first_active(slices: SliceSet, count: int) -> tuple[str, ...]:
+    """The priority slice and the next ones in order, ``count`` in all."""
+    priority = slices.names[slices.priority_index]
+    return (priority, *(name for name in slices.names if name != priority))[:count]
