@@ -135,3 +135,23 @@ def test_files_that_pages_name_are_there() -> None:
         if "NAME" not in path and "STUDY" not in path and not (ROOT / path).exists()
     ]
     assert not missing
+
+
+def test_names_in_text_lead_to_what_is_there() -> None:
+    """Every ``slicepilot.part.module.name`` in code, comments, documents and configurations."""
+    suffixes = {".py", ".md", ".yaml", ".toml", ".sh", ".c", ".h"}
+    files = [file for folder in (*PARTS, "docs", "benchmarks", "tests") for file in (ROOT / folder).rglob("*.*")]
+    missing = []
+    for file in [*files, *ROOT.glob("*.md")]:
+        if file.suffix not in suffixes or file == Path(__file__):
+            continue
+        for name in re.findall(r"\bslicepilot((?:\.\w+)+)", file.read_text()):
+            parts = name.strip(".").split(".")
+            depth = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in MODULES), 0)
+            if parts[0] not in PARTS or len(parts) == depth:
+                continue
+            module, attribute = MODULES[".".join(parts[:depth])], parts[depth]
+            known = re.search(rf"\b{attribute}\b", module.read_text()) or [*module.parent.glob(f"{attribute}*")]
+            if not known and not attribute.startswith("_") and not attribute.endswith("_"):
+                missing.append(f"{file.relative_to(ROOT)}: slicepilot{name}")
+    assert not missing

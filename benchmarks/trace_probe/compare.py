@@ -25,9 +25,9 @@ from typing import Any
 from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, count_run_time, run_stats
 from slicepilot.controller.telemetry import objects
 from slicepilot.controller.telemetry.attachment import Attachment
-from slicepilot.controller.telemetry.bench_upf import BenchUpf
 from slicepilot.controller.telemetry.layout import AT_N6
 from slicepilot.controller.telemetry.source import KernelSource
+from slicepilot.testbed.bench.upf import BenchUpf
 
 HERE = Path(__file__).parent
 # In a mount namespace of its own: tracefs need not be mounted on the machine.
