@@ -40,7 +40,10 @@ class Document(TypedDict):
 
 @dataclass(frozen=True, eq=False)  # by identity, so that a list can be one
 class Example:
-    """Beside a type: what a value may look like, and what a key of this type is called in a path."""
+    """Beside a type: what a value may look like, and what a key of this type is called in a path.
+
+    ``...`` leaves an optional field out of examples.
+    """
 
     value: Any
     name: str = ""

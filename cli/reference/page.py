@@ -118,7 +118,7 @@ def _document(printed: Printed, shown: dict[str, str]) -> Iterator[str]:
 
 def _row(row: Row) -> str:
     optional = "optional; " if row.optional else ""
-    return f"| `{row.path}` | {optional}{_cell(row.kind)} | {row.unit} | {_cell(row.text)} |"
+    return f"| `{row.path}` | {optional}{row.kind} | {row.unit} | {_cell(row.text)} |"
 
 
 def _synopsis(name: str, command: Any) -> list[str]:
@@ -174,7 +174,9 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "\\<")
+    """Text without what a table would take for its own; code is left as it is."""
+    parts = text.split("`")
+    return "`".join(part if number % 2 else part.replace("<", "\\<") for number, part in enumerate(parts))
 
 
 def _anchor(name: str) -> str:

@@ -62,7 +62,7 @@ class LoopBench(Document):
 
 
 class PointCost(Document):
-    """CPU time of a packet at each point."""
+    """CPU time of a packet at each point, that of counting it included."""
 
     n3: float
     """At N3, ns."""
@@ -89,7 +89,6 @@ class ProbeBench(Document):
     packets_per_s: float
     """Packets while costs are taken."""
     ns_per_packet: PointCost
-    """CPU time of a packet, that of counting it included."""
     ns_statistics: float
     """What the counting takes of that, ns."""
     match_ratio: float

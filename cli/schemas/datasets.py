@@ -152,7 +152,7 @@ class JoinedEpisodes(Document):
 
     path: Annotated[str, Example("tables/andrade-episodes.parquet")]
     """Where they are, or would be."""
-    problem: NotRequired[str]
+    problem: NotRequired[Annotated[str, Example(...)]]
     """Why there are none; the other fields are left out then."""
     episodes: NotRequired[int]
     """How many."""

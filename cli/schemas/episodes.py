@@ -50,19 +50,19 @@ class Estimated(Document):
     """A mean reward of a control period."""
 
     value: float
-    """The figure."""
+    """The mean."""
     ci95: Ends | None
     """Ends of its 95% interval; null where there are too few episodes to tell."""
 
 
 class EstimatorAnswer(Document):
-    """What an estimator says of a policy: `value` and `ci95`, or `refused`."""
+    """`value` and `ci95`, or `refused`."""
 
     value: NotRequired[float]
     """Mean reward of a control period."""
     ci95: NotRequired[Ends | None]
     """Ends of its 95% interval; null where there are too few episodes to tell."""
-    refused: NotRequired[Annotated[str, Example("the probabilities of actions are not known")]]
+    refused: NotRequired[Annotated[str, Example(...)]]
     """Why there is no figure, in its place."""
     diagnostics: dict[Annotated[str, Example("held_out_error", "figure")], Any]
     """How it came about; these differ from estimator to estimator."""
@@ -118,7 +118,7 @@ class RankCorrelation(Document):
 
 
 class EstimatorScore(Document):
-    """How an estimator did; `answered` alone where it answered for none whose truth is known."""
+    """`answered` alone where it answered for none whose truth is known."""
 
     answered: int
     """Policies for which it had a figure."""
@@ -250,7 +250,6 @@ class Regression(Document):
 
     terms: dict[TermName, RegressionTerm]
     fits: list[RegressionFit]
-    """By quantile."""
     dropped: dict[Annotated[str, Example("packets", "column")], Annotated[str, Example("does not vary")]]
     """What was left out, and why."""
 

@@ -236,7 +236,7 @@ def _example(kind: Any, unit: str) -> Any:
     given = [mark.value for mark in marks if isinstance(mark, Example)]
     origin, arguments = get_origin(plain), get_args(plain)
     if given:
-        return given[0]
+        return given[-1]
     if plain is str and _nullable(kind):
         return None
     if origin is list:
@@ -250,5 +250,6 @@ def _example(kind: Any, unit: str) -> Any:
     if origin in {Union, UnionType}:
         return _example(_members(plain)[0], unit)
     if is_typeddict(plain):
-        return {field.name: _example(field.type, _unit(field.name, unit)) for field in _fields(plain)}
+        values = {field.name: _example(field.type, _unit(field.name, unit)) for field in _fields(plain)}
+        return {name: value for name, value in values.items() if value is not ...}
     return {str: "...", bool: True, int: 12, float: FIGURES.get(unit, 0.5)}.get(plain)
