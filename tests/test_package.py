@@ -218,12 +218,18 @@ def test_an_editable_install_builds_no_programs(tmp_path: Path) -> None:
 
 
 class Install:
-    """A virtual environment with a wheel and the pinned packages of the base, nothing else."""
+    """A virtual environment with a wheel and the pinned packages of the base, nothing else.
 
-    def __init__(self, folder: Path, wheel: Path) -> None:
+    Args:
+        folder: where.
+        wheel: what.
+        pip: of another environment, to install it with; None makes one here, which takes seconds.
+    """
+
+    def __init__(self, folder: Path, wheel: Path, pip: Install | None = None) -> None:
         if util.find_spec("ensurepip") is None:
             pytest.skip("this Python comes without ensurepip (Debian: python3-venv)")
-        venv.create(folder, with_pip=True, symlinks=True)
+        venv.create(folder, with_pip=pip is None, symlinks=True)
         self.python = folder / "bin" / "python"
         self.site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
         self.here = folder / "empty"
@@ -234,7 +240,8 @@ class Install:
                 target = self.site / top
                 if not target.exists():
                     target.symlink_to(Path(str(found.locate_file(top))).resolve())
-        self.run(self.python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel, code=0)
+        command: list[str | Path] = [(pip or self).python, "-m", "pip", "--python", self.python, "install", "--quiet"]
+        self.run(*command, "--no-index", "--no-deps", wheel, code=0)
 
     def run(self, *command: str | Path, code: int, **environment: str) -> subprocess.CompletedProcess[str]:
         """From an empty folder, without what this process sets for Python."""
@@ -272,8 +279,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Install:
 
 
 @pytest.fixture(scope="module")
-def pure(tmp_path_factory: pytest.TempPathFactory, pure_wheel: Path) -> Install:
-    return Install(tmp_path_factory.mktemp("pure-install"), pure_wheel)
+def pure(tmp_path_factory: pytest.TempPathFactory, pure_wheel: Path, installed: Install) -> Install:
+    return Install(tmp_path_factory.mktemp("pure-install"), pure_wheel, pip=installed)
 
 
 def test_the_base_has_all_that_it_declares_and_nothing_heavy(installed: Install) -> None:
