@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime as ort
 
 from ...env.backend import Context
-from ...env.encoding import FEATURES, NUM_FEATURES, NUM_KNOBS, KnobDecoder, ObservationEncoder
-from ...env.knobs import Knobs
+from ...env.encoding import FEATURES, NUM_FEATURES, KnobDecoder, ObservationEncoder
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..runtime.onnx_file import OnnxError

@@ -9,8 +9,8 @@ import numpy as np
 from numba import njit
 
 from ...env.compiled import digest_of
-from ...env.encoding import NUM_FEATURES, NUM_KNOBS
-from ...env.knobs import Knobs
+from ...env.encoding import NUM_FEATURES
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
 from .codec import NO_NUMBER, CompiledCodec, decode, encode
@@ -33,7 +33,7 @@ class CompiledPolicy:
         self.codec = codec
         _, num_slices, knobs = program.output.shape
         self._shape = STOCK, 2, knobs, num_slices, 1
-        self._stock: list[tuple[Knobs, FloatArray, FloatArray]] = []
+        self._stock: list[tuple[Knobs, FloatArray]] = []
         program.memory[: program.input_size] = codec.table.ravel()
         self._kept = (
             *(codec.scale, codec.axes),
@@ -44,16 +44,15 @@ class CompiledPolicy:
         """As `CompiledCodec.decode`; raises ValueError."""
         if not self._stock:
             self._restock()
-        knobs, settings, rows = self._stock.pop()
-        if not _decide(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, settings, rows, *self._kept):
+        knobs, rows = self._stock.pop()
+        if not _decide(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, knobs.values, rows, *self._kept):
             raise ValueError(NO_NUMBER)
         return knobs, rows
 
     def _restock(self) -> None:
-        """Knobs for the next decisions, with the array behind them, and an array for their rows."""
+        """Knobs for the next decisions, and an array for the rows of each."""
         for settings, rows in np.empty(self._shape, np.float32):
-            limits, nices, rates = settings
-            self._stock.append((Knobs(limits, nices, rates, self.codec.nice_scope), settings, rows))
+            self._stock.append((Knobs(settings, self.codec.nice_scope), rows))
 
 
 def _compiled(sources: str) -> Callable[..., bool]:

@@ -193,8 +193,7 @@ class Guard:
         elif outcome == at.AS_HELD:
             allowed = held
         elif outcome == at.CHANGED:
-            limits, nices, rates = work.out.copy()
-            allowed = Knobs(limits, nices, rates, self._scope)
+            allowed = Knobs(work.out.copy(), self._scope)
         else:
             raise ValueError(
                 f"guard: telemetry or held knobs of another shape; accepted: ({self._num_slices}, 1) by slice"

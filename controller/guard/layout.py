@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ...env.knobs import NUM_KNOBS
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..contracts.reasons import Reason
 
@@ -16,10 +17,6 @@ IntRows = npt.NDArray[np.int64]
 # Times are ns throughout; "never" is long ago, and far enough from the ends of an int64 to take differences.
 NEVER_NS = -(1 << 62)
 REASONS = len(Reason)
-
-# Knobs, in the order of `KNOB_FIELDS` of the ring.
-LIMIT, NICE, EGRESS = range(3)
-KNOBS = 3
 
 # What a slice may do: follow the policy, stay, or take its safe setting.
 FOLLOW, STAY, TO_SAFE = range(3)
@@ -102,9 +99,9 @@ class Memory:
         memory = cls(
             np.zeros(NODE_MEMORY, np.int64),
             np.zeros((3, CONDITIONS + s), np.int64),
-            np.zeros((KNOB_TIMES, KNOBS, s), np.int64),
-            np.full((3, KNOBS, s), np.nan),
-            np.full((KNOBS, s, reversals), NEVER_NS, np.int64),
+            np.zeros((KNOB_TIMES, NUM_KNOBS, s), np.int64),
+            np.full((3, NUM_KNOBS, s), np.nan),
+            np.full((NUM_KNOBS, s, reversals), NEVER_NS, np.int64),
             np.zeros((4, s), np.int64),
             np.zeros((3, s)),
             np.zeros((window, 3, s), np.float32),

@@ -10,6 +10,7 @@ import math
 import numpy as np
 from numba import njit
 
+from ...env.knobs import EGRESS, NICE, NUM_KNOBS
 from ..contracts.reasons import Reason
 from . import layout as at
 
@@ -24,21 +25,21 @@ _FLOOR, _OSCILLATION = Reason.FLOOR.bit, Reason.OSCILLATION.bit
 
 @njit(cache=True, error_model="numpy")
 def _is_none(k: int, value: float) -> bool:
-    return k != at.NICE and (value == math.inf or value <= 0.0)
+    return k != NICE and (value == math.inf or value <= 0.0)
 
 
 @njit(cache=True, error_model="numpy")
 def _on_axis(k: int, value: float, high: float) -> float:
-    if k == at.NICE:
+    if k == NICE:
         return value
     return math.log(high if _is_none(k, value) else value)
 
 
 @njit(cache=True, error_model="numpy")
 def _in_range(k: int, value: float, low: float, high: float) -> bool:
-    if k == at.NICE:
+    if k == NICE:
         return low <= value <= high and value == np.rint(value)
-    if value == math.inf or (k == at.EGRESS and value == 0.0):
+    if value == math.inf or (k == EGRESS and value == 0.0):
         return True
     return low * (1.0 - ROUNDING) <= value <= high * (1.0 + ROUNDING)
 
@@ -46,7 +47,7 @@ def _in_range(k: int, value: float, low: float, high: float) -> bool:
 @njit(cache=True, error_model="numpy")
 def _is_small(k: int, wish: float, held: float, small: float) -> bool:
     """Whether hysteresis takes a change for none; to or from "none" never is."""
-    if k == at.NICE:
+    if k == NICE:
         return abs(wish - held) < small
     if _is_none(k, wish) or _is_none(k, held):
         return False
@@ -56,20 +57,20 @@ def _is_small(k: int, wish: float, held: float, small: float) -> bool:
 @njit(cache=True, error_model="numpy")
 def _slewed(k: int, wish: float, held: float, low: float, high: float, step: float) -> tuple[float, bool]:
     """As far towards the wish as one step goes, and whether that is short of it."""
-    if k == at.NICE:
+    if k == NICE:
         step = max(math.floor(step + _TINY), 1.0)
     start, end = _on_axis(k, held, high), _on_axis(k, wish, high)
     if abs(end - start) <= step * (1.0 + ROUNDING):
         return wish, False
     reached = start + (step if end > start else -step)
-    value = np.rint(reached) if k == at.NICE else math.exp(reached)
+    value = np.rint(reached) if k == NICE else math.exp(reached)
     return min(max(value, low), high), True
 
 
 @njit(cache=True, error_model="numpy")
 def _guarantee(k: int, value: float) -> float:
     """What grows with what a slice is guaranteed."""
-    if k == at.NICE:
+    if k == NICE:
         return -value
     return math.inf if _is_none(k, value) else value
 
@@ -150,9 +151,9 @@ def _count_reversal(
 @njit(cache=True, error_model="numpy")
 def _sound(k: int, held: float, safe: float) -> float:
     """What holds, or the safe value where that is no setting at all."""
-    if k == at.NICE:
+    if k == NICE:
         return held if -20.0 <= held <= 19.0 and held == np.rint(held) else safe
-    return held if held > 0.0 or (k == at.EGRESS and held == 0.0) else safe
+    return held if held > 0.0 or (k == EGRESS and held == 0.0) else safe
 
 
 @njit(cache=True, error_model="numpy")
@@ -192,12 +193,8 @@ def _rest(k: int, s: int, times: np.ndarray, values: np.ndarray) -> None:
 
 @njit(cache=True, error_model="numpy")
 def move(
-    limits: np.ndarray,
-    nices: np.ndarray,
-    rates: np.ndarray,
-    held_limits: np.ndarray,
-    held_nices: np.ndarray,
-    held_rates: np.ndarray,
+    wanted: np.ndarray,
+    held: np.ndarray,
     now: int,
     rules: np.ndarray,
     move_rules: np.ndarray,
@@ -215,15 +212,15 @@ def move(
     if before != at.NEVER_NS:
         elapsed = min(max(float(now - before), elapsed), move_rules[at.MOST_ELAPSED_NS])
     memory[at.BEFORE] = now
-    for k, wanted, held in ((0, limits, held_limits), (1, nices, held_nices), (2, rates, held_rates)):
+    for k in range(NUM_KNOBS):
         for s in range(len(course)):
-            holds = _sound(k, float(held[s, 0]), rules[at.SAFE_AT, k, s])
+            holds = _sound(k, float(held[k, s, 0]), rules[at.SAFE_AT, k, s])
             if holds != values[at.LAST_HELD, k, s]:
                 if not math.isnan(values[at.LAST_HELD, k, s]):
                     times[at.CHANGED_AT, k, s] = before
                 values[at.LAST_HELD, k, s] = holds
             if course[s] == at.FOLLOW:
-                wish = float(wanted[s, 0])
+                wish = float(wanted[k, s, 0])
                 chosen[k, s], bits = _follow(
                     k, s, wish, holds, now, elapsed, rules, move_rules, times, values, reversals
                 )

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
+from ...env.knobs import CPU_LIMIT, NICE, NUM_KNOBS
 from ..contracts.reasons import Reason
 from . import layout as at
 
@@ -89,21 +90,17 @@ def _write(
     for s in range(len(chosen)):
         out[k, s, 0] = chosen[s]
         allowed[s] = out[k, s, 0]
-        if out[k, s, 0] != wanted[s, 0]:
+        if out[k, s, 0] != wanted[k, s, 0]:
             as_wanted = False
             reasons[s] |= cause
-        as_held = as_held and out[k, s, 0] == held[s, 0]
+        as_held = as_held and out[k, s, 0] == held[k, s, 0]
     return as_wanted, as_held
 
 
 @njit(cache=True, error_model="numpy")
 def settle(
-    limits: np.ndarray,
-    nices: np.ndarray,
-    rates: np.ndarray,
-    held_limits: np.ndarray,
-    held_nices: np.ndarray,
-    held_rates: np.ndarray,
+    wanted: np.ndarray,
+    held: np.ndarray,
     free: bool,
     node_reasons: int,
     out: np.ndarray,
@@ -121,10 +118,10 @@ def settle(
     ``free``: some slices follow the policy; ``node_reasons`` go to each slice that does not get its wish.
     """
     if free:
-        _keep_shares(chosen[at.NICE], rules[at.SAFE_AT, at.NICE], slice_rules, move_rules, nice_weight, reasons)
-        _keep_budget(chosen[at.LIMIT], rules[at.FLOOR_AT, at.LIMIT], move_rules[at.LIMITS_MCPU], reasons)
+        _keep_shares(chosen[NICE], rules[at.SAFE_AT, NICE], slice_rules, move_rules, nice_weight, reasons)
+        _keep_budget(chosen[CPU_LIMIT], rules[at.FLOOR_AT, CPU_LIMIT], move_rules[at.LIMITS_MCPU], reasons)
     as_wanted, as_held = True, True
-    for k, wanted, held in ((0, limits, held_limits), (1, nices, held_nices), (2, rates, held_rates)):
+    for k in range(NUM_KNOBS):
         same_wish, same_held = _write(
             k, wanted, held, node_reasons, chosen[k], values[at.LAST_ALLOWED, k], reasons, out
         )

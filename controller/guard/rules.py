@@ -12,7 +12,7 @@ import numpy as np
 
 from ...configs import ConfigError
 from ...env.backend import Context
-from ...env.knobs import NiceScope
+from ...env.knobs import CPU_LIMIT, KNOB_FIELDS, NICE, NUM_KNOBS, NiceScope
 from ...env.slices import NICE_MAX, NICE_MIN, FloatArray, SliceSet
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..actuators.weight import NICE_0_WEIGHT, PRIO_TO_WEIGHT
@@ -103,7 +103,7 @@ def _ns(seconds: float) -> int:
 def _knob_rules(config: GuardConfig, slices: SliceSet) -> FloatRows:
     floors = of_slices("floor", config.floor.default, config.floor.slices, slices)
     settings = of_slices("safe", config.safe.default, config.safe.slices, slices)
-    rules = np.zeros((at.KNOB_RULES, at.KNOBS, len(slices)))
+    rules = np.zeros((at.KNOB_RULES, NUM_KNOBS, len(slices)))
     for s, (spec, floor, setting) in enumerate(zip(slices.slices, floors, settings, strict=True)):
         bounds = (spec.bounds.cpu_limit_mcpu, spec.bounds.nice, spec.bounds.egress_mbps)
         rules[at.LOW, :, s], rules[at.HIGH, :, s] = np.asarray(bounds, float).T
@@ -112,7 +112,7 @@ def _knob_rules(config: GuardConfig, slices: SliceSet) -> FloatRows:
         rules[at.SAFE_AT, :, s] = _plain(setting)
     # Declared in double precision, applied in float32: whatever is compared has to be the same.
     rules = rules.astype(np.float32).astype(float)
-    rules[at.LOW : at.HIGH + 1, at.NICE] = rules[at.LOW : at.HIGH + 1, at.NICE].clip(NICE_MIN, NICE_MAX)
+    rules[at.LOW : at.HIGH + 1, NICE] = rules[at.LOW : at.HIGH + 1, NICE].clip(NICE_MIN, NICE_MAX)
     small, dwell, slew, turn = config.hysteresis, config.dwell, config.slew, config.oscillation
     rules[at.SMALL] = _column(small.limit_ratio, small.nice_levels, small.egress_ratio)
     rules[at.DWELL_NS] = 1e9 * _column(dwell.cpu_limit_s, dwell.nice_s, dwell.egress_s)
@@ -204,19 +204,19 @@ def _check(rules: Rules, slices: SliceSet) -> None:
     for s, name in enumerate(slices.names):
         _check_safe(rules, s, name)
     node, budget = rules.moves[at.NODE_MCPU].item(), rules.moves[at.LIMITS_MCPU].item()
-    least = rules.knobs[at.FLOOR_AT, at.LIMIT].sum().item()
+    least = rules.knobs[at.FLOOR_AT, CPU_LIMIT].sum().item()
     if least > min(node, budget) * (1 + _ROUNDING):
         raise ConfigError(
             f"guard: floor: CPU floors of all slices = {least:g} mCPU: accepted: at most {min(node, budget):g} together"
         )
-    limits = rules.knobs[at.SAFE_AT, at.LIMIT]
+    limits = rules.knobs[at.SAFE_AT, CPU_LIMIT]
     limited = limits[np.isfinite(limits)].sum().item()
     if limited > budget * (1 + _ROUNDING):
         raise ConfigError(
             f"guard: safe: CPU limits of all slices = {limited:g} mCPU: accepted: at most {budget:g} by "
             "budget.cpu_limits_ratio"
         )
-    nices = rules.knobs[at.SAFE_AT, at.NICE].astype(int)
+    nices = rules.knobs[at.SAFE_AT, NICE].astype(int)
     weights = rules.slices[at.BASE_WEIGHT] * rules.nice_weight[nices - NICE_MIN]
     shares = node * weights / weights.sum()
     for s, name in enumerate(slices.names):
@@ -229,9 +229,8 @@ def _check(rules: Rules, slices: SliceSet) -> None:
 
 
 def _check_safe(rules: Rules, s: int, name: str) -> None:
-    for k, (knob, nones) in enumerate(
-        (("cpu_limit_mcpu", (math.inf,)), ("nice", ()), ("egress_mbps", (math.inf, 0.0)))
-    ):
+    nones_of: tuple[tuple[float, ...], ...] = (math.inf,), (), (math.inf, 0.0)
+    for k, (knob, nones) in enumerate(zip(KNOB_FIELDS, nones_of, strict=True)):
         low, high, floor, value = (rules.knobs[row, k, s].item() for row in (at.LOW, at.HIGH, at.FLOOR_AT, at.SAFE_AT))
         if floor > high:
             raise ConfigError(f"guard: floor of {name}: {knob} = {floor:g}: accepted: at most its bound {high:g}")

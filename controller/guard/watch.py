@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
+from ...env.knobs import NICE, NUM_KNOBS
 from ...env.telemetry import SLICE_FIELDS
 from ..contracts.modes import Level
 from ..contracts.reasons import Reason
@@ -74,11 +75,12 @@ def _trip(memory: np.ndarray, rules: np.ndarray, now: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def _numbers(limits: np.ndarray, nices: np.ndarray, rates: np.ndarray) -> bool:
+def _numbers(wanted: np.ndarray) -> bool:
     """Whether a decision consists of numbers; inf stands for "none", which nice has not."""
-    for s in range(len(nices)):
-        if math.isnan(limits[s, 0]) or math.isnan(rates[s, 0]) or not math.isfinite(nices[s, 0]):
-            return False
+    for s in range(wanted.shape[1]):
+        for k in range(NUM_KNOBS):
+            if math.isnan(wanted[k, s, 0]) or (k == NICE and math.isinf(wanted[k, s, 0])):
+                return False
     return True
 
 
@@ -142,9 +144,7 @@ def watch(
     slices: np.ndarray,
     valid: np.ndarray,
     doubts: int,
-    limits: np.ndarray,
-    nices: np.ndarray,
-    rates: np.ndarray,
+    wanted: np.ndarray,
     failed: bool,
     now: int,
     rules: np.ndarray,
@@ -162,7 +162,7 @@ def watch(
     ``doubts`` are reasons not to believe the measurement; ``delays`` patience and recovery of each condition, ints
     (2, CONDITIONS + S).
     """
-    garbled = not failed and not _numbers(limits, nices, rates)
+    garbled = not failed and not _numbers(wanted)
     safe = memory[at.ORDERED_SAFE] != 0
     for c, bad in ((at.TELEMETRY_BAD, doubts != 0), (at.NOT_A_NUMBER, garbled), (at.POLICY_FAILED, failed)):
         if _condition(conditions, c, bad, delays[at.PATIENCE, c], delays[at.RECOVERY, c], now):

@@ -15,7 +15,7 @@ from numba import njit
 from numba.extending import register_jitable
 
 from ...env.compiled import digest_of
-from ...env.knobs import Knobs
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from . import layout as at
@@ -44,15 +44,15 @@ def _view(buffer: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, int
 @register_jitable
 def _float_views(buffer: Array, s: int) -> tuple[Array, ...]:
     """Rules of knobs, slices, moves and trust, most, nice_weight; knob_values, sums; chosen (3, S)."""
-    knobs, end = _view(buffer, 0, (at.KNOB_RULES, at.KNOBS, s))
+    knobs, end = _view(buffer, 0, (at.KNOB_RULES, NUM_KNOBS, s))
     slices, end = _view(buffer, end, (at.SLICE_RULES, s))
     moves, end = _view(buffer, end, (at.MOVE_RULES,))
     trust, end = _view(buffer, end, (at.TRUST_RULES,))
     most, end = _view(buffer, end, (_FIELDS + _NODE_FIELDS,))
     nice_weight, end = _view(buffer, end, (_NICES,))
-    values, end = _view(buffer, end, (3, at.KNOBS, s))
+    values, end = _view(buffer, end, (3, NUM_KNOBS, s))
     sums, end = _view(buffer, end, (3, s))
-    chosen, end = _view(buffer, end, (at.KNOBS, s))
+    chosen, end = _view(buffer, end, (NUM_KNOBS, s))
     return knobs, slices, moves, trust, most, nice_weight, values, sums, chosen
 
 
@@ -65,8 +65,8 @@ def _int_views(buffer: Array, s: int) -> tuple[Array, ...]:
     conditions, end = _view(buffer, end, (3, at.CONDITIONS + s))
     service, end = _view(buffer, end, (4, s))
     counts, end = _view(buffer, end, (at.REASONS, s + 1))
-    times, end = _view(buffer, end, (at.KNOB_TIMES, at.KNOBS, s))
-    reversals, end = _view(buffer, end, (at.KNOBS, s, (len(buffer) - end) // (at.KNOBS * s)))
+    times, end = _view(buffer, end, (at.KNOB_TIMES, NUM_KNOBS, s))
+    reversals, end = _view(buffer, end, (NUM_KNOBS, s, (len(buffer) - end) // (NUM_KNOBS * s)))
     return course, delays, node, conditions, service, counts, times, reversals
 
 
@@ -88,12 +88,8 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
         node: Array,
         age_s: Array,
         valid: Array,
-        limits: Array,
-        nices: Array,
-        rates: Array,
-        held_limits: Array,
-        held_nices: Array,
-        held_rates: Array,
+        wanted: Array,
+        held: Array,
         failed: bool,
         now: int,
         floats: Array,
@@ -104,30 +100,28 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
     ) -> tuple[int, int, int]:
         """Outcome, the node's reasons, level; what may pass is in ``out``, float32 (3, S, 1)."""
         assert sources
-        s, shape = len(reasons), valid.shape
-        if shape != (s, 1) or slices.shape != (_FIELDS, s, 1) or held_limits.shape != shape:
-            return at.MISSHAPEN, 0, 0
-        if held_nices.shape != shape or held_rates.shape != shape:
+        s = len(reasons)
+        if valid.shape != (s, 1) or slices.shape != (_FIELDS, s, 1) or held.shape != (NUM_KNOBS, s, 1):
             return at.MISSHAPEN, 0, 0
         # What has failed stays as it is.
-        if limits.shape != shape or nices.shape != shape or rates.shape != shape:
+        if wanted.shape != held.shape:
             failed = True
         if failed:
-            limits, nices, rates = held_limits, held_nices, held_rates
+            wanted = held
         knobs, slice_rules, moves, trust, most, nice_weight, values, sums, chosen = _float_views(floats, s)
         course, delays, memory, conditions, service, counts, times, reversals = _int_views(ints, s)
         seen, seen_node, past = _single_views(singles, s)
         doubt = doubts(slices, node, age_s, valid, most, trust, memory, service, sums, past, seen, seen_node)
         level, bits = watch(
-            *(slices, valid, doubt, limits, nices, rates, failed, now),
+            *(slices, valid, doubt, wanted, failed, now),
             *(trust, slice_rules, delays, memory, conditions, service, sums, course, reasons),
         )
         move(
-            *(limits, nices, rates, held_limits, held_nices, held_rates, now),
+            *(wanted, held, now),
             *(knobs, moves, memory, times, values, reversals, course, reasons, chosen),
         )
         outcome = settle(
-            *(limits, nices, rates, held_limits, held_nices, held_rates, level == 0, bits, out),
+            *(wanted, held, level == 0, bits, out),
             *(knobs, slice_rules, moves, nice_weight, values, counts, chosen, reasons),
         )
         return at.AS_HELD if failed and outcome == at.AS_WANTED else outcome, bits, level
@@ -154,10 +148,10 @@ class Work:
 
     def __init__(self, rules: Rules, num_slices: int) -> None:
         s, fresh = num_slices, Memory.fresh(num_slices, rules.reversals, rules.window)
-        self.reasons, self.out = np.zeros(s, np.uint32), np.zeros((at.KNOBS, s, 1), np.float32)
+        self.reasons, self.out = np.zeros(s, np.uint32), np.zeros((NUM_KNOBS, s, 1), np.float32)
         floats = _joined(
             *(rules.knobs, rules.slices, rules.moves, rules.trust, rules.most, rules.nice_weight),
-            *(fresh.knob_values, fresh.sums, np.zeros((at.KNOBS, s))),
+            *(fresh.knob_values, fresh.sums, np.zeros((NUM_KNOBS, s))),
         )
         ints = _joined(
             *(np.zeros(s, np.int64), rules.delays, fresh.node, fresh.conditions, fresh.service, fresh.counts),
@@ -188,7 +182,7 @@ class Work:
         try:
             return self._judge(telemetry, wanted, held, failed, now_ns)
         except TypeError:
-            if not all(array.shape == held.nice.shape for array in _rows(wanted)):
+            if wanted.values.shape != held.values.shape:
                 failed, wanted = True, held
         try:
             return self._judge(_plain(telemetry), _plain_knobs(wanted), _plain_knobs(held), failed, now_ns)
@@ -203,12 +197,8 @@ class Work:
             telemetry.node,
             telemetry.age_s,
             telemetry.valid,
-            wanted.cpu_limit_mcpu,
-            wanted.nice,
-            wanted.egress_mbps,
-            held.cpu_limit_mcpu,
-            held.nice,
-            held.egress_mbps,
+            wanted.values,
+            held.values,
             failed,
             now_ns,
             *self._kept,
@@ -221,10 +211,6 @@ def _joined(*arrays: Array) -> Array:
     return np.concatenate([array.ravel() for array in arrays])
 
 
-def _rows(knobs: Knobs) -> tuple[FloatArray, FloatArray, FloatArray]:
-    return knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps
-
-
 def _float32(array: FloatArray) -> FloatArray:
     return np.array(array, np.float32, order="C")
 
@@ -235,5 +221,4 @@ def _plain(telemetry: Telemetry) -> Telemetry:
 
 
 def _plain_knobs(knobs: Knobs) -> Knobs:
-    limits, nices, rates = map(_float32, _rows(knobs))
-    return Knobs(limits, nices, rates, knobs.nice_scope)
+    return Knobs(_float32(knobs.values), knobs.nice_scope)

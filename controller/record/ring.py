@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ...configs import ConfigError
 from ...env.encoding import KNOB_FEATURES
-from ...env.knobs import Knobs
+from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from ..telemetry.layout import BUCKETS
@@ -34,7 +34,6 @@ from .header import BEAT_AT, DELAYS_AT, DESCRIPTION_AT, HEADER, MAGIC, NOTES_AT,
 PAGE = 4096
 DOCUMENT_BYTES = 1 << 18
 DEFAULT_SLOTS = 4096
-KNOB_FIELDS = ("cpu_limit_mcpu", "nice", "egress_mbps")
 STAGES_NS = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
 
 # Flags of a record.
@@ -190,7 +189,7 @@ class TickRing:
         reasons: npt.NDArray[np.uint32],
         drawn: FloatArray | None = None,
     ) -> None:
-        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` (S,), ``drawn`` (S, 3).
+        """Add one tick; telemetry and knobs of one lane, ``reasons`` (S,), ``drawn`` (S, 3).
 
         A wish or a draw of another shape has no numbers.
         """
@@ -204,26 +203,16 @@ class TickRing:
         except struct.error:  # stopped for more than the four seconds that a time can say
             _HEAD.pack_into(self._memory, at + self._head_at, *head[:3], *(min(one, _LONGEST_NS) for one in head[3:]))
         measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
-        knobs = (
-            wanted.cpu_limit_mcpu,
-            wanted.nice,
-            wanted.egress_mbps,
-            allowed.cpu_limit_mcpu,
-            allowed.nice,
-            allowed.egress_mbps,
-            applied.cpu_limit_mcpu,
-            applied.nice,
-            applied.egress_mbps,
-        )
+        knobs = wanted.values, allowed.values, applied.values
         draw = self._no_draw if drawn is None else drawn
         try:
             self._put(slot, *self._tables, tick.log_density, *measured, *knobs, draw, reasons)
         except (TypeError, ValueError):  # of another precision, layout or shape
             plain = *map(_plain, measured[:3]), np.array(measured[3], np.bool_), *map(_plain, knobs)
-            no_numbers = np.full((self.num_slices, 1), np.nan, np.float32)
-            wish = [values if values.shape == no_numbers.shape else no_numbers for values in plain[4:7]]
+            no_numbers = np.full((NUM_KNOBS, self.num_slices, 1), np.nan, np.float32)
+            wish = plain[4] if plain[4].shape == no_numbers.shape else no_numbers
             draw = _plain(draw) if draw.shape == self._no_draw.shape else self._no_draw
-            plain = *plain[:4], *wish, *plain[7:], draw
+            plain = *plain[:4], wish, *plain[5:], draw
             self._put(slot, *self._tables, tick.log_density, *plain, np.array(reasons, np.uint32))
         self._written = words[at // _WORD] = written + 1
         words[WRITTEN_AT // _WORD] = written + 1
@@ -235,10 +224,10 @@ class TickRing:
 
     def _rehearse(self) -> None:
         """Compile what writes, or take it from the cache; a tick has no time for that."""
-        telemetry, knob = Telemetry.empty(self.num_slices), np.zeros((self.num_slices, 1), np.float32)
+        telemetry, knobs = Telemetry.empty(self.num_slices), Knobs.none(self.num_slices).values
         measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
         nothing = self._no_draw, np.zeros(self.num_slices, np.uint32)
-        self._put(0, *self._tables, math.nan, *measured, *[knob] * 9, *nothing)
+        self._put(0, *self._tables, math.nan, *measured, *[knobs] * 3, *nothing)
         self._put.disable_compile()
 
     def _begin(self, at: int) -> int:

@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ..backend import Backend
-from ..encoding import NUM_FEATURES, NUM_KNOBS, KnobDecoder, ObservationEncoder
-from ..knobs import Knobs
+from ..encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
+from ..knobs import NUM_KNOBS, Knobs
 from ..reward import RewardModel, RewardWeights
 from ..slices import FloatArray
 from ..sliding import SlidingView

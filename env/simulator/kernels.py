@@ -15,6 +15,8 @@ import math
 import numpy as np
 from numba import njit
 
+from ..knobs import CPU_LIMIT, EGRESS, NICE
+
 Scalar = float | np.float32
 
 # Exogenous fields per slice, axis 1 of a block (K, E, S, L), and per node, axis 1 of (K, EN, L).
@@ -207,10 +209,8 @@ def advance(
     period: np.ndarray,
     threads: np.ndarray,
     request_mcpu: np.ndarray,
-    cpu_limit_mcpu: np.ndarray,
-    nice: np.ndarray,
+    knobs: np.ndarray,
     nice_ranks_groups: bool,
-    egress_mbps: np.ndarray,
     state: np.ndarray,
     drops: np.ndarray,
     telemetry: np.ndarray,
@@ -219,8 +219,9 @@ def advance(
 ) -> None:
     """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
 
-    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (15, L), period (L,) in s; threads, requests and knobs
-    (S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid (S, L).
+    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (15, L), period (L,) in s; threads and requests (S, L),
+    knobs (3, S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid
+    (S, L).
 
     Inner loops run over the lanes of a chunk and become SIMD code, except for those of the nice table, of short control
     periods and of TCP, which are skipped where no lane needs them. What makes that possible: float32 throughout,
@@ -267,14 +268,14 @@ def advance(
                 want[s, i] = work[s, i] * exo[CPU_S_PER_MBIT, s, lane] * v[PER_S, i]
             for lane in range(first, stop):
                 i = lane - first
-                run[s, i] = min(threads[s, lane], cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED)
+                run[s, i] = min(threads[s, lane], knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED)
                 v[WANTED, i] += min(want[s, i], run[s, i])
             for lane in range(first, stop):
                 i = lane - first
                 offered = v[ARRIVED, i] * v[PER_S, i]
                 telemetry[0, s, lane] = offered if exo[ACTIVE, s, lane] > ZERO else ZERO
             for lane in range(first, stop):
-                weight[s, lane - first] = group_weight(request_mcpu[s, lane], nice[s, lane], nice_ranks_groups)
+                weight[s, lane - first] = group_weight(request_mcpu[s, lane], knobs[NICE, s, lane], nice_ranks_groups)
 
         # CPU time: SMT slows threads down when siblings are busy; groups share what softirqs leave.
         for i in range(count):
@@ -298,7 +299,7 @@ def advance(
                     i = lane - first
                     dt, cfs_s = v[DT, i], v[CFS_S, i]
                     if dt < cfs_s:
-                        quota_s = min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED) * cfs_s
+                        quota_s = min(knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED) * cfs_s
                         budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
                         available = cfs_available(step * dt, dt, cfs_s, quota_s, budget, threads[s, lane])
                         run[s, i] = min(want[s, i], available / dt)
@@ -317,7 +318,7 @@ def advance(
                 i = lane - first
                 got = share[s, i] + v[LEAK, i] * (run[s, i] * v[SQUEEZE, i] - share[s, i])
                 v[USED, i] += got
-                quota = max(min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED), TINY)
+                quota = max(min(knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED), TINY)
                 throttled = min(max(THROTTLE_SLOPE * (want[s, i] / quota - ONE) + HALF, ZERO), ONE)
                 waits = min(max(run[s, i] / max(got, TINY) - ONE, ZERO), MAX_WAIT_SLICES)
                 # Whoever wakes while all CPUs are busy with others waits, however little it needs, the less the more
@@ -369,7 +370,7 @@ def advance(
             # flow_limit 100; Cilium bpf/lib/edt.h, drop horizon 2 s).
             for lane in range(first, stop):
                 i = lane - first
-                egress = egress_mbps[s, lane]
+                egress = knobs[EGRESS, s, lane]
                 egress = min(egress, UNLIMITED) if egress > ZERO else UNLIMITED
                 lead = max(state[PACER_LEAD_S, s, lane] + v[SERVED, i] / egress - v[DT, i], -v[BURST_S, i])
                 refused = min(max(lead - v[HORIZON_S, i], ZERO) * egress, v[SERVED, i])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,6 @@ from ...configs import ConfigError, validate
 from ...data.episodes.episodes import Episode, EpisodeSet, Floats
 from ...env.backend import Context
 from ...env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, unscaled
-from ...env.knobs import Knobs
 from ...env.reward import RewardWeights
 from ...env.slices import Promises, SliceSet
 from ...env.telemetry import SLICE_FIELDS, Telemetry
@@ -116,14 +115,9 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
         knobs, _ = node.decoder.decode(table[..., KNOBS])
         asked = agent.decide(telemetry_of(table), knobs)
         if asked is not last:
-            rows, last = node.decoder.encode(_of_group_scope(asked)).transpose(2, 1, 0), asked
+            rows, last = node.decoder.encode(asked.between_groups()).transpose(2, 1, 0), asked
         wanted[t] = rows
     return [wanted[: len(episode) + 1, lane] for lane, episode in enumerate(episodes)]
-
-
-def _of_group_scope(knobs: Knobs) -> Knobs:
-    """Nice of process scope ranks threads inside a pod and moves no weight: as an action it is none."""
-    return replace(knobs, nice=np.zeros_like(knobs.nice)) if knobs.nice_scope == "process" else knobs
 
 
 def telemetry_of(table: Floats) -> Telemetry:

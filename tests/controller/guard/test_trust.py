@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -261,7 +260,7 @@ def test_too_many_late_decisions_are_safe() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [None, knobs(count=2), knobs(count=4), knobs(scope="process"), dataclasses.replace(knobs(), nice=np.zeros(3))],
+    [None, knobs(count=2), knobs(count=4), knobs(scope="process"), Knobs(np.zeros((3, 3), np.float32))],
 )
 def test_a_policy_that_fails_holds_then_is_safe(failure: Knobs | None) -> None:
     node = Node(config(safe={"default": {"nice": 2}}))

@@ -40,7 +40,7 @@ SECOND_NS = 1_000_000_000
 
 def knobs(limit: float, nice: float = 0.0, rate: float = math.inf, scope: str = "group", count: int = 1) -> Knobs:
     arrays = [np.full((count, 1), value, np.float32) for value in (limit, nice, rate)]
-    return Knobs(arrays[0], arrays[1], arrays[2], "process" if scope == "process" else "group")
+    return Knobs.of(arrays[0], arrays[1], arrays[2], "process" if scope == "process" else "group")
 
 
 class Group:
