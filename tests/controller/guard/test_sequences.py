@@ -77,7 +77,7 @@ def envelopes(draw: st.DrawFn) -> tuple[GuardConfig, SliceSet]:
 
 def decisions(count: int) -> st.SearchStrategy[Knobs]:
     values = arrays.arrays(np.float32, (count, 1), elements=FIGURE)
-    return st.builds(Knobs, values, arrays.arrays(np.float32, (count, 1), elements=LEVELS), values)
+    return st.builds(Knobs.of, values, arrays.arrays(np.float32, (count, 1), elements=LEVELS), values)
 
 
 def measurements(count: int) -> st.SearchStrategy[Telemetry]:
@@ -93,7 +93,7 @@ def measurements(count: int) -> st.SearchStrategy[Telemetry]:
 
 def table(knobs: Knobs) -> np.ndarray:
     """(3, S), double precision."""
-    return np.stack([getattr(knobs, name)[:, 0] for name in KNOB_FIELDS]).astype(float)
+    return knobs.values[..., 0].astype(float)
 
 
 class AnySequence(RuleBasedStateMachine):
