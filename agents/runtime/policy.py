@@ -33,7 +33,7 @@ class CompiledPolicy:
         self.codec = codec
         _, num_slices, knobs = program.output.shape
         self._shape = STOCK, 2, knobs, num_slices, 1
-        self._stock: list[tuple[Knobs, FloatArray]] = []
+        self._stock: list[FloatArray] = []
         program.memory[: program.input_size] = codec.table.ravel()
         self._kept = (
             *(codec.scale, codec.axes),
@@ -44,15 +44,15 @@ class CompiledPolicy:
         """As `CompiledCodec.decode`; raises ValueError."""
         if not self._stock:
             self._restock()
-        knobs, rows = self._stock.pop()
-        if not _decide(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, knobs.values, rows, *self._kept):
+        decided = self._stock.pop()
+        if not _decide(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, decided, *self._kept):
             raise ValueError(NO_NUMBER)
-        return knobs, rows
+        values, rows = decided
+        return Knobs(values, self.codec.nice_scope), rows
 
     def _restock(self) -> None:
-        """Knobs for the next decisions, and an array for the rows of each."""
-        for settings, rows in np.empty(self._shape, np.float32):
-            self._stock.append((Knobs(settings, self.codec.nice_scope), rows))
+        """Arrays for the next decisions, (2, 3, S, 1) each: knobs, and their rows."""
+        self._stock.extend(np.empty(self._shape, np.float32))
 
 
 def _compiled(sources: str) -> Callable[..., bool]:
@@ -64,8 +64,7 @@ def _compiled(sources: str) -> Callable[..., bool]:
         node: np.ndarray,
         valid: np.ndarray,
         knob_rows: np.ndarray,
-        settings: np.ndarray,
-        rows: np.ndarray,
+        decided: np.ndarray,
         scale: np.ndarray,
         axes: np.ndarray,
         instructions: np.ndarray,
@@ -75,14 +74,14 @@ def _compiled(sources: str) -> Callable[..., bool]:
         output: np.ndarray,
     ) -> bool:
         assert sources
-        num_slices = len(valid)
+        num_slices, rows = len(valid), decided[1]
         table = memory[: num_slices * NUM_FEATURES].reshape((1, num_slices, NUM_FEATURES))
         encode(slices, node, valid, knob_rows, scale, table)
         execute(instructions, index, weights, memory)
         for s in range(num_slices):
             for knob in range(NUM_KNOBS):
                 rows[knob, s, 0] = memory[output[0, s, knob]]
-        return decode(axes, rows, settings)
+        return decode(axes, rows, decided[0])
 
     return decide
 

@@ -78,7 +78,7 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
     )
 
 
-_HEAD = struct.Struct("=qqIBBHIIIIIII")  # after sequence, before age_s
+_HEAD = struct.Struct("=qqIBBHIIIIIIIff")  # the scalars after sequence
 _WORD = 8
 _LONGEST_NS = (1 << 32) - 1
 
@@ -198,22 +198,24 @@ class TickRing:
         at = self._records_at + slot * self._record_bytes
         words[at // _WORD] = 0
         head = *tick[:2], self._description, *tick[2:-1]
+        floats = telemetry.age_s[0], tick.log_density
         try:
-            _HEAD.pack_into(self._memory, at + self._head_at, *head)
+            _HEAD.pack_into(self._memory, at + self._head_at, *head, *floats)
         except struct.error:  # stopped for more than the four seconds that a time can say
-            _HEAD.pack_into(self._memory, at + self._head_at, *head[:3], *(min(one, _LONGEST_NS) for one in head[3:]))
-        measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
+            short = (min(one, _LONGEST_NS) for one in head[3:])
+            _HEAD.pack_into(self._memory, at + self._head_at, *head[:3], *short, *floats)
+        measured = telemetry.slices, telemetry.node, telemetry.valid
         knobs = wanted.values, allowed.values, applied.values
         draw = self._no_draw if drawn is None else drawn
         try:
-            self._put(slot, *self._tables, tick.log_density, *measured, *knobs, draw, reasons)
+            self._put(slot, *self._tables, *measured, *knobs, draw, reasons)
         except (TypeError, ValueError):  # of another precision, layout or shape
-            plain = *map(_plain, measured[:3]), np.array(measured[3], np.bool_), *map(_plain, knobs)
+            plain = *map(_plain, measured[:2]), np.array(measured[2], np.bool_), *map(_plain, knobs)
             no_numbers = np.full((NUM_KNOBS, self.num_slices, 1), np.nan, np.float32)
-            wish = plain[4] if plain[4].shape == no_numbers.shape else no_numbers
+            wish = plain[3] if plain[3].shape == no_numbers.shape else no_numbers
             draw = _plain(draw) if draw.shape == self._no_draw.shape else self._no_draw
-            plain = *plain[:4], wish, *plain[5:], draw
-            self._put(slot, *self._tables, tick.log_density, *plain, np.array(reasons, np.uint32))
+            plain = *plain[:3], wish, *plain[4:], draw
+            self._put(slot, *self._tables, *plain, np.array(reasons, np.uint32))
         self._written = words[at // _WORD] = written + 1
         words[WRITTEN_AT // _WORD] = written + 1
         words[BEAT_AT // _WORD] = tick.monotonic_ns
@@ -225,9 +227,9 @@ class TickRing:
     def _rehearse(self) -> None:
         """Compile what writes, or take it from the cache; a tick has no time for that."""
         telemetry, knobs = Telemetry.empty(self.num_slices), Knobs.none(self.num_slices).values
-        measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
+        measured = telemetry.slices, telemetry.node, telemetry.valid
         nothing = self._no_draw, np.zeros(self.num_slices, np.uint32)
-        self._put(0, *self._tables, math.nan, *measured, *[knobs] * 3, *nothing)
+        self._put(0, *self._tables, *measured, *[knobs] * 3, *nothing)
         self._put.disable_compile()
 
     def _begin(self, at: int) -> int:
@@ -252,7 +254,7 @@ def _plain(values: FloatArray) -> FloatArray:
 
 def _views(table: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> tuple[FloatArray, Any, Any]:
     fields: Any = dtype.fields
-    first, masks, valid = fields["age_s"][1], fields["reasons"][1], fields["valid"][1]
+    first, masks, valid = fields["slices"][1], fields["reasons"][1], fields["valid"][1]
     end = masks + fields["reasons"][0].itemsize
     return (
         table[:, first:masks].view(np.float32),

@@ -14,8 +14,6 @@ def put(
     floats: np.ndarray,
     masks: np.ndarray,
     valids: np.ndarray,
-    log_density: float,
-    age_s: np.ndarray,
     slices: np.ndarray,
     node: np.ndarray,
     valid: np.ndarray,
@@ -25,7 +23,7 @@ def put(
     drawn: np.ndarray,
     reasons: np.ndarray,
 ) -> None:
-    """Fill a row of ``floats`` (from ``age_s`` to ``drawn``), of ``masks`` and of ``valids``.
+    """Fill a row of ``floats`` (from ``slices`` to ``drawn``), of ``masks`` and of ``valids``.
 
     Raises:
         ValueError: arrays that do not belong there; nothing has been read or written out of bounds.
@@ -35,10 +33,9 @@ def put(
         raise ValueError("valid or reasons of another shape")
     if drawn.shape != (num_slices, NUM_KNOBS):
         raise ValueError("draw of another shape")
-    if slices.size + node.size + 4 * NUM_KNOBS * num_slices + 2 != len(row):
+    if slices.size + node.size + 4 * NUM_KNOBS * num_slices != len(row):
         raise ValueError("telemetry of another shape")
-    row[0], row[1] = age_s[0], log_density
-    at = 2
+    at = 0
     for k in range(len(slices)):
         for s in range(num_slices):
             row[at] = slices[k, s, 0]
