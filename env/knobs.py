@@ -62,6 +62,17 @@ class Knobs:
         """A deep copy."""
         return Knobs(self.values.copy(), self.nice_scope)
 
+    def same_as(self, other: Knobs) -> bool:
+        """Whether both say the same, bit for bit; a fraction of a microsecond for a node.
+
+        What "unchanged" means wherever something is kept that was worked out from knobs. Whether they are one object
+        says nothing but that they are the same.
+        """
+        if self is other:
+            return True
+        one, two = self.values, other.values
+        return self.nice_scope == other.nice_scope and one.shape == two.shape and one.tobytes() == two.tobytes()
+
     def between_groups(self) -> Knobs:
         """The same of group scope: nice of process scope ranks threads inside a pod and moves no weight, so it is 0."""
         if self.nice_scope == "group":

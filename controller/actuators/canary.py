@@ -33,7 +33,7 @@ class CanaryActuator:
         """Set the rows of the slices it acts on."""
         rows = Knobs(knobs.values[:, self._indices], knobs.nice_scope)
         parts = self._acting.apply(rows), self._watching.receipt
-        if parts[0] is not self._parts[0] or parts[1] is not self._parts[1]:
+        if not all(new.same_as(old) for new, old in zip(parts, self._parts, strict=True)):
             self._parts = parts
             self.receipt = self._merged()
         return self.receipt

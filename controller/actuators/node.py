@@ -86,8 +86,7 @@ class NodeActuator:
     def apply(self, knobs: Knobs) -> Receipt:
         """Set what differs from what holds; the receipt says what holds now and what failed.
 
-        When nothing had to be written the receipt is the last one, the same object; when everything asked for holds
-        exactly, its knobs are the ones given.
+        When everything asked for holds exactly, its knobs are the same as those given, down to the last bit.
 
         Raises:
             ValueError: an array that is not (3, S, 1).

@@ -64,7 +64,7 @@ class ShadowActuator:
                 self._readers[index] = fresh
         if lost:
             found = self.read()
-        if not np.array_equal(found.values, self.receipt.applied.values):
+        if not found.same_as(self.receipt.applied):
             self.receipt = Receipt(found)
         return [f"{self._targets[index].name}: {error}" for index, error in lost.items()]
 

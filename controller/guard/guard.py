@@ -31,8 +31,8 @@ class Verdict(NamedTuple):
     """What the guard says to a tick.
 
     Attributes:
-        allowed: what goes to the actuator: the very object that was wanted when nothing was changed, the object that
-            holds when all of it stays, or fresh arrays.
+        allowed: what goes to the actuator: the same as was wanted when nothing was changed (`Knobs.same_as`), and the
+            same as holds when all of it stays.
         reasons: uint32 (S,), masks of `Reason` by slice; a view that holds until the guard is asked again.
         node_reasons: the mask for the node.
         level: how far the guard trusts what it sees and is told. From `Level.SAFE` on ``allowed`` has to be applied

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...configs import ConfigError
+from ...env.slices import FloatArray
 from ..contracts.modes import MODES, Mode
 from ..contracts.orders import Order
 from ..guard.config import GuardConfig
@@ -185,7 +186,7 @@ class Operation:
                 self.loop.ready(pilot)
 
             def swap() -> None:
-                if policy.agent.request_mcpu is not self.policy.agent.request_mcpu:
+                if not _same_requests(policy.agent.request_mcpu, self.policy.agent.request_mcpu):
                     self.node.backend.deploy(policy.agent.request_mcpu)
                 self.loop.report.add_interventions(self.loop.pilot.guard)
                 pilot.guard.follow(self.loop.pilot.guard)
@@ -239,3 +240,10 @@ class Operation:
         guard = Guard(config, self.slices, context, policy.nice_scope, requests)
         guard.acting = acting
         return guard
+
+
+def _same_requests(one: FloatArray | None, other: FloatArray | None) -> bool:
+    """Whether two agents' pods are deployed alike."""
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)

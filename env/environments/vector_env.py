@@ -45,7 +45,7 @@ class ControlLoop:
         """Observations (L, S, D), rewards (L,) and whether the run has ended (all lanes end together)."""
         wanted, rows = self.decoder.decode(action)
         self.knobs = self.backend.apply(wanted).applied
-        if self.knobs is not wanted:
+        if not self.knobs.same_as(wanted):
             rows = self.decoder.encode(self.knobs)
         self.telemetry = self.backend.observe()
         reward, self.terms = self.reward(self.telemetry, self.knobs, rows, self._rows)

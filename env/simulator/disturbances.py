@@ -36,7 +36,7 @@ class Disturbances:
         return Disturbances(**tiled)
 
     def override(self, knobs: Knobs, period: int) -> Knobs:
-        """The knobs of a period: the same object where nothing is disturbed."""
+        """The knobs of a period: those given where nothing is disturbed."""
         disturbed = (self.start <= period) & (period < self.stop)
         spans = np.flatnonzero(disturbed.any(axis=1))
         if not len(spans):

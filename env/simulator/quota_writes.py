@@ -39,7 +39,7 @@ class QuotaWrites:
         self.passes = bool((self._gain >= _ONE).all())
 
     def hold(self, knobs: Knobs, state: FloatArray) -> Knobs:
-        """The knobs that hold once ``knobs`` have been asked for: the same object where nothing was held back.
+        """The knobs that hold once ``knobs`` have been asked for: those themselves where nothing was held back.
 
         To be called once a control period. ``state`` of the engine: a write refills the group's budget.
         """

@@ -123,7 +123,7 @@ def record(
     for t in range(steps):
         receipt = backend.apply(agent.decide(view.see(telemetry), knobs))
         previous_rows = knob_rows
-        if receipt.applied is not knobs:
+        if not receipt.applied.same_as(knobs):
             knobs = receipt.applied
             knob_rows = decoder.encode(knobs)
         telemetry = backend.observe()

@@ -15,6 +15,7 @@ from ...configs import ConfigError, validate
 from ...data.episodes.episodes import Episode, EpisodeSet, Floats
 from ...env.backend import Context
 from ...env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, unscaled
+from ...env.knobs import Knobs
 from ...env.reward import RewardWeights
 from ...env.slices import Promises, SliceSet
 from ...env.telemetry import SLICE_FIELDS, Telemetry
@@ -110,11 +111,12 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
         raise ConfigError(f"agent = {agent.name!r}: draws at random; accepted: ones that decide by what they see")
     tables = np.stack([_padded(episode.observations, longest + 1) for episode in episodes], axis=1)
     wanted = np.empty((longest + 1, lanes, len(node.slices), KNOBS.stop - KNOBS.start), np.float32)
-    last, rows = None, np.empty(0, np.float32)
+    last: Knobs | None = None
+    rows = np.empty(0, np.float32)
     for t, table in enumerate(tables):
         knobs, _ = node.decoder.decode(table[..., KNOBS])
         asked = agent.decide(telemetry_of(table), knobs)
-        if asked is not last:
+        if last is None or not asked.same_as(last):
             rows, last = node.decoder.encode(asked.between_groups()).transpose(2, 1, 0), asked
         wanted[t] = rows
     return [wanted[: len(episode) + 1, lane] for lane, episode in enumerate(episodes)]

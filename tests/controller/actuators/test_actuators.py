@@ -233,11 +233,11 @@ def test_node_applies_reads_back_and_restores(groups: list[Path]) -> None:
         wanted = knobs([500, np.inf, 800], [-5, 0, 7])
         receipt = node.apply(wanted)
         assert receipt.error is None
-        assert receipt.applied is wanted
+        assert receipt.applied.same_as(wanted)
         held = node.read()
         np.testing.assert_array_equal(held.cpu_limit_mcpu, wanted.cpu_limit_mcpu)
         np.testing.assert_array_equal(held.nice, wanted.nice)
-        assert node.apply(wanted.copy()) is receipt, "nothing to write: the receipt that stands"
+        assert node.apply(wanted.copy()).same_as(receipt), "nothing to write: the receipt that stands"
         changed = node.apply(knobs([500, 30, 800], [-5, 0, 7]))
         assert changed.applied.cpu_limit_mcpu[:, 0].tolist() == [500, pytest.approx(30), 800]
     after = NodeActuator(targets)

@@ -178,9 +178,9 @@ class AnySequence(RuleBasedStateMachine):
         changed = table(verdict.allowed) != wish
         assert (verdict.reasons[changed.any(axis=0)] != 0).all()
         if not changed.any():
-            assert verdict.allowed is (before if wanted is None else wanted)
+            assert verdict.allowed.same_as(before if wanted is None else wanted)
         elif (table(verdict.allowed) == table(before)).all():
-            assert verdict.allowed is before
+            assert verdict.allowed.same_as(before)
         if verdict.level is Level.NORMAL:
             assert verdict.node_reasons == 0
         else:
@@ -283,7 +283,7 @@ class AnySequence(RuleBasedStateMachine):
                 scale = 1.0 if k == 1 else 1.001 * allowed  # relative to what holds
                 assert (np.abs(allowed - wish) <= near[k] * scale).all()
         else:
-            assert steady.allowed is wanted
+            assert steady.allowed.same_as(wanted)
 
     def sane(self, nice: int = 0, place: float = 0.5) -> Knobs:
         """Inside every slice's bounds."""

@@ -116,7 +116,7 @@ def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(node: N
     assert node.receipt.applied.cpu_limit_mcpu.item() == 300.0
     receipt = node.apply(knobs(700.0, 5))
     assert (receipt.applied.cpu_limit_mcpu.item(), receipt.applied.nice.item(), receipt.error) == (300.0, 5, None)
-    assert node.apply(knobs(700.0, 5)) is receipt, "nothing to write"
+    assert node.apply(knobs(700.0, 5)).same_as(receipt), "nothing to write"
     assert group.bandwidth == (30_000, 100_000)
 
     group.bandwidth = -1, 50_000
