@@ -36,7 +36,7 @@ class Agent(Protocol):
 
 
 @runtime_checkable
-class Drawing(Protocol):
+class StochasticAgent(Protocol):
     """An agent that draws what it wants at random, and knows how likely that was. What its last decision was:
 
     Attributes:

@@ -51,7 +51,7 @@ class SlidingView:
         self._kept = of_slices, past, of_nodes, past_nodes, self._slices, self._node
         self._seen = 0
         # Compiled, or taken from the cache, before the first period.
-        self.rehearse(Telemetry.empty(num_slices, lanes))
+        self.warm_up(Telemetry.empty(num_slices, lanes))
 
     def see(self, telemetry: Telemetry) -> Telemetry:
         """The measurement of one more period as agents see it; its arrays hold until the next call."""
@@ -61,7 +61,7 @@ class SlidingView:
         self._seen += 1
         return Telemetry(self._slices, self._node, telemetry.age_s, telemetry.valid)
 
-    def rehearse(self, telemetry: Telemetry) -> None:
+    def warm_up(self, telemetry: Telemetry) -> None:
         """Go through the motions of `see` without effect on what it will say."""
         if not self.passes:
             _over(telemetry.slices, telemetry.node, self._seen, False, *self._kept)

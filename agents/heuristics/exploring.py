@@ -25,7 +25,7 @@ class ExploringAgent:
     on a limit's axis, where 1 stands for none, noise also takes a limit away, or sets one where there was none. Nice is
     of group scope, whatever the other's; nice of process scope, which does not move the weights of pods, counts as 0.
 
-    A `slicepilot.agents.base.Drawing`.
+    A `slicepilot.agents.base.StochasticAgent`.
 
     Args:
         agent: whose choices.

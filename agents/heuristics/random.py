@@ -15,7 +15,7 @@ from ...env.telemetry import Telemetry
 class RandomAgent:
     """Uniform over the encoded knobs of every slice and lane, held for ``hold_periods`` control periods.
 
-    A `slicepilot.agents.base.Drawing`.
+    A `slicepilot.agents.base.StochasticAgent`.
     """
 
     request_mcpu: FloatArray | None = None

@@ -81,7 +81,7 @@ class LearnedAgent:
         self._decided = self._decide(telemetry, self._rows(knobs))
         return self._decided[0]
 
-    def prime(self, telemetry: Telemetry) -> None:
+    def warm_up(self, telemetry: Telemetry) -> None:
         """Decide and forget it: brings code and data into caches shortly before a decision is due."""
         if self._decided is not None:
             knobs, rows = self._decided

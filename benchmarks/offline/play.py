@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from slicepilot.env.environments.vector_env import ControlLoop
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 
 Floats = npt.NDArray[np.float32]
@@ -43,7 +43,7 @@ def play_scenario(
     act: Act, scenario: Scenario, weights: RewardWeights, seed: int, runs: int
 ) -> npt.NDArray[np.float64]:
     """Mean reward per period (runs,); observations are tables row by row, actions (L, S * 3)."""
-    backend = SimulatorBackend(ScenarioEpisodes(scenario), runs)
+    backend = SimulatorBackend(ScenarioRuns(scenario), runs)
     loop = ControlLoop(backend, weights)
     observation, total, steps = loop.reset(seed), np.zeros(runs), 0
     ended = False

@@ -35,11 +35,11 @@ def sim(
 
     from ...env import ENV_ID
     from ...env.environments.vector_env import SliceVectorEnv
-    from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+    from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
     from ...env.simulator.scaling import repeated_slices
     from ...env.simulator.scenario import Scenario
 
-    ramp = ScenarioEpisodes(Scenario.from_yaml("andrade-ramp"))
+    ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"))
     episodes = ramp if num_slices == len(ramp.slices) else repeated_slices(ramp, num_slices)
     vector = SliceVectorEnv(SimulatorBackend(episodes, num_envs))
     vector.reset(seed=0)

@@ -99,12 +99,12 @@ def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None
     from ...agents.heuristics.registry import make
     from ...env.knobs import Knobs
     from ...env.promises import PromiseMeter
-    from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+    from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
     from ...env.simulator.scenario import Scenario
 
     scenario = Scenario.from_yaml(scenario_name)
     agent = make(agent_name, scenario.slice_set(), scenario.hardware_spec())
-    backend = SimulatorBackend(ScenarioEpisodes(scenario, request_mcpu=agent.request_mcpu))
+    backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=agent.request_mcpu))
     telemetry = backend.reset(seed)
     context = backend.context
     if isinstance(agent, Oracle):

@@ -13,7 +13,7 @@ from ...controller.service.run_config import RunConfig
 from ..shared.output import console, print_json, stderr
 
 if TYPE_CHECKING:
-    from ...controller.record.history import History
+    from ...controller.record.history import TickHistory
 
 RUN_ROOT, STATE_ROOT = Path(RunConfig.run_root), Path(RunConfig.state_root)
 
@@ -33,7 +33,7 @@ def explain(
     """
     from ...controller.record.explain import explain_tick, explain_window
     from ...controller.record.explain_text import tick_lines, window_lines
-    from ...controller.record.history import History
+    from ...controller.record.history import TickHistory
     from ...controller.record.moments import NS, parse_duration, parse_time, rfc3339
 
     if records is not None and name is not None:
@@ -41,9 +41,9 @@ def explain(
     lasting_ns = None if window is None else round(NS * parse_duration(window, "window"))
     if records is None:
         name = name or _only_name(state, run)
-        history = History(state / name / "records", run / name / "ticks")
+        history = TickHistory(state / name / "records", run / name / "ticks")
     else:
-        history = History(records)
+        history = TickHistory(records)
     first_ns, last_ns = history.span_ns()
     time_ns = parse_time(at, time.time_ns(), last_ns)
     nothing = (
@@ -80,6 +80,6 @@ def _print(lines: list[str]) -> None:
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
-def _tell_broken(history: History) -> None:
+def _tell_broken(history: TickHistory) -> None:
     for name, why in sorted(history.broken.items()):
         stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from ...configs import ConfigError
 from ..shared.output import console, figures_table, print_json, stderr
 
 if TYPE_CHECKING:
-    from ...controller.promotion.certificate import Verdict
+    from ...controller.promotion.certificate import PromotionDecision
 
 
 def promote(
@@ -51,7 +51,7 @@ def promote(
         raise typer.Exit(1)
 
 
-def _document(bundle: Path, verdict: Verdict, signed: bool) -> dict[str, Any]:
+def _document(bundle: Path, verdict: PromotionDecision, signed: bool) -> dict[str, Any]:
     return {
         "bundle": str(bundle),
         "digest": verdict.digest,
@@ -64,7 +64,7 @@ def _document(bundle: Path, verdict: Verdict, signed: bool) -> dict[str, Any]:
     }
 
 
-def _print(bundle: Path, verdict: Verdict, signed: bool) -> None:
+def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
     recording = verdict.recording
     table = figures_table(
         f"{bundle.name} ({verdict.digest[:12]}) in shadow", ("criterion", "required", "measured", "ok")

@@ -59,9 +59,9 @@ def _opened(config: FinetuneConfig, scenario: Scenario) -> Guarded:
 
     guard = GuardConfig.from_yaml(config.guard)
     if config.backend == "simulator":
-        from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+        from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
 
-        return GuardedBackend(SimulatorBackend(ScenarioEpisodes(scenario)), guard)
+        return GuardedBackend(SimulatorBackend(ScenarioRuns(scenario)), guard)
     from ...testbed.backend.backend import open_backend
 
     return GuardedTestbed(open_backend(scenario, name=config.testbed), guard)

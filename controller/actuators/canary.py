@@ -18,21 +18,21 @@ class CanaryActuator:
     """Applies the rows of the slices it acts on; the others' rows of a receipt say what others have set.
 
     Args:
-        acting: over the slices it acts on, in their order; owned.
+        controlled: over the slices it acts on, in their order; owned.
         watching: over all slices; owned.
         indices: of the slices it acts on.
     """
 
-    def __init__(self, acting: NodeActuator, watching: ShadowActuator, indices: Sequence[int]) -> None:
-        self._acting, self._watching = acting, watching
+    def __init__(self, controlled: NodeActuator, watching: ShadowActuator, indices: Sequence[int]) -> None:
+        self._controlled, self._watching = controlled, watching
         self._indices: npt.NDArray[np.int64] = np.asarray(indices, np.int64)
-        self._parts = acting.receipt, watching.receipt
+        self._parts = controlled.receipt, watching.receipt
         self.receipt = self._merged()
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Set the rows of the slices it acts on."""
         rows = Knobs(knobs.values[:, self._indices], knobs.nice_scope)
-        parts = self._acting.apply(rows), self._watching.receipt
+        parts = self._controlled.apply(rows), self._watching.receipt
         if not all(new.same_as(old) for new, old in zip(parts, self._parts, strict=True)):
             self._parts = parts
             self.receipt = self._merged()
@@ -40,16 +40,16 @@ class CanaryActuator:
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """Requests (S,), for the slices it acts on."""
-        self._acting.deploy(None if request_mcpu is None else request_mcpu[self._indices])
+        self._controlled.deploy(None if request_mcpu is None else request_mcpu[self._indices])
 
     def refresh(self) -> list[str]:
         """As of its parts; a slice that both have lost is named once."""
-        return list(dict.fromkeys([*self._acting.refresh(), *self._watching.refresh()]))
+        return list(dict.fromkeys([*self._controlled.refresh(), *self._watching.refresh()]))
 
     def close(self) -> None:
         """Restore the slices it acted on."""
         try:
-            self._acting.close()
+            self._controlled.close()
         finally:
             self._watching.close()
 

@@ -128,7 +128,7 @@ class GuardedTestbed(GuardedBackend):
         self._ready = super()._new_guard()
         agent.reset(self.slices, self.context, 0)
         seen, none = SlidingView(self.context).see(Telemetry.empty(len(self.slices))), Knobs.none(len(self.slices))
-        self._ready.rehearse(seen, agent.decide(seen, none), none)
+        self._ready.warm_up(seen, agent.decide(seen, none), none)
 
     @contextlib.contextmanager
     def real_time(self) -> Iterator[None]:

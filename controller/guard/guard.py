@@ -27,7 +27,7 @@ from .work import Work, never_compile_again
 _LEVELS = tuple(Level)
 
 
-class Verdict(NamedTuple):
+class GuardDecision(NamedTuple):
     """What the guard says to a tick.
 
     Attributes:
@@ -80,16 +80,16 @@ class Guard:
         self._rules = Rules.of(config, slices, context, nice_scope, request_mcpu)
         num_slices = len(slices)
         self._num_slices = num_slices
-        self._work, self._rehearsal = (Work(self._rules, num_slices) for _ in range(2))
+        self._work, self._warm_up_work = (Work(self._rules, num_slices) for _ in range(2))
         self._state, self._node = self._work.state, self._work.state.node["memory"]
         self._overruns = deque[int](maxlen=config.overruns.most + 1)
         self._overrun_window_ns = round(1e9 * config.overruns.window_s)
         none = Knobs.none(num_slices, nice_scope=nice_scope)
         # Compiled, or taken from the cache, before the first tick; never in one.
-        self.rehearse(Telemetry.empty(num_slices), none, none)
+        self.warm_up(Telemetry.empty(num_slices), none, none)
         never_compile_again()
 
-    def judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int) -> Verdict:
+    def judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int) -> GuardDecision:
         """What may go to the actuator now.
 
         Args:
@@ -105,11 +105,11 @@ class Guard:
         self.level = verdict.level
         return verdict
 
-    def rehearse(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
+    def warm_up(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
         """Go through the motions of `judge` on a copy of what the guard remembers."""
-        self._rehearsal.take(self._work)
+        self._warm_up_work.take(self._work)
         now_ns = self._node["before_ns"].item() + 1
-        self._judge(telemetry, wanted, held, now_ns, self._rehearsal)
+        self._judge(telemetry, wanted, held, now_ns, self._warm_up_work)
 
     def overran(self, now_ns: int) -> None:
         """A decision came too late and was not applied. Under the safe setting that counts for nothing."""
@@ -151,13 +151,13 @@ class Guard:
         self.level = previous.level
 
     @property
-    def acting(self) -> bool:
+    def in_control(self) -> bool:
         """Whether decisions reach the node. If not (shadow), a starved slice is not the policy's fault: no trips."""
-        return bool(self._node["acting"])
+        return bool(self._node["in_control"])
 
-    @acting.setter
-    def acting(self, value: bool) -> None:
-        self._node["acting"] = value
+    @in_control.setter
+    def in_control(self, value: bool) -> None:
+        self._node["in_control"] = value
 
     @property
     def paused(self) -> bool:
@@ -184,7 +184,7 @@ class Guard:
             for row, column in np.argwhere(table).tolist()
         }
 
-    def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> Verdict:
+    def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> GuardDecision:
         failed = wanted is None or wanted.nice_scope != self._scope
         wish = held if failed or wanted is None else wanted
         outcome, node_reasons, level = work.run(telemetry, wish, held, failed, now_ns)
@@ -198,4 +198,4 @@ class Guard:
             raise ValueError(
                 f"guard: telemetry or held knobs of another shape; accepted: ({self._num_slices}, 1) by slice"
             )
-        return Verdict(allowed, work.state.reasons, node_reasons, _LEVELS[level])
+        return GuardDecision(allowed, work.state.reasons, node_reasons, _LEVELS[level])

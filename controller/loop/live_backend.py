@@ -26,7 +26,7 @@ class TelemetrySource(Protocol):
         """Figures of one lane since the last call; arrays are the source's own and hold until the next one."""
         ...
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """Go through the motions of `measure` without ending the window: brings code and data into the caches."""
         ...
 
@@ -179,9 +179,9 @@ class LiveBackend:
         """
         return self.ticks.wait(prepare)
 
-    def rehearse(self) -> None:
-        """See `TelemetrySource.rehearse`; and what holds is asked for again, which writes nothing."""
-        self._source.rehearse()
+    def warm_up(self) -> None:
+        """See `TelemetrySource.warm_up`; and what holds is asked for again, which writes nothing."""
+        self._source.warm_up()
         self._actuator.apply(self._actuator.receipt.applied)
 
     def measure(self) -> Telemetry:

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.base import Agent, Drawing
+from ...agents.base import Agent, StochasticAgent
 from ...configs import ConfigError
 from ...env.backend import Receipt
 from ...env.knobs import NUM_KNOBS, Knobs
@@ -20,13 +20,13 @@ from ...env.sliding import SlidingView
 from ...env.telemetry import Telemetry
 from ..contracts.modes import Level, Mode
 from ..guard.config import GuardConfig
-from ..guard.guard import Guard, Verdict
+from ..guard.guard import Guard, GuardDecision
 from ..record import ring as record
 from ..system.realtime import SchedulingClass, no_collections, on_time, pinned
 from ..system.signals import StopRequest
 from .live_backend import LiveBackend
-from .mailbox import Changes
-from .periodic_tasks import Chores
+from .mailbox import Mailbox
+from .periodic_tasks import PeriodicTasks
 from .timing import DurationHistogram, DurationNotes
 
 STAGES = ("observe", "infer", "guard", "apply")
@@ -42,7 +42,7 @@ class LoopConfig:
         max_ticks: end after so many ticks; none runs until it is stopped.
         lock_memory: keep all pages in memory.
         cpu: that the loop's thread runs on; none leaves that to the kernel.
-        prime: rehearse measurement and decision (of an agent that can, `Primed`) just before each tick.
+        warm_up: warm_up measurement and decision (of an agent that can, `WarmsUp`) just before each tick.
         check_s: how often to look for what is not measured any more, between two ticks.
         from_none: start without control; else from the knobs that are found.
         seed: for the agent's own randomness.
@@ -52,38 +52,38 @@ class LoopConfig:
     max_ticks: int | None = None
     lock_memory: bool = False
     cpu: int | None = None
-    prime: bool = True
+    warm_up: bool = True
     check_s: float = 1.0
     from_none: bool = True
     seed: int = 0
 
 
 @dataclass
-class Pilot:
-    """Who decides and how; replaced between two ticks (`Changes`), never during one.
+class ActivePolicy:
+    """Who decides and how; replaced between two ticks (`Mailbox`), never during one.
 
     Attributes:
         agent: has been reset for the backend.
         guard: has the last word.
         mode: what becomes of decisions. In shadow the guard works on from its own last words, since no others hold.
-        not_acting: reason bits (S,) uint32 of slices that are left alone.
-        left_alone: whether there are any.
+        left_alone_reasons: reason bits (S,) uint32 of slices that are left alone.
+        any_left_alone: whether there are any.
         draws: the agent, if it draws what it wants.
     """
 
     agent: Agent
     guard: Guard
     mode: Mode
-    not_acting: npt.NDArray[np.uint32]
-    left_alone: bool = field(init=False)
-    draws: Drawing | None = field(init=False)
+    left_alone_reasons: npt.NDArray[np.uint32]
+    any_left_alone: bool = field(init=False)
+    draws: StochasticAgent | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.draws = self.agent if isinstance(self.agent, Drawing) else None
-        self.left_alone = bool(self.not_acting.any())
+        self.draws = self.agent if isinstance(self.agent, StochasticAgent) else None
+        self.any_left_alone = bool(self.left_alone_reasons.any())
 
     @classmethod
-    def live(cls, agent: Agent, backend: LiveBackend, config: GuardConfig | None = None) -> Pilot:
+    def live(cls, agent: Agent, backend: LiveBackend, config: GuardConfig | None = None) -> ActivePolicy:
         """One that acts on all slices of a backend; raises ConfigError as `Guard` does."""
         guard = Guard(config or GuardConfig(), backend.slices, backend.context, request_mcpu=agent.request_mcpu)
         return cls(agent, guard, Mode.LIVE, np.zeros(len(backend.slices), np.uint32))
@@ -135,16 +135,16 @@ class LoopReport:
 
 
 @runtime_checkable
-class Primed(Protocol):
-    """An agent that can rehearse.
+class WarmsUp(Protocol):
+    """An agent that can warm_up.
 
     After some milliseconds of rest the caches, and on virtual machines the address translation, hold nothing of a loop
     that runs in microseconds: its first pass takes many times what the second takes. Rehearsing moves that time ahead
     of the tick; it costs one warm pass more.
     """
 
-    def prime(self, telemetry: Telemetry) -> None:
-        """Decide on old telemetry and forget it; changes nothing that a later decision depends on."""
+    def warm_up(self, telemetry: Telemetry) -> None:
+        """Decide on old telemetry and forget it; mailbox nothing that a later decision depends on."""
         ...
 
 
@@ -159,7 +159,7 @@ class Loop:
 
     Args:
         backend: reset by `run`.
-        pilot: who decides; the agent is reset by `run`.
+        active: who decides; the agent is reset by `run`.
         config: budget and length.
         stop: ends the loop from outside.
         ring: where each tick is written down; None: nowhere.
@@ -167,8 +167,8 @@ class Loop:
             The arrays hold until the next tick.
 
     Attributes:
-        changes: for other threads that want something changed between ticks.
-        chores: for what else has to be done between ticks.
+        mailbox: for other threads that want something changed between ticks.
+        periodic_tasks: for what else has to be done between ticks.
         report: what has happened so far, from the start of `run`.
         held: knobs that the guard works on from.
     """
@@ -176,32 +176,32 @@ class Loop:
     def __init__(
         self,
         backend: LiveBackend,
-        pilot: Pilot,
+        active: ActivePolicy,
         config: LoopConfig | None = None,
         stop: StopRequest | None = None,
         ring: record.TickRing | None = None,
         watch: Watcher | None = None,
     ) -> None:
-        self.backend, self.pilot, self.config = backend, pilot, config or LoopConfig()
+        self.backend, self.active, self.config = backend, active, config or LoopConfig()
         self.stop, self.ring, self.watch = stop or StopRequest(), ring, watch
-        self.changes, self.chores = Changes(), Chores()
+        self.mailbox, self.periodic_tasks = Mailbox(), PeriodicTasks()
         self.report = LoopReport(SchedulingClass("unchanged"))
         self._durations = DurationNotes(self.report.stages)
         self.held = Knobs.none(len(backend.slices))
-        self._rehearsed = Telemetry.empty(len(backend.slices))
+        self._warm_up_telemetry = Telemetry.empty(len(backend.slices))
         self._view: SlidingView | None = None
         self._no_wish = _no_numbers(len(backend.slices))
 
     def prepare(self) -> None:
         """Everything that is slow the first time: the backend's start, the first decision. `run` does it too."""
-        backend, agent, config = self.backend, self.pilot.agent, self.config
+        backend, agent, config = self.backend, self.active.agent, self.config
         backend.deploy(agent.request_mcpu)
         telemetry = backend.reset(config.seed) if config.from_none else backend.start(config.seed)
         self.held = backend.receipt.applied
-        self._rehearsed = telemetry.copy()
-        self.ready(self.pilot)
+        self._warm_up_telemetry = telemetry.copy()
+        self.ready(self.active)
         self._view = SlidingView(backend.context)
-        self.chores.add(self._check, config.check_s)
+        self.periodic_tasks.add(self._check, config.check_s)
 
     def run(self) -> LoopReport:
         """Tick until it is stopped."""
@@ -214,73 +214,73 @@ class Loop:
                 self._ticks()
         finally:
             self._durations.count()
-            self.changes.end()
-        self.report.add_interventions(self.pilot.guard)
+            self.mailbox.end()
+        self.report.add_interventions(self.active.guard)
         self.report.missed_ticks = backend.ticks.missed
         return self.report
 
-    def ready(self, pilot: Pilot) -> None:
-        """Let a pilot do once, and forget, what it will do at each tick: first calls allocate and compile.
+    def ready(self, active: ActivePolicy) -> None:
+        """Let a active do once, and forget, what it will do at each tick: first calls allocate and compile.
 
         Raises:
             ConfigError: it cannot decide.
         """
         backend, seed = self.backend, self.config.seed
-        pilot.agent.reset(backend.slices, backend.context, seed)
+        active.agent.reset(backend.slices, backend.context, seed)
         try:
-            wanted = pilot.agent.decide(self._rehearsed, self.held)
+            wanted = active.agent.decide(self._warm_up_telemetry, self.held)
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"policy {pilot.agent.name!r}: its first decision fails: {what}") from error
-        pilot.guard.rehearse(self._rehearsed, wanted, self.held)
-        pilot.agent.reset(backend.slices, backend.context, seed)
+            raise ConfigError(f"policy {active.agent.name!r}: its first decision fails: {what}") from error
+        active.guard.warm_up(self._warm_up_telemetry, wanted, self.held)
+        active.agent.reset(backend.slices, backend.context, seed)
 
-    def _rehearse(self) -> None:
+    def _warm_up(self) -> None:
         """Go through what the tick will do, as far as it can be done without effect."""
-        pilot, telemetry, held = self.pilot, self._rehearsed, self.held
+        active, telemetry, held = self.active, self._warm_up_telemetry, self.held
         assert self._view is not None
-        self.backend.rehearse()
-        self._view.rehearse(telemetry)
-        if isinstance(pilot.agent, Primed):
+        self.backend.warm_up()
+        self._view.warm_up(telemetry)
+        if isinstance(active.agent, WarmsUp):
             with contextlib.suppress(Exception):  # it will fail again at the tick, where that is counted
-                pilot.agent.prime(telemetry)
-        pilot.guard.rehearse(telemetry, held, held)
+                active.agent.warm_up(telemetry)
+        active.guard.warm_up(telemetry, held, held)
 
     def _check(self) -> None:
         self.report.unmeasured = self.backend.check()
 
     def _decide(self, seen: Telemetry, knobs: Knobs) -> Knobs | None:
         try:
-            return self.pilot.agent.decide(seen, knobs)
+            return self.active.agent.decide(seen, knobs)
         except Exception as error:  # noqa: BLE001 (whatever a policy does, the guard goes on)
             self.report.unusable += 1
             self.report.last_error = f"{type(error).__name__}: {error}"
             return None
 
     def _ticks(self) -> None:
-        backend, config, report, changes = self.backend, self.config, self.report, self.changes
+        backend, config, report, mailbox = self.backend, self.config, self.report, self.mailbox
         view = self._view
         assert view is not None
-        note, chores = self._durations.note, self.chores
+        note, periodic_tasks = self._durations.note, self.periodic_tasks
         # Looked up once: an enumeration's members are not plain attributes.
         shadow, safe = Mode.SHADOW, Level.SAFE
-        rehearse = self._rehearse if config.prime else None
+        warm_up = self._warm_up if config.warm_up else None
         now, budget_ns = time.monotonic_ns, round(config.budget_s * 1e9)
         receipt = backend.receipt
         backend.ticks.restart()
         backend.ticks.missed = 0
-        chores.start(now())
+        periodic_tasks.start(now())
         while not self.stop.asked and report.ticks != config.max_ticks:
             # In shadow nothing waits for a decision: rehearsals would only cost.
-            late_ns = backend.wait(None if self.pilot.mode is shadow else rehearse)
+            late_ns = backend.wait(None if self.active.mode is shadow else warm_up)
             start = now()
             telemetry = backend.measure()
             seen = view.see(telemetry)
             observed = now()
             wanted = self._decide(seen, receipt.applied)
             inferred = now()
-            pilot = self.pilot
-            verdict = pilot.guard.judge(telemetry, wanted, self.held, start)
+            active = self.active
+            verdict = active.guard.judge(telemetry, wanted, self.held, start)
             guarded = now()
             late = guarded - start > budget_ns
             # A late wish answers a state that is gone; the safe setting answers any.
@@ -288,8 +288,8 @@ class Loop:
                 receipt = backend.apply(verdict.allowed)
             if late:
                 report.late_ticks += 1
-                pilot.guard.overran(guarded)
-            self.held = verdict.allowed if pilot.mode is shadow else receipt.applied
+                active.guard.overran(guarded)
+            self.held = verdict.allowed if active.mode is shadow else receipt.applied
             applied = now()
             report.ticks += 1
             if receipt.error is not None:
@@ -302,15 +302,15 @@ class Loop:
             note(*stages_ns, applied - start, recorded - applied, late_ns)
             if self.watch is not None:
                 self.watch(telemetry, verdict.allowed, receipt)
-            if changes.pending is not None:
-                changes.take()
+            if mailbox.pending is not None:
+                mailbox.take()
                 receipt = backend.receipt
-            if recorded >= chores.due_ns:
-                self._run_chore(recorded)
+            if recorded >= periodic_tasks.due_ns:
+                self._run_periodic_task(recorded)
 
-    def _run_chore(self, now_ns: int) -> None:
+    def _run_periodic_task(self, now_ns: int) -> None:
         try:
-            self.chores.run_one(now_ns)
+            self.periodic_tasks.run_one(now_ns)
         except Exception as error:  # noqa: BLE001 (what is done between ticks must not end them)
             self.report.last_error = f"{type(error).__name__}: {error}"
 
@@ -322,24 +322,24 @@ class Loop:
         stages_ns: tuple[int, int, int, int],
         telemetry: Telemetry,
         wanted: Knobs | None,
-        verdict: Verdict,
+        verdict: GuardDecision,
         receipt: Receipt,
         late: bool,
     ) -> None:
-        pilot = self.pilot
+        active = self.active
         flags = (
             late * record.LATE | (wanted is None) * record.UNUSABLE | (receipt.error is not None) * record.APPLY_ERROR
         )
         log_density, drawn = math.nan, None
-        if pilot.draws is not None:
-            flags |= pilot.draws.held * record.HELD
+        if active.draws is not None:
+            flags |= active.draws.held * record.HELD
             if wanted is not None:
-                log_density, drawn = float(pilot.draws.log_density[0]), pilot.draws.wanted[0]
+                log_density, drawn = float(active.draws.log_density[0]), active.draws.wanted[0]
         ring.write(
             record.Tick(
                 time.time_ns(),
                 start_ns,
-                pilot.mode,
+                active.mode,
                 verdict.level,
                 flags,
                 verdict.node_reasons,
@@ -352,7 +352,7 @@ class Loop:
             self._no_wish if wanted is None else wanted,
             verdict.allowed,
             receipt.applied,
-            verdict.reasons | pilot.not_acting if pilot.left_alone else verdict.reasons,
+            verdict.reasons | active.left_alone_reasons if active.any_left_alone else verdict.reasons,
             drawn,
         )
 

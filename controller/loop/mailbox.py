@@ -1,4 +1,4 @@
-"""Changes to a running loop, prepared by other threads and made by its own between two ticks."""
+"""Mailbox to a running loop, prepared by other threads and made by its own between two ticks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class LoopEndedError(RuntimeError):
     """The loop ended before the change could be made."""
 
 
-class Changes:
+class Mailbox:
     """One change at a time: `make` waits until the loop has called it, `take` is the loop's side.
 
     Attributes:

@@ -13,8 +13,8 @@ class _Chore:
     due_ns: int = 0
 
 
-class Chores:
-    """Spreads chores over ticks, so that together they never take more of a period than the longest of them.
+class PeriodicTasks:
+    """Spreads periodic_tasks over ticks, so that together they never take more of a period than the longest of them.
 
     Attributes:
         due_ns: when `run_one` will have something to do; a plain attribute, so that looking costs the loop nothing.
@@ -32,21 +32,21 @@ class Chores:
 
     def start(self, now_ns: int) -> None:
         """Nothing is due before its time from now."""
-        for chore in self._chores:
-            chore.due_ns = now_ns + chore.every_ns
+        for task in self._chores:
+            task.due_ns = now_ns + task.every_ns
         self._look_ahead()
 
     def run_one(self, now_ns: int) -> None:
-        """Call the first chore that is due, in turn; raises what it raises."""
-        chores = self._chores
-        for _ in chores:
-            chore = chores[self._next]
-            self._next = (self._next + 1) % len(chores)
-            if chore.due_ns <= now_ns:
-                chore.due_ns = now_ns + chore.every_ns
+        """Call the first task that is due, in turn; raises what it raises."""
+        periodic_tasks = self._chores
+        for _ in periodic_tasks:
+            task = periodic_tasks[self._next]
+            self._next = (self._next + 1) % len(periodic_tasks)
+            if task.due_ns <= now_ns:
+                task.due_ns = now_ns + task.every_ns
                 self._look_ahead()
-                chore.call()
+                task.call()
                 return
 
     def _look_ahead(self) -> None:
-        self.due_ns = min((chore.due_ns for chore in self._chores), default=1 << 62)
+        self.due_ns = min((task.due_ns for task in self._chores), default=1 << 62)

@@ -66,7 +66,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Recording:
+class ShadowRecording:
     """What a verdict rests on: ticks by run, times of the first and the last one."""
 
     __pydantic_config__ = _STRICT
@@ -77,7 +77,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PromotionDecision:
     """Every criterion with what was measured.
 
     Attributes:
@@ -89,7 +89,7 @@ class Verdict:
     digest: str
     criteria: Criteria
     findings: tuple[Finding, ...]
-    recording: Recording
+    recording: ShadowRecording
     others: int
     broken: dict[str, str]
 
@@ -114,11 +114,11 @@ class Promotion:
     time: str
     criteria: Criteria
     findings: tuple[Finding, ...]
-    recording: Recording
+    recording: ShadowRecording
     versions: dict[str, str]
 
 
-def judge(bundle: Path, records: SegmentReader, criteria: Criteria) -> Verdict:
+def judge(bundle: Path, records: SegmentReader, criteria: Criteria) -> PromotionDecision:
     """Hold all that was recorded of a bundle in shadow against the criteria.
 
     Raises:
@@ -138,11 +138,13 @@ def judge(bundle: Path, records: SegmentReader, criteria: Criteria) -> Verdict:
     rows = (row for row in records.estimates() if row["bundle"] == digest and row["mode"] == "shadow")
     estimate = EstimateEvidence.of(rows)
     first, last = (None if at is None else rfc3339(at) for at in (shadow.first_ns, shadow.last_ns))
-    recording = Recording(shadow.ticks, shadow.runs, first, last)
-    return Verdict(digest, criteria, tuple(_findings(criteria, shadow, estimate)), recording, others, records.broken)
+    recording = ShadowRecording(shadow.ticks, shadow.runs, first, last)
+    return PromotionDecision(
+        digest, criteria, tuple(_findings(criteria, shadow, estimate)), recording, others, records.broken
+    )
 
 
-def promote(bundle: Path, verdict: Verdict) -> Promotion:
+def promote(bundle: Path, verdict: PromotionDecision) -> Promotion:
     """Write ``promotion.yaml``, replacing an older one.
 
     Raises:

@@ -78,7 +78,7 @@ class PublisherProcess:
         self._api = ControlApi(sockets.control, access, status, self._refresh, self._link.forward, self._events.command)
         self._web = None if sockets.http is None else WebServer(sockets.http, self._fresh_routes(), hosts)
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """Show what there is, so that nothing has to be imported any more afterwards."""
         for page in self._routes().values():
             page({})
@@ -170,9 +170,9 @@ def _prepare(given: argparse.Namespace, log: EventLogger) -> PublisherProcess | 
     if description is None:
         return None
     if given.records_mb or given.estimate_s:
-        recorder.rehearse(description, reader.num_slices)
+        recorder.warm_up(description, reader.num_slices)
     publisher = PublisherProcess(reader, sockets, access, recorder, log, tuple(given.host))
-    publisher.rehearse()
+    publisher.warm_up()
     privileges.drop_all(given.user)
     return publisher
 

@@ -53,16 +53,16 @@ class Recorder:
         self._batches: queue.Queue[Batch | None] = queue.Queue(BACKLOG)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
-    def rehearse(self, description: dict[str, Any], num_slices: int) -> None:
+    def warm_up(self, description: dict[str, Any], num_slices: int) -> None:
         """Do once what the thread will do. Libraries, compiled code and hardware files are read now, while this process
         may still read all that the controller may."""
         records = _made_up(description["period_s"], num_slices)
         if self._estimate_s:
             # One is used up; the other finds everything loaded.
-            rehearsed, self._estimator = self._make_estimator(description), self._make_estimator(description)
-            if rehearsed is not None:
-                rehearsed.add(records[:1])
-                rehearsed.add(records)
+            warmed_up, self._estimator = self._make_estimator(description), self._make_estimator(description)
+            if warmed_up is not None:
+                warmed_up.add(records[:1])
+                warmed_up.add(records)
         if self._writer is not None:
             with tempfile.TemporaryDirectory() as folder:
                 writer = _writer(Path(folder), MIB)

@@ -10,7 +10,7 @@ from .reader import LOOK_BACK_NS, Moment, SegmentReader, Stretch, moment_in
 from .ring import TickReader
 
 
-class History:
+class TickHistory:
     """Ticks by time.
 
     Args:

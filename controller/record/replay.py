@@ -12,7 +12,7 @@ from ...data.intervals import weighted_quantile
 from ...env.backend import Context
 from ...env.knobs import Knobs
 from ...env.promises import RATE_TOLERANCE, PromiseMeter
-from ...env.simulator.backend import Episode, SimulatorBackend
+from ...env.simulator.backend import SimulatorBackend, SimulatorRun
 from ...env.simulator.exogenous import NodeEvents, Traffic
 from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
@@ -43,7 +43,7 @@ class MeasuredEpisodes:
         self.offered_mbps: FloatArray = np.zeros((1, len(slices)), np.float32)
         self.packet_bytes: FloatArray = np.full(len(slices), DEFAULT_PACKET_BYTES, np.float32)
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """The same run in every lane, but for the noise."""
         del rng
         ticks, count = self.offered_mbps.shape
@@ -53,7 +53,7 @@ class MeasuredEpisodes:
         traffic.profile_time_s[:] = self.period_s * np.arange(ticks, dtype=np.float64)
         traffic.profile_factor[:] = self.offered_mbps.T[:, None, :]
         ones = np.ones((1, lanes), np.float32)
-        return Episode(
+        return SimulatorRun(
             traffic=traffic,
             events=NodeEvents.none(count, lanes),
             hardware=HardwareArrays(self.hardware, lanes),

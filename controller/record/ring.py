@@ -47,7 +47,7 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
     ``wanted``, ``allowed`` and ``applied`` are knobs in the order of `KNOB_FIELDS`: what the policy asked for, what the
     guard let through, and what the receipt says holds (in shadow: what others have set). ``drawn``, in the order of
     `KNOB_FEATURES`, ``log_density`` and the flag `HELD` are what a policy that draws says of its wish
-    (`slicepilot.agents.base.Drawing`); NaN of all others. Masks are of `slicepilot.controller.contracts.reasons`,
+    (`slicepilot.agents.base.StochasticAgent`); NaN of all others. Masks are of `slicepilot.controller.contracts.reasons`,
     ``description`` the generation of the run's description it was decided under.
     """
     s = num_slices
@@ -153,7 +153,7 @@ class TickRing:
         table = flat.reshape(slots, layout.dtype.itemsize)
         self._tables = _views(table, layout.dtype)
         self._no_draw = np.full((num_slices, len(KNOB_FEATURES)), np.nan, np.float32)
-        self._rehearse()
+        self._warm_up()
         fields: Any = layout.dtype.fields
         self._head_at = fields["time_ns"][1]
         self._written = 0
@@ -224,7 +224,7 @@ class TickRing:
         """Remove the file; readers keep what they have mapped."""
         self.path.unlink(missing_ok=True)
 
-    def _rehearse(self) -> None:
+    def _warm_up(self) -> None:
         """Compile what writes, or take it from the cache; a tick has no time for that."""
         telemetry, knobs = Telemetry.empty(self.num_slices), Knobs.none(self.num_slices).values
         measured = telemetry.slices, telemetry.node, telemetry.valid

@@ -16,7 +16,7 @@ from typing import Any
 from ..contracts.modes import Mode
 from ..contracts.orders import Order, parse
 from ..system.realtime import FIFO_PRIORITY
-from .controller import Operation
+from .controller import Controller
 
 MAX_MESSAGE = 1 << 16
 BY_SIGNAL = {signal.SIGUSR1: "shadow", signal.SIGUSR2: "configured"}
@@ -31,12 +31,12 @@ class ControlThread:
     everybody, and is trusted with nothing.
 
     Args:
-        operation: what orders are for.
+        controller: what orders are for.
         publisher: a connected SOCK_SEQPACKET socket; owned.
     """
 
-    def __init__(self, operation: Operation, publisher: socket.socket) -> None:
-        self._operation, self._publisher = operation, publisher
+    def __init__(self, controller: Controller, publisher: socket.socket) -> None:
+        self._operation, self._publisher = controller, publisher
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
@@ -97,15 +97,15 @@ class ControlThread:
                     selector.unregister(publisher)
 
     def _by_signal(self, number: signal.Signals) -> None:
-        operation = self._operation
-        config = operation.config
+        controller = self._operation
+        config = controller.config
         mode = Mode.SHADOW if BY_SIGNAL[number] == "shadow" else Mode[config.mode.upper()]
         canary = config.canary if mode is Mode.CANARY else ()
         try:
             with _just_behind_the_loop():
-                operation.carry_out(Order("mode", mode, canary, force=operation.forced))
+                controller.carry_out(Order("mode", mode, canary, force=controller.forced))
         except Exception as error:  # noqa: BLE001 (whatever it is, the next order is served)
-            operation.loop.report.last_error = f"{number.name}: {_line(error)}"
+            controller.loop.report.last_error = f"{number.name}: {_line(error)}"
 
     def _by_message(self, publisher: socket.socket) -> bool:
         """Answer one message; false when the publisher has gone."""

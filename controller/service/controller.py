@@ -20,7 +20,7 @@ from ..contracts.modes import MODES, Mode
 from ..contracts.orders import Order
 from ..guard.config import GuardConfig
 from ..guard.guard import Guard
-from ..loop.loop import Loop, LoopConfig, LoopReport, Pilot, Watcher
+from ..loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
 from ..loop.mailbox import LoopEndedError
 from ..loop.node import Node
 from ..record.ring import TickRing
@@ -28,17 +28,17 @@ from ..system import sd_notify
 from ..system.signals import StopRequest
 from .description import description_of
 from .knob_lease import hang_s
-from .mode_switch import Acting
+from .mode_switch import ModeSwitch
 from .run_config import RunConfig
 
 if TYPE_CHECKING:
-    from .active_policy import Policy
+    from .loaded_policy import LoadedPolicy
 
-CHORE_S = 1.0
+PERIODIC_TASK_S = 1.0
 FIRST_TICK_S = 60.0
 
 
-class Operation:
+class Controller:
     """Runs a policy on a node in the mode that is asked for, and changes mode, policy and guard while it runs.
 
     Orders come from other threads. What is slow about them is done there; the loop only swaps what it works with,
@@ -62,7 +62,7 @@ class Operation:
         self,
         node: Node,
         config: RunConfig,
-        policy: Policy,
+        policy: LoadedPolicy,
         ring: TickRing,
         state: Path,
         stop: StopRequest | None = None,
@@ -74,20 +74,25 @@ class Operation:
         self.run_id, self.started_ns = uuid.uuid4().hex, time.time_ns()
         self._guard_config = GuardConfig.from_yaml(config.guard)
         self._last_reload: dict[str, Any] | None = None
-        self._forced: Policy | None = None
+        self._forced: LoadedPolicy | None = None
         self._begun = False
         self._started = threading.Event()
-        guard = self._guard(self._guard_config, policy, acting=False)
-        pilot = Pilot(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
+        guard = self._guard(self._guard_config, policy, in_control=False)
+        active = ActivePolicy(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
         budget_s = 1e-3 * config.budget_ms
         loop_config = LoopConfig(
-            budget_s, lock_memory=config.lock_memory, cpu=config.cpu, check_s=CHORE_S, from_none=False, seed=seed
+            budget_s,
+            lock_memory=config.lock_memory,
+            cpu=config.cpu,
+            check_s=PERIODIC_TASK_S,
+            from_none=False,
+            seed=seed,
         )
-        self.loop = Loop(node.backend, pilot, loop_config, stop, ring, watch)
-        self._acting = Acting(self.loop, node, config, state, ring.path)
-        self.notes: list[Callable[[], dict[str, Any]]] = [self._own_notes, self._acting.notes]
-        for chore in (self._acting.look_after, self._publish_delays, self._publish_notes):
-            self.loop.chores.add(chore, CHORE_S)
+        self.loop = Loop(node.backend, active, loop_config, stop, ring, watch)
+        self._modes = ModeSwitch(self.loop, node, config, state, ring.path)
+        self.notes: list[Callable[[], dict[str, Any]]] = [self._own_notes, self._modes.notes]
+        for task in (self._modes.look_after, self._publish_delays, self._publish_notes):
+            self.loop.periodic_tasks.add(task, PERIODIC_TASK_S)
         self._describe()
         self._publish_notes()
 
@@ -110,14 +115,14 @@ class Operation:
         telling = threading.Thread(target=self._tell_begun, name="begun", daemon=True)
         try:
             mode, canary = MODES[self.config.mode], self.config.canary
-            self._acting.switch(mode, canary, self.policy, force, lambda change: change())
+            self._modes.switch(mode, canary, self.policy, force, lambda change: change())
             self._started.set()
             telling.start()
             return self.loop.run()
         finally:
             self._started.set()  # whoever waits finds that there is no loop
             sd_notify.stopping("restoring what was found")
-            self._acting.give_back()
+            self._modes.give_back()
 
     def ticking(self) -> bool:
         """Whether there has been a tick, and the last one is as recent as it should be."""
@@ -132,9 +137,9 @@ class Operation:
     def _tell_begun(self) -> None:
         """After the first tick, which has all that is to be said of a run: the scheduling class, too."""
         with contextlib.suppress(LoopEndedError, TimeoutError):
-            self.loop.changes.make(self._describe, FIRST_TICK_S)
+            self.loop.mailbox.make(self._describe, FIRST_TICK_S)
             self._begun = True
-            sd_notify.ready(f"{self.loop.pilot.mode.label}, {self.policy.agent.name}")
+            sd_notify.ready(f"{self.loop.active.mode.label}, {self.policy.agent.name}")
 
     # -- orders, from other threads ------------------------------------------------------------------------------
 
@@ -150,50 +155,50 @@ class Operation:
             raise TimeoutError(f"the controller has not started within {FIRST_TICK_S:g} s")
         if order.command == "mode":
             assert order.mode is not None
-            self._acting.switch(order.mode, order.slices, self.policy, order.force, self.loop.changes.make)
+            self._modes.switch(order.mode, order.slices, self.policy, order.force, self.loop.mailbox.make)
         elif order.command == "reload":
             self._reload(order)
         elif order.command in {"pause", "resume", "safe"}:
             if order.command == "resume":
-                self._acting.reclaim()
-            guard = self.loop.pilot.guard
+                self._modes.reclaim()
+            guard = self.loop.active.guard
             action = {"pause": guard.pause, "resume": self._resume, "safe": guard.order_safe}[order.command]
-            self.loop.changes.make(action)
+            self.loop.mailbox.make(action)
         else:
             raise ConfigError(f"command = {order.command!r}; accepted: mode, reload, pause, resume, safe")
-        self.loop.changes.make(self._publish_notes)
-        pilot, guard = self.loop.pilot, self.loop.pilot.guard
+        self.loop.mailbox.make(self._publish_notes)
+        active, guard = self.loop.active, self.loop.active.guard
         orders = {"paused": guard.paused, "ordered_safe": guard.ordered_safe}
-        return {"mode": pilot.mode.label, "slices": list(self._acting.slices)} | orders
+        return {"mode": active.mode.label, "slices": list(self._modes.slices)} | orders
 
     def _resume(self) -> None:
-        self.loop.pilot.guard.resume()
-        self._acting.resume()
+        self.loop.active.guard.resume()
+        self._modes.resume()
 
     def _reload(self, order: Order) -> None:
         """A new policy, guard or both: everything is loaded, checked and tried out before the loop takes it."""
-        from .active_policy import load_bundle
+        from .loaded_policy import load_bundle
 
         try:
             config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard)
             policy = self.policy if order.bundle is None else load_bundle(order.bundle, self.config.trust)
-            acting = bool(self._acting.slices)
-            if acting and order.bundle is not None:
+            in_control = bool(self._modes.slices)
+            if in_control and order.bundle is not None:
                 policy.require_promoted(order.force)
-            guard = self._guard(config, policy, acting)
-            pilot = dataclasses.replace(self.loop.pilot, agent=policy.agent, guard=guard)
+            guard = self._guard(config, policy, in_control)
+            active = dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard)
             if order.bundle is not None:
-                self.loop.ready(pilot)
+                self.loop.ready(active)
 
             def swap() -> None:
                 if not _same_requests(policy.agent.request_mcpu, self.policy.agent.request_mcpu):
                     self.node.backend.deploy(policy.agent.request_mcpu)
-                self.loop.report.add_interventions(self.loop.pilot.guard)
-                pilot.guard.follow(self.loop.pilot.guard)
-                self.loop.pilot, self.policy, self._guard_config = pilot, policy, config
+                self.loop.report.add_interventions(self.loop.active.guard)
+                active.guard.follow(self.loop.active.guard)
+                self.loop.active, self.policy, self._guard_config = active, policy, config
                 self._describe()
 
-            self.loop.changes.make(swap)
+            self.loop.mailbox.make(swap)
         except BaseException as error:
             self._note_reload(False, str(error))
             raise
@@ -215,11 +220,11 @@ class Operation:
         self.ring.note(notes)
 
     def _own_notes(self) -> dict[str, Any]:
-        report, pilot = self.loop.report, self.loop.pilot
+        report, active = self.loop.report, self.loop.active
         return {
-            "mode": pilot.mode.label,
-            "paused": pilot.guard.paused,
-            "ordered_safe": pilot.guard.ordered_safe,
+            "mode": active.mode.label,
+            "paused": active.guard.paused,
+            "ordered_safe": active.guard.ordered_safe,
             "unmeasured": report.unmeasured,
             "last_error": report.last_error,
             "totals": report.totals() | {"missed_ticks": self.node.backend.ticks.missed},
@@ -235,10 +240,10 @@ class Operation:
         }
         self.ring.describe(own | description_of(self.node, self.policy, self._guard_config))
 
-    def _guard(self, config: GuardConfig, policy: Policy, acting: bool) -> Guard:
+    def _guard(self, config: GuardConfig, policy: LoadedPolicy, in_control: bool) -> Guard:
         context, requests = self.node.backend.context, policy.agent.request_mcpu
         guard = Guard(config, self.slices, context, policy.nice_scope, requests)
-        guard.acting = acting
+        guard.in_control = in_control
         return guard
 
 

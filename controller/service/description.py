@@ -12,10 +12,10 @@ from ..guard.config import GuardConfig
 from ..loop.node import Node
 
 if TYPE_CHECKING:
-    from .active_policy import Policy
+    from .loaded_policy import LoadedPolicy
 
 
-def description_of(node: Node, policy: Policy, guard: GuardConfig) -> dict[str, Any]:
+def description_of(node: Node, policy: LoadedPolicy, guard: GuardConfig) -> dict[str, Any]:
     """Node, policy and guard as JSON; None stands for what has no limit."""
     context = node.backend.context
     return {

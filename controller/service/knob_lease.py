@@ -17,8 +17,8 @@ from ..actuators.node import NodeActuator
 from ..actuators.slice_knobs import SliceTargets
 from ..loop.node import Node
 from ..system.kernel_file import ActuatorError
-from ..watchdog.external_change import Foreign, ForeignWatch
-from ..watchdog.handle import Supervisor
+from ..watchdog.external_change import ExternalChange, ExternalChangeWatch
+from ..watchdog.handle import SupervisorHandle
 from ..watchdog.keeper import JournalKeeper
 from ..watchdog.lock import Locks
 from ..watchdog.recovery import recover
@@ -33,7 +33,7 @@ def hang_s(config: RunConfig, node: Node) -> float:
     return max(config.watchdog.hang_s, HANG_PERIODS * node.backend.context.period_s.item())
 
 
-class Takeover:
+class KnobLease:
     """Locks slices, restores what a dead controller has left, writes down what is found, starts the supervisor, opens
     the actuator: in this order, so that at no time a knob is moved that would not come back.
 
@@ -54,7 +54,7 @@ class Takeover:
     """
 
     def __init__(self, targets: Sequence[SliceTargets], node: Node, config: RunConfig, state: Path, ring: Path) -> None:
-        self._supervisor: Supervisor | None = None
+        self._supervisor: SupervisorHandle | None = None
         with contextlib.ExitStack() as undo:
             state.mkdir(parents=True, exist_ok=True)
             folders = {f"state folder of {node.name}": state} | {f"slice {one.name}": one.cgroup for one in targets}
@@ -62,10 +62,10 @@ class Takeover:
             self.recovered = recover(state)
             self._keeper = JournalKeeper(state, targets)
             undo.callback(self._end_supervision)
-            self._supervisor = Supervisor(self._keeper.path, ring, self._locks.descriptors, hang_s(config, node))
+            self._supervisor = SupervisorHandle(self._keeper.path, ring, self._locks.descriptors, hang_s(config, node))
             self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)
             undo.pop_all()
-        self._foreign = ForeignWatch(self.actuator, config.foreign, self._release)
+        self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
         # Entries that the loop makes go to disk from a thread: an fsync may take many periods.
         self._later = ThreadPoolExecutor(1, "journal")
         self._entry: Future[None] | None = None
@@ -79,19 +79,19 @@ class Takeover:
         if self._supervisor is not None:
             self._supervisor.revive()
         with contextlib.suppress(ActuatorError):  # a slice that is going is told by receipts
-            self._note(self._foreign.look(time.monotonic_ns()))
+            self._note(self._external.look(time.monotonic_ns()))
         if self._entry is not None and self._entry.done():
             entry, self._entry = self._entry, None
             entry.result()
 
     def reclaim(self) -> None:
         """An operator wants all knobs back, in the journal first; takes as long as the disk. Raises ActuatorError."""
-        for change in self._foreign.standing:
+        for change in self._external.standing:
             self._keeper.reclaim(change.slice, change.knob)
 
     def resume(self) -> None:
         """Then in the kernel, between ticks; raises ActuatorError."""
-        self._foreign.resume()
+        self._external.resume()
         self._standing.clear()
         self._reasserted.clear()
 
@@ -128,15 +128,15 @@ class Takeover:
         if self._supervisor is not None:
             self._supervisor.disarm_and_wait()
 
-    def _note(self, changes: Sequence[Foreign]) -> None:
+    def _note(self, changes: Sequence[ExternalChange]) -> None:
         for change in changes:
             if change.policy == "respect":
                 self._standing[change.slice, change.knob] = _as_note(change)
             else:
                 self._reasserted.append(_as_note(change))
-        theirs = {(change.slice, change.knob) for change in self._foreign.standing}
+        theirs = {(change.slice, change.knob) for change in self._external.standing}
         self._standing = {key: note for key, note in self._standing.items() if key in theirs}
-        oldest_ns = time.time_ns() - 1e9 * self._foreign.config.window_s
+        oldest_ns = time.time_ns() - 1e9 * self._external.config.window_s
         while self._reasserted and self._reasserted[0]["time_ns"] < oldest_ns:
             self._reasserted.popleft()
 
@@ -144,7 +144,7 @@ class Takeover:
         self._entry = self._later.submit(self._keeper.release, name, knob)
 
 
-def _as_note(change: Foreign) -> dict[str, Any]:
+def _as_note(change: ExternalChange) -> dict[str, Any]:
     return {name: None if value == math.inf else value for name, value in asdict(change).items()} | {
         "time_ns": time.time_ns()
     }

@@ -21,20 +21,20 @@ from ..contracts.reasons import Reason
 from ..loop.live_backend import Actuator
 from ..loop.loop import Loop
 from ..loop.node import Node
-from .knob_lease import Takeover
+from .knob_lease import KnobLease
 from .run_config import RunConfig
 
 if TYPE_CHECKING:
-    from .active_policy import Policy
+    from .loaded_policy import LoadedPolicy
 
 Make = Callable[[Callable[[], None]], None]
-"""Makes a change between two ticks, as `Changes.make` does, or at once while there are none."""
+"""Makes a change between two ticks, as `Mailbox.make` does, or at once while there are none."""
 
 
-class Acting:
+class ModeSwitch:
     """What a mode acts on, and the actuator for it, exchanged while the loop runs.
 
-    Whoever wants to write takes slices over first (`Takeover`): a lock on each, what was found on disk, a supervisor
+    Whoever wants to write takes slices over first (`KnobLease`): a lock on each, what was found on disk, a supervisor
     that restores it. In shadow there is none of this, and no descriptor that could write.
 
     Modes are switched from several threads, one at a time.
@@ -54,10 +54,10 @@ class Acting:
         self.slices: tuple[str, ...] = ()
         self._loop, self._node, self._config, self._state, self._ring = loop, node, config, state, ring
         self._names = node.backend.slices.names
-        self._takeover: Takeover | None = None
+        self._lease: KnobLease | None = None
         self._switching = threading.RLock()
 
-    def switch(self, mode: Mode, canary: tuple[str, ...], policy: Policy, force: bool, make: Make) -> None:
+    def switch(self, mode: Mode, canary: tuple[str, ...], policy: LoadedPolicy, force: bool, make: Make) -> None:
         """Open the actuator of a mode, swap it in between two ticks, then close the one before.
 
         From a mode that acts to another that acts it goes by way of the shadow: what was found is found again.
@@ -66,19 +66,19 @@ class Acting:
             ConfigError: a policy that may not act, slices that another controller has.
             ActuatorError: knobs that cannot be set, journalled or restored.
         """
-        slices = acting_slices(mode, canary, self._names)
+        slices = controlled_slices(mode, canary, self._names)
         with self._switching:
-            if (mode, slices) == (self._loop.pilot.mode, self.slices):
+            if (mode, slices) == (self._loop.active.mode, self.slices):
                 return
             if slices:
                 policy.require_promoted(force)
-            if self._takeover is not None:
+            if self._lease is not None:
                 self._retreat(make)
             if slices:
                 targets = [target for target in self._node.targets if target.name in slices]
-                self._takeover = takeover = Takeover(targets, self._node, self._config, self._state, self._ring)
+                self._lease = lease = KnobLease(targets, self._node, self._config, self._state, self._ring)
                 try:
-                    self._into(mode, slices, self._actuator(takeover.actuator, slices, policy), make).close()
+                    self._into(mode, slices, self._actuator(lease.actuator, slices, policy), make).close()
                 except BaseException:
                     self.give_back()
                     raise
@@ -86,35 +86,35 @@ class Acting:
     def give_back(self) -> None:
         """Restore what was found; raises ActuatorError."""
         with self._switching:
-            takeover, self._takeover = self._takeover, None
-            if takeover is not None:
-                takeover.give_back()
+            lease, self._lease = self._lease, None
+            if lease is not None:
+                lease.give_back()
 
     def reclaim(self) -> None:
-        """An operator wants knobs back that somebody else has set; see `Takeover`."""
-        if self._takeover is not None:
-            self._takeover.reclaim()
+        """An operator wants knobs back that somebody else has set; see `KnobLease`."""
+        if self._lease is not None:
+            self._lease.reclaim()
 
     def resume(self) -> None:
         """Then in the kernel, between two ticks."""
-        if self._takeover is not None:
-            self._takeover.resume()
+        if self._lease is not None:
+            self._lease.resume()
 
     def look_after(self) -> None:
         """The supervisor lives, and the knobs are as they were left; those that are somebody else's now are marked."""
-        if self._takeover is not None:
-            self._takeover.look_after()
+        if self._lease is not None:
+            self._lease.look_after()
         alone = self._left_alone(self.slices)
-        if not np.array_equal(alone, self._loop.pilot.not_acting):
-            self._loop.pilot = dataclasses.replace(self._loop.pilot, not_acting=alone)
+        if not np.array_equal(alone, self._loop.active.left_alone_reasons):
+            self._loop.active = dataclasses.replace(self._loop.active, left_alone_reasons=alone)
 
     def notes(self) -> dict[str, Any]:
         """For the ring."""
-        takeover = self._takeover
+        lease = self._lease
         return {
-            "canary": list(self.slices) if self._loop.pilot.mode is Mode.CANARY else [],
-            "foreign": [] if takeover is None else takeover.foreign(),
-            "supervisor": None if takeover is None else takeover.supervisor(),
+            "canary": list(self.slices) if self._loop.active.mode is Mode.CANARY else [],
+            "foreign": [] if lease is None else lease.foreign(),
+            "supervisor": None if lease is None else lease.supervisor(),
         }
 
     def _retreat(self, make: Make) -> None:
@@ -129,13 +129,13 @@ class Acting:
     def _into(self, mode: Mode, slices: tuple[str, ...], actuator: Actuator, make: Make) -> Actuator:
         """Swap actuator and mode; returns the actuator before, still open. If it fails the new one is closed."""
         before: list[Actuator] = []
-        pilot = dataclasses.replace(self._loop.pilot, mode=mode, not_acting=self._left_alone(slices))
+        active = dataclasses.replace(self._loop.active, mode=mode, left_alone_reasons=self._left_alone(slices))
 
         def swap() -> None:
             before.append(self._node.backend.use(actuator))
-            self._loop.pilot, self.slices = pilot, slices
+            self._loop.active, self.slices = active, slices
             self._loop.held = actuator.receipt.applied
-            pilot.guard.acting = bool(slices)
+            active.guard.in_control = bool(slices)
 
         try:
             make(swap)
@@ -144,7 +144,7 @@ class Acting:
             raise
         return before[0]
 
-    def _actuator(self, actuator: NodeActuator, slices: tuple[str, ...], policy: Policy) -> Actuator:
+    def _actuator(self, actuator: NodeActuator, slices: tuple[str, ...], policy: LoadedPolicy) -> Actuator:
         indices = [self._names.index(name) for name in slices]
         requests = policy.agent.request_mcpu
         if requests is not None:
@@ -163,7 +163,7 @@ class Acting:
     def _left_alone(self, slices: tuple[str, ...]) -> npt.NDArray[np.uint32]:
         """Reason bits of slices that a mode does not act on (in shadow: all, as the mode says), and of those of which
         somebody else has set a knob."""
-        foreign = set() if self._takeover is None else self._takeover.yielded
+        foreign = set() if self._lease is None else self._lease.yielded
         bits = [
             Reason.NOT_ACTING.bit * (bool(slices) and name not in slices)
             | Reason.FOREIGN_CHANGE.bit * (name in foreign)
@@ -172,7 +172,7 @@ class Acting:
         return np.asarray(bits, np.uint32)
 
 
-def acting_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
+def controlled_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
     """What a mode acts on, in the node's order; raises ConfigError."""
     if mode is not Mode.CANARY:
         return names if mode is Mode.LIVE else ()

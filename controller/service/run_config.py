@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from ...configs import load, validate
-from ..watchdog.external_change import ForeignConfig
+from ..watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
@@ -89,7 +89,7 @@ class RunConfig:
     period_ms: Annotated[float, Field(ge=2, le=5_000)] | None = None
     budget_ms: Positive = 2.0
     guard: str = "default"
-    foreign: ForeignConfig = field(default_factory=ForeignConfig)
+    foreign: ExternalChangeConfig = field(default_factory=ExternalChangeConfig)
     watchdog: WatchdogConfig = WatchdogConfig()
     publish: PublishConfig = PublishConfig()
     trust: str | None = None

@@ -21,11 +21,11 @@ from ..system import privileges, sd_notify
 from ..system.signals import StopRequest
 from ..watchdog.lock import Locks
 from .control_thread import ControlThread
-from .controller import Operation
-from .mode_switch import acting_slices
+from .controller import Controller
+from .mode_switch import controlled_slices
 from .run_config import RunConfig
 
-CHORE_S = 1.0
+PERIODIC_TASK_S = 1.0
 SWITCH_INTERVAL_S = 0.0002
 """How long another Python thread may keep the loop's waiting; CPython's own 5 ms are more than a budget."""
 
@@ -45,11 +45,11 @@ def serve(
 
     Raises:
         ConfigError: bad settings, a policy that may not act, or another controller of this instance runs.
-        ActuatorError: see `Operation.run`.
+        ActuatorError: see `Controller.run`.
     """
     if (config.bundle is None) == (config.agent is None):
         raise ConfigError("bundle, agent: accepted: exactly one of them")
-    acting_slices(MODES[config.mode], config.canary, node.backend.slices.names)
+    controlled_slices(MODES[config.mode], config.canary, node.backend.slices.names)
     if config.cpu is not None and config.cpu not in (cpus := os.sched_getaffinity(0)):
         raise ConfigError(f"cpu = {config.cpu}; accepted: one of {', '.join(map(str, sorted(cpus)))}")
     instance = config.instance or node.name
@@ -65,26 +65,26 @@ def serve(
         undo.callback(publisher.stop)
         # A testbed of one's own goes at the end, and not even its owner may write to the root of the cgroups.
         privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if config.scenario is not None else [])])
-        operation = _operation(node, config, ring, state, watch, seed, force)
-        control = undo.enter_context(ControlThread(operation, ours))
+        controller = _operation(node, config, ring, state, watch, seed, force)
+        control = undo.enter_context(ControlThread(controller, ours))
         companions = _Companions(publisher, control)
-        operation.notes.append(companions.notes)
-        operation.loop.chores.add(companions.look_after, CHORE_S)
-        undo.enter_context(_signs_of_life(operation))
+        controller.notes.append(companions.notes)
+        controller.loop.periodic_tasks.add(companions.look_after, PERIODIC_TASK_S)
+        undo.enter_context(_signs_of_life(controller))
         undo.enter_context(_quick_threads())
-        return operation.run(max_ticks, force)
+        return controller.run(max_ticks, force)
 
 
 def _operation(
     node: Node, config: RunConfig, ring: TickRing, state: Path, watch: Watcher | None, seed: int, force: bool
-) -> Operation:
-    from .active_policy import policy_of, rehearse_loading
+) -> Controller:
+    from .loaded_policy import import_bundle_runtime, policy_of
 
-    rehearse_loading()
+    import_bundle_runtime()
     policy = policy_of(config, node)
     if MODES[config.mode] is not Mode.SHADOW:
         policy.require_promoted(force)
-    return Operation(node, config, policy, ring, state, StopRequest(), watch, seed)
+    return Controller(node, config, policy, ring, state, StopRequest(), watch, seed)
 
 
 class _Companions:
@@ -120,22 +120,22 @@ class _Companions:
 
 
 @contextlib.contextmanager
-def _signs_of_life(operation: Operation) -> Iterator[None]:
+def _signs_of_life(controller: Controller) -> Iterator[None]:
     """Tell a service manager about once a second that there are ticks: in the loop, or where those are further apart,
     from a thread, which a loop with such a period does not notice."""
 
     def tell() -> None:
-        if operation.ticking():
+        if controller.ticking():
             sd_notify.watchdog()
 
-    if operation.node.backend.context.period_s.item() <= CHORE_S:
-        operation.loop.chores.add(tell, CHORE_S)
+    if controller.node.backend.context.period_s.item() <= PERIODIC_TASK_S:
+        controller.loop.periodic_tasks.add(tell, PERIODIC_TASK_S)
         yield
         return
     ended = threading.Event()
 
     def run() -> None:
-        while not ended.wait(CHORE_S):
+        while not ended.wait(PERIODIC_TASK_S):
             tell()
 
     thread = threading.Thread(target=run, name="signs of life", daemon=True)

@@ -36,7 +36,7 @@ class PacketPrograms:
         flows, flow_keys: see `flows`.
         events: `layout.PACKET_EVENT`.
         windows: what happened between the last two calls of `measure`, see ``bpf/windows.h``; shared with `SchedProbe`.
-        measure, rehearse: `measure` fills its rows of `windows`; `rehearse` only touches what it will touch.
+        measure, warm_up: `measure` fills its rows of `windows`; `warm_up` only touches what it will touch.
 
     Raises:
         ConfigError: no slices, too many, points that do not go together, or a bad rate.
@@ -76,7 +76,7 @@ class PacketPrograms:
             self.slices["timing"]["enter_up_to"] = self.slices["timing"]["leave_up_to"] = _up_to(sample_every)
             self.windows = self.object.map("windows")
             self.measure = self.object.program("measure_packets").runner(0)
-            self.rehearse = self.object.program("measure_packets").runner(1)
+            self.warm_up = self.object.program("measure_packets").runner(1)
             self.flows = mapped(self.object, "flows", layout.FLOW, writable=True)
             self.flow_keys = mapped(self.object, ".bss.flow_keys", "u8", writable=True)
             self.events = RingBuffer(self.object.map("packet_events"), layout.PACKET_EVENT)

@@ -28,7 +28,7 @@ class SchedProbe:
 
     Attributes:
         slices: what was counted since the start, `layout.SCHED` by slice, and last the idle time.
-        measure, rehearse: `measure` fills its rows of ``windows``; `rehearse` only touches what it will touch.
+        measure, warm_up: `measure` fills its rows of ``windows``; `warm_up` only touches what it will touch.
 
     Raises:
         ConfigError: groups of both versions.
@@ -53,7 +53,7 @@ class SchedProbe:
         try:
             self.slices = mapped(self._object, "slices", layout.SCHED)
             self.measure = self._object.program("measure_cpus").runner(0)
-            self.rehearse = self._object.program("measure_cpus").runner(1)
+            self.warm_up = self._object.program("measure_cpus").runner(1)
             running = mapped(self._object, ".bss.running", layout.RUNNING, writable=True)
             running["since_ns_and_slice"] = len(groups) + 1  # something else, until we see what
             self._map = self._object.map("groups")

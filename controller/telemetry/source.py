@@ -96,11 +96,11 @@ class KernelSource:
         self._measure_cpus()
         return self._read()
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """Go through the motions of `measure` without ending the window, so that the next call finds its code and
         memory in the caches: a few tens of microseconds before it."""
-        self.packets.rehearse()
-        self.sched.rehearse()
+        self.packets.warm_up()
+        self.sched.warm_up()
         self._read()
 
     def _read(self) -> Telemetry:

@@ -19,7 +19,7 @@ Policy = Literal["respect", "reassert"]
 
 
 @dataclass(frozen=True)
-class ForeignConfig:
+class ExternalChangeConfig:
     """What is done about a knob that somebody else has set.
 
     Attributes:
@@ -36,7 +36,7 @@ class ForeignConfig:
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ExternalChange:
     """A change that was noticed.
 
     Attributes:
@@ -56,7 +56,7 @@ class Foreign:
     text: str
 
 
-class ForeignWatch:
+class ExternalChangeWatch:
     """Compares what the kernel has with what was written last, and acts on a difference once.
 
     Args:
@@ -69,21 +69,21 @@ class ForeignWatch:
     def __init__(
         self,
         actuator: NodeActuator,
-        config: ForeignConfig | None = None,
+        config: ExternalChangeConfig | None = None,
         release: Callable[[str, KnobName], object] | None = None,
         reclaim: Callable[[str, KnobName], object] | None = None,
     ) -> None:
-        self._actuator, self.config = actuator, config or ForeignConfig()
+        self._actuator, self.config = actuator, config or ExternalChangeConfig()
         self._release, self._reclaim = release, reclaim
         self._reasserted: dict[tuple[str, KnobName], deque[int]] = {}
-        self._standing: dict[tuple[str, KnobName], Foreign] = {}
+        self._standing: dict[tuple[str, KnobName], ExternalChange] = {}
 
     @property
-    def standing(self) -> list[Foreign]:
+    def standing(self) -> list[ExternalChange]:
         """Changes whose knobs are somebody else's now."""
         return list(self._standing.values())
 
-    def look(self, now_ns: int) -> list[Foreign]:
+    def look(self, now_ns: int) -> list[ExternalChange]:
         """Read every knob back; call it between ticks, about once a second.
 
         Some 15 us a slice. Knobs that are somebody else's are read, so that receipts say what
@@ -123,16 +123,16 @@ class ForeignWatch:
             self._actuator.reassert(name, knob)
             del self._standing[name, knob]
 
-    def _act(self, found: Deviation, now_ns: int) -> Foreign:
+    def _act(self, found: Deviation, now_ns: int) -> ExternalChange:
         key: tuple[str, KnobName] = (found.slice, found.knob)
         text = found.text
         if self.config.policy == "reassert":
             refusal = self._reassert(found, now_ns)
             if refusal is None:
-                return Foreign(*key, found.found, found.ours, "reassert", text)
+                return ExternalChange(*key, found.found, found.ours, "reassert", text)
             text = f"{text}; {refusal}"
         self._actuator.yield_knob(*key)
-        foreign = self._standing[key] = Foreign(*key, found.found, found.ours, "respect", text)
+        foreign = self._standing[key] = ExternalChange(*key, found.found, found.ours, "respect", text)
         if self._release is not None:
             self._release(*key)
         return foreign

@@ -23,7 +23,7 @@ ANSWER_BYTES = 1 << 16
 ROOT = Path(__file__).parents[3]  # where `slicepilot` is, however it was installed
 
 
-class Supervisor:
+class SupervisorHandle:
     """A running supervisor. The journal has to be on disk and the tick ring in place before it starts.
 
     Args:

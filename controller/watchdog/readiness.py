@@ -42,7 +42,7 @@ def _ahead_of_all() -> str:
 
 
 def _lock_memory() -> str:
-    """Keep what the rehearsal has brought into memory, and what comes later."""
+    """Keep what the dry run has brought into memory, and what comes later."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT):
         return f"not locked ({os.strerror(ctypes.get_errno())})"

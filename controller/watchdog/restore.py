@@ -32,7 +32,7 @@ class RestoreReport:
     """What has become of each knob, one line each that begins with the slice.
 
     Attributes:
-        restored: was put back; or would be, in a rehearsal.
+        restored: was put back; or would be, in a dry run.
         gone: group, namespace or device that is not there any more: nothing to put back.
         released: left to somebody else.
         failed: could not be put back, and why.
@@ -56,17 +56,17 @@ class RestoreReport:
         return f"{', '.join(parts)} in {1e3 * self.took_s:.1f} ms"
 
 
-def restore(journal: Journal, rehearse: bool = False) -> RestoreReport:
+def restore(journal: Journal, dry_run: bool = False) -> RestoreReport:
     """Put everything back; never raises for what cannot be done, but reports it.
 
     Args:
         journal: what was found.
-        rehearse: look at everything and write nothing: brings code and data into memory.
+        dry_run: look at everything and write nothing: brings code and data into memory.
     """
     start = time.perf_counter()
     report = RestoreReport()
     if journal.of_this_boot:
-        work = _Restoration(report, frozenset(journal.released), rehearse)
+        work = _Restoration(report, frozenset(journal.released), dry_run)
         for found in journal.slices:
             work.cpu(found)
         work.egress([one for one in journal.slices if one.egress is not None])
@@ -79,8 +79,8 @@ def restore(journal: Journal, rehearse: bool = False) -> RestoreReport:
 class _Restoration:
     """One pass over a journal."""
 
-    def __init__(self, report: RestoreReport, released: frozenset[tuple[str, str]], rehearse: bool) -> None:
-        self._report, self._released, self._rehearse = report, released, rehearse
+    def __init__(self, report: RestoreReport, released: frozenset[tuple[str, str]], dry_run: bool) -> None:
+        self._report, self._released, self._dry_run = report, released, dry_run
 
     def cpu(self, found: FoundSlice) -> None:
         """Quota, weight, and nice of threads."""
@@ -92,7 +92,7 @@ class _Restoration:
                 self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(group, found))
                 self._knob(found.name, "nice", lambda: self._weight(group, found))
         if found.threads:
-            self._knob(found.name, "nice", lambda: restore_threads(found, self._rehearse))
+            self._knob(found.name, "nice", lambda: restore_threads(found, self._dry_run))
 
     def egress(self, slices: list[FoundSlice]) -> None:
         """Shapers off."""
@@ -109,7 +109,7 @@ class _Restoration:
                         self._report.gone.append(f"{one.name}: {one.egress.device} in {one.egress.netns}")
                         continue
                     removals.append((one.name, one.egress, qdisc))
-                    if not self._rehearse and qdisc.present():
+                    if not self._dry_run and qdisc.present():
                         unpace(qdisc)
             for name, found, qdisc in removals:
                 with self._reported(name):
@@ -120,7 +120,7 @@ class _Restoration:
             now, wanted = files.read(), (found.quota_us, found.period_us)
             if now == wanted:
                 return ""
-            if not self._rehearse:
+            if not self._dry_run:
                 files.write(*wanted)
             return f"{_bandwidth(*now)} -> {_bandwidth(*wanted)}"
 
@@ -129,13 +129,13 @@ class _Restoration:
             now = int(file.read())
             if now == found.weight:
                 return ""
-            if not self._rehearse:
+            if not self._dry_run:
                 file.write(b"%d" % found.weight)
             return f"weight {now} -> {found.weight}"
 
     def _shaper(self, found: FoundEgress, qdisc: RootQdisc) -> str:
         programs, shaper = edt_filters(qdisc.route, qdisc.index), qdisc.present()
-        if not self._rehearse:
+        if not self._dry_run:
             if programs:
                 remove_edt_filters(qdisc.route, qdisc.index, own_hook=not found.had_hook)
             if shaper:

@@ -49,18 +49,18 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=arguments.channel)
     try:
-        guardian = Guardian(
+        supervisor = Supervisor(
             arguments.journal, arguments.ring, arguments.pid, arguments.sentinel, arguments.hang_s, channel
         )
     except (OSError, ValueError) as error:
         channel.send(json.dumps({"error": str(error)}).encode())
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
-        channel.send(json.dumps(guardian.prepare()).encode())
-    return guardian.restore(guardian.wait())
+        channel.send(json.dumps(supervisor.prepare()).encode())
+    return supervisor.restore(supervisor.wait())
 
 
-class Guardian:
+class Supervisor:
     """Watches one controller.
 
     Args:
@@ -90,7 +90,7 @@ class Guardian:
 
     def prepare(self) -> dict[str, Any]:
         """Be quick and small from now on; what has become of that, for the controller's log."""
-        restore(self._journal, rehearse=True)
+        restore(self._journal, dry_run=True)
         return {"pid": os.getpid(), **be_ready()}
 
     def wait(self) -> Cause:

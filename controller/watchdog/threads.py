@@ -11,7 +11,7 @@ from ..system.processes import process_of, start_ticks
 from .journal import FoundSlice
 
 
-def restore_threads(found: FoundSlice, rehearse: bool = False) -> str:
+def restore_threads(found: FoundSlice, dry_run: bool = False) -> str:
     """Give each thread of a slice the nice it had, wherever it is now; returns what was done, for people.
 
     A thread that the journal does not know was started since the last look: if it has the level of one that was
@@ -29,7 +29,7 @@ def restore_threads(found: FoundSlice, rehearse: bool = False) -> str:
             process = process_of(thread)
             if process in processes:
                 originals[thread] = processes[process]
-    changed = [thread for thread, nice in originals.items() if _renice(thread, nice, rehearse)]
+    changed = [thread for thread, nice in originals.items() if _renice(thread, nice, dry_run)]
     return f"nice of {len(changed)} threads" if changed else ""
 
 
@@ -47,12 +47,12 @@ def _level(thread: int) -> int | None:
         return None
 
 
-def _renice(thread: int, nice: int, rehearse: bool) -> bool:
+def _renice(thread: int, nice: int, dry_run: bool) -> bool:
     """Whether a thread has another nice, which is then changed."""
     if _level(thread) in {None, nice}:
         return False
     try:
-        if not rehearse:
+        if not dry_run:
             os.setpriority(os.PRIO_PROCESS, thread, nice)
     except ProcessLookupError:
         return False

@@ -34,10 +34,10 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
             scenario, control_period_s
         )
         return opened
-    from ..simulator.backend import ScenarioEpisodes, SimulatorBackend
+    from ..simulator.backend import ScenarioRuns, SimulatorBackend
     from ..simulator.scenario import Scenario
 
-    return SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml(scenario), control_period_s=control_period_s))
+    return SimulatorBackend(ScenarioRuns(Scenario.from_yaml(scenario), control_period_s=control_period_s))
 
 
 class SliceEnv(gym.Env[FloatArray, FloatArray]):

@@ -21,7 +21,7 @@ from .scenario import Scenario
 
 
 @dataclass
-class Episode:
+class SimulatorRun:
     """One run of L lanes before it starts: all that is drawn at a reset. Without ``disturbances`` there are none."""
 
     traffic: Traffic
@@ -35,17 +35,17 @@ class Episode:
     disturbances: Disturbances | None = None
 
 
-class Episodes(Protocol):
+class RunSource(Protocol):
     """Where a simulator's runs come from: a named scenario, or random mixtures for training."""
 
     slices: SliceSet
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """Draw one run for each lane."""
         ...
 
 
-class ScenarioEpisodes:
+class ScenarioRuns:
     """The same scenario in every lane; lanes differ by noise and by on/off phases.
 
     Args:
@@ -69,11 +69,11 @@ class ScenarioEpisodes:
         self.control_period_s = control_period_s or scenario.control_period_s
         self.request_mcpu = request_mcpu
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """One run per lane."""
         slices, ones = self.slices, np.ones((1, lanes), np.float32)
         request = slices.column("cpu_request_mcpu") if self.request_mcpu is None else self.request_mcpu[:, None]
-        return Episode(
+        return SimulatorRun(
             traffic=Traffic.of(self.scenario, slices, lanes, rng),
             events=NodeEvents.of(self.scenario, slices, lanes),
             hardware=HardwareArrays(self.hardware, lanes),
@@ -98,7 +98,7 @@ class SimulatorBackend:
             is what their agents did: lane l is a copy of lane l mod (L / copies). Divides L.
     """
 
-    def __init__(self, episodes: Episodes, num_lanes: int = 1, copies: int = 1) -> None:
+    def __init__(self, episodes: RunSource, num_lanes: int = 1, copies: int = 1) -> None:
         if copies < 1 or num_lanes % copies:
             raise ValueError(f"copies = {copies}; accepted: a divisor of num_lanes = {num_lanes}")
         self.episodes, self.slices, self.num_lanes, self.copies = episodes, episodes.slices, num_lanes, copies

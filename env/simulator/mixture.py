@@ -16,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from ...configs import load
 from ..encoding import PERIOD_RANGE_S
 from ..slices import FloatArray, PositiveRange, Promises, SliceSet
-from .backend import Episode
+from .backend import SimulatorRun
 from .disturbances import Disturbances
 from .exogenous import NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays, Ratio
@@ -105,7 +105,7 @@ class Mixture:
 
 
 class MixtureEpisodes:
-    """`Episodes` that draw every lane at random; see `Mixture`."""
+    """`RunSource` that draw every lane at random; see `Mixture`."""
 
     def __init__(self, mixture: Mixture) -> None:
         self.mixture = mixture
@@ -117,7 +117,7 @@ class MixtureEpisodes:
         """Load ``configs/mixtures/NAME.yaml`` or a user's file."""
         return cls(load("mixtures", name_or_path, Mixture))
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """One random deployment and run per lane."""
         mix, slices = self.mixture, self.slices
         shape = (len(slices), lanes)
@@ -151,7 +151,7 @@ class MixtureEpisodes:
         events = NodeEvents.none(*shape, knots=2)
         self._events(events, nominal, period_s, rng)
         events.absent_from_s = np.where(present, NEVER_S, -1.0).astype(np.float32)
-        return Episode(
+        return SimulatorRun(
             traffic=traffic,
             events=events,
             hardware=hardware,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from .backend import ScenarioEpisodes
+from .backend import ScenarioRuns
 
 
-def repeated_slices(episodes: ScenarioEpisodes, num_slices: int) -> ScenarioEpisodes:
+def repeated_slices(episodes: ScenarioRuns, num_slices: int) -> ScenarioRuns:
     """The same node and loads with the slices repeated in order, or cut; CPUs and uplink grow or shrink along."""
     base = episodes.slices
     slices = base.repeated(num_slices)
@@ -20,4 +20,4 @@ def repeated_slices(episodes: ScenarioEpisodes, num_slices: int) -> ScenarioEpis
         uplink_mbps=episodes.hardware.uplink_mbps * share,
     )
     scenario = dataclasses.replace(episodes.scenario, loads=loads)
-    return ScenarioEpisodes(scenario, hardware, slices=slices)
+    return ScenarioRuns(scenario, hardware, slices=slices)

@@ -23,7 +23,7 @@ from ..knobs import Knobs
 from ..published import requests_of, setting_knobs
 from ..slices import FloatArray, Promises, SliceSet
 from . import kernels
-from .backend import Episode, SimulatorBackend
+from .backend import SimulatorBackend, SimulatorRun
 from .exogenous import NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays
 from .scenario import Scenario
@@ -65,12 +65,12 @@ class StudyEpisodes:
         """Experiments x repetitions."""
         return len(self.settings) * self.repetitions
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """One run of all lanes."""
         slices = self.slices
         traffic = Traffic.of(self.scenario, slices, lanes, rng)
         traffic.flow_mbps *= self.active
-        return Episode(
+        return SimulatorRun(
             traffic=traffic,
             events=NodeEvents.of(self.scenario, slices, lanes),
             hardware=HardwareArrays(self.hardware, lanes),

@@ -18,8 +18,7 @@ from ...controller.loop.loop import LoopReport
 from ...controller.loop.node import Node
 from ...controller.publisher.handle import Publisher, PublisherOptions
 from ...controller.record.ring import TickRing
-from ...controller.service.active_policy import Policy
-from ...controller.service.controller import Operation
+from ...controller.service.controller import Controller
 from ...controller.service.run_config import RunConfig
 from ...controller.system.signals import StopRequest
 from ...controller.telemetry.source import KernelSource
@@ -40,7 +39,7 @@ class BenchRun:
         stop: ends it.
     """
 
-    operation: Operation
+    operation: Controller
     publisher: Publisher
     stop: StopRequest
 
@@ -91,5 +90,5 @@ def bench_run(
         learned = Policy(
             LearnedAgent(policy, transfer=True), {"path": str(policy.origin), "digest": "", "promoted": False}
         )
-        operation = Operation(described, config, learned, ring, folder / "state", stop)
+        operation = Controller(described, config, learned, ring, folder / "state", stop)
         yield BenchRun(operation, publisher, stop)

@@ -86,7 +86,7 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
 
     import numpy as np
 
-    from ...controller.loop.loop import Loop, LoopConfig, Pilot
+    from ...controller.loop.loop import ActivePolicy, Loop, LoopConfig
     from ...controller.system.signals import StopRequest
     from ..bench.reaction import Tick, burst_starts, reaction
 
@@ -105,7 +105,7 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
     live.packet_events()
     stop = StopRequest()
     config = LoopConfig(max_ticks=live.context.num_steps, seed=seed)
-    Loop(live, Pilot.live(agent, live), config, stop, watch=watch).run()
+    Loop(live, ActivePolicy.live(agent, live), config, stop, watch=watch).run()
     if stop.asked:
         raise KeyboardInterrupt
     time.sleep(0.1)

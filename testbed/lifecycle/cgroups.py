@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...configs import ConfigError
 from ...controller.system.cgroup import CpuHierarchy
-from .journal import Journal
+from .journal import TestbedJournal
 
 PREFIX = "slicepilot-"
 EDGE = "edge"
@@ -22,7 +22,7 @@ def parent_of(name: str, controller: CpuHierarchy) -> Path:
     return controller.root / f"{PREFIX}{name}"
 
 
-def make(name: str, children: tuple[str, ...], controller: CpuHierarchy, journal: Journal) -> dict[str, Path]:
+def make(name: str, children: tuple[str, ...], controller: CpuHierarchy, journal: TestbedJournal) -> dict[str, Path]:
     """One cgroup per child under the testbed's own; paths by child.
 
     Raises:
@@ -56,7 +56,7 @@ def _delegate(group: Path) -> None:
             os.close(descriptor)
 
 
-def _make_one(path: Path, journal: Journal) -> None:
+def _make_one(path: Path, journal: TestbedJournal) -> None:
     journal.record("cgroup", path=str(path))
     path.mkdir()
 

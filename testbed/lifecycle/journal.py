@@ -16,7 +16,7 @@ from ...configs import ConfigError
 FILE, LOCK = "made.jsonl", "lock"
 
 
-class Journal:
+class TestbedJournal:
     """Append-only list of things made; each record is on file before the thing exists.
 
     Args:

@@ -13,7 +13,7 @@ from pyroute2 import NetlinkError, NetNS, netns
 from ...configs import ConfigError
 from ...controller.actuators.egress import EgressRate
 from .interrupts import uninterrupted
-from .journal import Journal
+from .journal import TestbedJournal
 from .layout import SINK_ADDRESS, UPLINK_ADDRESS, Layout, SlicePlan, netns_path
 from .processes import ProgramError
 
@@ -51,7 +51,7 @@ def inside(name: str, action: Callable[[], T]) -> T:
     return result[0]
 
 
-def build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms: float) -> None:
+def build(layout: Layout, journal: TestbedJournal, uplink_mbps: float, uplink_queue_ms: float) -> None:
     """Make all namespaces and links.
 
     Raises:
@@ -64,7 +64,7 @@ def build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms:
         raise ProgramError(f"network of testbed {layout.name!r}: {error}") from error
 
 
-def _build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms: float) -> None:
+def _build(layout: Layout, journal: TestbedJournal, uplink_mbps: float, uplink_queue_ms: float) -> None:
     for name in layout.namespaces:
         _make_namespace(name, journal)
     sockets = {name: NetNS(name, flags=0) for name in layout.namespaces}
@@ -85,7 +85,7 @@ def _build(layout: Layout, journal: Journal, uplink_mbps: float, uplink_queue_ms
             socket.close()
 
 
-def _make_namespace(name: str, journal: Journal) -> None:
+def _make_namespace(name: str, journal: TestbedJournal) -> None:
     if netns_path(name).exists():
         raise ConfigError(
             f"network namespace {name!r} exists and is not this testbed's; accepted: another name for the testbed"

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import cgroups, network
 from .interrupts import uninterrupted
-from .journal import Journal
+from .journal import TestbedJournal
 from .layout import STATE_FOLDER
 from .processes import ProcessId
 
@@ -16,7 +16,7 @@ def running() -> list[str]:
     """Names of the testbeds that are up, or were left by a crash."""
     if not STATE_FOLDER.is_dir():
         return []
-    return sorted(folder.name for folder in STATE_FOLDER.iterdir() if Journal(folder).exists)
+    return sorted(folder.name for folder in STATE_FOLDER.iterdir() if TestbedJournal(folder).exists)
 
 
 def reclaim(name: str) -> None:
@@ -25,7 +25,7 @@ def reclaim(name: str) -> None:
     Raises:
         ConfigError, OSError: as `take_down`.
     """
-    entries = Journal(STATE_FOLDER / name).entries("testbed")
+    entries = TestbedJournal(STATE_FOLDER / name).entries("testbed")
     owner = entries[0].get("owner") if entries else None
     if owner is not None and not ProcessId(**owner).alive:
         take_down(name)
@@ -40,13 +40,13 @@ def take_down(name: str) -> bool:
     """
     if name not in running():
         return False
-    journal = Journal(STATE_FOLDER / name)
+    journal = TestbedJournal(STATE_FOLDER / name)
     with journal.locked():
         remove_all(journal)
     return True
 
 
-def remove_all(journal: Journal) -> None:
+def remove_all(journal: TestbedJournal) -> None:
     """Newest first: programs, namespaces, cgroups. Goes on over single failures and raises the first in the end."""
     failures: list[OSError] = []
     with uninterrupted():

@@ -18,7 +18,7 @@ from ...controller.system.kernel_file import ActuatorError
 from ...env.slices import FloatArray
 from . import cgroups, network
 from .interrupts import uninterrupted
-from .journal import Journal
+from .journal import TestbedJournal
 from .layout import GTPU_PORT, PFCP_PORT, STATE_FOLDER, Layout, SlicePlan
 from .processes import ProcessId, Program, binary, spawn
 from .removal import reclaim, remove_all, running, take_down
@@ -64,7 +64,7 @@ def missing() -> list[str]:
 class Testbed:
     """A running testbed. `up` makes one, `attach` finds one that another command made.
 
-    Everything made is in a `Journal` before it exists, so `down` can remove it whatever happened in between.
+    Everything made is in a `TestbedJournal` before it exists, so `down` can remove it whatever happened in between.
     """
 
     __test__ = False
@@ -72,7 +72,7 @@ class Testbed:
     def __init__(self, spec: TestbedSpec) -> None:
         self.spec, self.slices = spec, spec.slice_set()
         self.layout = Layout(spec.name, self.slices.names)
-        self.journal = Journal(self.layout.state)
+        self.journal = TestbedJournal(self.layout.state)
         self.controller = CpuHierarchy.find()
 
     # -- life --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.promises import PromiseMeter
 from slicepilot.env.reward import RewardModel, RewardWeights
-from slicepilot.env.simulator.backend import Episode, SimulatorBackend
+from slicepilot.env.simulator.backend import SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
 from slicepilot.env.slices import FloatArray, KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
@@ -52,13 +52,13 @@ class Loads:
     request_mcpu: FloatArray | None = None
     join_s: float = 0.0  # all slices but the first start then
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         count = len(self.slices)
         traffic = Traffic.blank(1, count, lanes)
         traffic.flow_mbps[0] = self.mbps[:, None]
         traffic.start_s[0, 1:] = self.join_s
         request = np.zeros(count, np.float32) if self.request_mcpu is None else self.request_mcpu
-        return Episode(
+        return SimulatorRun(
             traffic=traffic,
             events=NodeEvents.none(count, lanes),
             hardware=HardwareArrays(self.hardware, lanes),

@@ -11,7 +11,7 @@ import pytest
 
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs, NiceScope
 from slicepilot.env.simulator import kernels
-from slicepilot.env.simulator.backend import Episode, Episodes, SimulatorBackend
+from slicepilot.env.simulator.backend import RunSource, SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
 from slicepilot.env.slices import FloatArray, Promises, Sla, SliceSet, SliceSpec, SNssai
@@ -33,7 +33,7 @@ def slice_set(count: int, **fields: Any) -> SliceSet:
 
 @dataclass
 class Loads:
-    """Episodes of constant rates (S,) on one node; ``sources`` sets fields of `Traffic`, per slice (S,) or for all."""
+    """RunSource of constant rates (S,) on one node; ``sources`` sets fields of `Traffic`, per slice (S,) or for all."""
 
     mbps: Sequence[float]
     hardware: Hardware = QUIET
@@ -47,7 +47,7 @@ class Loads:
     def slices(self) -> SliceSet:
         return slice_set(len(self.mbps))
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         count = len(self.mbps)
         traffic, events = Traffic.blank(1, count, lanes), NodeEvents.none(count, lanes, knots=2)
         for name, value in {"flow_mbps": self.mbps, **self.sources}.items():
@@ -56,7 +56,7 @@ class Loads:
             rows = np.asarray(value, np.float32)
             getattr(events, name)[:] = rows[:, None] if name.startswith("absent") else rows
         request = np.zeros(count) if self.request_mcpu is None else np.asarray(self.request_mcpu)
-        return Episode(
+        return SimulatorRun(
             traffic=traffic,
             events=events,
             hardware=HardwareArrays(self.hardware, lanes),
@@ -92,7 +92,7 @@ QUEUES = [kernels.N3_MBIT, kernels.PACER_MBIT, kernels.UPLINK_MBIT]
 
 
 def play(
-    episodes: Episodes,
+    episodes: RunSource,
     knobs: Knobs | Callable[[int], Knobs] | None = None,
     *,
     lanes: int = 1,

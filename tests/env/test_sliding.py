@@ -7,7 +7,7 @@ import numpy as np
 from slicepilot.env.backend import Context
 from slicepilot.env.environments.vector_env import ControlLoop
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises
 from slicepilot.env.sliding import WINDOW_S, SlidingView
@@ -38,7 +38,7 @@ def test_frames_that_fall_into_some_periods_are_a_steady_rate() -> None:
         telemetry = offering(FRAMES[n % 5], 2)
         telemetry.delay_p99_us[:], telemetry.delay_p50_us[:] = 10 if n % 7 else 70, 5 * (n % 5)
         before = telemetry.copy()
-        view.rehearse(telemetry)
+        view.warm_up(telemetry)
         seen = view.see(telemetry)
         np.testing.assert_array_equal(telemetry.slices, before.slices)
         if n == 1:
@@ -70,7 +70,7 @@ def test_the_longest_p99_of_the_window_is_seen() -> None:
         telemetry = offering(1.0, 1)
         history.append(rng.choice([0.0, 1.0, 2.0, 7.0, 100.0], p=[0.3, 0.3, 0.3, 0.05, 0.05]))
         telemetry.delay_p99_us[:] = history[-1]
-        view.rehearse(telemetry)
+        view.warm_up(telemetry)
         assert view.see(telemetry).delay_p99_us[0, 0] == max(history[-10:])
 
 
@@ -93,7 +93,7 @@ def test_long_periods_are_left_alone() -> None:
 
 def test_the_simulators_agents_see_means_and_are_judged_by_the_period() -> None:
     loop = ControlLoop(
-        SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("testbed-contention"))), RewardWeights.from_yaml()
+        SimulatorBackend(ScenarioRuns(Scenario.from_yaml("testbed-contention"))), RewardWeights.from_yaml()
     )
     loop.reset(0)
     offered, seen = [], []

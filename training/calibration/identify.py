@@ -21,7 +21,7 @@ from ...data.intervals import Array, weighted_quantile
 from ...env.backend import Backend
 from ...env.encoding import KnobDecoder
 from ...env.knobs import Knobs
-from ...env.simulator.backend import Episode, ScenarioEpisodes, SimulatorBackend
+from ...env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
 from ...env.simulator.exogenous import NodeEvents, Traffic
 from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.scenario import Load, Scenario
@@ -213,15 +213,14 @@ class ScheduleEpisodes:
     def __init__(self, segments: Sequence[Segment], slices: SliceSet, hardware: Hardware) -> None:
         self.segments, self.slices, self.hardware = segments, slices, hardware
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """One run of all segments; ``lanes`` is their number."""
         assert lanes == len(self.segments)
         runs = [
-            ScenarioEpisodes(segment.scenario, self.hardware, slices=self.slices).draw(1, rng)
-            for segment in self.segments
+            ScenarioRuns(segment.scenario, self.hardware, slices=self.slices).draw(1, rng) for segment in self.segments
         ]
         first = runs[0]
-        return Episode(
+        return SimulatorRun(
             traffic=_joined(Traffic, [run.traffic for run in runs]),
             events=_padded_events([run.events for run in runs]),
             hardware=HardwareArrays(self.hardware, lanes),

@@ -20,7 +20,7 @@ from ...data.reference import published_settings
 from ...env.reward import RewardWeights
 from ...env.simulator.scenario import Scenario
 from ...env.slices import FloatArray, SliceSet
-from .rollouts import Recording, only_active, play
+from .rollouts import Rollout, only_active, play
 from .scores import EDGE_WORK, Scores, Window, delay_ecdf_us, delay_p99_us, score, violation_s
 
 BackendName = Literal["simulator", "testbed"]
@@ -141,7 +141,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SubjectSummary:
     """How a subject fares against everyone else on one scenario.
 
     Attributes:
@@ -236,14 +236,14 @@ class ScenarioResult:
         chosen += [heuristic] if heuristic else []
         return tuple(dict.fromkeys(a.name for a in chosen))
 
-    def verdict(self, subject: str) -> Verdict:
+    def verdict(self, subject: str) -> SubjectSummary:
         """The subject against every rival."""
         me = self.agent(subject)
         rivals = [a for a in self.rivals if a.name != subject]
         fixed = [a for a in rivals if a.role == "fixed"]
         oracle = next((a for a in self.rivals if a.role == "oracle"), None)
         best = _least_broken(fixed)
-        return Verdict(
+        return SubjectSummary(
             subject=subject,
             comparisons=self._compare(me, rivals),
             fixed=tuple(a.name for a in fixed),
@@ -374,7 +374,7 @@ def judge(
     scenario: Scenario,
     agents: Sequence[Agent],
     config: EvaluationConfig,
-    recordings: Sequence[Recording],
+    recordings: Sequence[Rollout],
     subjects: Sequence[str] = (),
 ) -> ScenarioResult:
     """Score recordings in the order of `plays_of`; other arguments as for `evaluate_scenario`."""

@@ -10,7 +10,7 @@ import numpy as np
 from ...data.intervals import Interval
 from ..reports.html_page import bullets, page, picture, table
 from . import plots
-from .evaluation import AgentResult, ScenarioResult, Verdict
+from .evaluation import AgentResult, ScenarioResult, SubjectSummary
 from .results import Evaluation
 from .scores import EDGE_WORK
 from .sentences import count, figures_shown, headline, lost, ratio, sentences, short_list, some_of
@@ -39,7 +39,7 @@ def render(evaluation: Evaluation) -> str:
     """The whole document."""
     results = evaluation.scenarios
     sections = [
-        ("verdict", "Verdict", _verdict(evaluation)),
+        ("verdict", "SubjectSummary", _verdict(evaluation)),
         *((f"scenario-{r.scenario}", r.scenario, _scenario(r)) for r in results),
         ("loses", "Where it loses", _where_it_loses(results)),
         ("fit", "How well the simulator fits", _fit(evaluation)),
@@ -83,7 +83,7 @@ def _verdict(evaluation: Evaluation) -> str:
     return "\n".join(parts)
 
 
-def _cards(subject: str, verdicts: dict[str, Verdict]) -> str:
+def _cards(subject: str, verdicts: dict[str, SubjectSummary]) -> str:
     def middle(values: list[float]) -> str:
         return f"{np.median(values):.2f}×" if values else "–"
 
@@ -110,7 +110,7 @@ def _cards(subject: str, verdicts: dict[str, Verdict]) -> str:
     )
 
 
-def _verdict_table(verdicts: dict[str, Verdict]) -> str:
+def _verdict_table(verdicts: dict[str, SubjectSummary]) -> str:
     rows = []
     for scenario, v in verdicts.items():
         beaten = escape(some_of(v.beaten_by)) if v.beaten_by else "nobody"

@@ -15,7 +15,7 @@ from ...env.encoding import KnobDecoder
 from ...env.knobs import KNOB_FIELDS, Knobs
 from ...env.promises import PromiseMeter, cpu_held
 from ...env.reward import RewardModel, RewardWeights
-from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
 from ...env.simulator.scenario import NEVER_S, Scenario
 from ...env.slices import FloatArray, SliceSet
 from ...env.sliding import SlidingView
@@ -28,7 +28,7 @@ _ROWS = [SLICE_FIELDS.index(name) for name in TELEMETRY_KEPT]
 
 
 @dataclass(frozen=True)
-class Recording:
+class Rollout:
     """One agent on one scenario: T control periods, S slices, L lanes (one seed each).
 
     Attributes:
@@ -80,7 +80,7 @@ def play(
     seed: int,
     weights: RewardWeights | None = None,
     on_period: Callable[[], None] | None = None,
-) -> Recording:
+) -> Rollout:
     """Run an agent to the end of a scenario on a fresh simulator.
 
     Same scenario, seed and number of lanes mean the same arrivals and noise for every agent, because the simulator
@@ -94,7 +94,7 @@ def play(
         weights: of the reward, else the default.
         on_period: called after every control period (progress).
     """
-    backend = SimulatorBackend(ScenarioEpisodes(scenario, request_mcpu=agent.request_mcpu), lanes)
+    backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=agent.request_mcpu), lanes)
     try:
         return record(agent, backend, seed, weights or RewardWeights.from_yaml(), on_period)
     finally:
@@ -103,7 +103,7 @@ def play(
 
 def record(
     agent: Agent, backend: Backend, seed: int, weights: RewardWeights, on_period: Callable[[], None] | None = None
-) -> Recording:
+) -> Rollout:
     """Run an agent to the end of one run of any backend, which stays open; arguments as for `play`."""
     started = time.perf_counter()
     telemetry = backend.reset(seed)
@@ -138,7 +138,7 @@ def record(
         if on_period is not None:
             on_period()
     period_s = float(context.period_s[0])
-    return Recording(
+    return Rollout(
         agent=agent.name,
         slices=backend.slices,
         series=series,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...data.intervals import Array, weighted_quantile
-from .rollouts import BoolArray, Recording
+from .rollouts import BoolArray, Rollout
 
 EDGE_WORK = "edge_work"
 ECDF_LEVELS = np.linspace(0.0, 1.0, 201)
@@ -14,7 +14,7 @@ Scores = dict[str, Array]
 Window = tuple[float, float]
 
 
-def in_window(recording: Recording, window_s: Window | None) -> BoolArray:
+def in_window(recording: Rollout, window_s: Window | None) -> BoolArray:
     """Periods of a span (from, to], (T,); all of them without one."""
     if window_s is None:
         return np.ones(len(recording.time_s), np.bool_)
@@ -22,13 +22,13 @@ def in_window(recording: Recording, window_s: Window | None) -> BoolArray:
     return (recording.time_s > window_s[0] + half) & (recording.time_s < window_s[1] + half)
 
 
-def carried_mbit(recording: Recording, window_s: Window | None = None) -> Array:
+def carried_mbit(recording: Rollout, window_s: Window | None = None) -> Array:
     """Volume that each slice got through, (S, L)."""
     inside = recording.row("carried_mbps")[in_window(recording, window_s)]
     return inside.sum(axis=0, dtype=np.float64) * recording.period_s
 
 
-def group_volumes(recording: Recording, window_s: Window | None = None) -> tuple[Array, Array]:
+def group_volumes(recording: Rollout, window_s: Window | None = None) -> tuple[Array, Array]:
     """Volume of the priority slice and of the others together, (L,) each; the others' is the mean of those present."""
     volume = carried_mbit(recording, window_s)
     priority = recording.slices.priority_index
@@ -42,7 +42,7 @@ def loss_pct(volume: Array, reference: Array) -> Array:
     return 100.0 * (1.0 - volume / np.maximum(reference, 1e-9)) * (reference > 0)
 
 
-def delay_p99_us(recording: Recording) -> Array:
+def delay_p99_us(recording: Rollout) -> Array:
     """99th percentile of each slice's delay, (S, L): of all packets, where they were timed one by one.
 
     Else over time of the per-period p99 delay, periods weighted by the volume carried. A slice that carries nothing in
@@ -55,7 +55,7 @@ def delay_p99_us(recording: Recording) -> Array:
     return weighted_quantile(recording.row("delay_p99_us"), weight, 0.99)
 
 
-def delay_ecdf_us(recording: Recording) -> npt.NDArray[np.float32]:
+def delay_ecdf_us(recording: Rollout) -> npt.NDArray[np.float32]:
     """Quantiles (Q,) at `ECDF_LEVELS` of the priority slice's per-period p99 delay over time and seeds, by volume."""
     s = recording.slices.priority_index
     values = recording.row("delay_p99_us")[:, s].ravel()
@@ -68,12 +68,12 @@ def delay_ecdf_us(recording: Recording) -> npt.NDArray[np.float32]:
     return values[order][np.minimum(at, len(values) - 1)]
 
 
-def violation_s(recording: Recording) -> Array:
+def violation_s(recording: Rollout) -> Array:
     """Seconds in which each slice's promise was broken, (S, L), not weighted."""
     return recording.violated.sum(axis=0) * recording.period_s
 
 
-def score(recording: Recording, alone: Recording, uncontrolled: Recording, window_s: Window | None) -> Scores:
+def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: Window | None) -> Scores:
     """All figures of merit of one agent, (L,) each.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .evaluation import AgentResult, Comparison, ScenarioResult, Verdict
+from .evaluation import AgentResult, Comparison, ScenarioResult, SubjectSummary
 
 SHORT_LIST = 12
 
@@ -25,7 +25,7 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if np.isfinite(value) else "∞"
 
 
-def headline(subject: str, verdicts: dict[str, Verdict]) -> list[str]:
+def headline(subject: str, verdicts: dict[str, SubjectSummary]) -> list[str]:
     """What a reader should take away about a subject, one sentence after the other, the bad news included."""
     judged = [v for v in verdicts.values() if v.best_fixed]
     if not judged:
@@ -122,7 +122,7 @@ def lost(result: ScenarioResult, subject: str) -> list[str]:
     return [*said, *_slices_worse_off(result, subject, v), *_worst(v)]
 
 
-def _slices_worse_off(result: ScenarioResult, subject: str, v: Verdict) -> list[str]:
+def _slices_worse_off(result: ScenarioResult, subject: str, v: SubjectSummary) -> list[str]:
     """Slices whose promise is broken longer than under the best fixed setting, by more than 1% of the run."""
     if v.best_fixed is None:
         return []
@@ -134,7 +134,7 @@ def _slices_worse_off(result: ScenarioResult, subject: str, v: Verdict) -> list[
     ]
 
 
-def _worst(v: Verdict) -> list[str]:
+def _worst(v: SubjectSummary) -> list[str]:
     """The fixed settings that are furthest from being dominated, one for each kind of loss."""
     found: dict[str, Comparison] = {}
     for comparison in sorted(v.not_dominated, key=lambda c: -max(c.priority.value, c.others.value)):

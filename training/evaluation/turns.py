@@ -15,7 +15,7 @@ from ...env.backend import Backend
 from ...env.reward import RewardWeights
 from ...env.simulator.scenario import Scenario
 from ...env.slices import FloatArray
-from .rollouts import Recording, record
+from .rollouts import Rollout, record
 
 OnRun = Callable[[int, str], None]
 """Called with repetition and agent name before every run."""
@@ -45,12 +45,12 @@ def play_in_turns(
     seed: int,
     weights: RewardWeights,
     on_run: OnRun | None = None,
-) -> list[Recording]:
+) -> list[Rollout]:
     """Every agent in its scenario, ``repetitions`` times; one recording per play, one lane per repetition.
 
     Repetition r offers every agent the same traffic, that of seed + r.
     """
-    runs: list[list[Recording]] = [[] for _ in plays]
+    runs: list[list[Rollout]] = [[] for _ in plays]
     for repetition in range(repetitions):
         for (agent, scenario), mine in zip(plays, runs, strict=True):
             if on_run is not None:
@@ -68,7 +68,7 @@ def play_in_turns(
     return [side_by_side(own) for own in runs]
 
 
-def side_by_side(runs: Sequence[Recording]) -> Recording:
+def side_by_side(runs: Sequence[Rollout]) -> Rollout:
     """Recordings of one lane each as one recording of several lanes."""
     first = runs[0]
     done = [run.work_done for run in runs if run.work_done is not None]

@@ -55,7 +55,7 @@ OpenBackend = Callable[[Scenario], Guarded]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FinetuneComparison:
     """Both policies on the same unseen runs, under the guard and without noise.
 
     Attributes:
@@ -81,7 +81,7 @@ class FinetuneResult:
     bundle: PolicyBundle
     folder: Path
     run_id: str | None
-    verdict: Verdict
+    verdict: FinetuneComparison
     rounds: tuple[Round, ...]
     steps: int
     updates: int
@@ -207,7 +207,7 @@ class _Work:
             if self.tracker is not None:
                 self.tracker.metrics(_curves(done), number)
 
-    def judge(self) -> Verdict:
+    def judge(self) -> FinetuneComparison:
         """Both policies in turns, run by run on the same seeds."""
         config, stage = self.config, self.stage
         agents = {name: NetworkAgent(policy, name) for name, policy in self.pupil.policies.items()}
@@ -225,9 +225,9 @@ class _Work:
             means = {f"judged/{name}": float(values.mean()) for name, values in arrays.items()}
             ends = {f"judged/difference_{key}": value for key, value in asdict(difference).items()}
             self.tracker.metrics(means | ends, len(self.rounds))
-        return Verdict(arrays, difference, judged)
+        return FinetuneComparison(arrays, difference, judged)
 
-    def bundle(self, verdict: Verdict, log: EpisodeSet) -> PolicyBundle:
+    def bundle(self, verdict: FinetuneComparison, log: EpisodeSet) -> PolicyBundle:
         """The better policy, exported, with the proof that the export decides alike on what was seen."""
         config, offline, kept = self.config, self.pupil.offline, verdict.kept
         policy = self.pupil.policies[kept]

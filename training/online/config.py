@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load, validate
-from ...env.simulator.backend import Episodes, ScenarioEpisodes
+from ...env.simulator.backend import Episodes, ScenarioRuns
 from ...env.simulator.scenario import Scenario
 from ..networks.slice_network import NetworkConfig
 
@@ -137,7 +137,7 @@ class TrainingConfig:
     def episodes(self) -> Episodes:
         """The runs to train on; raises ConfigError for an unknown name."""
         if self.scenario is not None:
-            return ScenarioEpisodes(Scenario.from_yaml(self.scenario))
+            return ScenarioRuns(Scenario.from_yaml(self.scenario))
         from ...env.simulator.mixture import MixtureEpisodes
 
         return MixtureEpisodes.from_yaml(str(self.mixture))

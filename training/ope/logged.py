@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 
-from ...agents.base import Agent, Drawing
+from ...agents.base import Agent, StochasticAgent
 from ...configs import ConfigError, validate
 from ...data.episodes.episodes import Episode, EpisodeSet, Floats
 from ...env.backend import Context
@@ -107,7 +107,7 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
     """
     lanes, longest = len(episodes), max(map(len, episodes))
     agent.reset(node.slices, node.context(lanes, longest), seed)
-    if isinstance(agent, Drawing):  # only now: a draw's attributes belong to a run
+    if isinstance(agent, StochasticAgent):  # only now: a draw's attributes belong to a run
         raise ConfigError(f"agent = {agent.name!r}: draws at random; accepted: ones that decide by what they see")
     tables = np.stack([_padded(episode.observations, longest + 1) for episode in episodes], axis=1)
     wanted = np.empty((longest + 1, lanes, len(node.slices), KNOBS.stop - KNOBS.start), np.float32)

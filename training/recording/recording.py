@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.base import Agent, Drawing
+from ...agents.base import Agent, StochasticAgent
 from ...agents.heuristics.oracle import Oracle
 from ...agents.learned.bundle import decoder_layout
 from ...data.episodes.episodes import Episode, EpisodeSet
@@ -28,7 +28,7 @@ from ...env.backend import Backend, Context
 from ...env.encoding import CONTEXT_FEATURES, NODE_FEATURES, encoder_layout
 from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.reward import RewardWeights
-from ...env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
 from ...env.simulator.scenario import Scenario
 from ...env.slices import FloatArray, SliceSet
 from ...env.sliding import SlidingView
@@ -61,7 +61,7 @@ def record_simulated(
     facts: dict[str, Any] | None = None
     for agent in dict.fromkeys(agents):
         lanes = episodes * agents.count(agent)
-        backend = SimulatorBackend(ScenarioEpisodes(scenario, request_mcpu=agent.request_mcpu), lanes)
+        backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=agent.request_mcpu), lanes)
         kept = run(backend, agent, seed, on_period)
         found += kept.episodes(weights, {"scenario": scenario.name, "backend": "simulator"})
         facts = facts or facts_of(backend.slices, backend.context, weights)
@@ -93,7 +93,7 @@ def record_live(
                 on_run(turn, agent.name)
             backend.play(scenario)
             backend.deploy(agent.request_mcpu)
-            _rehearse(agent, backend)
+            _warm_up(agent, backend)
             with backend.real_time():
                 kept = run(backend, agent, seed + runs[agent.name])
             runs[agent.name] += 1
@@ -141,7 +141,7 @@ class Kept:
         )
         self._asked = np.zeros((steps, NUM_KNOBS, *shape), np.float32)
         self._process_nice: list[float] | None = None
-        self._draws = agent if isinstance(agent, Drawing) else None
+        self._draws = agent if isinstance(agent, StochasticAgent) else None
         self._drawn = np.zeros((steps, lanes, shape[0], NUM_KNOBS), np.float32)
         self._log_density = np.full((steps, lanes), np.nan)
         self._held = np.zeros(steps, np.bool_)
@@ -252,7 +252,7 @@ def facts_of(slices: SliceSet, context: Context, weights: RewardWeights) -> dict
     return plain
 
 
-def _rehearse(agent: Agent, backend: Backend) -> None:
+def _warm_up(agent: Agent, backend: Backend) -> None:
     """Do once what will be done at each period: first calls allocate and compile."""
     agent.reset(backend.slices, backend.context, 0)
     num_slices = len(backend.slices)

@@ -16,7 +16,7 @@ _LOSS = SLICE_FIELDS.index("loss_ratio")
 _P50, _P99 = SLICE_FIELDS.index("delay_p50_us"), SLICE_FIELDS.index("delay_p99_us")
 
 
-class History:
+class StatusHistory:
     """Sums of each of the last `SECONDS` seconds of CLOCK_MONOTONIC, kept in a circle.
 
     Attributes:

@@ -14,7 +14,7 @@ from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ...contracts.modes import Level, Mode
 from ...contracts.reasons import MEANINGS, Reason
 from ...record.ring import TickReader
-from .history import SECONDS, History
+from .history import SECONDS, StatusHistory
 from .tally import REASONS, STAGES, DelayCounter, Records
 
 NOW_S, REASONS_S, LOOP_S = 2, 5, 60
@@ -45,7 +45,7 @@ class Status:
         self.estimate: dict[str, Any] | None = None
         self.last: Records = np.empty(0)
         self.delays = DelayCounter(num_slices)
-        self.history = History(num_slices)
+        self.history = StatusHistory(num_slices)
         self.beat_ns = 0
         self.lost = 0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from slicepilot.agents.base import Drawing
+from slicepilot.agents.base import StochasticAgent
 from slicepilot.agents.heuristics.exploring import ExploringAgent
 from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.agents.heuristics.random import RandomAgent
@@ -40,7 +40,7 @@ def decisions(agent: Any, count: int, seed: int = 0) -> list[tuple[Knobs, Any, A
 def test_who_draws_says_so() -> None:
     for agent, draws in ((RandomAgent(), True), (ExploringAgent(SETTING), True), (SETTING, False)):
         agent.reset(SLICES, context(), 0)
-        assert isinstance(agent, Drawing) == draws
+        assert isinstance(agent, StochasticAgent) == draws
 
 
 @pytest.mark.parametrize("make_agent", [lambda: RandomAgent(4), lambda: ExploringAgent(SETTING, 0.3, 4)])

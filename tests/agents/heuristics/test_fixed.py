@@ -13,7 +13,7 @@ from slicepilot.agents.heuristics.fixed import (
     static_weights,
     static_weights_by_promise,
 )
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
@@ -22,7 +22,7 @@ FIVE = SliceSet.from_yaml("five-video")
 
 
 def knobs_of(agent: FixedAgent, lanes: int = 1) -> Any:
-    backend = SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("andrade-ramp")), lanes)
+    backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("andrade-ramp")), lanes)
     telemetry = backend.reset(0)
     agent.reset(backend.slices, backend.context, 0)
     return agent.decide(telemetry, backend.engine.knobs)

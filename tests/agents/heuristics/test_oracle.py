@@ -11,14 +11,14 @@ from slicepilot.agents.heuristics.oracle import Oracle, OracleConfig
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.agents.heuristics.reactive import ReactiveSla
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.lookahead import Future, Lookahead
 from slicepilot.env.simulator.scenario import Ramp, Scenario
 
 QUICK = OracleConfig(candidates=32)
 
 
-def short_ramp() -> ScenarioEpisodes:
+def short_ramp() -> ScenarioRuns:
     """The published ramp, ten times as fast."""
     scenario = Scenario.from_yaml("andrade-ramp")
     loads = {
@@ -28,7 +28,7 @@ def short_ramp() -> ScenarioEpisodes:
         )
         for name, sources in scenario.loads.items()
     }
-    return ScenarioEpisodes(replace(scenario, loads=loads, duration_s=120.0))
+    return ScenarioRuns(replace(scenario, loads=loads, duration_s=120.0))
 
 
 def test_lookahead_plays_what_will_happen() -> None:

@@ -21,7 +21,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import FEATURES, NUM_FEATURES
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import Telemetry
@@ -244,7 +244,7 @@ def test_the_agent_refuses_other_slices_and_survives_pickling() -> None:
 
 
 def test_the_agent_drives_the_simulator() -> None:
-    backend = SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("andrade-ramp")), 4)
+    backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("andrade-ramp")), 4)
     agent = LearnedAgent(dataclasses.replace(bundle(), slices=backend.slices))
     telemetry, knobs = backend.reset(0), Knobs.none(5, 4)
     agent.reset(backend.slices, backend.context, 0)

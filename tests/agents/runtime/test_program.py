@@ -259,7 +259,7 @@ def test_a_single_node_is_decided_by_the_compiled_policy(policy: bytes) -> None:
         telemetry = Telemetry.empty(5, lanes)
         telemetry.slices[:] = np.random.default_rng(0).uniform(0, 50, (8, 5, 1))
         decided.append(agent.decide(telemetry, Knobs.none(5, lanes)).cpu_limit_mcpu[:, :1])
-        agent.prime(telemetry)
+        agent.warm_up(telemetry)
         again = agent.decide(telemetry, Knobs.none(5, lanes)).cpu_limit_mcpu[:, :1]
         np.testing.assert_array_equal(decided[-1], again)
     np.testing.assert_allclose(*decided, rtol=1e-4)

@@ -11,7 +11,7 @@ from slicepilot.configs import validate
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import names
 from slicepilot.controller.guard.config import GuardConfig
-from slicepilot.controller.guard.guard import Guard, Verdict
+from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs, NiceScope
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
@@ -57,9 +57,9 @@ class Node:
         self.telemetry.offered_mbps[:] = self.telemetry.carried_mbps[:] = 10.0
         self.held, self.now_ns = Knobs.none(len(self.slices)), 1_000_000_000_000
         self.period_ns = round(1e9 * facts.get("period_s", PERIOD_S))
-        self.last: Verdict
+        self.last: GuardDecision
 
-    def tick(self, wanted: Knobs | None, ticks: int = 1) -> Verdict:
+    def tick(self, wanted: Knobs | None, ticks: int = 1) -> GuardDecision:
         for _ in range(ticks):
             self.last = self.guard.judge(self.telemetry, wanted, self.held, self.now_ns)
             self.held = self.last.allowed
@@ -80,7 +80,7 @@ class Node:
         return names(self.last.node_reasons)
 
 
-def column(verdict: Verdict, knob: str = "cpu_limit_mcpu") -> list[float]:
+def column(verdict: GuardDecision, knob: str = "cpu_limit_mcpu") -> list[float]:
     values: list[float] = getattr(verdict.allowed, knob)[:, 0].tolist()
     return values
 

@@ -16,7 +16,7 @@ from slicepilot.controller.actuators.weight import PRIO_TO_WEIGHT
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
-from slicepilot.controller.guard.guard import Guard, Verdict
+from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
@@ -120,19 +120,19 @@ class AnySequence(RuleBasedStateMachine):
         self.now_ns = data.draw(st.sampled_from([0, 10**9, 10**18]))
         self.bad_since: int | None = None
         self.ticks = 0
-        self.verdict: Verdict | None = None
+        self.verdict: GuardDecision | None = None
 
     def good(self) -> Telemetry:
         telemetry = Telemetry.empty(self.count)
         telemetry.slices[:2] = 5 + 0.01 * (self.ticks % 50)
         return telemetry
 
-    def tick(self, telemetry: Telemetry, wanted: Knobs | None, pause_ns: int = 0) -> Verdict:
+    def tick(self, telemetry: Telemetry, wanted: Knobs | None, pause_ns: int = 0) -> GuardDecision:
         self.now_ns += PERIOD_NS + pause_ns
         self.ticks += 1
         before = self.held
         first = self.guard.judge(telemetry, wanted, before, self.now_ns)
-        self.guard.rehearse(Telemetry.empty(self.count), wanted, before)
+        self.guard.warm_up(Telemetry.empty(self.count), wanted, before)
         second = self.twin.judge(telemetry, wanted, before, self.now_ns)
         self.check_twin(first, second)
         self.check_envelope(before, first)
@@ -142,13 +142,13 @@ class AnySequence(RuleBasedStateMachine):
         self.held, self.verdict = first.allowed, first
         return first
 
-    def check_twin(self, first: Verdict, second: Verdict) -> None:
+    def check_twin(self, first: GuardDecision, second: GuardDecision) -> None:
         """The same again, rehearsed or not."""
         np.testing.assert_array_equal(table(first.allowed), table(second.allowed))
         np.testing.assert_array_equal(first.reasons, second.reasons)
         assert (first.level, first.node_reasons) == (second.level, second.node_reasons)
 
-    def check_envelope(self, before: Knobs, verdict: Verdict) -> None:
+    def check_envelope(self, before: Knobs, verdict: GuardDecision) -> None:
         allowed, held = table(verdict.allowed), table(before)
         assert not np.isnan(allowed).any()
         assert np.isfinite(allowed[1]).all()
@@ -173,7 +173,7 @@ class AnySequence(RuleBasedStateMachine):
         if ratio is not None:
             assert allowed[0][np.isfinite(allowed[0])].sum() <= ratio * NODE_MCPU * (1 + ROUNDING)
 
-    def check_reasons(self, before: Knobs, wanted: Knobs | None, verdict: Verdict) -> None:
+    def check_reasons(self, before: Knobs, wanted: Knobs | None, verdict: GuardDecision) -> None:
         wish = table(before if wanted is None else wanted)
         changed = table(verdict.allowed) != wish
         assert (verdict.reasons[changed.any(axis=0)] != 0).all()
@@ -186,7 +186,7 @@ class AnySequence(RuleBasedStateMachine):
         else:
             assert verdict.node_reasons != 0
 
-    def check_slew(self, before: Knobs, verdict: Verdict) -> None:
+    def check_slew(self, before: Knobs, verdict: GuardDecision) -> None:
         """Between consecutive settings, but for steps to safe and what floors and budget ask for."""
         if verdict.level is not Level.NORMAL:
             return
@@ -203,7 +203,7 @@ class AnySequence(RuleBasedStateMachine):
                 moved, step = np.abs(places[0] - places[1]), rate * most_s + 1e-4
             assert (moved[free] <= step).all()
 
-    def check_patience(self, telemetry: Telemetry, verdict: Verdict) -> None:
+    def check_patience(self, telemetry: Telemetry, verdict: GuardDecision) -> None:
         bad = (
             telemetry.age_s[0] != 0
             or not telemetry.valid.any()

@@ -108,16 +108,16 @@ def test_a_delay_may_have_a_floor_of_service() -> None:
 
 def test_who_does_not_act_starves_nobody() -> None:
     node = Node()
-    node.guard.acting = False
+    node.guard.in_control = False
     node.telemetry.carried_mbps[:] = 0.0
     assert node.tick(knobs(), 200).level is Level.NORMAL
-    assert not node.guard.acting
+    assert not node.guard.in_control
     for _ in range(2):  # what was below while somebody else acted does not count
-        node.guard.acting = True
+        node.guard.in_control = True
         assert node.tick(knobs(), 20).level is Level.NORMAL
-        node.guard.acting = False
+        node.guard.in_control = False
         node.tick(knobs(), 20)
-    node.guard.acting = True
+    node.guard.in_control = True
     assert node.until(Level.SAFE, knobs()) == pytest.approx(0.3)
 
 

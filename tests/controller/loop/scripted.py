@@ -22,7 +22,7 @@ from slicepilot.controller.guard.config import (
     Slew,
 )
 from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
-from slicepilot.controller.loop.loop import Loop, LoopConfig, LoopReport, Pilot, Watcher
+from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.signals import StopRequest
@@ -45,7 +45,7 @@ class Readings:
         self.measured = self.checks = self.rehearsals = 0
         self.closed = False
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         self.rehearsals += 1
 
     def delay_counts(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:
@@ -120,7 +120,7 @@ def loop_of(
     watch: Watcher | None = None,
     ring: TickRing | None = None,
 ) -> Loop:
-    return Loop(backend, Pilot.live(agent, backend, LOOSE), config, stop, ring, watch)
+    return Loop(backend, ActivePolicy.live(agent, backend, LOOSE), config, stop, ring, watch)
 
 
 def run_loop(backend: LiveBackend, agent: Agent, *arguments: Any, **options: Any) -> LoopReport:

@@ -17,7 +17,7 @@ import pytest
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.controller.contracts.modes import Mode
-from slicepilot.controller.loop.loop import Loop, LoopConfig, Pilot
+from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
 from slicepilot.controller.loop.mailbox import LoopEndedError
 from slicepilot.controller.record.ring import LATE, UNUSABLE, TickReader, TickRing
 from slicepilot.controller.system.signals import StopRequest
@@ -145,8 +145,8 @@ def test_the_safe_setting_is_applied_however_late(groups: list[Path]) -> None:
         return knobs(300.0)
 
     with live(groups) as backend:
-        pilot = Pilot.live(Asks(ask), backend)
-        report = Loop(backend, pilot, LoopConfig(max_ticks=40, budget_s=0.002)).run()
+        active = ActivePolicy.live(Asks(ask), backend)
+        report = Loop(backend, active, LoopConfig(max_ticks=40, budget_s=0.002)).run()
         assert found(groups[0])[0] == math.inf, "what default.yaml declares"
     assert report.late_ticks >= 11
     assert report.interventions["overrun"]
@@ -186,11 +186,11 @@ def test_a_change_is_made_between_two_ticks_and_errors_come_back(groups: list[Pa
         def work() -> None:
             while not loop.report.ticks:
                 time.sleep(0.001)
-            pilot = Pilot.live(other, backend, LOOSE)
-            loop.ready(pilot)
-            loop.changes.make(lambda: setattr(loop, "pilot", pilot))
+            active = ActivePolicy.live(other, backend, LOOSE)
+            loop.ready(active)
+            loop.mailbox.make(lambda: setattr(loop, "active", active))
             try:
-                loop.changes.make(lambda: 1 / 0)
+                loop.mailbox.make(lambda: 1 / 0)
             except ZeroDivisionError as error:
                 told.append(error)
             loop.stop.stop()
@@ -202,7 +202,7 @@ def test_a_change_is_made_between_two_ticks_and_errors_come_back(groups: list[Pa
         assert found(groups[0])[0] == 600.0
         assert len(told) == 1
         with pytest.raises(LoopEndedError):
-            loop.changes.make(lambda: None)
+            loop.mailbox.make(lambda: None)
 
 
 def test_what_is_not_measured_any_more_is_looked_for_between_ticks(groups: list[Path]) -> None:
@@ -239,18 +239,18 @@ class Rehearses(Asks):
         super().reset(slices, context, seed)
         self.rehearsed = 0
 
-    def prime(self, telemetry: Telemetry) -> None:
+    def warm_up(self, telemetry: Telemetry) -> None:
         self.rehearsed += 1
         time.sleep(0.0005)
 
 
-@pytest.mark.parametrize("prime", [True, False])
-def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path], prime: bool) -> None:
+@pytest.mark.parametrize("warm_up", [True, False])
+def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path], warm_up: bool) -> None:
     agent, readings = Rehearses(lambda k: Knobs.none(5)), Readings()
     with live(groups, readings, period_s=0.01) as backend:
-        report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_s=1.0, prime=prime))
+        report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_s=1.0, warm_up=warm_up))
         backend.observe()
-    assert agent.rehearsed == (pytest.approx(30, abs=5) if prime else 0), "a tick that is late already is not delayed"
+    assert agent.rehearsed == (pytest.approx(30, abs=5) if warm_up else 0), "a tick that is late already is not delayed"
     assert readings.rehearsals == agent.rehearsed
     assert agent.decisions == 30
     assert report.stages["wakeup"].percentile_ns(50) < 2e6

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.controller.loop.periodic_tasks import Chores
+from slicepilot.controller.loop.periodic_tasks import PeriodicTasks
 from slicepilot.controller.loop.ticks import AbsoluteTicks
 from slicepilot.controller.loop.timing import MAX_BITS, ROWS, SUB_BITS, DurationHistogram, DurationNotes
 from slicepilot.controller.system.realtime import no_collections, on_time
@@ -73,23 +73,23 @@ def test_rows_that_were_noted_are_counted_by_column(rows: int) -> None:
         )
 
 
-# -- chores ------------------------------------------------------------------------------------------------------
+# -- periodic_tasks ------------------------------------------------------------------------------------------------------
 
 
 def test_chores_come_one_after_the_other_and_say_when_the_next_is_due() -> None:
-    chores, called = Chores(), list[str]()
-    chores.add(lambda: called.append("a"), 1e-6)
-    chores.add(lambda: called.append("b"), 3e-6)
-    chores.start(0)
-    assert chores.due_ns == 1000
+    periodic_tasks, called = PeriodicTasks(), list[str]()
+    periodic_tasks.add(lambda: called.append("a"), 1e-6)
+    periodic_tasks.add(lambda: called.append("b"), 3e-6)
+    periodic_tasks.start(0)
+    assert periodic_tasks.due_ns == 1000
     for now_ns in range(0, 6_001, 500):
-        due = chores.due_ns <= now_ns
+        due = periodic_tasks.due_ns <= now_ns
         before = len(called)
-        chores.run_one(now_ns)
+        periodic_tasks.run_one(now_ns)
         assert (len(called) > before) == due
     assert "".join(called) == "aabaaab"
-    chores.add(lambda: called.append("c"), 1.0)
-    assert chores.due_ns == 0, "of what is new, at once"
+    periodic_tasks.add(lambda: called.append("c"), 1.0)
+    assert periodic_tasks.due_ns == 0, "of what is new, at once"
 
 
 # -- clock -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slicepilot.agents.base import Agent, Drawing
+from slicepilot.agents.base import Agent, StochasticAgent
 from slicepilot.agents.heuristics.exploring import ExploringAgent
 from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.agents.heuristics.registry import make
@@ -25,7 +25,7 @@ from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.episodes.episodes import Episode
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.recording.decision_records import OTHERS, episodes_of
 from slicepilot.training.recording.recording import run
@@ -47,7 +47,7 @@ def around_the_middle(std: float) -> ExploringAgent:
 
 def played(who: str | Agent) -> tuple[Episode, Records]:
     """A run as it is recorded, and as a controller's ring would have it: a tick per decision, and one more."""
-    backend = SimulatorBackend(ScenarioEpisodes(SCENARIO), 1)
+    backend = SimulatorBackend(ScenarioRuns(SCENARIO), 1)
     agent = make(who, SCENARIO.slice_set(), SCENARIO.hardware_spec()) if isinstance(who, str) else who
     kept = run(backend, agent, 3)
     [episode] = kept.episodes(WEIGHTS, {})
@@ -66,7 +66,7 @@ def played(who: str | Agent) -> tuple[Episode, Records]:
     records["log_density"][:-1] = episode.log_density
     records["log_density"][-1] = np.nan
     records["drawn"] = np.nan
-    if isinstance(agent, Drawing):
+    if isinstance(agent, StochasticAgent):
         records["drawn"][:-1] = episode.wanted
     records["flags"][:-1] = HELD * episode.decisions["held"]
     return episode, records

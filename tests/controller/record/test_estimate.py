@@ -17,7 +17,7 @@ from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.intervals import weighted_quantile
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import FloatArray
 
@@ -48,7 +48,7 @@ def last_slowed() -> Knobs:
 
 def played(knobs: Knobs) -> FloatArray:
     """Telemetry (N, 8, S) of the contended node under knobs that hold, period by period."""
-    backend = SimulatorBackend(ScenarioEpisodes(SCENARIO, control_period_s=PERIOD_S))
+    backend = SimulatorBackend(ScenarioRuns(SCENARIO, control_period_s=PERIOD_S))
     series = [backend.reset(0).slices[:, :, 0].copy()]
     for _ in range(COUNT - 1):
         backend.apply(knobs)

@@ -23,13 +23,13 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.promotion import certificate as promotion
-from slicepilot.controller.promotion.certificate import Verdict
+from slicepilot.controller.promotion.certificate import PromotionDecision
 from slicepilot.controller.promotion.criteria import Criteria
 from slicepilot.controller.record.columns import Records
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.record.segments import SegmentWriter
-from slicepilot.controller.service.active_policy import load_bundle
+from slicepilot.controller.service.loaded_policy import load_bundle
 
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]
@@ -74,10 +74,12 @@ def estimate(start_ns: int, digest: str, mode: str = "shadow", **changes: dict[s
 @pytest.fixture
 def judged(
     tmp_path: Path, bundle: Path, criteria: Criteria, description: Description, ticks: Ticks
-) -> Callable[..., Verdict]:
+) -> Callable[..., PromotionDecision]:
     """``judged(change, *estimates)``: the verdict on a good recording, changed; segments are short."""
 
-    def judge(change: Callable[[Records], object] | None = None, *estimates: dict[str, Any], **run: Any) -> Verdict:
+    def judge(
+        change: Callable[[Records], object] | None = None, *estimates: dict[str, Any], **run: Any
+    ) -> PromotionDecision:
         folder = tmp_path / "records"
         shutil.rmtree(folder, ignore_errors=True)
         records, digest = ticks(COUNT), bundle_digest(bundle)
@@ -94,15 +96,15 @@ def judged(
     return judge
 
 
-def failed(verdict: Verdict) -> set[str]:
+def failed(verdict: PromotionDecision) -> set[str]:
     return {finding.criterion for finding in verdict.findings if not finding.ok}
 
 
-def measured(verdict: Verdict, criterion: str) -> float | None:
+def measured(verdict: PromotionDecision, criterion: str) -> float | None:
     return next(finding.measured for finding in verdict.findings if finding.criterion == criterion)
 
 
-def test_a_good_recording_promotes(judged: Callable[..., Verdict], bundle: Path) -> None:
+def test_a_good_recording_promotes(judged: Callable[..., PromotionDecision], bundle: Path) -> None:
     verdict = judged()
     assert verdict.reasons == []
     assert verdict.promoted
@@ -175,7 +177,7 @@ def unmeasured(records: Records) -> None:
     ],
 )
 def test_each_criterion_alone_says_no(
-    change: Callable[[Records], None], criteria_failed: set[str], judged: Callable[..., Verdict], bundle: Path
+    change: Callable[[Records], None], criteria_failed: set[str], judged: Callable[..., PromotionDecision], bundle: Path
 ) -> None:
     verdict = judged(change)
     assert failed(verdict) == criteria_failed
@@ -185,7 +187,7 @@ def test_each_criterion_alone_says_no(
     assert not (bundle / "promotion.yaml").exists()
 
 
-def test_what_is_just_within_passes(judged: Callable[..., Verdict]) -> None:
+def test_what_is_just_within_passes(judged: Callable[..., PromotionDecision]) -> None:
     def almost(records: Records) -> None:
         records["flags"][:4] = LATE
         records["infer_ns"][:39] = 600_000
@@ -196,12 +198,12 @@ def test_what_is_just_within_passes(judged: Callable[..., Verdict]) -> None:
     assert judged(almost).reasons == []
 
 
-def test_reasons_are_given_in_figures(judged: Callable[..., Verdict]) -> None:
+def test_reasons_are_given_in_figures(judged: Callable[..., PromotionDecision]) -> None:
     assert judged(severe).reasons == ["guard.max_severe: 1; required: <= 0 (sla_floor 1)"]
     assert judged(warned).reasons == ["guard.max_warning_per_hour: 360; required: <= 200 (oscillation 2)"]
 
 
-def test_hold_and_safe_are_no_agreement(judged: Callable[..., Verdict]) -> None:
+def test_hold_and_safe_are_no_agreement(judged: Callable[..., PromotionDecision]) -> None:
     def safe(records: Records) -> None:
         wish_elsewhere(records, 0.1)["node_reasons"] = Reason.SAFE_SETTING.bit
         records["level"][: COUNT // 10] = Level.SAFE
@@ -209,7 +211,7 @@ def test_hold_and_safe_are_no_agreement(judged: Callable[..., Verdict]) -> None:
     assert failed(judged(safe)) == {"guard.min_agreement_ratio"}
 
 
-def test_paused_ticks_do_not_count(judged: Callable[..., Verdict]) -> None:
+def test_paused_ticks_do_not_count(judged: Callable[..., PromotionDecision]) -> None:
     def operated(records: Records) -> None:
         records["node_reasons"][:300] = Reason.PAUSED.bit
         records["node_reasons"][300:600] = Reason.ORDERED_SAFE.bit
@@ -221,7 +223,7 @@ def test_paused_ticks_do_not_count(judged: Callable[..., Verdict]) -> None:
     assert (verdict.recording.ticks, verdict.others) == (COUNT - 600, 600)
 
 
-def test_another_bundles_records_do_not_count(judged: Callable[..., Verdict]) -> None:
+def test_another_bundles_records_do_not_count(judged: Callable[..., PromotionDecision]) -> None:
     verdict = judged(digest="cd" * 32)
     assert (verdict.recording.ticks, verdict.others) == (0, COUNT)
     assert {finding.criterion for finding in verdict.findings if finding.ok} == {
@@ -244,7 +246,7 @@ LONGER = figure(0.0, 0.8, 0.1)
     ],
 )
 def test_estimates_count_by_what_they_can_tell(
-    changes: list[dict[str, Any]], criteria_failed: set[str], judged: Callable[..., Verdict], bundle: Path
+    changes: list[dict[str, Any]], criteria_failed: set[str], judged: Callable[..., PromotionDecision], bundle: Path
 ) -> None:
     digest = bundle_digest(bundle)
     rows = [estimate(1_770_000_000_000_000_000 + 10**10 * k, digest, **change) for k, change in enumerate(changes)]
@@ -254,14 +256,14 @@ def test_estimates_count_by_what_they_can_tell(
     assert measured(verdict, "estimate.min_windows") == len(rows)
 
 
-def test_without_estimates_there_is_no_promotion(judged: Callable[..., Verdict]) -> None:
+def test_without_estimates_there_is_no_promotion(judged: Callable[..., PromotionDecision]) -> None:
     verdict = judged(None, estimate(1, "cd" * 32))
     assert failed(verdict) == {name for name in failed(verdict) if name.startswith("estimate.")}
     assert len(failed(verdict)) == 4
 
 
 def test_a_damaged_segment_is_named_in_the_verdict(
-    judged: Callable[..., Verdict], bundle: Path, tmp_path: Path
+    judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path
 ) -> None:
     criteria = judged().criteria
     path = min((tmp_path / "records").glob("run-1-*"))
@@ -271,7 +273,7 @@ def test_a_damaged_segment_is_named_in_the_verdict(
     assert verdict.recording.ticks < COUNT
 
 
-def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., Verdict], bundle: Path) -> None:
+def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., PromotionDecision], bundle: Path) -> None:
     with pytest.raises(
         ConfigError, match="never promoted; accepted: run it in shadow, then `slicepilot promote`, or --"
     ):
@@ -288,7 +290,7 @@ def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., Verdict
 
 
 def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
-    judged: Callable[..., Verdict], bundle: Path, tmp_path: Path
+    judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path
 ) -> None:
     key = Ed25519PrivateKey.generate()
     private, public = tmp_path / "key.pem", tmp_path / "key.pub"
@@ -326,7 +328,7 @@ def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, name: str) -> None:
     ],
 )
 def test_a_promotion_that_does_not_fit_is_refused(
-    change: dict[str, Any], message: str, judged: Callable[..., Verdict], bundle: Path
+    change: dict[str, Any], message: str, judged: Callable[..., PromotionDecision], bundle: Path
 ) -> None:
     promotion.promote(bundle, judged())
     path = bundle / "promotion.yaml"
@@ -367,7 +369,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_says_yes_or_no(
-    judged: Callable[..., Verdict], bundle: Path, tmp_path: Path, keys: tuple[Path, Path]
+    judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path, keys: tuple[Path, Path]
 ) -> None:
     judged(severe)
     arguments = [str(bundle), "--records", str(tmp_path / "records"), "-c", str(tmp_path / "criteria.yaml")]

@@ -21,12 +21,12 @@ from hypothesis.extra import numpy as arrays
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.record.columns import Records, encode, header_of, slice_names, to_records, to_table
-from slicepilot.controller.record.history import History
+from slicepilot.controller.record.history import TickHistory
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.record.ring import Tick, TickRing, record_dtype
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import Telemetry
 
@@ -106,7 +106,7 @@ def test_a_tick_of_five_slices_takes_few_bytes(tmp_path: Path, ticks: Ticks, des
     records["wanted"][:, 0] += rng.normal(0, 30, (count, 5)).astype(np.float32)
     held = np.repeat(records["wanted"][::4], 4, axis=0)[:count]
     records["allowed"] = records["applied"] = held
-    backend = SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("testbed-contention"), control_period_s=0.005))
+    backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("testbed-contention"), control_period_s=0.005))
     telemetry = backend.reset(0)
     for record in records:
         record["slices"], record["node"] = telemetry.slices[:, :, 0], telemetry.node[:, 0]
@@ -325,7 +325,7 @@ def test_what_the_ring_still_holds_follows_what_is_on_disk(
     writer = SegmentWriter(tmp_path / "records", 1 << 20)
     writer.add(ticks(60, generation=generation), description(), generation)
     writer.close()
-    history = History(tmp_path / "records", tmp_path / "ticks")
+    history = TickHistory(tmp_path / "records", tmp_path / "ticks")
     found = [number for part in history.stretches(0, 1 << 62) for number in part.records["sequence"].tolist()]
     assert found == list(range(1, 101))
     assert history.span_ns() == (start, start + 99 * PERIOD_NS)
@@ -333,7 +333,7 @@ def test_what_the_ring_still_holds_follows_what_is_on_disk(
     assert moment is not None
     assert moment.before is not None
     assert (moment.record["sequence"], moment.before["sequence"]) == (61, 60)
-    without_disk = History(tmp_path / "nothing", tmp_path / "ticks")
+    without_disk = TickHistory(tmp_path / "nothing", tmp_path / "ticks")
     assert without_disk.span_ns()[0] == start + 36 * PERIOD_NS
 
 
@@ -341,7 +341,7 @@ def test_a_folder_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"records .*: No such file or directory; accepted: the records folder"):
         SegmentReader(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="no ticks; accepted"):
-        History(tmp_path).span_ns()
+        TickHistory(tmp_path).span_ns()
 
 
 @pytest.mark.parametrize("run_id", ["", "a/b", "estimates-x", "x" * 65])

@@ -219,7 +219,7 @@ keep_only(setup["keep"])
 def column(value): return np.full((2, 1), value, np.float32)
 def measure():
     source.measure()
-    source.rehearse()
+    source.warm_up()
 def apply(scope="group", nice=-5, limit=300.0, rate=50.0):
     receipt = actuator.apply(Knobs.of(column(limit), column(nice), column(rate), scope))
     assert receipt.error is None, receipt.error

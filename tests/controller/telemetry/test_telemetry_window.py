@@ -220,7 +220,7 @@ def test_rehearsing_changes_nothing(bench: Any) -> None:
     window(bench)
     bench.slices[0]["n3"]["bytes"] += 1000
     bench.slices[0]["delay"][AT_N6][50] += 3
-    bench.programs.rehearse()
+    bench.programs.warm_up()
     rows = window(bench)
     assert rows[OFFERED] > 0
     assert rows[P99] > 0

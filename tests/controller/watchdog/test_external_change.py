@@ -25,7 +25,7 @@ from slicepilot.controller.actuators.weight import weight_file
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
-from slicepilot.controller.watchdog.external_change import Foreign, ForeignConfig, ForeignWatch
+from slicepilot.controller.watchdog.external_change import ExternalChange, ExternalChangeConfig, ExternalChangeWatch
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.restore import restore
 from slicepilot.env.knobs import Knobs
@@ -84,7 +84,7 @@ def node(groups: list[Path]) -> Iterator[NodeActuator]:
 
 
 def test_what_only_we_set_is_not_foreign(groups: list[Path], node: NodeActuator, busy_process: Busy) -> None:
-    watch = ForeignWatch(node)
+    watch = ExternalChangeWatch(node)
     with busy_process(groups[0]):
         for step in range(40):
             node.apply(knobs(100.0 + 7 * step, step % 40 - 20, scope=["group", "process"][step // 20]))
@@ -97,14 +97,14 @@ def test_what_only_we_set_is_not_foreign(groups: list[Path], node: NodeActuator,
 
 def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(node: NodeActuator, group: Group) -> None:
     told: list[tuple[str, str, str]] = []
-    watch = ForeignWatch(
+    watch = ExternalChangeWatch(
         node, None, lambda *key: told.append(("release", *key)), lambda *key: told.append(("reclaim", *key))
     )
     found = -1, 100_000
     node.apply(knobs(500.0, 3))
     group.bandwidth = 30_000, 100_000
     assert watch.look(0) == [
-        Foreign(
+        ExternalChange(
             "a",
             "cpu_limit_mcpu",
             300.0,
@@ -138,7 +138,7 @@ def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(node: N
 def test_any_other_value_is_noticed(node: NodeActuator, group: Group, change: tuple[int, int]) -> None:
     node.apply(knobs(500.0))
     group.bandwidth = change
-    [foreign] = ForeignWatch(node).look(0)
+    [foreign] = ExternalChangeWatch(node).look(0)
     assert foreign.found == (math.inf if change[0] < 0 else 1e3 * change[0] / change[1])
 
 
@@ -150,7 +150,7 @@ def test_what_was_left_to_others_stays_when_we_end_or_are_ended(
     for ended in (False, True):
         keeper = JournalKeeper(tmp_path, targets)
         node = NodeActuator(targets, QuotaConfig(period_us=10_000))
-        watch = ForeignWatch(node, None, keeper.release, keeper.reclaim)
+        watch = ExternalChangeWatch(node, None, keeper.release, keeper.reclaim)
         node.apply(knobs(500.0, -7))
         group.weight = 333
         assert [(one.knob, one.ours) for one in watch.look(0)] == [("nice", -7)]
@@ -164,7 +164,7 @@ def test_what_was_left_to_others_stays_when_we_end_or_are_ended(
 
 
 def test_ours_is_set_again_but_not_more_often_than_allowed(node: NodeActuator, group: Group) -> None:
-    watch = ForeignWatch(node, ForeignConfig("reassert", most_reasserts=2, window_s=10.0))
+    watch = ExternalChangeWatch(node, ExternalChangeConfig("reassert", most_reasserts=2, window_s=10.0))
     node.apply(knobs(500.0))
     done = []
     for second in (0, 1, 11.5, 12, 13):
@@ -178,7 +178,7 @@ def test_ours_is_set_again_but_not_more_often_than_allowed(node: NodeActuator, g
 
 
 def test_an_opponent_that_writes_in_a_loop_is_not_fought(node: NodeActuator, group: Group) -> None:
-    watch = ForeignWatch(node, ForeignConfig("reassert"))
+    watch = ExternalChangeWatch(node, ExternalChangeConfig("reassert"))
     node.apply(knobs(500.0))
     stop, theirs = threading.Event(), []
 
@@ -208,7 +208,7 @@ def test_an_opponent_that_writes_in_a_loop_is_not_fought(node: NodeActuator, gro
 def test_threads_that_somebody_else_renices_are_left_alone(
     groups: list[Path], node: NodeActuator, busy_process: Busy
 ) -> None:
-    watch = ForeignWatch(node)
+    watch = ExternalChangeWatch(node)
     with busy_process(groups[0]) as one, busy_process(groups[0]) as two:
         node.apply(knobs(math.inf, 4, scope="process"))
         os.setpriority(os.PRIO_PROCESS, one.pid, 9)
@@ -252,7 +252,7 @@ def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(
 
 def test_a_slice_that_is_gone_is_not_somebody_elses(groups: list[Path]) -> None:
     with NodeActuator([SliceTargets(path.name, path) for path in groups[:2]]) as node:
-        watch = ForeignWatch(node)
+        watch = ExternalChangeWatch(node)
         groups[0].rmdir()
         assert watch.look(0) == []
 
@@ -261,7 +261,7 @@ def test_a_slice_that_was_made_anew_is_ours_again(groups: list[Path], tmp_path: 
     targets = [SliceTargets("a", groups[0])]
     keeper = JournalKeeper(tmp_path, targets)
     with NodeActuator(targets, remember=keeper.remember, renew=keeper.renew) as node:
-        watch = ForeignWatch(node, None, keeper.release)
+        watch = ExternalChangeWatch(node, None, keeper.release)
         with contextlib.closing(Group(groups[0])) as group:
             group.bandwidth = 30_000, 100_000
         assert len(watch.look(0)) == len(watch.standing) == len(keeper.journal.released) == 1
@@ -301,7 +301,7 @@ def shaped(devices: BenchNode) -> Iterator[tuple[NodeActuator, SliceTargets]]:
 
 def test_a_rate_of_somebody_else_is_respected(shaped: tuple[NodeActuator, SliceTargets]) -> None:
     node, target = shaped
-    watch = ForeignWatch(node)
+    watch = ExternalChangeWatch(node)
     device = str(target.egress_device)
     tc(target, "class", "change", "dev", device, "parent", "51ce:", "classid", "51ce:1", "htb", "rate", "40mbit")
     [foreign] = watch.look(0)
@@ -324,7 +324,7 @@ def test_a_shaper_that_was_taken_off_is_put_back_if_that_is_the_policy(
     assert error is not None
     assert "the shaper is gone" in error
     assert node.apply(knobs(600.0, 0, 20.0)).applied.cpu_limit_mcpu.item() == 600.0, "the slice itself goes on"
-    [foreign] = ForeignWatch(node, ForeignConfig("reassert")).look(0)
+    [foreign] = ExternalChangeWatch(node, ExternalChangeConfig("reassert")).look(0)
     assert (foreign.found, foreign.policy) == (math.inf, "reassert")
     assert "rate 12500Kbit" in tc(target, "class", "show", "dev", device)
     assert node.apply(knobs(600.0, 0, 20.0)).error is None
@@ -334,7 +334,7 @@ def test_somebodys_own_qdisc_stays_whatever_the_policy(shaped: tuple[NodeActuato
     node, target = shaped
     device = str(target.egress_device)
     tc(target, "qdisc", "replace", "dev", device, "root", "handle", "7:", "pfifo", "limit", "99")
-    [foreign] = ForeignWatch(node, ForeignConfig("reassert")).look(0)
+    [foreign] = ExternalChangeWatch(node, ExternalChangeConfig("reassert")).look(0)
     assert foreign.policy == "respect"
     assert "a qdisc with handle 7: is configured" in foreign.text
     assert node.apply(knobs(math.inf, 0, 20.0)).error is None
@@ -352,7 +352,7 @@ def test_a_program_that_a_crash_has_left_is_taken_off(devices: BenchNode, tmp_pa
         stamps.set_rate(125_000)
         stamps.close()  # the hook keeps the program, as after a crash
         assert stamps.attached()
-        assert restore(keeper.journal, rehearse=True).restored == ["slice2: n3-1: shaper off"]
+        assert restore(keeper.journal, warm_up=True).restored == ["slice2: n3-1: shaper off"]
         assert stamps.attached()
         assert restore(keeper.journal).restored == ["slice2: n3-1: shaper off"]
         assert not stamps.attached()
@@ -363,7 +363,7 @@ def test_a_program_that_a_crash_has_left_is_taken_off(devices: BenchNode, tmp_pa
 def test_looking_takes_less_than_a_fifth_of_a_control_period(devices: BenchNode) -> None:
     with NodeActuator(devices.targets) as node:
         node.apply(knobs(500.0, 3, 20.0, count=5))
-        watch = ForeignWatch(node)
+        watch = ExternalChangeWatch(node)
         times_s = []
         for _ in range(50):
             start = time.perf_counter()

@@ -50,7 +50,7 @@ from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.system.realtime import on_time
 from slicepilot.controller.record.ring import Tick, TickRing
-from slicepilot.controller.watchdog.handle import Supervisor
+from slicepilot.controller.watchdog.handle import SupervisorHandle
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
@@ -68,7 +68,7 @@ locks = Locks({f"slice {target.name}": target.cgroup for target in targets} | {"
 recovered = recover(state)
 ring = TickRing(state / "ticks", len(targets), 16)
 keeper = JournalKeeper(state, targets)
-supervisor = Supervisor(keeper.path, ring.path, locks.descriptors, hang_s)
+supervisor = SupervisorHandle(keeper.path, ring.path, locks.descriptors, hang_s)
 node = NodeActuator(targets, QuotaConfig(period_us=10_000), remember=keeper.remember)
 node.deploy(np.full(len(targets), 250, np.float32))
 column = np.arange(1, len(targets) + 1, dtype=np.float32)[:, None]

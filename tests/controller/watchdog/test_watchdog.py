@@ -23,7 +23,7 @@ from slicepilot.controller.actuators.nice import ThreadOriginal
 from slicepilot.controller.record.header import Pulse
 from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.system.processes import process_of, start_ticks
-from slicepilot.controller.watchdog.external_change import ForeignConfig
+from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 from slicepilot.controller.watchdog.journal import FILE, FoundEgress, FoundSlice, Journal
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
@@ -254,4 +254,4 @@ def test_the_supervisor_is_small() -> None:
 )
 def test_a_bad_foreign_policy_is_refused(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        validate(ForeignConfig, raw, "foreign")
+        validate(ExternalChangeConfig, raw, "foreign")

@@ -20,7 +20,7 @@ from slicepilot.env.environments.vector_env import SliceVectorEnv
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.promises import PromiseMeter, cpu_held, promise_score, promise_scores
 from slicepilot.env.reward import TERMS, RewardModel, RewardWeights
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
@@ -30,7 +30,7 @@ RAMP = Scenario.from_yaml("andrade-ramp")
 
 def ramp_backend(lanes: int = 1, period_s: float = 30.0) -> SimulatorBackend:
     """40 periods a run."""
-    return SimulatorBackend(ScenarioEpisodes(RAMP, control_period_s=period_s), lanes)
+    return SimulatorBackend(ScenarioRuns(RAMP, control_period_s=period_s), lanes)
 
 
 def actions(seed: int, *shape: int) -> np.ndarray:
@@ -336,7 +336,7 @@ class Stubborn(SimulatorBackend):
 
 
 def test_the_policy_sees_the_knobs_that_hold_not_those_it_asked_for() -> None:
-    env = SliceEnv(Stubborn(ScenarioEpisodes(RAMP, control_period_s=30.0)))
+    env = SliceEnv(Stubborn(ScenarioRuns(RAMP, control_period_s=30.0)))
     env.reset(seed=0)
     observation = env.step(np.ones((5, 3), np.float32))[0].reshape(5, -1)
     shown = observation[:, FEATURES.index("cpu_limit")]

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.environments.vector_env import SliceVectorEnv
 from slicepilot.env.reward import TERMS
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.online.vec_env import ReturnScaler, SliceVecEnv
 
@@ -26,7 +26,7 @@ def test_slice_env_passes_both_checkers(render_mode: Literal["ansi", "rgb_array"
 
 
 def make_vec(groups: int = 2, lanes: int = 3, scale: bool = False, seed: int | None = 0) -> SliceVecEnv:
-    episodes = ScenarioEpisodes(Scenario.from_yaml("andrade-ramp"), control_period_s=30.0)
+    episodes = ScenarioRuns(Scenario.from_yaml("andrade-ramp"), control_period_s=30.0)
     scaler = ReturnScaler(0.9) if scale else None
     return SliceVecEnv([SimulatorBackend(episodes, lanes) for _ in range(groups)], None, scaler, seed)
 
@@ -65,7 +65,7 @@ def test_ends_of_runs_are_staggered_and_fully_described() -> None:
 def test_a_group_plays_what_the_gymnasium_vector_env_plays() -> None:
     env, rng = make_vec(groups=1), np.random.default_rng(0)
     reference = SliceVectorEnv(
-        SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("andrade-ramp"), control_period_s=30.0), 3)
+        SimulatorBackend(ScenarioRuns(Scenario.from_yaml("andrade-ramp"), control_period_s=30.0), 3)
     )
     seed = int(np.random.SeedSequence(0).generate_state(1)[0])
     np.testing.assert_array_equal(env.reset(), reference.reset(seed=seed)[0])

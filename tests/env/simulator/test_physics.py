@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import kernels
-from slicepilot.env.simulator.backend import ScenarioEpisodes
+from slicepilot.env.simulator.backend import ScenarioRuns
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
 
@@ -352,7 +352,7 @@ def test_an_on_off_source_has_its_mean_rate_at_any_control_period(
 
 def test_flows_join_as_in_the_andrade_study(play: Play, quiet: Hardware) -> None:
     """One UE more at 240, 480, 720 and 960 s in each of the others; four UEs from the start in slice1."""
-    ramp = ScenarioEpisodes(Scenario.from_yaml("andrade-ramp"), hardware=quiet)
+    ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"), hardware=quiet)
     offered = play(ramp)["offered_mbps"][:, :, 0]
     np.testing.assert_allclose(offered[:, 0], 180, rtol=1e-5)
     seconds = np.arange(1, 1201)  # the reset has played second 0

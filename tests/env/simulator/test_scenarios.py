@@ -11,7 +11,7 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import available
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
-from slicepilot.training.evaluation.rollouts import Recording, play
+from slicepilot.training.evaluation.rollouts import Rollout, play
 from slicepilot.training.evaluation.scores import violation_s
 
 # Those of the testbed are for real UPFs, in real time.
@@ -24,12 +24,12 @@ LANES, SEED = 4, 11
 
 
 @cache
-def played(name: str, agent: str = "no-control") -> Recording:
+def played(name: str, agent: str = "no-control") -> Rollout:
     scenario = Scenario.from_yaml(name)
     return play(make(agent, scenario.slice_set(), scenario.hardware_spec()), scenario, LANES, SEED)
 
 
-def weighted_violation_share(recording: Recording) -> float:
+def weighted_violation_share(recording: Rollout) -> float:
     weight = recording.slices.column("weight")
     broken_s = (violation_s(recording).mean(axis=1, keepdims=True) * weight).sum() / weight.sum()
     return float(broken_s / (len(recording.time_s) * recording.period_s))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import exogenous, kernels
-from slicepilot.env.simulator.backend import Episode, ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.lanes import tile_lanes
 from slicepilot.env.simulator.lookahead import Lookahead
 from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
@@ -224,7 +224,7 @@ def test_training_meets_the_declared_node_and_one_second_periods_more_often() ->
 
 def test_a_run_is_as_long_as_its_scenario_and_can_be_played_on() -> None:
     scenario = Scenario.from_yaml("andrade-ramp")
-    backend = SimulatorBackend(ScenarioEpisodes(scenario, control_period_s=30.0))
+    backend = SimulatorBackend(ScenarioRuns(scenario, control_period_s=30.0))
     with pytest.raises(RuntimeError, match="reset"):
         _ = backend.context
     backend.reset(0)
@@ -243,7 +243,7 @@ def test_knobs_of_another_shape_are_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 64, 256])
 def test_any_number_of_slices(count: int) -> None:
-    ramp = ScenarioEpisodes(Scenario.from_yaml("andrade-ramp"))
+    ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"))
     backend = SimulatorBackend(repeated_slices(ramp, count))
     telemetry = backend.reset(0)
     assert telemetry.slices.shape == (8, count, 1)
@@ -254,7 +254,7 @@ def test_lanes_are_nodes_of_their_own() -> None:
     """The same causes with other knobs in one lane change that lane only."""
 
     class TwoLanes(MixtureEpisodes):
-        def draw(self, lanes: int, rng: np.random.Generator) -> Episode:
+        def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
             episode = super().draw(lanes, rng)
             return replace(episode, period_s=np.ones(lanes, np.float32))
 

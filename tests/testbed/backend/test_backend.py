@@ -11,7 +11,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check
 
 from slicepilot.agents.heuristics.fixed import no_control, static_weights
 from slicepilot.configs import ConfigError
-from slicepilot.controller.loop.loop import Loop, LoopConfig, Pilot
+from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
 from slicepilot.env import LIVE_ENV_ID
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
@@ -81,7 +81,7 @@ def test_the_loop_drives_it_and_leaves_no_trace(backend: TestbedBackend) -> None
     shares = next(path for path in (group / "cpu.shares", group / "cpu.weight") if path.exists())
     before = shares.read_text()
     agent = static_weights(9, backend.slices, 2.0, via="nice")
-    report = Loop(backend, Pilot.live(agent, backend), LoopConfig(max_ticks=20)).run()
+    report = Loop(backend, ActivePolicy.live(agent, backend), LoopConfig(max_ticks=20)).run()
     assert report.ticks == 20
     assert report.failed_applies == 0
     assert shares.read_text() != before

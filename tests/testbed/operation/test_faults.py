@@ -23,7 +23,7 @@ from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.loop.live_backend import TelemetrySource
-from slicepilot.controller.loop.loop import Loop, LoopConfig, Pilot
+from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
 from slicepilot.controller.record.ring import TickReader, TickRing
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.telemetry import Telemetry
@@ -324,7 +324,7 @@ def play(backend: TestbedBackend, ticks: int, folder: Path) -> Records:
     ring = TickRing(folder / "ticks", len(SLICES))
     with closing(TickReader(ring.path)) as reader:
         agent = make(AGENT, backend.slices, Hardware())
-        Loop(backend, Pilot.live(agent, backend, GUARD), LoopConfig(max_ticks=ticks), ring=ring).run()
+        Loop(backend, ActivePolicy.live(agent, backend, GUARD), LoopConfig(max_ticks=ticks), ring=ring).run()
         return reader.new()
 
 
@@ -344,7 +344,7 @@ class Freezes:
     def __init__(self, source: TelemetrySource, after: int) -> None:
         self._source, self._left = source, after
         self._last = source.measure().copy()
-        self.rehearse, self.check = source.rehearse, source.check
+        self.warm_up, self.check = source.warm_up, source.check
         self.delay_counts, self.close = source.delay_counts, source.close
 
     def measure(self) -> Telemetry:

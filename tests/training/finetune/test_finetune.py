@@ -25,7 +25,7 @@ from slicepilot.data.episodes.files import read_episodes, write_episodes
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.finetune.config import FinetuneConfig
 from slicepilot.training.finetune.train import JUDGED_SEEDS, finetune, resumed_config
@@ -90,7 +90,7 @@ def offline(dataset: Path) -> Checkpoint:
 
 
 def simulated(guard: GuardConfig | None = None) -> Any:
-    return lambda scenario: GuardedBackend(SimulatorBackend(ScenarioEpisodes(scenario)), guard or GuardConfig())
+    return lambda scenario: GuardedBackend(SimulatorBackend(ScenarioRuns(scenario)), guard or GuardConfig())
 
 
 # -- the guard -----------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_runs_do_not_share_a_guard_and_simulated_time_is_its_clock() -> None:
     again = run(backend, agent, 3).episodes(RewardWeights.from_yaml(), {})[0]
     np.testing.assert_array_equal(first.actions, again.actions)
     with pytest.raises(ValueError, match="num_lanes = 2"):
-        GuardedBackend(SimulatorBackend(ScenarioEpisodes(SCENARIO), 2), GuardConfig())
+        GuardedBackend(SimulatorBackend(ScenarioRuns(SCENARIO), 2), GuardConfig())
     with pytest.raises(RuntimeError, match="reset"):
         simulated()(SCENARIO).apply(Knobs.none(5))
 
@@ -207,7 +207,7 @@ def test_a_backend_is_closed_whatever_happens(tmp_path: Path, offline: Checkpoin
             closed.append(self.interventions.ticks)
 
     def opened(scenario: Scenario) -> GuardedBackend:
-        return Watched(SimulatorBackend(ScenarioEpisodes(scenario)), GuardConfig())
+        return Watched(SimulatorBackend(ScenarioRuns(scenario)), GuardConfig())
 
     with pytest.raises(KeyboardInterrupt):
         finetune(CONFIG, offline, tmp_path, opened, report=stopped_at("round 1: return"))

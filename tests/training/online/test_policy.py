@@ -11,7 +11,7 @@ from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABO
 from slicepilot.env.environments.vector_env import ControlLoop, action_space, observation_space
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.networks.export import random_observations
 from slicepilot.training.networks.node_shares import ACTIVE, GRANTED_LIMIT, NodeShares
@@ -65,7 +65,7 @@ def test_values_do_not_depend_on_the_order(network: NetworkConfig) -> None:
 def test_shares_are_of_what_the_node_has_now() -> None:
     """Rates over the uplink and CPU time over the node, from encoded telemetry, while the uplink is down to a fifth."""
     scenario = replace(Scenario.from_yaml("link-degradation"), uplink_profile=((0.0, 0.2), (1.0, 0.2)))
-    loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(scenario), 3), RewardWeights.from_yaml())
+    loop = ControlLoop(SimulatorBackend(ScenarioRuns(scenario), 3), RewardWeights.from_yaml())
     table = torch.from_numpy(loop.reset(0))
     for _ in range(20):
         table = torch.from_numpy(loop.step(np.broadcast_to(NO_CONTROL, (3, 5, NUM_KNOBS)))[0])
@@ -101,7 +101,7 @@ def test_shares_are_of_what_the_node_has_now() -> None:
 def test_a_silent_slice_keeps_its_rank() -> None:
     """A slice that sends nothing needs nothing, but goes after one whose promise weighs more for what it takes."""
     loop = ControlLoop(
-        SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("testbed-contention"))), RewardWeights.from_yaml()
+        SimulatorBackend(ScenarioRuns(Scenario.from_yaml("testbed-contention"))), RewardWeights.from_yaml()
     )
     loop.reset(0)
     silent = 0
@@ -159,7 +159,7 @@ def test_limits_as_needed_start_close_to_what_promises_need(kind: type[PpoPolicy
     torch.manual_seed(0)
     scenario = Scenario.from_yaml("testbed-promises")
     policy = kind(observation_space(5), action_space(5), lambda _: 1e-3, network=NetworkConfig(limits="needed"))
-    loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(scenario)), RewardWeights.from_yaml())
+    loop = ControlLoop(SimulatorBackend(ScenarioRuns(scenario)), RewardWeights.from_yaml())
     table = torch.from_numpy(loop.reset(0))
     for _ in range(300):
         table = torch.from_numpy(loop.step(policy.deterministic()(table).detach().numpy())[0])
@@ -174,7 +174,7 @@ def test_limits_as_needed_start_close_to_what_promises_need(kind: type[PpoPolicy
 @pytest.mark.parametrize("kind", KINDS)
 def test_limits_as_needed_stay_close_whatever_was_learned(kind: type[PpoPolicy] | type[SacPolicy]) -> None:
     loop = ControlLoop(
-        SimulatorBackend(ScenarioEpisodes(Scenario.from_yaml("testbed-promises"))), RewardWeights.from_yaml()
+        SimulatorBackend(ScenarioRuns(Scenario.from_yaml("testbed-promises"))), RewardWeights.from_yaml()
     )
     table = torch.from_numpy(loop.reset(0))
     need = NodeShares()(table)[0, :, GRANTED_LIMIT].double()  # position between 20 and 1000 mCPU
@@ -197,7 +197,7 @@ def test_ranked_nice_keeps_a_starved_priority_slice_ahead_whatever_was_learned(
     kind: type[PpoPolicy] | type[SacPolicy],
 ) -> None:
     scenario = Scenario.from_yaml("testbed-contention")
-    loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(scenario)), RewardWeights.from_yaml())
+    loop = ControlLoop(SimulatorBackend(ScenarioRuns(scenario)), RewardWeights.from_yaml())
     none = np.zeros((1, 5, NUM_KNOBS), np.float32)
     none[..., 0] = none[..., 2] = 1.0
     none[:, 0, 1] = 1.0  # nice 19 for the slice with most weight

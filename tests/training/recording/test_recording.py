@@ -24,7 +24,7 @@ from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.environments.vector_env import ControlLoop
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import TERMS, RewardModel, RewardWeights
-from slicepilot.env.simulator.backend import ScenarioEpisodes, SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.sliding import SlidingView
@@ -48,7 +48,7 @@ def agent_of(name: str) -> Agent:
 def test_an_episode_is_what_the_environment_gives(name: str) -> None:
     """Whoever plays the recorded wishes in the environment sees, and earns, what was recorded."""
     [episode] = record_simulated([on_declared_pods(agent_of(name))], SCENARIO, 1, 4, WEIGHTS)
-    env = SliceEnv(SimulatorBackend(ScenarioEpisodes(SCENARIO)), reward="delay-first")
+    env = SliceEnv(SimulatorBackend(ScenarioRuns(SCENARIO)), reward="delay-first")
     observation, _ = env.reset(seed=4)
     decoder = KnobDecoder(SLICES)
     assert len(episode) == SCENARIO.num_steps == 60
@@ -68,7 +68,7 @@ def test_lanes_are_episodes_of_their_own() -> None:
     episodes = record_simulated([agent_of("random"), agent_of("captain")], SCENARIO, 3, 1, WEIGHTS)
     assert episodes.behaviours == ("random", "captain")
     assert [episode.info["lane"] for episode in episodes] == [0, 1, 2, 0, 1, 2]
-    loop = ControlLoop(SimulatorBackend(ScenarioEpisodes(SCENARIO), 3), WEIGHTS)
+    loop = ControlLoop(SimulatorBackend(ScenarioRuns(SCENARIO), 3), WEIGHTS)
     observations = loop.reset(1)
     mine = episodes.of("random").episodes
     for t in range(SCENARIO.num_steps):
@@ -96,7 +96,7 @@ def test_what_agents_saw_is_what_is_kept(name: str) -> None:
         return decide(telemetry, knobs)
 
     agent.decide = watched  # type: ignore[method-assign]
-    backend = SimulatorBackend(ScenarioEpisodes(SCENARIO, request_mcpu=agent.request_mcpu))
+    backend = SimulatorBackend(ScenarioRuns(SCENARIO, request_mcpu=agent.request_mcpu))
     [episode] = record(backend, agent, 2, WEIGHTS)
     encoder, decoder = ObservationEncoder(backend.context), KnobDecoder(SLICES)
     for t, (telemetry, knobs) in enumerate(seen):
@@ -190,7 +190,7 @@ def test_a_run_in_real_time_counts_the_ticks_that_went_by() -> None:
         """Misses two ticks before its tenth measurement, as a loaded machine may."""
 
         def __init__(self) -> None:
-            super().__init__(ScenarioEpisodes(SCENARIO))
+            super().__init__(ScenarioRuns(SCENARIO))
             self.ticks, self.measured = self, 0
             self.missed = 5  # in runs before
 

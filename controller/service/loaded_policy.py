@@ -23,7 +23,7 @@ from .run_config import RunConfig
 
 
 @dataclass(frozen=True)
-class Policy:
+class LoadedPolicy:
     """Who decides, and where it comes from.
 
     Attributes:
@@ -53,7 +53,7 @@ class Policy:
             raise ConfigError(f"bundle {str(folder)!r}: was changed since it was loaded; accepted: reload it first")
 
 
-def load_bundle(folder: str | Path, trust: str | None = None) -> Policy:
+def load_bundle(folder: str | Path, trust: str | None = None) -> LoadedPolicy:
     """A learned policy, its sums checked, and its signature where a public key is trusted; raises ConfigError."""
     root = Path(folder)
     bundle = PolicyBundle.load(root)
@@ -65,16 +65,16 @@ def load_bundle(folder: str | Path, trust: str | None = None) -> Policy:
     except ConfigError as error:
         refusal = str(error)
     facts = {"path": str(root.resolve()), "digest": bundle_digest(root), "promoted": not refusal}
-    return Policy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope, trust)
+    return LoadedPolicy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope, trust)
 
 
-def rehearse_loading() -> None:
+def import_bundle_runtime() -> None:
     """Import what any bundle needs: in a process that has a loop, imports would hold it up for many periods."""
     with contextlib.suppress(ImportError):  # without numba policies run in onnxruntime alone
         importlib.import_module("slicepilot.agents.runtime.policy")
 
 
-def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> Policy:
+def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> LoadedPolicy:
     """An agent by name, for a node of identified hardware; these are fixed rules, which need no promotion.
 
     Raises:
@@ -89,10 +89,10 @@ def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> 
         decided = agent.decide(Telemetry.empty(len(slices)), Knobs.none(len(slices)))
     except ValueError as error:
         raise ConfigError(f"agent {name!r}: {error}") from error
-    return Policy(agent, nice_scope=decided.nice_scope)
+    return LoadedPolicy(agent, nice_scope=decided.nice_scope)
 
 
-def policy_of(config: RunConfig, node: Node) -> Policy:
+def policy_of(config: RunConfig, node: Node) -> LoadedPolicy:
     """What a run is configured with.
 
     Raises:
