@@ -22,7 +22,7 @@ class Trained(Document):
     """What trained it."""
     seed: Seed
     """Of network, exploration and environments."""
-    source: Annotated[str, Example("mixture edge-node")]
+    source: Annotated[str, Example("mixture default")]
     """What it was trained on."""
     steps: Annotated[int, Example(5000000)]
     """Control periods."""
