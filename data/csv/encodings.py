@@ -14,8 +14,8 @@ def utf16_of(start: bytes | bytearray) -> str | None:
         return "utf-16"
     sample = bytes(start[: min(len(start), _SAMPLE) // 2 * 2])
     first, second = sample[::2], sample[1::2]
-    if second.count(0) > _SHARE * len(second) and not first.count(0):
-        return "utf-16-le"
-    if first.count(0) > _SHARE * len(first) and not second.count(0):
-        return "utf-16-be"
+    for encoding, zeros, others in (("utf-16-le", second, first), ("utf-16-be", first, second)):
+        if zeros.count(0) > _SHARE * len(zeros) and not others.count(0):
+            text = sample.decode(encoding, "replace")
+            return encoding if "".join(text.split()).isprintable() else None
     return None
