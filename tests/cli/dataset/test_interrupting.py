@@ -121,12 +121,10 @@ main()
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after_s", [0.03, 0.1, 0.2, 0.3, 0.4, 0.5])
-def test_a_command_that_starts_ends_when_it_is_asked_to(tmp_path: Path, after_s: float, number: signal.Signals) -> None:
-    # Endless, or it might be done before: what it is given would wait for a writer if it were opened.
-    path = written(tmp_path / "o1_forwarding_light.csv", [row(n) for n in range(LINES)])
+def test_a_command_that_starts_ends_when_it_is_asked_to(faulty: Path, after_s: float, number: signal.Signals) -> None:
     program = STARTING.format(after_s=after_s, number=int(number))
     result = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
+        [sys.executable, "-c", program, str(faulty)],
         capture_output=True,
         text=True,
         timeout=60,
