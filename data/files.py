@@ -1,4 +1,4 @@
-"""Files that are whole whatever happens: written beside their place, flushed to disk, renamed.
+"""Files that are whole whatever happens: written beside their place, flushed to disk, renamed; and what paths lead to.
 
 Nothing beside the standard library: the supervisor, which must stay tiny, writes with these too.
 """
@@ -6,11 +6,33 @@ Nothing beside the standard library: the supervisor, which must stay tiny, write
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 
 READABLE, PRIVATE = 0o644, 0o600
 LEFTOVERS = ".*.[0-9]*"  # glob of what a writer that was killed leaves behind
+
+
+def what_else(path: Path) -> str | None:
+    """What lies at a path where that is neither a regular file nor a folder, such as ``is a FIFO (named pipe)``.
+
+    Opening a FIFO waits for whoever writes to it, and a device may have no end: this looks without opening.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return "is a symbolic link to nothing" if path.is_symlink() else "does not exist"
+    except OSError as error:
+        return "is a symbolic link loop" if error.errno == errno.ELOOP else f"cannot be read ({error.strerror})"
+    except ValueError:
+        return "is no path"  # it holds a NUL
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return None
+    if stat.S_ISFIFO(mode):
+        return "is a FIFO (named pipe)"
+    return "is a socket" if stat.S_ISSOCK(mode) else "is a device"
 
 
 def write_synced(path: Path, data: bytes, mode: int = READABLE) -> None:

@@ -115,6 +115,7 @@ def read_truth(path: Path, episodes: EpisodeSet, reward: str | None = None) -> d
     Raises:
         ConfigError: neither; other weights or another period than the data's.
     """
+    from ...data.files import what_else
     from ...data.intervals import Interval
     from ...training.ope.comparison import rewards_of
 
@@ -126,6 +127,8 @@ def read_truth(path: Path, episodes: EpisodeSet, reward: str | None = None) -> d
                     f"truth: {fact} = {run.facts.get(fact)}: accepted: {episodes.facts.get(fact)}, as in the data"
                 )
         return rewards_of(run)
+    if problem := what_else(path):
+        raise ConfigError(f"truth = {str(path)!r}: {problem}; accepted: a regular file")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -84,14 +84,15 @@ def what_is(path: Path) -> What:
     ``records``: those of a controller. ``folder``: any other. ``file``: any other, a release's perhaps.
 
     Raises:
-        ConfigError: nothing, or a Parquet file of something else.
+        ConfigError: nothing, what is no file or folder, or a Parquet file of something else.
     """
+    from ...data.files import what_else
     from ...data.tables.tidy import describe_if_tidy, is_parquet
 
     if path.is_dir():
         return _what_folder(path)
-    if not path.is_file():
-        raise ConfigError(f"path = {str(path)!r}: does not exist; accepted: a file or folder")
+    if problem := what_else(path):
+        raise ConfigError(f"path = {str(path)!r}: {problem}; accepted: a regular file or folder")
     if not is_parquet(path):
         return "file"
     if describe_if_tidy(path) is not None:

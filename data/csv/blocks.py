@@ -24,6 +24,8 @@ import numpy.typing as npt
 
 from ..arrow import filtered
 from ..faults import DatasetError, Faults, shown
+from ..files import what_else
+from .encodings import UTF16, utf16_of
 from .layout import UTF8_MARK, BadRows, Layout, Rows
 from .rows import parse
 
@@ -32,7 +34,8 @@ THREADS = 2
 HEADER_BYTES = 64 << 10  # read to find the header
 HOPELESS = 10_000  # rows none of which fits: a file of another kind
 GZIP = b"\x1f\x8b"
-OTHER_KINDS = {b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text", b"PAR1": "Parquet", b"\x89HDF": "HDF5"}
+OTHER_KINDS = {b"PAR1": "Parquet", b"\x89HDF": "HDF5"}
+OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs"}
 
 OnProgress = Callable[[float], None]
 """Called with the share of a file that has been read, 0..1."""
@@ -153,6 +156,10 @@ class _Cutter:
     def header(self, delimiter: str) -> list[str]:
         """The names of the columns, which the first line holds."""
         text = self._read(min(self._block_bytes, HEADER_BYTES))
+        if not text and not self.broken:
+            raise DatasetError.at(self._path, "is empty; accepted: a CSV file whose first line names its columns")
+        if utf16_of(text) is not None:
+            raise DatasetError.at(self._path, UTF16)
         for mark, kind in OTHER_KINDS.items():
             if text.startswith(mark):
                 raise DatasetError.at(self._path, f"{kind}; accepted: CSV in UTF-8")
@@ -271,6 +278,8 @@ class _Position:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
     """A file, and its contents if it is compressed."""
+    if problem := what_else(path):
+        raise DatasetError.at(path, f"{problem}; accepted: a regular file")
     try:
         raw = path.open("rb")
     except OSError as error:
@@ -288,6 +297,9 @@ def _types(
 ) -> dict[str, Any]:
     """Arrow type of each column of a header; raises DatasetError where it is not as expected."""
     missing = [name for name in columns if name not in names and name not in optional]
+    for delimiter, word in OTHER_DELIMITERS.items() if len(names) == 1 else ():
+        if missing and set(missing) <= {name.strip().strip('"') for name in names[0].split(delimiter)}:
+            raise DatasetError.at(path, f"fields are separated by {word}; accepted: commas", 1)
     unknown = [name for name in names if name not in columns] if others is None else []
     twice = sorted({name for name in names if names.count(name) > 1})
     wrong = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..faults import DatasetError
+from ..files import what_else
 from .blocks import GZIP
 
 CHUNK_BYTES = 1 << 20
@@ -23,6 +24,8 @@ def read_chunks(path: Path, on_progress: OnProgress | None = None) -> Iterator[b
     Raises:
         DatasetError: it cannot be read, or its compressed data are broken (after what came before has been handed on).
     """
+    if problem := what_else(path):
+        raise DatasetError.at(path, f"{problem}; accepted: a regular file")
     try:
         with path.open("rb") as raw:
             size = max(path.stat().st_size, 1)

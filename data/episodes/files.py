@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from ...configs import ConfigError
 from ..arrow import hardly_repeats, numbers, values_of, words
-from ..files import replace_file
+from ..files import replace_file, what_else
 from .episodes import Episode, EpisodeSet
 from .header import Array, ArrayHeader, Header, arrays_of, episode_of
 
@@ -134,10 +134,10 @@ def _stacked(array: ArrayHeader, table: Any) -> Array:
 
 
 def _opened(path: Path) -> pq.ParquetFile:
+    if problem := what_else(path):
+        raise ConfigError(f"{path}: {problem}; accepted: a file of episodes")
     try:
         return pq.ParquetFile(path, page_checksum_verification=True)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: does not exist; accepted: a file of episodes") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
 

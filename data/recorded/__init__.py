@@ -17,7 +17,8 @@ def names() -> list[str]:
 def find(name_or_path: str) -> Path:
     """A recorded dataset by name, or the path that it is; raises ConfigError for a name that there is not."""
     given = Path(name_or_path)
-    return given if given.suffix or given.parent != Path() or given.exists() else path(name_or_path)
+    is_path = given.suffix or given.parent != Path() or given.exists() or given.is_symlink()
+    return given if is_path else path(name_or_path)
 
 
 def path(name: str) -> Path:

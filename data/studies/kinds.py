@@ -11,8 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from ...configs import ConfigError
+from ..csv.blocks import OTHER_DELIMITERS
 from ..csv.chunks import OnProgress, read_start
+from ..csv.encodings import UTF16, utf16_of
 from ..faults import DatasetError, Faults
+from ..files import what_else
 from ..tables.tidy import Stream
 from .andrade import tables as andrade
 from .andrade.mongo_exports import ending_of
@@ -79,19 +82,44 @@ def detect(path: Path) -> Kind | None:
     """The kind that a file's name and first bytes say it is of; None for others.
 
     Raises:
-        DatasetError: it cannot be read.
+        DatasetError: it cannot be read, or it would be of a kind if it were UTF-8 with commas between fields.
     """
     start = read_start(path)
-    return next((kind for kind in KINDS if kind.fits(path, start)), None)
+    kind = _fitting(path, start)
+    if kind is None and (problem := _misfit(path, start)):
+        raise DatasetError.at(path, problem)
+    return kind
 
 
 def detected(path: Path) -> Kind:
     """As `detect`; raises DatasetError for a file of no known kind."""
     kind = detect(path)
     if kind is None:
+        start = read_start(path)
+        if not start:
+            raise DatasetError.at(path, "is empty; accepted: a file of a release")
+        if utf16_of(start) is not None:
+            raise DatasetError.at(path, UTF16)
         names = ", ".join(known.name for known in KINDS)
         raise DatasetError.at(path, f"of no known kind; accepted: --kind with one of {names}")
     return kind
+
+
+def _fitting(path: Path, start: bytes) -> Kind | None:
+    return next((kind for kind in KINDS if kind.fits(path, start)), None)
+
+
+def _misfit(path: Path, start: bytes) -> str | None:
+    """What keeps a file from being of a kind, where that is its encoding or what stands between its fields."""
+    if encoding := utf16_of(start):
+        plain = start.decode(encoding, "replace").encode()
+        readings = [plain, *(plain.replace(other.encode(), b",") for other in OTHER_DELIMITERS)]
+        return UTF16 if any(_fitting(path, reading) for reading in readings) else None
+    for other, word in OTHER_DELIMITERS.items():
+        header = start.partition(b"\n")[0]
+        if b"," not in header and _fitting(path, header.replace(other.encode(), b",")):
+            return f"fields are separated by {word}; accepted: commas"
+    return None
 
 
 def of_table(names: list[str]) -> tuple[Kind, Any] | None:
@@ -107,7 +135,7 @@ def files_below(paths: list[Path]) -> Iterator[Path]:
     """Files, and all files in folders and below but hidden ones and parts of transfers, in order of their names.
 
     Raises:
-        ConfigError: a path that does not exist.
+        ConfigError: a path that does not exist, or leads to something else than a file or a folder.
     """
     for path in paths:
         if path.is_dir():
@@ -115,10 +143,10 @@ def files_below(paths: list[Path]) -> Iterator[Path]:
                 hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
                 if file.is_file() and not hidden and not file.name.endswith((".part", ".part.json")):
                     yield file
-        elif path.exists():
-            yield path
+        elif problem := what_else(path):
+            raise ConfigError(f"path = {str(path)!r}: {problem}; accepted: a regular file or folder")
         else:
-            raise ConfigError(f"path = {str(path)!r}: does not exist; accepted: files and folders of a release")
+            yield path
 
 
 def _header(start: bytes) -> set[str]:

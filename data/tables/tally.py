@@ -139,13 +139,31 @@ _EMPTY = np.asarray([0, 0, np.inf, 0, 0, 0, 0], np.float64)
 
 def _add(groups: Ints, values: Floats, histogram: Ints, sums: Floats) -> None:
     """Add values (N,) to the rows of their groups."""
+    if not len(values):
+        return
     cells = np.bincount(groups * BUCKETS + buckets_of(values), minlength=histogram.size)
     histogram += cells.reshape(histogram.shape)
-    present, first = np.unique(groups, return_index=True)
-    new = sums[present, _COUNT] == 0
-    sums[present[new], _PIVOT] = values[first[new]]
-    offsets = values - sums[groups, _PIVOT]
-    for column, added in ((_COUNT, None), (_TOTAL, values), (_OFFSET, offsets), (_SQUARE, offsets * offsets)):
-        sums[:, column] += np.bincount(groups, added, len(sums))
-    np.minimum.at(sums[:, _LEAST], groups, values)
-    np.maximum.at(sums[:, _GREATEST], groups, values)
+    order, starts, present = runs(groups)
+    ordered, counts = values[order], np.diff(starts, append=len(values))
+    own = sums[present]
+    new = own[:, _COUNT] == 0
+    own[new, _PIVOT] = ordered[starts[new]]
+    offsets = ordered - np.repeat(own[:, _PIVOT], counts)
+    own[:, _COUNT] += counts
+    for column, added in ((_TOTAL, ordered), (_OFFSET, offsets), (_SQUARE, offsets * offsets)):
+        own[:, column] += np.add.reduceat(added, starts)
+    own[:, _LEAST] = np.minimum(own[:, _LEAST], np.minimum.reduceat(ordered, starts))
+    own[:, _GREATEST] = np.maximum(own[:, _GREATEST], np.maximum.reduceat(ordered, starts))
+    sums[present] = own
+
+
+def runs(groups: Ints) -> tuple[Ints, Ints, Ints]:
+    """The order that puts rows (N,), at least one, together by group as they came; where each begins; and which it is.
+
+    With these, ``reduceat`` is several times faster than ``at`` is without.
+    """
+    small = groups.astype(np.uint16) if groups.max() < 1 << 16 else groups  # of which NumPy sorts few bits by radix
+    order = np.argsort(small, kind="stable")
+    ordered = groups[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    return order, starts, ordered[starts]

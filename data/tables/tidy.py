@@ -21,7 +21,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from ..faults import DatasetError, Faults
-from ..files import sync_folder
+from ..files import sync_folder, what_else
 
 compute: Any = pyarrow.compute  # its functions are made when it is loaded
 
@@ -192,6 +192,8 @@ def read_tidy(path: Path) -> Stream:
 
 def is_parquet(path: Path) -> bool:
     """Whether a file begins as Parquet files do; raises DatasetError for one that cannot be read."""
+    if problem := what_else(path):
+        raise DatasetError.at(path, f"{problem}; accepted: a regular file")
     try:
         with path.open("rb") as file:
             return file.read(4) == b"PAR1"
@@ -200,10 +202,10 @@ def is_parquet(path: Path) -> bool:
 
 
 def _opened(path: Path) -> pq.ParquetFile:
+    if problem := what_else(path):
+        raise DatasetError.at(path, f"{problem}; accepted: a table of `dataset import`")
     try:
         return pq.ParquetFile(path, page_checksum_verification=True)
-    except FileNotFoundError as error:
-        raise DatasetError.at(path, "there is no such file") from error
     except (OSError, pa.ArrowException) as error:
         raise DatasetError.at(path, f"not a whole Parquet file: {error}") from error
 

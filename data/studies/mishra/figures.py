@@ -17,7 +17,7 @@ import pyarrow as pa
 from ...arrow import codes_of, values_of
 from ...csv.blocks import OnProgress
 from ...faults import Faults
-from ...tables.tally import Floats, Ints, Tally, edges
+from ...tables.tally import Floats, Ints, Tally, edges, runs
 from .tables import MAX_NAMES, checked_forwarding, checked_pfcp
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -249,6 +249,8 @@ def _figures(tally: Tally, names: Sequence[str]) -> list[tuple[int, dict[str, An
 
 def _add_up(slices: Ints, packet_bytes: npt.NDArray[np.int32], received_ns: Ints, sent_ns: Ints, totals: Ints) -> None:
     """Add packets (N,) to the rows of their slices (G, 3): bytes, when the first came, when the last left."""
-    np.add.at(totals[:, 0], slices, packet_bytes)
-    np.minimum.at(totals[:, 1], slices, received_ns)
-    np.maximum.at(totals[:, 2], slices, sent_ns)
+    order, starts, present = runs(slices)
+    first, last = np.minimum.reduceat(received_ns[order], starts), np.maximum.reduceat(sent_ns[order], starts)
+    totals[present, 0] += np.add.reduceat(packet_bytes[order], starts, dtype=np.int64)
+    totals[present, 1] = np.minimum(totals[present, 1], first)
+    totals[present, 2] = np.maximum(totals[present, 2], last)

@@ -294,15 +294,18 @@ def test_columns_may_be_optional_or_of_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no header"),
+        (b"", "is empty"),
         (b"\n\n", "no header"),
         (HEADER, "no rows after the header"),
         (b"name,value,size\na,1,2\n", "line 1: columns: missing time; accepted: name, value, size, time"),
         (b"name,value,size,time,x\na,1,2,3,4\n", "columns: unknown x; accepted"),
         (b"name,value,size,time,time\na,1,2,3,4\n", "columns: twice time"),
+        (HEADER.decode().encode("utf-16-be"), "is UTF-16; accepted: UTF-8"),
+        (HEADER.replace(b",", b";"), "fields are separated by semicolons; accepted: commas"),
+        (HEADER.replace(b",", b"\t"), "fields are separated by tabs; accepted: commas"),
         (b"a,1,2,3\n", "missing name, value, size, time; unknown a, 1, 2, 3"),
         ("name,värde".encode("latin-1") + b"\n", "no text; accepted: CSV in UTF-8"),
-        (HEADER.decode().encode("utf-16"), "UTF-16 text"),
+        (HEADER.decode().encode("utf-16"), "is UTF-16; accepted: UTF-8"),
         (b"\x00\x01\x02\n", "no text"),
         (b"a\tb\rc\td\r", "no text"),
         (b"PAR1abc\n", "Parquet; accepted"),
@@ -320,7 +323,7 @@ def test_unusable_files_say_why(tmp_path: Path, data: bytes, message: str) -> No
 
 
 def test_files_that_cannot_be_opened_say_why(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="No such file"):
+    with pytest.raises(DatasetError, match="does not exist"):
         read(tmp_path / "none.csv")
     with pytest.raises(DatasetError, match="Is a directory"):
         read(tmp_path)

@@ -268,7 +268,7 @@ def test_unusable_files_are_refused_in_one_line(name: str, tmp_path: Path) -> No
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="No such file"):
+    with pytest.raises(DatasetError, match="does not exist"):
         read(tmp_path / "cpu.bson", "cpu")
 
 

@@ -181,7 +181,7 @@ def test_a_single_impossible_rate_is_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no header"),
+        ("", "is empty"),
         ("cpu_user\n1\n", "columns: missing time"),
         ("time,cpu_user\n", "no rows"),
         ("time,cpu_user\nnoon,1\n", "none of its 1 rows can be used: number: 1 .*; accepted: times such as 2025-"),
