@@ -17,6 +17,10 @@ class Receipt:
     applied: Knobs
     error: str | None = None
 
+    def same_as(self, other: Receipt) -> bool:
+        """Whether both say the same, as `Knobs.same_as`."""
+        return self.error == other.error and self.applied.same_as(other.applied)
+
 
 @dataclass(frozen=True, slots=True)
 class Context:

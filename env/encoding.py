@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .backend import Context
-from .knobs import Knobs, NiceScope
+from .knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, NUM_KNOBS, Knobs, NiceScope
 from .slices import FloatArray, SliceSet
 from .telemetry import SLICE_FIELDS, Telemetry
 
@@ -31,13 +31,14 @@ TELEMETRY_SCALE: dict[str, tuple[float, float]] = {
     "runqueue_delay_us": (10.0, 1e6),
 }
 STATIC_FEATURES = ("committed_mbps", "delay_bound_us", "relative_weight", "active")
-KNOB_FEATURES = ("cpu_limit", "nice", "egress")
+KNOB_FEATURES = ("cpu_limit", "nice", "egress")  # of `KNOB_FIELDS`, without their units
 NODE_FEATURES = ("cpu_idle_ratio", "uplink_use_ratio")
 CONTEXT_FEATURES = ("control_period", "logical_cpus", "uplink_capacity")
 FEATURES = (*SLICE_FIELDS, *KNOB_FEATURES, *STATIC_FEATURES, *NODE_FEATURES, *CONTEXT_FEATURES)
 NUM_FEATURES = len(FEATURES)
-NUM_KNOBS = len(KNOB_FEATURES)
 
+# The knobs whose axis is logarithmic, as a slice of the rows of `KNOB_FIELDS`: CPU limit and egress rate.
+_LIMITS = slice(CPU_LIMIT, EGRESS + 1, EGRESS - CPU_LIMIT)
 _T = len(SLICE_FIELDS)
 _KNOBS = slice(_T, _T + NUM_KNOBS)
 _STATIC = slice(_KNOBS.stop, _KNOBS.stop + len(STATIC_FEATURES))
@@ -82,7 +83,7 @@ class KnobDecoder:
         self.slices = slices
         self.nice_scope: NiceScope = nice_scope
         self._action_shape = (len(slices), NUM_KNOBS)
-        columns = ("cpu_limit_mcpu", "egress_mbps")
+        columns = KNOB_FIELDS[_LIMITS]
         low, self._high = (np.stack([slices.bound(column, side) for column in columns]) for side in (0, 1))
         unit = np.stack([slices.column("upf_threads"), np.ones((len(slices), 1), np.float32)])
         axes = np.asarray([CPU_AXIS_PER_THREAD_MCPU, EGRESS_AXIS_MBPS], np.float32)[:, :, None, None]
@@ -117,26 +118,28 @@ class KnobDecoder:
         rows = table.transpose(2, 1, 0).copy()
         if not math.isfinite(np.add.reduce(rows, axis=None)):
             raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
-        limit_rows, nice_row = rows[::2], rows[1]
+        limit_rows, nice_row = rows[_LIMITS], rows[NICE]
         none = limit_rows > NONE_ABOVE
         rows.clip(self.row_low, self.row_high, out=rows)
         np.copyto(limit_rows, INFINITY, where=none)
-        limits = limit_rows * self.log_gain
+        values = np.empty_like(rows)
+        limits, nice = values[_LIMITS], values[NICE]
+        np.multiply(limit_rows, self.log_gain, out=limits)
         limits += self.log_offset
         np.exp(limits, out=limits)
         np.minimum(limit_rows, ONE, out=limit_rows)
-        nice = nice_row * NICE_AXIS
+        np.multiply(nice_row, NICE_AXIS, out=nice)
         np.rint(nice, out=nice)
         np.divide(nice, NICE_AXIS, out=nice_row)
-        return Knobs(limits[0], nice, limits[1], self.nice_scope), rows
+        return Knobs(values, self.nice_scope), rows
 
     def encode(self, knobs: Knobs) -> FloatArray:
         """The inverse: (3, S, L) in [-1, 1]; "none" becomes 1. An egress of 0 (shaper without a rate) is "none"."""
-        limits = np.stack([knobs.cpu_limit_mcpu, knobs.egress_mbps])
+        limits = knobs.values[_LIMITS]
         none = ~np.isfinite(limits) | (limits <= 0)
         rows = self._rows(np.where(none, self._high, limits), knobs.nice)
         rows = np.clip(rows, self.row_low, self.row_high)
-        rows[::2] = np.where(none, ONE, rows[::2])
+        rows[_LIMITS] = np.where(none, ONE, rows[_LIMITS])
         return rows
 
 

@@ -16,7 +16,7 @@ def setting_knobs(setting: PublishedSetting, num_slices: int, priority: int = 0)
     def column(priority_value: float, others_value: float) -> FloatArray:
         return np.where(first, priority_value, others_value).astype(np.float32)
 
-    return Knobs(
+    return Knobs.of(
         cpu_limit_mcpu=column(setting.s1_cpu_mcpu, setting.others_cpu_mcpu),
         nice=column(setting.s1_nice, setting.others_nice),
         egress_mbps=column(setting.s1_egress_mbps, setting.others_egress_mbps),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from .backend import Context
@@ -15,6 +18,11 @@ _OFFERED, _CARRIED, _P99, _LOSS = (
 )
 _MEANS = tuple(i for i in range(len(SLICE_FIELDS)) if i not in (_P99, _LOSS))
 _ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-6)
+
+# What is kept of a lane's node and of each slice; in double precision sums of float32 neither drift nor leave a rest.
+_NODE = np.dtype([("window", "i8"), ("sums", "f8", (len(NODE_FIELDS),))])
+_SLICE = np.dtype([("sums", "f8", (len(_MEANS),)), ("longest_p99_us", "f4")], align=True)
+_PAST_SLICE = np.dtype([("means", "f4", (len(_MEANS),)), ("p99_us", "f4")])
 
 
 class SlidingView:
@@ -30,29 +38,20 @@ class SlidingView:
     """
 
     def __init__(self, context: Context) -> None:
-        shape = context.threads.shape
-        num_slices, lanes = shape
-        self._windows = np.maximum(np.rint(WINDOW_S / context.period_s), 1).astype(np.int64)
-        longest = int(self._windows.max())
+        num_slices, lanes = context.threads.shape
+        windows = np.maximum(np.rint(WINDOW_S / context.period_s), 1).astype(np.int64)
+        longest = int(windows.max())
         self.passes = longest == 1
-        self._past = np.zeros((longest, len(_MEANS), num_slices, lanes), np.float32)
-        self._past_node = np.zeros((longest, len(NODE_FIELDS), lanes), np.float32)
-        self._past_p99 = np.zeros((longest, num_slices, lanes), np.float32)
-        self._longest_p99 = np.zeros((num_slices, lanes), np.float32)
-        # In double precision sums of float32 neither drift nor leave a rest behind.
-        self._sums = np.zeros((len(_MEANS), num_slices, lanes))
-        self._node_sums = np.zeros((len(NODE_FIELDS), lanes))
+        of_slices, of_nodes = np.zeros((num_slices, lanes), _SLICE), np.zeros(lanes, _NODE)
+        of_nodes["window"] = windows
+        past = np.zeros((longest, num_slices, lanes), _PAST_SLICE)
+        past_nodes = np.zeros((longest, len(NODE_FIELDS), lanes), np.float32)
         self._slices = np.zeros((len(SLICE_FIELDS), num_slices, lanes), np.float32)
         self._node = np.zeros((len(NODE_FIELDS), lanes), np.float32)
-        self._kept = (
-            *(self._windows, self._past, self._past_node, self._past_p99, self._longest_p99),
-            *(self._sums, self._node_sums, self._slices, self._node),
-        )
+        self._kept = of_slices, past, of_nodes, past_nodes, self._slices, self._node
         self._seen = 0
         # Compiled, or taken from the cache, before the first period.
-        self._source = Telemetry.empty(num_slices, lanes)
-        self._view = self._of(self._source)
-        self.warm_up(self._source)
+        self.warm_up(Telemetry.empty(num_slices, lanes))
 
     def see(self, telemetry: Telemetry) -> Telemetry:
         """The measurement of one more period as agents see it; its arrays hold until the next call."""
@@ -60,17 +59,12 @@ class SlidingView:
             return telemetry
         _over(telemetry.slices, telemetry.node, self._seen, True, *self._kept)
         self._seen += 1
-        if telemetry is not self._source:  # a live node's is the same object each time
-            self._source, self._view = telemetry, self._of(telemetry)
-        return self._view
+        return Telemetry(self._slices, self._node, telemetry.age_s, telemetry.valid)
 
     def warm_up(self, telemetry: Telemetry) -> None:
         """Go through the motions of `see` without effect on what it will say."""
         if not self.passes:
             _over(telemetry.slices, telemetry.node, self._seen, False, *self._kept)
-
-    def _of(self, telemetry: Telemetry) -> Telemetry:
-        return Telemetry(self._slices, self._node, telemetry.age_s, telemetry.valid)
 
 
 @njit(cache=True, error_model="numpy")
@@ -79,44 +73,46 @@ def _over(
     node: FloatArray,
     seen: int,
     keep: bool,
-    windows: np.ndarray,
-    past: FloatArray,
-    past_node: FloatArray,
-    past_p99: FloatArray,
-    longest_p99: FloatArray,
-    sums: np.ndarray,
-    node_sums: np.ndarray,
+    of_slices: npt.NDArray[Any],
+    past: npt.NDArray[Any],
+    of_nodes: npt.NDArray[Any],
+    past_nodes: FloatArray,
     seen_slices: FloatArray,
     seen_node: FloatArray,
 ) -> None:
-    """One call instead of some twenty of NumPy's, which would take longer than reading the kernel's maps."""
+    """One call instead of some twenty of NumPy's, which would take longer than reading the kernel's maps.
+
+    What is kept: of_slices `_SLICE` (S, L), past `_PAST_SLICE` (N, S, L), of_nodes `_NODE` (L,), past_nodes (N, 2, L).
+    """
     seen_slices[:] = slices
-    for lane in range(len(windows)):
-        window = windows[lane]
+    for lane in range(len(of_nodes)):
+        window, node_sums = of_nodes[lane].window, of_nodes[lane].sums
         at, share = seen % window, 1.0 / min(seen + 1, window)
-        for row, field in enumerate(_MEANS):
-            for s in range(slices.shape[1]):
-                total = sums[row, s, lane] + slices[field, s, lane] - past[at, row, s, lane]
+        for s in range(slices.shape[1]):
+            sums, gone = of_slices[s, lane].sums, past[at, s, lane].means
+            for row, field in enumerate(_MEANS):
+                total = sums[row] + slices[field, s, lane] - gone[row]
                 seen_slices[field, s, lane] = total * share
                 if keep:
-                    sums[row, s, lane], past[at, row, s, lane] = total, slices[field, s, lane]
+                    sums[row], gone[row] = total, slices[field, s, lane]
         if window > 1:
             for s in range(slices.shape[1]):
-                new, gone, longest = slices[_P99, s, lane], past_p99[at, s, lane], longest_p99[s, lane]
-                if new < longest == gone:  # the longest leaves the window
+                one, oldest = of_slices[s, lane], past[at, s, lane]
+                new, longest = slices[_P99, s, lane], one.longest_p99_us
+                if new < longest == oldest.p99_us:  # the longest leaves the window
                     longest = new
                     for other in range(window):
                         if other != at:
-                            longest = max(longest, past_p99[other, s, lane])
+                            longest = max(longest, past[other, s, lane].p99_us)
                 longest = max(longest, new)
                 seen_slices[_P99, s, lane] = longest
                 if keep:
-                    past_p99[at, s, lane], longest_p99[s, lane] = new, longest
+                    oldest.p99_us, one.longest_p99_us = new, longest
                 offered = seen_slices[_OFFERED, s, lane]
                 lost = max(offered - seen_slices[_CARRIED, s, lane], _ZERO)
                 seen_slices[_LOSS, s, lane] = min(lost / (offered + _TINY), _ONE)
         for row in range(len(node)):
-            total = node_sums[row, lane] + node[row, lane] - past_node[at, row, lane]
+            total = node_sums[row] + node[row, lane] - past_nodes[at, row, lane]
             seen_node[row, lane] = total * share
             if keep:
-                node_sums[row, lane], past_node[at, row, lane] = total, node[row, lane]
+                node_sums[row], past_nodes[at, row, lane] = total, node[row, lane]

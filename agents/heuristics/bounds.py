@@ -5,24 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from ...env.backend import Context
-from ...env.knobs import Knobs
+from ...env.knobs import EGRESS, KNOB_FIELDS, NICE, Knobs
 from ...env.slices import FloatArray, SliceSet
 
 
 def within_bounds(knobs: Knobs, slices: SliceSet) -> Knobs:
     """The nearest knobs that the slices' `KnobBounds` allow; "none" (inf, or an egress of 0) stays."""
-
-    def clip(name: str, value: FloatArray, free: np.ndarray | bool) -> FloatArray:
-        low, high = slices.bound(name, 0), slices.bound(name, 1)
-        return np.ascontiguousarray(np.where(free, value, np.clip(value, low, high)), np.float32)
-
-    limit, egress = knobs.cpu_limit_mcpu, knobs.egress_mbps
-    return Knobs(
-        clip("cpu_limit_mcpu", limit, np.isinf(limit)),
-        clip("nice", knobs.nice, False),
-        clip("egress_mbps", egress, np.isinf(egress) | (egress == 0)),
-        knobs.nice_scope,
-    )
+    low, high = (np.stack([slices.bound(knob, side) for knob in KNOB_FIELDS]) for side in (0, 1))
+    none = np.isinf(knobs.values)
+    none[NICE] = False
+    none[EGRESS] |= knobs.egress_mbps == 0
+    return Knobs(np.where(none, knobs.values, np.clip(knobs.values, low, high)), knobs.nice_scope)
 
 
 def most_cpu_mcpu(slices: SliceSet, context: Context) -> FloatArray:

@@ -114,7 +114,7 @@ class Captain:
             self._throttled *= ~due
             self._in_decision *= ~due
         quota = self.quota_mcpu.copy()
-        return within_bounds(Knobs(quota, np.zeros_like(quota), np.full_like(quota, np.inf)), self._slices)
+        return within_bounds(Knobs.of(quota, np.zeros_like(quota), np.full_like(quota, np.inf)), self._slices)
 
     def _remember(self, use_mcpu: FloatArray) -> None:
         """Append to the ring of samples, per lane where one is complete."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import zlib
 
@@ -10,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...env.backend import Context
-from ...env.encoding import NUM_KNOBS, KnobDecoder
-from ...env.knobs import Knobs
+from ...env.encoding import KnobDecoder
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..base import Agent
@@ -67,9 +66,7 @@ class ExploringAgent:
         if self.held:
             self.log_density[:] = np.nan
             return self._knobs
-        if chosen.nice_scope == "process":
-            chosen = dataclasses.replace(chosen, nice=np.zeros_like(chosen.nice), nice_scope="group")
-        mean = self._decoder.encode(chosen).transpose(2, 1, 0).astype(np.float64)
+        mean = self._decoder.encode(chosen.between_groups()).transpose(2, 1, 0).astype(np.float64)
         self.wanted = (mean + self.std * self._rng.standard_normal(mean.shape)).astype(np.float32)
         self.log_density = gaussian_log_density(self.wanted, mean, self.std)
         self._knobs, _ = self._decoder.decode(self.wanted)

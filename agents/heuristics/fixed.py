@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -70,7 +69,7 @@ class FixedAgent:
             if column.ndim and len(column) != shape[0]:
                 raise ValueError(f"{self.name}: a setting for {len(column)} slices; accepted: {shape[0]}")
         limit, nice, egress = (np.broadcast_to(c.reshape(-1, 1), shape) for c in self._columns)
-        self._knobs = within_bounds(Knobs(limit, nice, egress, self._nice_scope), slices)
+        self._knobs = within_bounds(Knobs.of(limit, nice, egress, self._nice_scope), slices)
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """The setting."""
@@ -113,11 +112,8 @@ def _setting(experiment: int) -> PublishedSetting:
 
 def _published(name: str, setting: PublishedSetting, slices: SliceSet, cpu: float, egress: float) -> FixedAgent:
     knobs = setting_knobs(setting, len(slices), slices.priority_index)
-    knobs = replace(
-        knobs,
-        cpu_limit_mcpu=np.float32(cpu) * knobs.cpu_limit_mcpu,
-        egress_mbps=np.float32(egress) * knobs.egress_mbps,
-    )
+    values = np.asarray([cpu, 1.0, egress], np.float32)[:, None, None] * knobs.values
+    knobs = Knobs(values, knobs.nice_scope)
     return FixedAgent(
         name,
         cpu_limit_mcpu=knobs.cpu_limit_mcpu[:, 0],

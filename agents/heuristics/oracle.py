@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...env.backend import Context
-from ...env.encoding import NUM_KNOBS, KnobDecoder
-from ...env.knobs import Knobs
+from ...env.encoding import KnobDecoder
+from ...env.knobs import CPU_LIMIT, NICE, NUM_KNOBS, Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..base import Agent
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from ...env.reward import RewardWeights
     from ...env.simulator.backend import SimulatorBackend
 
-# Rows of an encoded knob table, see `slicepilot.env.encoding.KnobDecoder`.
-LIMIT, NICE, EGRESS = range(NUM_KNOBS)
-NONE = np.float32(1.0)
+NONE = np.float32(1.0)  # of a limit's axis, see `slicepilot.env.encoding.KnobDecoder`
 
 
 @dataclass(frozen=True)
@@ -148,9 +146,7 @@ class Oracle:
 
     def _encode(self, knobs: Knobs) -> FloatArray:
         """Rows (3, S, L). Nice of process scope has no effect between slices: as group nice that is 0."""
-        if knobs.nice_scope == "process":
-            knobs = Knobs(knobs.cpu_limit_mcpu, np.zeros_like(knobs.nice), knobs.egress_mbps)
-        return self._decoder.encode(knobs)
+        return self._decoder.encode(knobs.between_groups())
 
     # -- planning ----------------------------------------------------------------------------------------------
 
@@ -215,7 +211,7 @@ class Oracle:
             limit = np.minimum(telemetry.cpu_use_mcpu * telemetry.valid * np.float32(headroom), self._most)
             # An encoded limit of 0 would mean none.
             np.maximum(limit, 1.0, out=limit)
-            knobs = Knobs(limit, np.zeros_like(limit), np.full_like(limit, np.inf))
+            knobs = Knobs.of(limit, np.zeros_like(limit), np.full_like(limit, np.inf))
             rows = self._decoder.encode(knobs)
             rows[NICE] = now[NICE]
             tables.append(rows)
@@ -229,7 +225,7 @@ class Oracle:
         lost = (draw[0] < share) & ~self._priority[:, None]
         rows = np.full((NUM_KNOBS, num_slices, count, lanes), NONE, np.float32)
         rows[NICE] = np.where(self._priority[:, None], -1.0, np.where(lost, 1.0, -0.5))
-        rows[LIMIT] = np.where(lost & (draw[1] < 0.5), 4.0 * draw[1] - 1.0, NONE)
+        rows[CPU_LIMIT] = np.where(lost & (draw[1] < 0.5), 4.0 * draw[1] - 1.0, NONE)
         return rows
 
     def _vary(self, parents: FloatArray, count: int) -> FloatArray:
@@ -275,7 +271,7 @@ def _structured(
     for share in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75):
         limit = np.where(priority, np.inf, share * most_mcpu).astype(np.float32)
         for nice in (none[NICE], tables[1][NICE]):
-            rows = decoder.encode(Knobs(limit, np.zeros_like(limit), np.full_like(limit, np.inf)))
+            rows = decoder.encode(Knobs.of(limit, np.zeros_like(limit), np.full_like(limit, np.inf)))
             rows[NICE] = nice
             tables.append(rows)
     return tables

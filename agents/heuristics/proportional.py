@@ -65,4 +65,4 @@ class ProportionalShare:
             np.minimum(limit + takers * level, self._most, out=limit)
         # Nobody has asked for anything yet: there is nothing to share out.
         limit = np.where(claim.sum(axis=0) > TINY, limit, np.float32(np.inf))
-        return within_bounds(Knobs(limit, np.zeros_like(limit), np.full_like(limit, np.inf)), self._slices)
+        return within_bounds(Knobs.of(limit, np.zeros_like(limit), np.full_like(limit, np.inf)), self._slices)

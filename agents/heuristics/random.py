@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...env.backend import Context
-from ...env.encoding import NUM_KNOBS, KnobDecoder
-from ...env.knobs import Knobs
+from ...env.encoding import KnobDecoder
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 

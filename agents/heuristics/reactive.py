@@ -106,7 +106,7 @@ class ReactiveSla:
         self._weigh(missed, pressure)
         self._limit_those_below(pressure)
         nice = -np.rint(self._boost)
-        return within_bounds(Knobs(self._limit, nice, np.full_like(nice, np.inf)), self._slices)
+        return within_bounds(Knobs.of(self._limit, nice, np.full_like(nice, np.inf)), self._slices)
 
     def _measure(self, telemetry: Telemetry) -> None:
         """Update the averaged error and CPU use; an absent slice has all the slack there is."""

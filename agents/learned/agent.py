@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime as ort
 
 from ...env.backend import Context
-from ...env.encoding import FEATURES, NUM_FEATURES, NUM_KNOBS, KnobDecoder, ObservationEncoder
-from ...env.knobs import Knobs
+from ...env.encoding import FEATURES, NUM_FEATURES, KnobDecoder, ObservationEncoder
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..runtime.onnx_file import OnnxError
@@ -101,9 +101,9 @@ class LearnedAgent:
         """What the encoder takes of the knobs that hold: mostly those decided last, or those that held last time."""
         if self._session is None:
             raise RuntimeError("the agent has not been reset yet: call reset() first")
-        if self._decided is not None and knobs is self._decided[0]:
+        if self._decided is not None and knobs.same_as(self._decided[0]):
             return self._decided[1]
-        if self._encoded is None or knobs is not self._encoded[0]:
+        if self._encoded is None or not knobs.same_as(self._encoded[0]):
             rows = self._decoder.encode(knobs) if self._policy is None else self._policy.codec.knob_rows(knobs)
             self._encoded = knobs, rows
         return self._encoded[1]

@@ -28,10 +28,9 @@ from ...env.encoding import (
     NICE_AXIS,
     NONE_ABOVE,
     NUM_FEATURES,
-    NUM_KNOBS,
     encoder_layout,
 )
-from ...env.knobs import NiceScope
+from ...env.knobs import NUM_KNOBS, NiceScope
 from ...env.slices import SliceSet
 
 FORMAT_VERSION = 1

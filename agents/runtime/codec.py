@@ -13,12 +13,11 @@ from ...env.encoding import (
     NICE_AXIS,
     NODE_FEATURES,
     NONE_ABOVE,
-    NUM_KNOBS,
     TELEMETRY_SCALE,
     KnobDecoder,
     ObservationEncoder,
 )
-from ...env.knobs import Knobs, NiceScope
+from ...env.knobs import NICE, NUM_KNOBS, Knobs, NiceScope
 from ...env.slices import FloatArray
 from ...env.telemetry import SLICE_FIELDS, Telemetry
 
@@ -60,26 +59,24 @@ class CompiledCodec:
         knobs = np.empty_like(rows)
         if not decode(self.axes, rows, knobs):
             raise ValueError(NO_NUMBER)
-        return Knobs(knobs[0], knobs[1], knobs[2], self.nice_scope), rows
+        return Knobs(knobs, self.nice_scope), rows
 
     def knob_rows(self, knobs: Knobs) -> FloatArray:
         """What the decoder's ``encode`` says of knobs that it did not decide, (3, S, 1); fresh."""
-        rows = np.empty((NUM_KNOBS, *knobs.nice.shape), np.float32)
-        _encode_knobs(knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps, self.axes, rows)
+        rows = np.empty_like(knobs.values)
+        _encode_knobs(knobs.values, self.axes, rows)
         return rows
 
 
 @njit(cache=True, error_model="numpy")
-def _encode_knobs(
-    cpu_limit_mcpu: np.ndarray, nice: np.ndarray, egress_mbps: np.ndarray, axes: np.ndarray, rows: np.ndarray
-) -> None:
-    for s in range(len(nice)):
+def _encode_knobs(knobs: np.ndarray, axes: np.ndarray, rows: np.ndarray) -> None:
+    for s in range(knobs.shape[1]):
         for knob in range(NUM_KNOBS):
             low, high = axes[knob, s], axes[NUM_KNOBS + knob, s]
-            if knob == 1:
-                rows[knob, s, 0] = min(max(nice[s, 0] / _NICE_AXIS, low), high)
+            if knob == NICE:
+                rows[knob, s, 0] = min(max(knobs[knob, s, 0] / _NICE_AXIS, low), high)
                 continue
-            limit = cpu_limit_mcpu[s, 0] if knob == 0 else egress_mbps[s, 0]
+            limit = knobs[knob, s, 0]
             if limit > _ZERO and math.isfinite(limit):
                 gain, offset = axes[2 * NUM_KNOBS + knob // 2, s], axes[2 * NUM_KNOBS + 2 + knob // 2, s]
                 rows[knob, s, 0] = min(max((math.log(limit) - offset) / gain, low), high)
@@ -124,7 +121,7 @@ def decode(axes: np.ndarray, rows: np.ndarray, knobs: np.ndarray) -> bool:
             if not math.isfinite(value):
                 return False
             within = min(max(value, axes[knob, s]), axes[NUM_KNOBS + knob, s])
-            if knob == 1:
+            if knob == NICE:
                 level = np.float32(np.rint(within * _NICE_AXIS))
                 knobs[knob, s, 0], rows[knob, s, 0] = level, level / _NICE_AXIS
             elif value > _NONE_ABOVE:

@@ -9,8 +9,8 @@ import numpy as np
 from numba import njit
 
 from ...env.compiled import digest_of
-from ...env.encoding import NUM_FEATURES, NUM_KNOBS
-from ...env.knobs import Knobs
+from ...env.encoding import NUM_FEATURES
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
 from .codec import NO_NUMBER, CompiledCodec, decode, encode
@@ -33,7 +33,7 @@ class CompiledPolicy:
         self.codec = codec
         _, num_slices, knobs = program.output.shape
         self._shape = STOCK, 2, knobs, num_slices, 1
-        self._stock: list[tuple[Knobs, FloatArray, FloatArray]] = []
+        self._stock: list[FloatArray] = []
         program.memory[: program.input_size] = codec.table.ravel()
         self._kept = (
             *(codec.scale, codec.axes),
@@ -44,16 +44,15 @@ class CompiledPolicy:
         """As `CompiledCodec.decode`; raises ValueError."""
         if not self._stock:
             self._restock()
-        knobs, settings, rows = self._stock.pop()
-        if not _decide(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, settings, rows, *self._kept):
+        decided = self._stock.pop()
+        if not _decide(telemetry.slices, telemetry.node, telemetry.valid, knob_rows, decided, *self._kept):
             raise ValueError(NO_NUMBER)
-        return knobs, rows
+        values, rows = decided
+        return Knobs(values, self.codec.nice_scope), rows
 
     def _restock(self) -> None:
-        """Knobs for the next decisions, with the array behind them, and an array for their rows."""
-        for settings, rows in np.empty(self._shape, np.float32):
-            limits, nices, rates = settings
-            self._stock.append((Knobs(limits, nices, rates, self.codec.nice_scope), settings, rows))
+        """Arrays for the next decisions, (2, 3, S, 1) each: knobs, and their rows."""
+        self._stock.extend(np.empty(self._shape, np.float32))
 
 
 def _compiled(sources: str) -> Callable[..., bool]:
@@ -65,8 +64,7 @@ def _compiled(sources: str) -> Callable[..., bool]:
         node: np.ndarray,
         valid: np.ndarray,
         knob_rows: np.ndarray,
-        settings: np.ndarray,
-        rows: np.ndarray,
+        decided: np.ndarray,
         scale: np.ndarray,
         axes: np.ndarray,
         instructions: np.ndarray,
@@ -76,14 +74,14 @@ def _compiled(sources: str) -> Callable[..., bool]:
         output: np.ndarray,
     ) -> bool:
         assert sources
-        num_slices = len(valid)
+        num_slices, rows = len(valid), decided[1]
         table = memory[: num_slices * NUM_FEATURES].reshape((1, num_slices, NUM_FEATURES))
         encode(slices, node, valid, knob_rows, scale, table)
         execute(instructions, index, weights, memory)
         for s in range(num_slices):
             for knob in range(NUM_KNOBS):
                 rows[knob, s, 0] = memory[output[0, s, knob]]
-        return decode(axes, rows, settings)
+        return decode(axes, rows, decided[0])
 
     return decide
 

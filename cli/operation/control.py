@@ -114,6 +114,7 @@ def _print_status(document: dict[str, Any]) -> None:
     from rich.table import Table
 
     from ...controller.contracts.reasons import Reason
+    from ...env.knobs import KNOB_FIELDS
     from ..shared.output import figures_table
 
     paused = ", paused" if document["paused"] else ""
@@ -124,7 +125,7 @@ def _print_status(document: dict[str, Any]) -> None:
     table.columns[0].max_width = NAME_CELLS
     table.add_column("guard", min_width=max(len(reason.label) for reason in Reason))  # the next ones go on below
     for one in document["slices"]:
-        knobs = one["knobs"]["applied"] or dict.fromkeys(("cpu_limit_mcpu", "nice", "egress_mbps"))
+        knobs = one["knobs"]["applied"] or dict.fromkeys(KNOB_FIELDS)
         delay_us = one["delay_p99_us"]
         figures = (one["offered_mbps"], one["carried_mbps"], None if delay_us is None else delay_us / 1e3)
         limits = (_limit(knobs["cpu_limit_mcpu"]), _figure(knobs["nice"]), _limit(knobs["egress_mbps"]))

@@ -31,10 +31,9 @@ class CanaryActuator:
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Set the rows of the slices it acts on."""
-        rows = self._indices
-        limits, nices, rates = knobs.cpu_limit_mcpu[rows], knobs.nice[rows], knobs.egress_mbps[rows]
-        parts = self._controlled.apply(Knobs(limits, nices, rates, knobs.nice_scope)), self._watching.receipt
-        if parts[0] is not self._parts[0] or parts[1] is not self._parts[1]:
+        rows = Knobs(knobs.values[:, self._indices], knobs.nice_scope)
+        parts = self._controlled.apply(rows), self._watching.receipt
+        if not all(new.same_as(old) for new, old in zip(parts, self._parts, strict=True)):
             self._parts = parts
             self.receipt = self._merged()
         return self.receipt
@@ -55,12 +54,7 @@ class CanaryActuator:
             self._watching.close()
 
     def _merged(self) -> Receipt:
-        (own, error), watched = (self._parts[0].applied, self._parts[0].error), self._parts[1].applied
-        merged = watched.copy()
-        for to, given in (
-            (merged.cpu_limit_mcpu, own.cpu_limit_mcpu),
-            (merged.nice, own.nice),
-            (merged.egress_mbps, own.egress_mbps),
-        ):
-            to[self._indices] = given
-        return Receipt(Knobs(merged.cpu_limit_mcpu, merged.nice, merged.egress_mbps, own.nice_scope), error)
+        own, watched = self._parts
+        merged = watched.applied.values.copy()
+        merged[:, self._indices] = own.applied.values
+        return Receipt(Knobs(merged, own.applied.nice_scope), own.error)

@@ -11,12 +11,12 @@ from types import TracebackType
 import numpy as np
 
 from ...env.backend import Receipt
-from ...env.knobs import Knobs, NiceScope
+from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
 from ...env.slices import FloatArray
 from ..system.kernel_file import ActuatorError
 from .egress import EgressConfig
 from .quota import QuotaConfig
-from .slice_knobs import KNOBS, KnobName, Remember, SliceKnobs, SliceTargets
+from .slice_knobs import Remember, SliceKnobs, SliceTargets
 
 __all__ = ["Deviation", "NodeActuator", "SliceTargets"]
 
@@ -41,7 +41,7 @@ class Deviation:
 
 
 class NodeActuator:
-    """Applies `Knobs` of one lane, arrays (S, 1), to the kernel, and restores what it found.
+    """Applies `Knobs` of one lane, (3, S, 1), to the kernel, and restores what it found.
 
     What was found comes back with `restore`, at the end of a ``with`` block, at `close`, and at the latest when the
     interpreter exits. A slice whose group or device has vanished is not written any more: its error is in every
@@ -81,21 +81,20 @@ class NodeActuator:
         except BaseException:
             self.close()
             raise
-        self._shape = (len(targets), 1)
+        self._shape = (NUM_KNOBS, len(targets), 1)
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Set what differs from what holds; the receipt says what holds now and what failed.
 
-        When nothing had to be written the receipt is the last one, the same object; when everything asked for holds
-        exactly, its knobs are the ones given.
+        When everything asked for holds exactly, its knobs are the same as those given, down to the last bit.
 
         Raises:
-            ValueError: arrays that are not (S, 1).
+            ValueError: an array that is not (3, S, 1).
         """
-        for array in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps):
-            if array.shape != self._shape:
-                raise ValueError(f"knobs: shape {array.shape}; accepted: {self._shape}")
-        limits, nices, rates = _column(knobs.cpu_limit_mcpu), _column(knobs.nice), _column(knobs.egress_mbps)
+        if knobs.values.shape != self._shape:
+            raise ValueError(f"knobs: shape {knobs.values.shape}; accepted: {self._shape}")
+        # Plain numbers: Python compares them faster than NumPy's.
+        limits, nices, rates = knobs.values[..., 0].tolist()
         scope = knobs.nice_scope
         errors: list[str] = []
         changed, exact = False, True
@@ -132,7 +131,7 @@ class NodeActuator:
         """
         found = []
         for one in self._slices:
-            for knob in KNOBS:
+            for knob in KNOB_FIELDS:
                 text = None if knob in one.yielded else one.deviation(knob)
                 if text is not None:
                     found.append(Deviation(one.name, knob, one.found(knob), getattr(one.held, knob), text))
@@ -182,7 +181,7 @@ class NodeActuator:
     @property
     def yielded(self) -> list[tuple[str, KnobName]]:
         """Slices and knobs that were left to somebody else."""
-        return [(one.name, knob) for one in self._slices for knob in KNOBS if knob in one.yielded]
+        return [(one.name, knob) for one in self._slices for knob in KNOB_FIELDS if knob in one.yielded]
 
     def restore(self) -> None:
         """Put everything back as found; what has vanished needs nothing, and what was yielded stays.
@@ -233,11 +232,5 @@ class NodeActuator:
         return _knobs([knob.held for knob in self._slices], nice_scope)
 
 
-def _column(array: FloatArray) -> list[float]:
-    """Plain numbers: Python compares them faster than NumPy's."""
-    return array.ravel().tolist()
-
-
 def _knobs(rows: Sequence[tuple[float, float, float]], nice_scope: NiceScope) -> Knobs:
-    limits, nices, rates = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
-    return Knobs(limits, nices, rates, nice_scope)
+    return Knobs(np.array(np.asarray(rows, np.float32).T, order="C")[..., None], nice_scope)

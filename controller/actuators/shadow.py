@@ -64,7 +64,7 @@ class ShadowActuator:
                 self._readers[index] = fresh
         if lost:
             found = self.read()
-        if not _same(found, self.receipt.applied):
+        if not found.same_as(self.receipt.applied):
             self.receipt = Receipt(found)
         return [f"{self._targets[index].name}: {error}" for index, error in lost.items()]
 
@@ -80,8 +80,7 @@ class ShadowActuator:
                 rows.append((math.inf, 0.0, math.inf))
                 if lost is not None:
                     lost[index] = error
-        limits, nices, rates = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
-        return Knobs(limits, nices, rates)
+        return Knobs(np.array(np.asarray(rows, np.float32).T, order="C")[..., None])
 
     def close(self) -> None:
         """Release the files; there is nothing to restore."""
@@ -138,12 +137,4 @@ def _nearest_nice(ratio: float) -> float:
     levels = range(LOWEST_NICE, LOWEST_NICE + len(PRIO_TO_WEIGHT))
     return min(
         levels, key=lambda nice: (abs(math.log(ratio * NICE_0_WEIGHT / PRIO_TO_WEIGHT[nice - LOWEST_NICE])), abs(nice))
-    )
-
-
-def _same(one: Knobs, other: Knobs) -> bool:
-    return (
-        np.array_equal(one.cpu_limit_mcpu, other.cpu_limit_mcpu)
-        and np.array_equal(one.nice, other.nice)
-        and np.array_equal(one.egress_mbps, other.egress_mbps)
     )

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from ...env.knobs import NiceScope
+from ...env.knobs import KNOB_FIELDS, KnobName, NiceScope
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError
 from .egress import EgressConfig, EgressRate
@@ -17,8 +17,6 @@ from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
 from .weight import GroupWeight
 
-KnobName = Literal["cpu_limit_mcpu", "nice", "egress_mbps"]
-KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice", "egress_mbps")
 Remember = Callable[[str, Sequence[ThreadOriginal]], None]
 
 
@@ -180,7 +178,7 @@ class SliceKnobs:
 
     def restorers(self) -> list[Callable[[], None]]:
         """What puts each knob back as found, except those that were yielded."""
-        return [part.restore for knob in KNOBS if knob not in self.yielded for part in self._all_parts(knob)]
+        return [part.restore for knob in KNOB_FIELDS if knob not in self.yielded for part in self._all_parts(knob)]
 
     def close(self) -> None:
         """Release files and sockets."""

@@ -1,8 +1,8 @@
 """The last word before the kernel: whatever a policy says, what reaches an actuator lies inside the declared envelope.
 
-`Guard` is a thin shell. Its rules are in `guard_config`, and four small kernels go by them: `guard_telemetry` (can the
-measurement be believed?), `guard_watch` (does the policy go on?), `guard_moves` (how far may a knob go?) and
-`guard_node` (does it fit together?).
+`Guard` is a thin shell. Its rules are in `config`, all that it goes by and remembers is one structured array
+(`layout`), and four small kernels work on it: `telemetry` (can the measurement be believed?), `watch` (does the policy
+go on?), `moves` (how far may a knob go?) and `node` (does it fit together?).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class GuardDecision(NamedTuple):
     """What the guard says to a tick.
 
     Attributes:
-        allowed: what goes to the actuator: the very object that was wanted when nothing was changed, the object that
-            holds when all of it stays, or fresh arrays.
+        allowed: what goes to the actuator: the same as was wanted when nothing was changed (`Knobs.same_as`), and the
+            same as holds when all of it stays.
         reasons: uint32 (S,), masks of `Reason` by slice; a view that holds until the guard is asked again.
         node_reasons: the mask for the node.
         level: how far the guard trusts what it sees and is told. From `Level.SAFE` on ``allowed`` has to be applied
@@ -81,7 +81,7 @@ class Guard:
         num_slices = len(slices)
         self._num_slices = num_slices
         self._work, self._warm_up_work = (Work(self._rules, num_slices) for _ in range(2))
-        self._memory = self._work.memory
+        self._state, self._node = self._work.state, self._work.state.node["memory"]
         self._overruns = deque[int](maxlen=config.overruns.most + 1)
         self._overrun_window_ns = round(1e9 * config.overruns.window_s)
         none = Knobs.none(num_slices, nice_scope=nice_scope)
@@ -108,7 +108,7 @@ class Guard:
     def warm_up(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
         """Go through the motions of `judge` on a copy of what the guard remembers."""
         self._warm_up_work.take(self._work)
-        now_ns = self._memory.node[at.BEFORE].item() + 1
+        now_ns = self._node["before_ns"].item() + 1
         self._judge(telemetry, wanted, held, now_ns, self._warm_up_work)
 
     def overran(self, now_ns: int) -> None:
@@ -118,67 +118,67 @@ class Guard:
         self._overruns.append(now_ns)
         if len(self._overruns) == self._overruns.maxlen and now_ns - self._overruns[0] < self._overrun_window_ns:
             self._overruns.clear()
-            self._memory.node[at.OVERRAN] = 1
+            self._node["overran"] = 1
 
     def pause(self) -> None:
         """The operator's order that knobs stay as they are, unless it has to be the safe setting."""
-        self._memory.node[at.PAUSED] = 1
+        self._node["paused"] = 1
 
     def order_safe(self) -> None:
         """The operator's order of the safe setting."""
-        self._memory.node[at.ORDERED_SAFE] = 1
+        self._node["ordered_safe"] = 1
 
     def resume(self) -> None:
         """End pause, ordered safe setting and latch, with the trips that led to it; all else goes its way."""
-        node = self._memory.node
-        node[[at.PAUSED, at.ORDERED_SAFE]] = 0
-        if node[at.LATCHED]:
-            node[[at.LATCHED, at.TRIPS, at.BY_OVERRUN]] = 0
-            node[at.SAFE_UNTIL] = at.NEVER_NS
-            self._memory.service[at.TRIPPED] = 0
+        node = self._node
+        node["paused"] = node["ordered_safe"] = 0
+        if node["latched"]:
+            node["latched"] = node["trips"] = node["by_overrun"] = 0
+            node["safe_until_ns"] = at.NEVER_NS
+            self._state.slices["memory"]["tripped"] = 0
 
     def follow(self, previous: Guard) -> None:
         """Take over from the guard of another configuration on the same slices: orders, trips and what is frozen stand,
         and what has gone on for a while goes on. Services are averaged, and reasons counted, anew."""
-        old, new = previous._memory, self._memory
-        np.copyto(new.node, old.node)
-        np.copyto(new.conditions, old.conditions)
-        np.copyto(new.knob_times, old.knob_times)
-        np.copyto(new.knob_values, old.knob_values)
-        new.service[at.TRIPPED] = old.service[at.TRIPPED]
-        new.node[[at.TICKS, at.SAME_TICKS]] = 0
-        new.knob_times[at.REVERSAL] = 0
+        old, new = previous._state, self._state
+        new.node["memory"] = old.node["memory"]
+        new.node["conditions"]["memory"] = old.node["conditions"]["memory"]
+        new.slices["missing"]["memory"] = old.slices["missing"]["memory"]
+        new.slices["knobs"]["memory"] = old.slices["knobs"]["memory"]
+        new.slices["memory"]["tripped"] = old.slices["memory"]["tripped"]
+        new.node["memory"]["ticks"] = new.node["memory"]["same_ticks"] = 0
+        new.slices["knobs"]["memory"]["reversal"] = 0
         self.level = previous.level
 
     @property
     def in_control(self) -> bool:
         """Whether decisions reach the node. If not (shadow), a starved slice is not the policy's fault: no trips."""
-        return bool(self._memory.node[at.ACTING])
+        return bool(self._node["in_control"])
 
     @in_control.setter
     def in_control(self, value: bool) -> None:
-        self._memory.node[at.ACTING] = value
+        self._node["in_control"] = value
 
     @property
     def paused(self) -> bool:
         """Whether `pause` is in force."""
-        return bool(self._memory.node[at.PAUSED])
+        return bool(self._node["paused"])
 
     @property
     def ordered_safe(self) -> bool:
         """Whether `order_safe` is in force."""
-        return bool(self._memory.node[at.ORDERED_SAFE])
+        return bool(self._node["ordered_safe"])
 
     @property
     def trips(self) -> int:
         """Trips in a row (see `Safe`)."""
-        return self._memory.node[at.TRIPS].item()
+        return int(self._node["trips"].item())
 
     @property
     def counts(self) -> dict[tuple[Reason, int], int]:
         """Ticks in which a reason was given, by reason and index of the slice (-1: the node); without zeros."""
-        table = self._memory.counts
         num_slices = self._num_slices
+        table = np.concatenate([self._state.slices["counts"], self._state.node["counts"]]).T
         return {
             (Reason(row), column if column < num_slices else -1): table[row, column].item()
             for row, column in np.argwhere(table).tolist()
@@ -193,10 +193,9 @@ class Guard:
         elif outcome == at.AS_HELD:
             allowed = held
         elif outcome == at.CHANGED:
-            limits, nices, rates = work.out.copy()
-            allowed = Knobs(limits, nices, rates, self._scope)
+            allowed = Knobs(work.out.copy(), self._scope)
         else:
             raise ValueError(
                 f"guard: telemetry or held knobs of another shape; accepted: ({self._num_slices}, 1) by slice"
             )
-        return GuardDecision(allowed, work.reasons, node_reasons, _LEVELS[level])
+        return GuardDecision(allowed, work.state.reasons, node_reasons, _LEVELS[level])

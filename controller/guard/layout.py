@@ -1,25 +1,27 @@
-"""The arrays that the guard's kernels share: names of their rows, and what is remembered from tick to tick."""
+"""What the guard goes by and remembers: one structured array, whose fields kernels and shell call by the same names.
+
+Every element (the node, a slice, a knob of a slice, a condition) has its ``rules``, fixed for a configuration, and its
+``memory``, which the kernels write from tick to tick. The records of elements do not depend on how many slices there
+are, so that the kernels are compiled once for all. Times are ns, of a clock that does not go back.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ...env.knobs import NUM_KNOBS
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..contracts.reasons import Reason
 
-FloatRows = npt.NDArray[np.float64]
-IntRows = npt.NDArray[np.int64]
+Structured = npt.NDArray[Any]
 
-# Times are ns throughout; "never" is long ago, and far enough from the ends of an int64 to take differences.
+# "Never" is long ago, and far enough from the ends of an int64 to take differences.
 NEVER_NS = -(1 << 62)
 REASONS = len(Reason)
-
-# Knobs, in the order of `KNOB_FIELDS` of the ring.
-LIMIT, NICE, EGRESS = range(3)
-KNOBS = 3
+NICE_LEVELS = 40
 
 # What a slice may do: follow the policy, stay, or take its safe setting.
 FOLLOW, STAY, TO_SAFE = range(3)
@@ -27,94 +29,178 @@ FOLLOW, STAY, TO_SAFE = range(3)
 # What came out: the very wish, what holds, something else, or nothing, since the arrays do not fit each other.
 AS_WANTED, AS_HELD, CHANGED, MISSHAPEN = range(4)
 
-# Rules of a knob, float (KNOB_RULES, 3, S). `SLEW` (per ns) and `SIGNIFICANT` are on the knob's axis: natural logarithm
-# of a limit or rate, levels of nice.
-LOW, HIGH, FLOOR_AT, SAFE_AT, SMALL, DWELL_NS, SLEW, SIGNIFICANT = range(8)
-KNOB_RULES = 8
-
-# Rules of a slice, float (SLICE_RULES, S).
-SHARE_FLOOR, BASE_WEIGHT, COMMITTED, CARRIED_RATIO, FLOOR_PATIENCE, MOST_DELAY_US = range(6)
-SLICE_RULES = 6
-
-# Rules of the node, float: what knobs may do.
-MOST_ELAPSED_NS, PERIOD_NS, NODE_MCPU, LIMITS_MCPU, WINDOW_NS, FREEZE_NS, MOST_FREEZE_NS, FORGET_FREEZE_NS = range(8)
-MOVE_RULES = 8
-
-# Rules of the node, float: whom to believe.
-MOST_AGE_S, FROZEN_TICKS, MOST_CARRIED, MOST_CPU, SAFE_NS, MOST_SAFE_NS, FORGET_TRIPS_NS, LATCH_AFTER = range(8)
-TRUST_RULES = 8
-
-# What makes the guard hold and then go to safe, each with patience and recovery: ints (2, CONDITIONS + S); a slice
-# that is not measured is a condition of its own.
+# The node's conditions.
 TELEMETRY_BAD, NOT_A_NUMBER, POLICY_FAILED = range(3)
 CONDITIONS = 3
-PATIENCE, RECOVERY = range(2)
-
-# Rows of a condition's memory.
-BAD_SINCE, GOOD_SINCE, ACTIVE = range(3)
-
-# Memory of a knob.
-CHANGED_AT, FROZEN_UNTIL, FREEZES, DIRECTION, REVERSAL, MOVING = range(6)
-KNOB_TIMES = 6
-LAST_HELD, LAST_ALLOWED, EXTREME = range(3)
-
-# Memory of a slice's service.
-BELOW_SINCE, SLOW_SINCE, TRIPPED, SAMPLES = range(4)
-OFFERED_SUM, CARRIED_SUM, CPU_SUM = range(3)
-
-# Memory of the node.
-BEFORE, SAFE_UNTIL, TRIPS, LATCHED, BY_OVERRUN, SAME_TICKS, TICKS = range(7)
-# Orders, in the same array: what the operator and the loop have said.
-PAUSED, ORDERED_SAFE, ACTING, OVERRAN = range(7, 11)
-NODE_MEMORY = 11
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What the kernels remember, (rows, ..., S).
+def _record(*fields: tuple[Any, ...]) -> np.dtype[np.void]:
+    """Aligned; elements are `numpy.record`, so that Python reads them as compiled code does: ``element.field``."""
+    return np.dtype((np.record, np.dtype(list(fields), align=True)))
+
+
+CONDITION_RULES = _record(("patience_ns", "i8"), ("recovery_ns", "i8"))
+CONDITION = _record(
+    ("rules", CONDITION_RULES),
+    ("memory", _record(("bad_since_ns", "i8"), ("good_since_ns", "i8"), ("active", "i8"))),
+)
+"""What makes the guard hold while it is bad, and go to safe after a patience; recovered when good for long enough."""
+
+KNOB_RULES = _record(
+    ("low", "f8"),  # in the knob's unit, as the next three
+    ("high", "f8"),
+    ("floor", "f8"),
+    ("safe", "f8"),
+    ("small", "f8"),  # changes below this hold: ratio of a limit or rate, levels of nice
+    ("dwell_ns", "f8"),
+    ("slew_per_ns", "f8"),  # on the knob's axis: natural logarithm of a limit or rate, levels of nice
+    ("significant", "f8"),  # on the axis: a move that can be a reversal
+)
+KNOB_MEMORY = _record(
+    ("changed_at_ns", "i8"),
+    ("frozen_until_ns", "i8"),
+    ("freezes", "i8"),  # in a row
+    ("direction", "i8"),  # of the last significant move: -1, 1; 0: none yet
+    ("reversal", "i8"),  # place of the oldest in `State.reversals`
+    ("moving", "i8"),  # -1 or 1 while a step has fallen short of its end, else 0
+    ("last_held", "f8"),  # NaN: nothing yet, as the next two
+    ("last_allowed", "f8"),
+    ("extreme", "f8"),  # on the axis, since the last significant move
+)
+KNOB = _record(("rules", KNOB_RULES), ("memory", KNOB_MEMORY), ("chosen", "f8"))
+"""A knob of a slice; ``chosen`` is what one kernel of a tick hands to the next."""
+
+SLICE_RULES = _record(
+    ("share_floor_mcpu", "f8"),
+    ("base_weight", "f8"),
+    ("committed_mbps", "f8"),
+    ("carried_ratio", "f8"),
+    ("floor_patience_ns", "f8"),
+    ("most_delay_us", "f8"),
+)
+SLICE_MEMORY = _record(
+    ("below_since_ns", "i8"),  # below its service floor
+    ("slow_since_ns", "i8"),
+    ("tripped", "i8"),
+    ("samples", "i8"),  # in the sums over the last ticks
+    ("offered_sum", "f8"),
+    ("carried_sum", "f8"),
+    ("cpu_sum", "f8"),
+)
+SLICE = _record(
+    ("rules", SLICE_RULES),
+    ("memory", SLICE_MEMORY),
+    ("missing", CONDITION),  # not measured
+    ("knobs", KNOB, (NUM_KNOBS,)),
+    ("course", "i8"),  # of this tick: FOLLOW, STAY or TO_SAFE
+    ("counts", "i8", (REASONS,)),  # ticks in which a reason was given
+    ("seen", "f4", (len(SLICE_FIELDS),)),  # the last measurement
+)
+
+NODE_RULES = _record(
+    # What knobs may do.
+    ("most_elapsed_ns", "f8"),
+    ("period_ns", "f8"),
+    ("node_mcpu", "f8"),
+    ("limits_mcpu", "f8"),
+    ("window_ns", "f8"),
+    ("freeze_ns", "f8"),
+    ("most_freeze_ns", "f8"),
+    ("forget_freeze_ns", "f8"),
+    ("nice_weight", "f8", (NICE_LEVELS,)),  # from nice -20 on, 1 at nice 0
+    # Whom to believe, and what a trip leads to.
+    ("most_age_s", "f8"),
+    ("frozen_ticks", "f8"),
+    ("most_carried_mbps", "f8"),
+    ("most_cpu_mcpu", "f8"),
+    ("safe_ns", "f8"),
+    ("most_safe_ns", "f8"),
+    ("forget_trips_ns", "f8"),
+    ("latch_after", "f8"),
+    ("most_of_slice", "f8", (len(SLICE_FIELDS),)),  # what each figure can be
+    ("most_of_node", "f8", (len(NODE_FIELDS),)),
+)
+NODE_MEMORY = _record(
+    ("before_ns", "i8"),  # the last tick
+    ("safe_until_ns", "i8"),
+    ("trips", "i8"),  # in a row
+    ("latched", "i8"),
+    ("by_overrun", "i8"),  # the trip in force
+    ("same_ticks", "i8"),  # in which no figure has changed
+    ("ticks", "i8"),  # in the sums over the last ones
+    # Said by the operator and the loop.
+    ("paused", "i8"),
+    ("ordered_safe", "i8"),
+    ("in_control", "i8"),
+    ("overran", "i8"),
+)
+NODE = _record(
+    ("rules", NODE_RULES),
+    ("memory", NODE_MEMORY),
+    ("conditions", CONDITION, (CONDITIONS,)),
+    ("counts", "i8", (REASONS,)),
+    ("seen", "f4", (len(NODE_FIELDS),)),
+)
+
+PAST = _record(("offered_mbps", "f4"), ("carried_mbps", "f4"), ("cpu_mcpu", "f4"))
+
+
+def state_dtype(num_slices: int, window: int, reversals: int) -> np.dtype[np.void]:
+    """All of a guard's state; fields as in `State`, of which there is one.
+
+    Args:
+        num_slices: S.
+        window: ticks that rates are averaged over, N.
+        reversals: that a knob may make, R.
+    """
+    return _record(
+        ("node", NODE),
+        ("slices", SLICE, (num_slices,)),
+        ("past", PAST, (window, num_slices)),
+        ("reversals", "i8", (NUM_KNOBS, num_slices, reversals)),
+        ("reasons", "u4", (num_slices,)),
+    )
+
+
+class State(NamedTuple):
+    """The parts of a state, as views of it.
 
     Attributes:
-        node: ints (NODE_MEMORY,).
-        conditions: ints (3, CONDITIONS + S).
-        knob_times: ints (KNOB_TIMES, 3, S); knob_values: floats (3, 3, S).
-        reversals: ints (3, S, R), a ring of the times at which a knob turned back.
-        service: ints (4, S); sums: floats (3, S) over past: float32 (N, 3, S), a ring of N ticks.
-        seen: float32 (8, S) and seen_node: float32 (2,), the last measurement.
-        counts: ints (REASONS, S + 1), ticks in which a reason was given; the last column is the node's.
+        node: `NODE`, (1,). slices: `SLICE`, (S,).
+        past: `PAST`, (N, S): what is in the sums, a ring of N ticks.
+        reversals: ints (3, S, R), for each knob a ring of the times at which it turned back.
+        reasons: uint32 (S,), of the last tick.
     """
 
-    node: IntRows
-    conditions: IntRows
-    knob_times: IntRows
-    knob_values: FloatRows
-    reversals: IntRows
-    service: IntRows
-    sums: FloatRows
-    past: npt.NDArray[np.float32]
-    seen: npt.NDArray[np.float32]
-    seen_node: npt.NDArray[np.float32]
-    counts: IntRows
+    node: Structured
+    slices: Structured
+    past: Structured
+    reversals: npt.NDArray[np.int64]
+    reasons: npt.NDArray[np.uint32]
 
     @classmethod
-    def fresh(cls, num_slices: int, reversals: int, window: int) -> Memory:
-        """Nothing has happened yet."""
-        s = num_slices
-        memory = cls(
-            np.zeros(NODE_MEMORY, np.int64),
-            np.zeros((3, CONDITIONS + s), np.int64),
-            np.zeros((KNOB_TIMES, KNOBS, s), np.int64),
-            np.full((3, KNOBS, s), np.nan),
-            np.full((KNOBS, s, reversals), NEVER_NS, np.int64),
-            np.zeros((4, s), np.int64),
-            np.zeros((3, s)),
-            np.zeros((window, 3, s), np.float32),
-            np.full((len(SLICE_FIELDS), s), np.nan, np.float32),
-            np.full(len(NODE_FIELDS), np.nan, np.float32),
-            np.zeros((REASONS, s + 1), np.int64),
-        )
-        memory.node[[BEFORE, SAFE_UNTIL]] = NEVER_NS
-        memory.node[ACTING] = 1
-        memory.conditions[[BAD_SINCE, GOOD_SINCE]] = NEVER_NS
-        memory.knob_times[[CHANGED_AT, FROZEN_UNTIL]] = NEVER_NS
-        memory.service[[BELOW_SINCE, SLOW_SINCE]] = NEVER_NS
-        return memory
+    def of(cls, state: Structured) -> State:
+        """Of an array (1,) of `state_dtype`."""
+        return cls(state["node"], *(state[name][0] for name in cls._fields[1:]))
+
+    def begin(self) -> None:
+        """Nothing has happened yet; from zeros, with the rules in place."""
+        node, slices, knobs = self.node["memory"], self.slices["memory"], self.slices["knobs"]["memory"]
+        node["before_ns"] = node["safe_until_ns"] = NEVER_NS
+        node["in_control"] = 1
+        slices["below_since_ns"] = slices["slow_since_ns"] = NEVER_NS
+        for conditions in (self.node["conditions"], self.slices["missing"]):
+            conditions["memory"]["bad_since_ns"] = conditions["memory"]["good_since_ns"] = NEVER_NS
+        knobs["changed_at_ns"] = knobs["frozen_until_ns"] = NEVER_NS
+        knobs["last_held"] = knobs["last_allowed"] = knobs["extreme"] = np.nan
+        self.node["seen"] = self.slices["seen"] = np.nan
+        self.reversals[:] = NEVER_NS
+
+
+class Measured(NamedTuple):
+    """A tick's telemetry, float32: slices (8, S, 1), node (2, 1), age_s (1,); valid: bool (S, 1)."""
+
+    slices: npt.NDArray[np.float32]
+    node: npt.NDArray[np.float32]
+    age_s: npt.NDArray[np.float32]
+    valid: npt.NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""How far may each knob go towards the wish? Third kernel of the guard, as `guard_telemetry`.
+"""How far may each knob go towards the wish? Third kernel of the guard; records as of `layout`.
 
 A knob's *axis* is the natural logarithm of a limit or a rate, on which "none" lies at the upper bound, and nice itself.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
+from ...env.knobs import EGRESS, NICE, NUM_KNOBS
 from ..contracts.reasons import Reason
 from . import layout as at
+from .layout import State
 
 # A knob at its bound comes back from a policy's logarithmic axis within this share of it.
 ROUNDING = 1e-5
@@ -24,21 +27,21 @@ _FLOOR, _OSCILLATION = Reason.FLOOR.bit, Reason.OSCILLATION.bit
 
 @njit(cache=True, error_model="numpy")
 def _is_none(k: int, value: float) -> bool:
-    return k != at.NICE and (value == math.inf or value <= 0.0)
+    return k != NICE and (value == math.inf or value <= 0.0)
 
 
 @njit(cache=True, error_model="numpy")
 def _on_axis(k: int, value: float, high: float) -> float:
-    if k == at.NICE:
+    if k == NICE:
         return value
     return math.log(high if _is_none(k, value) else value)
 
 
 @njit(cache=True, error_model="numpy")
 def _in_range(k: int, value: float, low: float, high: float) -> bool:
-    if k == at.NICE:
+    if k == NICE:
         return low <= value <= high and value == np.rint(value)
-    if value == math.inf or (k == at.EGRESS and value == 0.0):
+    if value == math.inf or (k == EGRESS and value == 0.0):
         return True
     return low * (1.0 - ROUNDING) <= value <= high * (1.0 + ROUNDING)
 
@@ -46,7 +49,7 @@ def _in_range(k: int, value: float, low: float, high: float) -> bool:
 @njit(cache=True, error_model="numpy")
 def _is_small(k: int, wish: float, held: float, small: float) -> bool:
     """Whether hysteresis takes a change for none; to or from "none" never is."""
-    if k == at.NICE:
+    if k == NICE:
         return abs(wish - held) < small
     if _is_none(k, wish) or _is_none(k, held):
         return False
@@ -56,178 +59,146 @@ def _is_small(k: int, wish: float, held: float, small: float) -> bool:
 @njit(cache=True, error_model="numpy")
 def _slewed(k: int, wish: float, held: float, low: float, high: float, step: float) -> tuple[float, bool]:
     """As far towards the wish as one step goes, and whether that is short of it."""
-    if k == at.NICE:
+    if k == NICE:
         step = max(math.floor(step + _TINY), 1.0)
     start, end = _on_axis(k, held, high), _on_axis(k, wish, high)
     if abs(end - start) <= step * (1.0 + ROUNDING):
         return wish, False
     reached = start + (step if end > start else -step)
-    value = np.rint(reached) if k == at.NICE else math.exp(reached)
+    value = np.rint(reached) if k == NICE else math.exp(reached)
     return min(max(value, low), high), True
 
 
 @njit(cache=True, error_model="numpy")
 def _guarantee(k: int, value: float) -> float:
     """What grows with what a slice is guaranteed."""
-    if k == at.NICE:
+    if k == NICE:
         return -value
     return math.inf if _is_none(k, value) else value
 
 
 @njit(cache=True, error_model="numpy")
-def _move(
-    k: int, wish: float, held: float, last: float, moving: int, rested: float, elapsed: float, rule: np.ndarray
-) -> tuple[float, int]:
+def _move(k: int, wish: float, held: float, knob: np.record, rested: float, elapsed: float) -> tuple[float, int]:
     """One knob of a slice that follows the policy, and why it is not the wish.
 
+    A wish that was let through before and stays the same has been weighed already, however the kernel rounds it; a step
+    that goes on in its direction is no change of its own.
+
     Args:
-        last: let through before. A wish that stays the same has been weighed already, however the kernel rounds it.
-        moving: direction of a step that fell short of its end; what goes on is no change of its own.
         rested, elapsed: ns since the knob changed and since the last tick.
     """
-    low, high, floor = rule[at.LOW], rule[at.HIGH], rule[at.FLOOR_AT]
+    rules = knob.rules
     value, bits = wish, 0
-    if not _in_range(k, wish, low, high):
+    if not _in_range(k, wish, rules.low, rules.high):
         value, bits = held, _OUT_OF_RANGE
-    if not _is_none(k, value) and value < floor:
-        value, bits = floor, bits | _FLOOR
+    if not _is_none(k, value) and value < rules.floor:
+        value, bits = rules.floor, bits | _FLOOR
     if value == held:
         return value, bits
     lowers = _guarantee(k, value) < _guarantee(k, held)
-    goes_on = moving == (-1 if lowers else 1)
-    if not goes_on and value != last and _is_small(k, value, held, rule[at.SMALL]):
+    goes_on = knob.memory.moving == (-1 if lowers else 1)
+    if not goes_on and value != knob.memory.last_allowed and _is_small(k, value, held, rules.small):
         value, bits = held, bits | _SMALL
-    elif not goes_on and lowers and rested < rule[at.DWELL_NS]:
+    elif not goes_on and lowers and rested < rules.dwell_ns:
         value, bits = held, bits | _DWELL
     else:
-        value, short = _slewed(k, value, held, low, high, rule[at.SLEW] * elapsed)
+        value, short = _slewed(k, value, held, rules.low, rules.high, rules.slew_per_ns * elapsed)
         bits |= _SLEW if short else 0
-    if not _is_none(k, value) and value < floor:
-        value, bits = floor, bits | _FLOOR
+    if not _is_none(k, value) and value < rules.floor:
+        value, bits = rules.floor, bits | _FLOOR
     return value, bits
 
 
 @njit(cache=True, error_model="numpy")
-def _turned(k: int, s: int, place: float, significant: float, times: np.ndarray, values: np.ndarray) -> bool:
+def _turned(place: float, knob: np.record) -> bool:
     """Whether a knob has turned back significantly since its last extreme; follows it."""
-    extreme, direction = values[at.EXTREME, k, s], times[at.DIRECTION, k, s]
-    if math.isnan(extreme):
-        values[at.EXTREME, k, s] = place
+    memory, significant = knob.memory, knob.rules.significant
+    direction = memory.direction
+    if math.isnan(memory.extreme):
+        memory.extreme = place
         return False
-    moved = place - extreme
+    moved = place - memory.extreme
     if direction == 0:
         if abs(moved) < significant:
             return False
     elif moved * direction >= 0.0:
-        values[at.EXTREME, k, s] = place
+        memory.extreme = place
         return False
     elif abs(moved) < significant:
         return False
-    values[at.EXTREME, k, s] = place
-    times[at.DIRECTION, k, s] = 1 if moved > 0.0 else -1
+    memory.extreme = place
+    memory.direction = 1 if moved > 0.0 else -1
     return direction != 0
 
 
 @njit(cache=True, error_model="numpy")
-def _count_reversal(
-    k: int, s: int, now: int, rules: np.ndarray, times: np.ndarray, values: np.ndarray, reversals: np.ndarray
-) -> None:
-    """Freeze a knob that has turned back too often."""
-    ring = reversals[k, s]
-    oldest = ring[times[at.REVERSAL, k, s]]
-    ring[times[at.REVERSAL, k, s]] = now
-    times[at.REVERSAL, k, s] = (times[at.REVERSAL, k, s] + 1) % len(ring)
-    if now - oldest >= rules[at.WINDOW_NS]:
+def _count_reversal(memory: np.record, ring: npt.NDArray[np.int64], rules: np.record, now: int) -> None:
+    """Freeze a knob that has turned back too often; ``rules`` are the node's."""
+    oldest = ring[memory.reversal]
+    ring[memory.reversal] = now
+    memory.reversal = (memory.reversal + 1) % len(ring)
+    if now - oldest >= rules.window_ns:
         return
-    if now - times[at.FROZEN_UNTIL, k, s] > rules[at.FORGET_FREEZE_NS]:
-        times[at.FREEZES, k, s] = 0
-    freeze = min(rules[at.FREEZE_NS] * 2.0 ** min(times[at.FREEZES, k, s], 40), rules[at.MOST_FREEZE_NS])
-    times[at.FROZEN_UNTIL, k, s] = now + math.ceil(freeze)
-    times[at.FREEZES, k, s] += 1
+    if now - memory.frozen_until_ns > rules.forget_freeze_ns:
+        memory.freezes = 0
+    freeze = min(rules.freeze_ns * 2.0 ** min(memory.freezes, 40), rules.most_freeze_ns)
+    memory.frozen_until_ns = now + math.ceil(freeze)
+    memory.freezes += 1
     ring[:] = at.NEVER_NS
 
 
 @njit(cache=True, error_model="numpy")
 def _sound(k: int, held: float, safe: float) -> float:
     """What holds, or the safe value where that is no setting at all."""
-    if k == at.NICE:
+    if k == NICE:
         return held if -20.0 <= held <= 19.0 and held == np.rint(held) else safe
-    return held if held > 0.0 or (k == at.EGRESS and held == 0.0) else safe
+    return held if held > 0.0 or (k == EGRESS and held == 0.0) else safe
 
 
 @njit(cache=True, error_model="numpy")
-def _follow(
-    k: int,
-    s: int,
-    wish: float,
-    held: float,
-    now: int,
-    elapsed: float,
-    rules: np.ndarray,
-    move_rules: np.ndarray,
-    times: np.ndarray,
-    values: np.ndarray,
-    reversals: np.ndarray,
-) -> tuple[float, int]:
+def _follow(k: int, s: int, wish: float, held: float, now: int, elapsed: float, state: State) -> tuple[float, int]:
     """One knob of a slice that follows the policy, unless it flips."""
-    rule = rules[:, k, s]
-    if now >= times[at.FROZEN_UNTIL, k, s]:
-        rested, last = float(now - times[at.CHANGED_AT, k, s]), values[at.LAST_ALLOWED, k, s]
-        value, bits = _move(k, wish, held, last, times[at.MOVING, k, s], rested, elapsed, rule)
+    knob = state.slices[s].knobs[k]
+    memory = knob.memory
+    if now >= memory.frozen_until_ns:
+        rested = float(now - memory.changed_at_ns)
+        value, bits = _move(k, wish, held, knob, rested, elapsed)
         raises = _guarantee(k, value) > _guarantee(k, held)
-        times[at.MOVING, k, s] = (1 if raises else -1) if bits & _SLEW else 0
-        if _turned(k, s, _on_axis(k, value, rule[at.HIGH]), rule[at.SIGNIFICANT], times, values):
-            _count_reversal(k, s, now, move_rules, times, values, reversals)
-        if now >= times[at.FROZEN_UNTIL, k, s]:
+        memory.moving = (1 if raises else -1) if bits & _SLEW else 0
+        if _turned(_on_axis(k, value, knob.rules.high), knob):
+            _count_reversal(memory, state.reversals[k, s], state.node[0].rules, now)
+        if now >= memory.frozen_until_ns:
             return value, bits
-    _rest(k, s, times, values)
-    return rule[at.SAFE_AT], _OSCILLATION
+    _rest(memory)
+    return knob.rules.safe, _OSCILLATION
 
 
 @njit(cache=True, error_model="numpy")
-def _rest(k: int, s: int, times: np.ndarray, values: np.ndarray) -> None:
+def _rest(memory: np.record) -> None:
     """A knob that does not follow is neither under way nor turning back."""
-    times[at.MOVING, k, s], times[at.DIRECTION, k, s], values[at.EXTREME, k, s] = 0, 0, math.nan
+    memory.moving, memory.direction, memory.extreme = 0, 0, math.nan
 
 
 @njit(cache=True, error_model="numpy")
-def move(
-    limits: np.ndarray,
-    nices: np.ndarray,
-    rates: np.ndarray,
-    held_limits: np.ndarray,
-    held_nices: np.ndarray,
-    held_rates: np.ndarray,
-    now: int,
-    rules: np.ndarray,
-    move_rules: np.ndarray,
-    memory: np.ndarray,
-    times: np.ndarray,
-    values: np.ndarray,
-    reversals: np.ndarray,
-    course: np.ndarray,
-    reasons: np.ndarray,
-    chosen: np.ndarray,
-) -> None:
-    """Fill ``chosen`` (3, S) with each slice's knobs on its course; adds to its reasons."""
-    before = memory[at.BEFORE]
-    elapsed = move_rules[at.PERIOD_NS]
+def move(wanted: npt.NDArray[np.float32], held: npt.NDArray[np.float32], now: int, state: State) -> None:
+    """Set what is ``chosen`` for each knob on its slice's course; adds to the slice's reasons."""
+    rules, before = state.node[0].rules, state.node[0].memory.before_ns
+    elapsed = rules.period_ns
     if before != at.NEVER_NS:
-        elapsed = min(max(float(now - before), elapsed), move_rules[at.MOST_ELAPSED_NS])
-    memory[at.BEFORE] = now
-    for k, wanted, held in ((0, limits, held_limits), (1, nices, held_nices), (2, rates, held_rates)):
-        for s in range(len(course)):
-            holds = _sound(k, float(held[s, 0]), rules[at.SAFE_AT, k, s])
-            if holds != values[at.LAST_HELD, k, s]:
-                if not math.isnan(values[at.LAST_HELD, k, s]):
-                    times[at.CHANGED_AT, k, s] = before
-                values[at.LAST_HELD, k, s] = holds
-            if course[s] == at.FOLLOW:
-                wish = float(wanted[s, 0])
-                chosen[k, s], bits = _follow(
-                    k, s, wish, holds, now, elapsed, rules, move_rules, times, values, reversals
-                )
-                reasons[s] |= bits
+        elapsed = min(max(float(now - before), elapsed), rules.most_elapsed_ns)
+    state.node[0].memory.before_ns = now
+    for k in range(NUM_KNOBS):
+        for s in range(len(state.slices)):
+            course, knob = state.slices[s].course, state.slices[s].knobs[k]
+            memory = knob.memory
+            holds = _sound(k, float(held[k, s, 0]), knob.rules.safe)
+            if holds != memory.last_held:
+                if not math.isnan(memory.last_held):
+                    memory.changed_at_ns = before
+                memory.last_held = holds
+            if course == at.FOLLOW:
+                knob.chosen, bits = _follow(k, s, float(wanted[k, s, 0]), holds, now, elapsed, state)
+                state.reasons[s] |= bits
             else:
-                chosen[k, s] = holds if course[s] == at.STAY else rules[at.SAFE_AT, k, s]
-                _rest(k, s, times, values)
+                knob.chosen = holds if course == at.STAY else knob.rules.safe
+                _rest(memory)

@@ -1,14 +1,17 @@
-"""Do the slices' knobs fit the node together? Last kernel of the guard, as `guard_telemetry`."""
+"""Do the slices' knobs fit the node together? Last kernel of the guard; records as of `layout`."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
+from ...env.knobs import CPU_LIMIT, NICE, NUM_KNOBS
 from ..contracts.reasons import Reason
 from . import layout as at
+from .layout import State
 
 # How far knobs go back to the safe setting where they would deny a slice its share of the CPU, in so many steps.
 _STEPS_BACK = 8
@@ -17,119 +20,95 @@ _FLOOR, _BUDGET = Reason.FLOOR.bit, Reason.BUDGET.bit
 
 
 @njit(cache=True, error_model="numpy")
-def _keep_shares(
-    nices: np.ndarray,
-    safe: np.ndarray,
-    slice_rules: np.ndarray,
-    rules: np.ndarray,
-    nice_weight: np.ndarray,
-    reasons: np.ndarray,
-) -> None:
-    """Move nice levels (S,) back to the safe ones, until every slice has its share of a busy node."""
+def _level_back(knob: np.record, part: float) -> float:
+    """A nice level moved by this part of the way back to the safe one."""
+    return np.rint(knob.chosen + part * (knob.rules.safe - knob.chosen))
+
+
+@njit(cache=True, error_model="numpy")
+def _keep_shares(state: State) -> None:
+    """Move the chosen nice levels back to the safe ones, until every slice has its share of a busy node."""
+    slices, rules = state.slices, state.node[0].rules
+    nice_weight = rules.nice_weight
     for step in range(_STEPS_BACK + 1):
         part, total, fits = step / _STEPS_BACK, 0.0, True
-        for s in range(len(nices)):
-            level = int(np.rint(nices[s] + part * (safe[s] - nices[s])))
-            total += slice_rules[at.BASE_WEIGHT, s] * nice_weight[level + 20]
-        for s in range(len(nices)):
-            level = int(np.rint(nices[s] + part * (safe[s] - nices[s])))
-            share = rules[at.NODE_MCPU] * slice_rules[at.BASE_WEIGHT, s] * nice_weight[level + 20] / total
-            fits = fits and share >= slice_rules[at.SHARE_FLOOR, s] * (1.0 - _ROUNDING)
+        for s in range(len(slices)):
+            level = int(_level_back(slices[s].knobs[NICE], part))
+            total += slices[s].rules.base_weight * nice_weight[level + 20]
+        for s in range(len(slices)):
+            level = int(_level_back(slices[s].knobs[NICE], part))
+            share = rules.node_mcpu * slices[s].rules.base_weight * nice_weight[level + 20] / total
+            fits = fits and share >= slices[s].rules.share_floor_mcpu * (1.0 - _ROUNDING)
         if fits or step == _STEPS_BACK:
-            for s in range(len(nices)):
-                level = np.rint(nices[s] + part * (safe[s] - nices[s]))
-                if level != nices[s]:
-                    nices[s] = level
-                    reasons[s] |= _FLOOR
+            for s in range(len(slices)):
+                knob = slices[s].knobs[NICE]
+                moved = _level_back(knob, part)
+                if moved != knob.chosen:
+                    knob.chosen = moved
+                    state.reasons[s] |= _FLOOR
             return
 
 
 @njit(cache=True, error_model="numpy")
-def _keep_budget(limits: np.ndarray, floors: np.ndarray, budget: float, reasons: np.ndarray) -> None:
-    """Scale what the limits (S,) of limited slices have above their floors until they fit the node."""
+def _keep_budget(state: State) -> None:
+    """Scale what the chosen CPU limits of limited slices have above their floors until they fit the node."""
+    slices, budget = state.slices, state.node[0].rules.limits_mcpu
     held, least = 0.0, 0.0
-    for s in range(len(limits)):
-        if limits[s] < math.inf:
-            held += limits[s]
-            least += min(limits[s], floors[s])
+    for s in range(len(slices)):
+        knob = slices[s].knobs[CPU_LIMIT]
+        if knob.chosen < math.inf:
+            held += knob.chosen
+            least += min(knob.chosen, knob.rules.floor)
     if held <= budget * (1.0 + _ROUNDING):
         return
     part = max(budget - least, 0.0) / (held - least)
-    for s in range(len(limits)):
-        if floors[s] < limits[s] < math.inf:
-            limits[s] = floors[s] + part * (limits[s] - floors[s])
-            reasons[s] |= _BUDGET
+    for s in range(len(slices)):
+        knob = slices[s].knobs[CPU_LIMIT]
+        if knob.rules.floor < knob.chosen < math.inf:
+            knob.chosen = knob.rules.floor + part * (knob.chosen - knob.rules.floor)
+            state.reasons[s] |= _BUDGET
 
 
 @njit(cache=True, error_model="numpy")
-def _tally(reasons: np.ndarray, node_reasons: int, counts: np.ndarray) -> None:
-    num_slices = len(reasons)
-    for s in range(num_slices + 1):
-        mask = np.int64(reasons[s]) if s < num_slices else node_reasons
-        bit = 0
-        while mask != 0:
-            counts[bit, s] += mask & 1
-            mask >>= 1
-            bit += 1
-
-
-@njit(cache=True, error_model="numpy")
-def _write(
-    k: int,
-    wanted: np.ndarray,
-    held: np.ndarray,
-    cause: int,
-    chosen: np.ndarray,
-    allowed: np.ndarray,
-    reasons: np.ndarray,
-    out: np.ndarray,
-) -> tuple[bool, bool]:
-    """Write one knob of all slices; whether it is as wanted, and as held."""
-    as_wanted, as_held = True, True
-    for s in range(len(chosen)):
-        out[k, s, 0] = chosen[s]
-        allowed[s] = out[k, s, 0]
-        if out[k, s, 0] != wanted[s, 0]:
-            as_wanted = False
-            reasons[s] |= cause
-        as_held = as_held and out[k, s, 0] == held[s, 0]
-    return as_wanted, as_held
+def _tally(reasons: int, counts: npt.NDArray[np.int64]) -> None:
+    """Count each reason in a mask."""
+    mask, bit = reasons, 0
+    while mask != 0:
+        counts[bit] += mask & 1
+        mask >>= 1
+        bit += 1
 
 
 @njit(cache=True, error_model="numpy")
 def settle(
-    limits: np.ndarray,
-    nices: np.ndarray,
-    rates: np.ndarray,
-    held_limits: np.ndarray,
-    held_nices: np.ndarray,
-    held_rates: np.ndarray,
+    wanted: npt.NDArray[np.float32],
+    held: npt.NDArray[np.float32],
     free: bool,
     node_reasons: int,
-    out: np.ndarray,
-    rules: np.ndarray,
-    slice_rules: np.ndarray,
-    move_rules: np.ndarray,
-    nice_weight: np.ndarray,
-    values: np.ndarray,
-    counts: np.ndarray,
-    chosen: np.ndarray,
-    reasons: np.ndarray,
+    state: State,
+    out: npt.NDArray[np.float32],
 ) -> int:
     """What goes to the actuator, float32 (3, S, 1), in ``out``; returns AS_WANTED, AS_HELD or CHANGED.
 
     ``free``: some slices follow the policy; ``node_reasons`` go to each slice that does not get its wish.
     """
     if free:
-        _keep_shares(chosen[at.NICE], rules[at.SAFE_AT, at.NICE], slice_rules, move_rules, nice_weight, reasons)
-        _keep_budget(chosen[at.LIMIT], rules[at.FLOOR_AT, at.LIMIT], move_rules[at.LIMITS_MCPU], reasons)
+        _keep_shares(state)
+        _keep_budget(state)
     as_wanted, as_held = True, True
-    for k, wanted, held in ((0, limits, held_limits), (1, nices, held_nices), (2, rates, held_rates)):
-        same_wish, same_held = _write(
-            k, wanted, held, node_reasons, chosen[k], values[at.LAST_ALLOWED, k], reasons, out
-        )
-        as_wanted, as_held = as_wanted and same_wish, as_held and same_held
-    _tally(reasons, node_reasons, counts)
+    for k in range(NUM_KNOBS):
+        for s in range(len(state.slices)):
+            knob = state.slices[s].knobs[k]
+            out[k, s, 0] = knob.chosen
+            value = out[k, s, 0]
+            knob.memory.last_allowed = value
+            if value != wanted[k, s, 0]:
+                as_wanted = False
+                state.reasons[s] |= node_reasons
+            as_held = as_held and value == held[k, s, 0]
+    for s in range(len(state.slices)):
+        _tally(int(state.reasons[s]), state.slices[s].counts)
+    _tally(int(node_reasons), state.node[0].counts)
     if as_wanted:
         return at.AS_WANTED
     return at.AS_HELD if as_held else at.CHANGED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -12,12 +12,11 @@ import numpy as np
 from ...configs import ConfigError, did_you_mean
 from ...data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
 from ...env.backend import Context
-from ...env.knobs import NiceScope
+from ...env.knobs import CPU_LIMIT, KNOB_FIELDS, NICE, NUM_KNOBS, NiceScope
 from ...env.slices import NICE_MAX, NICE_MIN, FloatArray, SliceSet
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from . import layout as at
 from .config import PRIORITY, GuardConfig, SafeSetting
-from .layout import FloatRows, IntRows
+from .layout import CONDITION_RULES, KNOB_RULES, NODE_RULES, SLICE_RULES, Structured
 
 T = TypeVar("T")
 
@@ -31,21 +30,19 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Rules:
-    """What the kernels go by; rows as in `guard_layout`.
+    """What the kernels go by; records as in `layout`.
 
     Attributes:
-        knobs: (KNOB_RULES, 3, S). slices: (SLICE_RULES, S). moves: (MOVE_RULES,). trust: (TRUST_RULES,).
-        most: what each figure can be, (8 + 2,). delays: ints (2, CONDITIONS + S). nice_weight: (40,), 1 at nice 0.
+        node: `NODE_RULES`, (). slices: `SLICE_RULES`, (S,). knobs: `KNOB_RULES`, (S, 3).
+        conditions: `CONDITION_RULES` of the node's conditions, (CONDITIONS,). missing: of a slice's own, ().
         window: ticks that rates are averaged over. reversals: that a knob may make in `Oscillation.window_s`.
     """
 
-    knobs: FloatRows
-    slices: FloatRows
-    moves: FloatRows
-    trust: FloatRows
-    most: FloatRows
-    delays: IntRows
-    nice_weight: FloatRows
+    node: Structured
+    slices: Structured
+    knobs: Structured
+    conditions: Structured
+    missing: Structured
     window: int
     reversals: int
 
@@ -60,17 +57,15 @@ class Rules:
     ) -> Rules:
         """The rules of a node; raises ConfigError where they contradict each other, see `check`."""
         period_s = context.period_s.item()
+        hold = config.telemetry.hold_s, config.telemetry.recover_s
         rules = cls(
-            _knob_rules(config, slices),
-            _slice_rules(config, slices, request_mcpu),
-            _move_rules(config, period_s, 1e3 * context.logical_cpus.item()),
-            _trust_rules(config, context),
-            _most(config),
-            _delays(config, len(slices)),
-            # Between pods the nice of a process ranks nothing.
-            np.asarray(PRIO_TO_WEIGHT) / NICE_0_WEIGHT if nice_scope == "group" else np.ones(len(PRIO_TO_WEIGHT)),
-            max(1, math.ceil(config.sla_floor.window_s / period_s - _ROUNDING)),
-            config.oscillation.reversals,
+            node=_node_rules(config, context, nice_scope),
+            slices=_slice_rules(config, slices, request_mcpu),
+            knobs=_knob_rules(config, slices),
+            conditions=_delays(hold, astuple(config.not_a_number), astuple(config.policy_error)),
+            missing=_delays(hold)[0],
+            window=max(1, math.ceil(config.sla_floor.window_s / period_s - _ROUNDING)),
+            reversals=config.oscillation.reversals,
         )
         _check(rules, slices)
         return rules
@@ -97,29 +92,27 @@ def _ns(seconds: float) -> int:
     return round(1e9 * seconds)
 
 
-def _knob_rules(config: GuardConfig, slices: SliceSet) -> FloatRows:
+def _knob_rules(config: GuardConfig, slices: SliceSet) -> Structured:
     floors = of_slices("floor", config.floor.default, config.floor.slices, slices)
     settings = of_slices("safe", config.safe.default, config.safe.slices, slices)
-    rules = np.zeros((at.KNOB_RULES, at.KNOBS, len(slices)))
-    for s, (spec, floor, setting) in enumerate(zip(slices.slices, floors, settings, strict=True)):
+    rules = np.zeros((len(slices), NUM_KNOBS), KNOB_RULES)
+    for one, spec, floor, setting in zip(rules, slices.slices, floors, settings, strict=True):
         bounds = (spec.bounds.cpu_limit_mcpu, spec.bounds.nice, spec.bounds.egress_mbps)
-        rules[at.LOW, :, s], rules[at.HIGH, :, s] = np.asarray(bounds, float).T
+        one["low"], one["high"] = np.asarray(bounds, float).T
         # A limit below its share would deny it.
-        rules[at.FLOOR_AT, :, s] = max(floor.cpu_limit_mcpu, floor.cpu_share_mcpu), -math.inf, floor.egress_mbps
-        rules[at.SAFE_AT, :, s] = _plain(setting)
+        one["floor"] = max(floor.cpu_limit_mcpu, floor.cpu_share_mcpu), -math.inf, floor.egress_mbps
+        one["safe"] = _plain(setting)
     # Declared in double precision, applied in float32: whatever is compared has to be the same.
-    rules = rules.astype(np.float32).astype(float)
-    rules[at.LOW : at.HIGH + 1, at.NICE] = rules[at.LOW : at.HIGH + 1, at.NICE].clip(NICE_MIN, NICE_MAX)
+    for field in ("low", "high", "floor", "safe"):
+        rules[field] = rules[field].astype(np.float32)
+    for field in ("low", "high"):
+        rules[field][:, NICE] = rules[field][:, NICE].clip(NICE_MIN, NICE_MAX)
     small, dwell, slew, turn = config.hysteresis, config.dwell, config.slew, config.oscillation
-    rules[at.SMALL] = _column(small.limit_ratio, small.nice_levels, small.egress_ratio)
-    rules[at.DWELL_NS] = 1e9 * _column(dwell.cpu_limit_s, dwell.nice_s, dwell.egress_s)
-    rules[at.SLEW] = 1e-9 * _column(slew.cpu_limit_per_s, slew.nice_levels_per_s, slew.egress_per_s)
-    rules[at.SIGNIFICANT] = _column(math.log(turn.factor), turn.nice_levels, math.log(turn.factor))
+    rules["small"] = small.limit_ratio, small.nice_levels, small.egress_ratio
+    rules["dwell_ns"] = 1e9 * np.asarray([dwell.cpu_limit_s, dwell.nice_s, dwell.egress_s])
+    rules["slew_per_ns"] = 1e-9 * np.asarray([slew.cpu_limit_per_s, slew.nice_levels_per_s, slew.egress_per_s])
+    rules["significant"] = math.log(turn.factor), turn.nice_levels, math.log(turn.factor)
     return rules
-
-
-def _column(limit: float, nice: float, egress: float) -> FloatRows:
-    return np.asarray([[limit], [nice], [egress]])
 
 
 def _plain(setting: SafeSetting) -> tuple[float, float, float]:
@@ -127,52 +120,56 @@ def _plain(setting: SafeSetting) -> tuple[float, float, float]:
     return math.inf if limit is None else limit, setting.nice, math.inf if rate is None else rate
 
 
-def _slice_rules(config: GuardConfig, slices: SliceSet, request_mcpu: FloatArray | None) -> FloatRows:
+def _slice_rules(config: GuardConfig, slices: SliceSet, request_mcpu: FloatArray | None) -> Structured:
     floors = of_slices("floor", config.floor.default, config.floor.slices, slices)
     services = of_slices("sla_floor", config.sla_floor.default, config.sla_floor.slices, slices)
     requests = slices.column("cpu_request_mcpu").ravel() if request_mcpu is None else request_mcpu.ravel()
-    rules = np.zeros((at.SLICE_RULES, len(slices)))
-    rules[at.SHARE_FLOOR] = [floor.cpu_share_mcpu for floor in floors]
-    rules[at.BASE_WEIGHT] = np.maximum(requests, _LEAST_REQUEST_MCPU)
-    rules[at.COMMITTED] = [spec.sla.committed_mbps for spec in slices.slices]
-    rules[at.CARRIED_RATIO] = [service.carried_ratio for service in services]
-    rules[at.FLOOR_PATIENCE] = [_ns(service.patience_s) for service in services]
-    rules[at.MOST_DELAY_US] = [
+    rules = np.zeros(len(slices), SLICE_RULES)
+    rules["share_floor_mcpu"] = [floor.cpu_share_mcpu for floor in floors]
+    rules["base_weight"] = np.maximum(requests, _LEAST_REQUEST_MCPU)
+    rules["committed_mbps"] = [spec.sla.committed_mbps for spec in slices.slices]
+    rules["carried_ratio"] = [service.carried_ratio for service in services]
+    rules["floor_patience_ns"] = [_ns(service.patience_s) for service in services]
+    rules["most_delay_us"] = [
         math.inf if service.delay_factor is None else 1e3 * service.delay_factor * spec.sla.delay_bound_ms
         for service, spec in zip(services, slices.slices, strict=True)
     ]
     return rules
 
 
-def _move_rules(config: GuardConfig, period_s: float, node_mcpu: float) -> FloatRows:
-    rules, turn, ratio = np.zeros(at.MOVE_RULES), config.oscillation, config.budget.cpu_limits_ratio
-    rules[at.PERIOD_NS] = 1e9 * period_s
-    rules[at.MOST_ELAPSED_NS] = 1e9 * period_s * config.slew.most_periods
-    rules[at.NODE_MCPU] = node_mcpu
-    rules[at.LIMITS_MCPU] = math.inf if ratio is None else ratio * node_mcpu
-    rules[at.WINDOW_NS] = 1e9 * max(turn.window_s, 2 * turn.reversals * period_s)
-    rules[at.FREEZE_NS] = _ns(turn.freeze_s)
-    rules[at.MOST_FREEZE_NS] = _ns(max(turn.most_freeze_s, turn.freeze_s))
-    rules[at.FORGET_FREEZE_NS] = _ns(turn.forget_s)
+def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) -> Structured:
+    rules = np.zeros((), NODE_RULES)
+    period_s, node_mcpu = context.period_s.item(), 1e3 * context.logical_cpus.item()
+    turn, ratio = config.oscillation, config.budget.cpu_limits_ratio
+    rules["period_ns"] = 1e9 * period_s
+    rules["most_elapsed_ns"] = 1e9 * period_s * config.slew.most_periods
+    rules["node_mcpu"] = node_mcpu
+    rules["limits_mcpu"] = math.inf if ratio is None else ratio * node_mcpu
+    rules["window_ns"] = 1e9 * max(turn.window_s, 2 * turn.reversals * period_s)
+    rules["freeze_ns"] = _ns(turn.freeze_s)
+    rules["most_freeze_ns"] = _ns(max(turn.most_freeze_s, turn.freeze_s))
+    rules["forget_freeze_ns"] = _ns(turn.forget_s)
+    # Between pods the nice of a process ranks nothing.
+    rules["nice_weight"] = np.asarray(PRIO_TO_WEIGHT) / NICE_0_WEIGHT if nice_scope == "group" else 1.0
+    distrust, safe = config.telemetry, config.safe
+    rules["most_age_s"] = distrust.most_age_s
+    rules["frozen_ticks"] = math.inf if distrust.frozen_ticks is None else distrust.frozen_ticks
+    rules["most_carried_mbps"] = distrust.uplink_ratio * context.uplink_mbps.item()
+    rules["most_cpu_mcpu"] = distrust.cpu_ratio * 1e3 * context.logical_cpus.item()
+    rules["safe_ns"] = _ns(safe.hold_s)
+    rules["most_safe_ns"] = _ns(max(safe.most_hold_s, safe.hold_s))
+    rules["forget_trips_ns"] = _ns(safe.forget_s)
+    rules["latch_after"] = safe.latch_after
+    most = _most(config)
+    rules["most_of_slice"] = [most[field] for field in SLICE_FIELDS]
+    rules["most_of_node"] = [most[field] for field in NODE_FIELDS]
     return rules
 
 
-def _trust_rules(config: GuardConfig, context: Context) -> FloatRows:
-    rules, distrust, safe = np.zeros(at.TRUST_RULES), config.telemetry, config.safe
-    rules[at.MOST_AGE_S] = distrust.most_age_s
-    rules[at.FROZEN_TICKS] = math.inf if distrust.frozen_ticks is None else distrust.frozen_ticks
-    rules[at.MOST_CARRIED] = distrust.uplink_ratio * context.uplink_mbps.item()
-    rules[at.MOST_CPU] = distrust.cpu_ratio * 1e3 * context.logical_cpus.item()
-    rules[at.SAFE_NS] = _ns(safe.hold_s)
-    rules[at.MOST_SAFE_NS] = _ns(max(safe.most_hold_s, safe.hold_s))
-    rules[at.FORGET_TRIPS_NS] = _ns(safe.forget_s)
-    rules[at.LATCH_AFTER] = safe.latch_after
-    return rules
-
-
-def _most(config: GuardConfig) -> FloatRows:
+def _most(config: GuardConfig) -> dict[str, float]:
+    """What each figure can be."""
     delay, ratio = 1e6 * config.telemetry.most_delay_s, config.telemetry.most_ratio
-    most = {
+    return {
         "offered_mbps": _MOST_MBPS,
         "carried_mbps": _MOST_MBPS,
         "delay_p50_us": delay,
@@ -184,40 +181,36 @@ def _most(config: GuardConfig) -> FloatRows:
         "cpu_idle_ratio": ratio,
         "uplink_use_ratio": _MOST_USE_RATIO,  # as tolerant as towards the carried rates, whose mean is judged
     }
-    return np.asarray([most[field] for field in (*SLICE_FIELDS, *NODE_FIELDS)])
 
 
-def _delays(config: GuardConfig, num_slices: int) -> IntRows:
-    telemetry = config.telemetry
-    hold = (_ns(telemetry.hold_s), _ns(telemetry.recover_s))
-    number, error = (
-        (_ns(patience.patience_s), _ns(patience.recover_s)) for patience in (config.not_a_number, config.policy_error)
-    )
-    return np.asarray([hold, number, error, *num_slices * [hold]], np.int64).T.copy()
+def _delays(*patience_and_recovery_s: tuple[float, ...]) -> Structured:
+    """Rules of conditions, one for each pair of seconds."""
+    pairs = [tuple(map(_ns, pair)) for pair in patience_and_recovery_s]
+    return np.array(pairs, CONDITION_RULES)
 
 
 def _check(rules: Rules, slices: SliceSet) -> None:
     """The safe setting lies inside the envelope, and the envelope on the node."""
     for s, name in enumerate(slices.names):
         _check_safe(rules, s, name)
-    node, budget = rules.moves[at.NODE_MCPU].item(), rules.moves[at.LIMITS_MCPU].item()
-    least = rules.knobs[at.FLOOR_AT, at.LIMIT].sum().item()
+    node, budget = rules.node["node_mcpu"].item(), rules.node["limits_mcpu"].item()
+    least = rules.knobs["floor"][:, CPU_LIMIT].sum().item()
     if least > min(node, budget) * (1 + _ROUNDING):
         raise ConfigError(
             f"guard: floor: CPU floors of all slices = {least:g} mCPU: accepted: at most {min(node, budget):g} together"
         )
-    limits = rules.knobs[at.SAFE_AT, at.LIMIT]
+    limits = rules.knobs["safe"][:, CPU_LIMIT]
     limited = limits[np.isfinite(limits)].sum().item()
     if limited > budget * (1 + _ROUNDING):
         raise ConfigError(
             f"guard: safe: CPU limits of all slices = {limited:g} mCPU: accepted: at most {budget:g} by "
             "budget.cpu_limits_ratio"
         )
-    nices = rules.knobs[at.SAFE_AT, at.NICE].astype(int)
-    weights = rules.slices[at.BASE_WEIGHT] * rules.nice_weight[nices - NICE_MIN]
+    nices = rules.knobs["safe"][:, NICE].astype(int)
+    weights = rules.slices["base_weight"] * rules.node["nice_weight"][nices - NICE_MIN]
     shares = node * weights / weights.sum()
     for s, name in enumerate(slices.names):
-        floor = rules.slices[at.SHARE_FLOOR, s].item()
+        floor = rules.slices["share_floor_mcpu"][s].item()
         if shares[s] < floor * (1 - _ROUNDING):
             raise ConfigError(
                 f"guard: floor of {name}: cpu_share_mcpu = {floor:g}: accepted: at most {shares[s]:g}, its share under "
@@ -226,10 +219,9 @@ def _check(rules: Rules, slices: SliceSet) -> None:
 
 
 def _check_safe(rules: Rules, s: int, name: str) -> None:
-    for k, (knob, nones) in enumerate(
-        (("cpu_limit_mcpu", (math.inf,)), ("nice", ()), ("egress_mbps", (math.inf, 0.0)))
-    ):
-        low, high, floor, value = (rules.knobs[row, k, s].item() for row in (at.LOW, at.HIGH, at.FLOOR_AT, at.SAFE_AT))
+    nones_of: tuple[tuple[float, ...], ...] = (math.inf,), (), (math.inf, 0.0)
+    for k, (knob, nones) in enumerate(zip(KNOB_FIELDS, nones_of, strict=True)):
+        low, high, floor, value = (rules.knobs[field][s, k].item() for field in ("low", "high", "floor", "safe"))
         if floor > high:
             raise ConfigError(f"guard: floor of {name}: {knob} = {floor:g}: accepted: at most its bound {high:g}")
         if value not in nones and not max(low, floor) <= value <= high:

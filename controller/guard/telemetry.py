@@ -1,4 +1,4 @@
-"""Can a measurement be believed? First kernel of the guard: arrays in and out, their rows named in `guard_layout`."""
+"""Can a measurement be believed? First kernel of the guard; `slicepilot.controller.guard.layout` has its records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numba import njit
 
 from ...env.telemetry import SLICE_FIELDS
 from ..contracts.reasons import Reason
-from . import layout as at
+from .layout import Measured, State
 
 _OFFERED, _CARRIED, _CPU = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "cpu_use_mcpu"))
 _ZERO = np.float32(0.0)
@@ -16,92 +16,88 @@ _FROZEN, _IMPLAUSIBLE = Reason.TELEMETRY_FROZEN.bit, Reason.TELEMETRY_IMPLAUSIBL
 
 
 @njit(cache=True, error_model="numpy")
-def _unchanged(slices: np.ndarray, node: np.ndarray, seen: np.ndarray, seen_node: np.ndarray) -> bool:
+def _unchanged(measured: Measured, state: State) -> bool:
     """Whether a loaded node's figures are bit for bit the last ones; remembers them. An idle node repeats itself."""
     same, loaded = True, False
-    for s in range(slices.shape[1]):
-        loaded = loaded or slices[_OFFERED, s, 0] > _ZERO
-        for row in range(len(slices)):
-            value = slices[row, s, 0]
-            same = same and value == seen[row, s]
-            seen[row, s] = value
-    for row in range(len(node)):
-        same = same and node[row, 0] == seen_node[row]
-        seen_node[row] = node[row, 0]
+    for s in range(len(state.slices)):
+        loaded = loaded or measured.slices[_OFFERED, s, 0] > _ZERO
+        seen = state.slices[s].seen
+        for row in range(len(measured.slices)):
+            value = measured.slices[row, s, 0]
+            same = same and value == seen[row]
+            seen[row] = value
+    seen_node = state.node[0].seen
+    for row in range(len(measured.node)):
+        same = same and measured.node[row, 0] == seen_node[row]
+        seen_node[row] = measured.node[row, 0]
     return same and loaded
 
 
 @njit(cache=True, error_model="numpy")
-def _possible(slices: np.ndarray, node: np.ndarray, valid: np.ndarray, most: np.ndarray) -> bool:
+def _possible(measured: Measured, rules: np.record) -> bool:
     """Whether every figure is a number between 0 and the most it can be."""
-    rows = len(slices)
-    for s in range(slices.shape[1]):
-        if valid[s, 0]:
-            for row in range(rows):
-                if not (_ZERO <= slices[row, s, 0] <= most[row]):
+    most_of_slice, most_of_node = rules.most_of_slice, rules.most_of_node
+    for s in range(len(measured.valid)):
+        if measured.valid[s, 0]:
+            for row in range(len(measured.slices)):
+                if not (_ZERO <= measured.slices[row, s, 0] <= most_of_slice[row]):
                     return False
     possible = True
-    for row in range(len(node)):
-        possible = possible and _ZERO <= node[row, 0] <= most[rows + row]
+    for row in range(len(measured.node)):
+        possible = possible and _ZERO <= measured.node[row, 0] <= most_of_node[row]
     return possible
 
 
 @njit(cache=True, error_model="numpy")
-def _average(
-    slices: np.ndarray, valid: np.ndarray, slot: int, service: np.ndarray, sums: np.ndarray, past: np.ndarray
-) -> None:
+def _average(measured: Measured, state: State) -> None:
     """Take one more tick into the sliding sums; a slice that is not measured begins anew."""
-    window = len(past)
-    for s in range(slices.shape[1]):
-        if not valid[s, 0]:
-            if service[at.SAMPLES, s] > 0:
-                past[:, :, s], sums[:, s], service[at.SAMPLES, s] = _ZERO, 0.0, 0
+    window = len(state.past)
+    slot = state.node[0].memory.ticks % window
+    for s in range(len(state.slices)):
+        memory = state.slices[s].memory
+        if not measured.valid[s, 0]:
+            if memory.samples > 0:
+                memory.offered_sum, memory.carried_sum, memory.cpu_sum, memory.samples = 0.0, 0.0, 0.0, 0
+                for tick in range(window):
+                    gone = state.past[tick, s]
+                    gone.offered_mbps, gone.carried_mbps, gone.cpu_mcpu = _ZERO, _ZERO, _ZERO
             continue
-        for row, field in ((at.OFFERED_SUM, _OFFERED), (at.CARRIED_SUM, _CARRIED), (at.CPU_SUM, _CPU)):
-            sums[row, s] += slices[field, s, 0] - np.float64(past[slot, row, s])
-            past[slot, row, s] = slices[field, s, 0]
-        service[at.SAMPLES, s] = min(service[at.SAMPLES, s] + 1, window)
+        past = state.past[slot, s]
+        offered, carried = measured.slices[_OFFERED, s, 0], measured.slices[_CARRIED, s, 0]
+        cpu = measured.slices[_CPU, s, 0]
+        memory.offered_sum += offered - np.float64(past.offered_mbps)
+        memory.carried_sum += carried - np.float64(past.carried_mbps)
+        memory.cpu_sum += cpu - np.float64(past.cpu_mcpu)
+        past.offered_mbps, past.carried_mbps, past.cpu_mcpu = offered, carried, cpu
+        memory.samples = min(memory.samples + 1, window)
+    state.node[0].memory.ticks += 1
 
 
 @njit(cache=True, error_model="numpy")
-def doubts(
-    slices: np.ndarray,
-    node: np.ndarray,
-    age_s: np.ndarray,
-    valid: np.ndarray,
-    most: np.ndarray,
-    rules: np.ndarray,
-    memory: np.ndarray,
-    service: np.ndarray,
-    sums: np.ndarray,
-    past: np.ndarray,
-    seen: np.ndarray,
-    seen_node: np.ndarray,
-) -> int:
-    """Reasons not to believe a measurement, 0 if there are none; what can be believed is averaged.
-
-    ``most``: what each figure can be, in the order of telemetry's rows.
-    """
-    found, measured = 0, False
-    for s in range(len(valid)):
-        measured = measured or valid[s, 0]
-    if not measured:
+def doubts(measured: Measured, state: State) -> int:
+    """Reasons not to believe a measurement, 0 if there are none; what can be believed is averaged."""
+    node = state.node[0]
+    rules, memory = node.rules, node.memory
+    found, seen = 0, False
+    for s in range(len(measured.valid)):
+        seen = seen or measured.valid[s, 0]
+    if not seen:
         found |= _MISSING
-    if not age_s[0] <= rules[at.MOST_AGE_S]:
+    if not measured.age_s[0] <= rules.most_age_s:
         found |= _STALE
-    memory[at.SAME_TICKS] = memory[at.SAME_TICKS] + 1 if _unchanged(slices, node, seen, seen_node) else 0
-    if memory[at.SAME_TICKS] >= rules[at.FROZEN_TICKS]:
+    memory.same_ticks = memory.same_ticks + 1 if _unchanged(measured, state) else 0
+    if memory.same_ticks >= rules.frozen_ticks:
         found |= _FROZEN
-    if not (age_s[0] >= _ZERO and _possible(slices, node, valid, most)):
+    if not (measured.age_s[0] >= _ZERO and _possible(measured, rules)):
         return found | _IMPLAUSIBLE
     if found == 0:
-        _average(slices, valid, memory[at.TICKS] % len(past), service, sums, past)
-        memory[at.TICKS] += 1
+        _average(measured, state)
     # Means over the whole window from the start, so that a first burst does not count as a rate.
     carried, cpu = 0.0, 0.0
-    for s in range(len(valid)):
-        carried += sums[at.CARRIED_SUM, s]
-        cpu += sums[at.CPU_SUM, s]
-    if carried > rules[at.MOST_CARRIED] * len(past) or cpu > rules[at.MOST_CPU] * len(past):
+    for s in range(len(state.slices)):
+        carried += state.slices[s].memory.carried_sum
+        cpu += state.slices[s].memory.cpu_sum
+    window = len(state.past)
+    if carried > rules.most_carried_mbps * window or cpu > rules.most_cpu_mcpu * window:
         found |= _IMPLAUSIBLE
     return found

@@ -1,16 +1,19 @@
-"""Does the policy go on, do the knobs hold, or is it safe now? Second kernel of the guard, as `guard_telemetry`."""
+"""Does the policy go on, do the knobs hold, or is it safe now? Second kernel of the guard; records as of `layout`."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
+from ...env.knobs import NICE, NUM_KNOBS
 from ...env.telemetry import SLICE_FIELDS
 from ..contracts.modes import Level
 from ..contracts.reasons import Reason
 from . import layout as at
+from .layout import Measured, State
 
 _P99 = SLICE_FIELDS.index("delay_p99_us")
 _LEAST_MBPS = 1e-3  # less than this is missing by rounding
@@ -21,164 +24,140 @@ _FLOOR_BIT, _SLICE_MISSING_BIT = Reason.SLA_FLOOR.bit, Reason.SLICE_MISSING.bit
 
 
 @njit(cache=True, error_model="numpy")
-def _condition(memory: np.ndarray, c: int, bad: bool, patience: int, recovery: int, now: int) -> bool:
+def _condition(condition: np.record, bad: bool, now: int) -> bool:
     """Whether a condition calls for the safe setting: bad until patience had run out, and not yet well for long."""
+    rules, memory = condition.rules, condition.memory
     if bad:
-        if memory[at.BAD_SINCE, c] == at.NEVER_NS:
-            memory[at.BAD_SINCE, c] = now
-        if now - memory[at.BAD_SINCE, c] >= patience:
-            memory[at.ACTIVE, c] = 1
-        memory[at.GOOD_SINCE, c] = at.NEVER_NS
-        return memory[at.ACTIVE, c] == 1
-    memory[at.BAD_SINCE, c] = at.NEVER_NS
-    if memory[at.ACTIVE, c] == 1:
-        if memory[at.GOOD_SINCE, c] == at.NEVER_NS:
-            memory[at.GOOD_SINCE, c] = now
-        if now - memory[at.GOOD_SINCE, c] >= recovery:
-            memory[at.ACTIVE, c] = 0
-    return memory[at.ACTIVE, c] == 1
+        if memory.bad_since_ns == at.NEVER_NS:
+            memory.bad_since_ns = now
+        if now - memory.bad_since_ns >= rules.patience_ns:
+            memory.active = 1
+        memory.good_since_ns = at.NEVER_NS
+        return memory.active == 1
+    memory.bad_since_ns = at.NEVER_NS
+    if memory.active == 1:
+        if memory.good_since_ns == at.NEVER_NS:
+            memory.good_since_ns = now
+        if now - memory.good_since_ns >= rules.recovery_ns:
+            memory.active = 0
+    return memory.active == 1
 
 
 @njit(cache=True, error_model="numpy")
-def _starved(
-    slices: np.ndarray, valid: np.ndarray, rules: np.ndarray, service: np.ndarray, sums: np.ndarray, now: int
-) -> bool:
+def _since(since: int, bad: bool, now: int) -> int:
+    """Since when something is bad, given since when it was at the last tick."""
+    if not bad:
+        return at.NEVER_NS
+    return now if since == at.NEVER_NS else since
+
+
+@njit(cache=True, error_model="numpy")
+def _starved(measured: Measured, state: State, now: int) -> bool:
     """Whether a slice has been below its service floor for longer than it may; marks which."""
     starved = False
-    for s in range(len(valid)):
-        samples = service[at.SAMPLES, s]
-        owed = min(sums[at.OFFERED_SUM, s], rules[at.COMMITTED, s] * samples) * rules[at.CARRIED_RATIO, s]
-        below = valid[s, 0] and sums[at.CARRIED_SUM, s] < owed - _LEAST_MBPS * samples
-        slow = valid[s, 0] and slices[_P99, s, 0] > rules[at.MOST_DELAY_US, s]
-        for row, bad in ((at.BELOW_SINCE, below), (at.SLOW_SINCE, slow)):
-            if not bad:
-                service[row, s] = at.NEVER_NS
-            elif service[row, s] == at.NEVER_NS:
-                service[row, s] = now
-            if bad and now - service[row, s] >= rules[at.FLOOR_PATIENCE, s]:
-                service[at.TRIPPED, s] = 1
-                starved = True
+    for s in range(len(state.slices)):
+        rules, memory, valid = state.slices[s].rules, state.slices[s].memory, measured.valid[s, 0]
+        owed = min(memory.offered_sum, rules.committed_mbps * memory.samples) * rules.carried_ratio
+        below = valid and memory.carried_sum < owed - _LEAST_MBPS * memory.samples
+        slow = valid and measured.slices[_P99, s, 0] > rules.most_delay_us
+        memory.below_since_ns = _since(memory.below_since_ns, below, now)
+        memory.slow_since_ns = _since(memory.slow_since_ns, slow, now)
+        long_below = below and now - memory.below_since_ns >= rules.floor_patience_ns
+        long_slow = slow and now - memory.slow_since_ns >= rules.floor_patience_ns
+        if long_below or long_slow:
+            memory.tripped = 1
+            starved = True
     return starved
 
 
 @njit(cache=True, error_model="numpy")
-def _trip(memory: np.ndarray, rules: np.ndarray, now: int) -> None:
+def _trip(node: np.record, now: int) -> None:
     """Safe for a while; for longer each time, and at some time for good."""
-    if now - memory[at.SAFE_UNTIL] > rules[at.FORGET_TRIPS_NS]:
-        memory[at.TRIPS] = 0
-    hold = min(rules[at.SAFE_NS] * 2.0 ** min(memory[at.TRIPS], 40), rules[at.MOST_SAFE_NS])
-    memory[at.SAFE_UNTIL] = now + math.ceil(hold)
-    memory[at.TRIPS] += 1
-    if memory[at.TRIPS] >= rules[at.LATCH_AFTER]:
-        memory[at.LATCHED] = 1
+    rules, memory = node.rules, node.memory
+    if now - memory.safe_until_ns > rules.forget_trips_ns:
+        memory.trips = 0
+    hold = min(rules.safe_ns * 2.0 ** min(memory.trips, 40), rules.most_safe_ns)
+    memory.safe_until_ns = now + math.ceil(hold)
+    memory.trips += 1
+    if memory.trips >= rules.latch_after:
+        memory.latched = 1
 
 
 @njit(cache=True, error_model="numpy")
-def _numbers(limits: np.ndarray, nices: np.ndarray, rates: np.ndarray) -> bool:
+def _numbers(wanted: npt.NDArray[np.float32]) -> bool:
     """Whether a decision consists of numbers; inf stands for "none", which nice has not."""
-    for s in range(len(nices)):
-        if math.isnan(limits[s, 0]) or math.isnan(rates[s, 0]) or not math.isfinite(nices[s, 0]):
-            return False
+    for s in range(wanted.shape[1]):
+        for k in range(NUM_KNOBS):
+            if math.isnan(wanted[k, s, 0]) or (k == NICE and math.isinf(wanted[k, s, 0])):
+                return False
     return True
 
 
 @njit(cache=True, error_model="numpy")
-def _tripped(
-    slices: np.ndarray,
-    valid: np.ndarray,
-    usable: bool,
-    elsewise_safe: bool,
-    now: int,
-    rules: np.ndarray,
-    slice_rules: np.ndarray,
-    memory: np.ndarray,
-    service: np.ndarray,
-    sums: np.ndarray,
-) -> bool:
+def _tripped(measured: Measured, state: State, usable: bool, elsewise_safe: bool, now: int) -> bool:
     """Whether a trip, an old one or one of this tick, asks for the safe setting."""
-    over = now >= memory[at.SAFE_UNTIL] and memory[at.LATCHED] == 0
+    memory = state.node[0].memory
+    over = now >= memory.safe_until_ns and memory.latched == 0
     if over:
-        memory[at.BY_OVERRUN] = 0
-        service[at.TRIPPED] = 0
-    if elsewise_safe or not over or memory[at.ACTING] == 0:
-        service[at.BELOW_SINCE : at.SLOW_SINCE + 1] = at.NEVER_NS
+        memory.by_overrun = 0
+        for s in range(len(state.slices)):
+            state.slices[s].memory.tripped = 0
+    if elsewise_safe or not over or memory.in_control == 0:
+        for s in range(len(state.slices)):
+            service = state.slices[s].memory
+            service.below_since_ns, service.slow_since_ns = at.NEVER_NS, at.NEVER_NS
     if elsewise_safe or not over:
-        memory[at.OVERRAN] = 0
+        memory.overran = 0
         return not over
-    acting = usable and memory[at.ACTING] != 0
-    starved = acting and _starved(slices, valid, slice_rules, service, sums, now)
-    if starved or memory[at.OVERRAN] != 0:
-        memory[at.BY_OVERRUN], memory[at.OVERRAN] = memory[at.OVERRAN], 0
-        _trip(memory, rules, now)
+    starved = usable and memory.in_control != 0 and _starved(measured, state, now)
+    if starved or memory.overran != 0:
+        memory.by_overrun, memory.overran = memory.overran, 0
+        _trip(state.node[0], now)
         return True
     return False
 
 
 @njit(cache=True, error_model="numpy")
-def _courses(
-    valid: np.ndarray,
-    common: int,
-    now: int,
-    delays: np.ndarray,
-    conditions: np.ndarray,
-    service: np.ndarray,
-    course: np.ndarray,
-    reasons: np.ndarray,
-) -> None:
+def _courses(measured: Measured, state: State, common: int, now: int) -> None:
     """The common course, but for slices that are not measured."""
-    for s in range(len(valid)):
-        c, absent = at.CONDITIONS + s, not valid[s, 0]
-        course[s], reasons[s] = common, 0
-        if _condition(conditions, c, absent, delays[at.PATIENCE, c], delays[at.RECOVERY, c], now):
-            course[s], reasons[s] = at.TO_SAFE, _SLICE_MISSING_BIT
+    for s in range(len(state.slices)):
+        one, absent = state.slices[s], not measured.valid[s, 0]
+        one.course, state.reasons[s] = common, 0
+        if _condition(one.missing, absent, now):
+            one.course, state.reasons[s] = at.TO_SAFE, _SLICE_MISSING_BIT
         elif absent:
-            course[s], reasons[s] = max(common, at.STAY), _SLICE_MISSING_BIT
-        if service[at.TRIPPED, s] != 0:
-            reasons[s] |= _FLOOR_BIT
+            one.course, state.reasons[s] = max(common, at.STAY), _SLICE_MISSING_BIT
+        if one.memory.tripped != 0:
+            state.reasons[s] |= _FLOOR_BIT
 
 
 @njit(cache=True, error_model="numpy")
 def watch(
-    slices: np.ndarray,
-    valid: np.ndarray,
-    doubts: int,
-    limits: np.ndarray,
-    nices: np.ndarray,
-    rates: np.ndarray,
-    failed: bool,
-    now: int,
-    rules: np.ndarray,
-    slice_rules: np.ndarray,
-    delays: np.ndarray,
-    memory: np.ndarray,
-    conditions: np.ndarray,
-    service: np.ndarray,
-    sums: np.ndarray,
-    course: np.ndarray,
-    reasons: np.ndarray,
+    measured: Measured, doubts: int, wanted: npt.NDArray[np.float32], failed: bool, now: int, state: State
 ) -> tuple[int, int]:
-    """Level and the node's reasons; fills each slice's ``course`` (FOLLOW, STAY, TO_SAFE) and its reasons so far.
+    """Level and the node's reasons; sets each slice's ``course`` (FOLLOW, STAY, TO_SAFE) and its reasons so far.
 
-    ``doubts`` are reasons not to believe the measurement; ``delays`` patience and recovery of each condition, ints
-    (2, CONDITIONS + S).
+    ``doubts`` are reasons not to believe the measurement.
     """
-    garbled = not failed and not _numbers(limits, nices, rates)
-    safe = memory[at.ORDERED_SAFE] != 0
+    node = state.node[0]
+    memory = node.memory
+    garbled = not failed and not _numbers(wanted)
+    safe = memory.ordered_safe != 0
     for c, bad in ((at.TELEMETRY_BAD, doubts != 0), (at.NOT_A_NUMBER, garbled), (at.POLICY_FAILED, failed)):
-        if _condition(conditions, c, bad, delays[at.PATIENCE, c], delays[at.RECOVERY, c], now):
+        if _condition(node.conditions[c], bad, now):
             safe = True
-    if _tripped(slices, valid, doubts == 0, safe, now, rules, slice_rules, memory, service, sums):
+    if _tripped(measured, state, doubts == 0, safe, now):
         safe = True
     bits = doubts
     bits |= _NUMBER_BIT if garbled else 0
     bits |= _POLICY_BIT if failed else 0
-    bits |= _PAUSED_BIT if memory[at.PAUSED] != 0 else 0
+    bits |= _PAUSED_BIT if memory.paused != 0 else 0
     common = at.STAY if bits != 0 else at.FOLLOW
-    bits |= _ORDERED_BIT if memory[at.ORDERED_SAFE] != 0 else 0
-    bits |= _OVERRUN_BIT if memory[at.BY_OVERRUN] != 0 else 0
+    bits |= _ORDERED_BIT if memory.ordered_safe != 0 else 0
+    bits |= _OVERRUN_BIT if memory.by_overrun != 0 else 0
     if safe:
         bits, common = bits | _SAFE_BIT, at.TO_SAFE
-    _courses(valid, common, now, delays, conditions, service, course, reasons)
-    if memory[at.LATCHED] != 0:
+    _courses(measured, state, common, now)
+    if memory.latched != 0:
         return _LATCHED, bits
     return (_NORMAL, _HOLD, _SAFE)[common], bits

@@ -1,7 +1,7 @@
 """One tick of the guard through its four kernels, with what they work with.
 
-The four are called from one compiled function, which takes all that lasts from tick to tick as one buffer for each
-precision. A call costs a fraction of a microsecond for every array, and several where nothing is in the caches.
+The four are called from one compiled function: a call from Python costs a fraction of a microsecond for every array,
+and several where nothing is in the caches.
 """
 
 from __future__ import annotations
@@ -12,71 +12,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from numba.extending import register_jitable
 
 from ...env.compiled import digest_of
-from ...env.knobs import Knobs
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from ...env.telemetry import SLICE_FIELDS, Telemetry
 from . import layout as at
-from .layout import Memory
+from .layout import Measured, State, Structured, state_dtype
 from .moves import move
 from .node import settle
 from .rules import Rules
 from .telemetry import doubts
 from .watch import watch
 
-_FIELDS, _NODE_FIELDS, _NICES = len(SLICE_FIELDS), len(NODE_FIELDS), 40
-
 Array = npt.NDArray[Any]
-
-
-@register_jitable
-def _view(buffer: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, int]:
-    """An array inside a buffer, and where the next one starts."""
-    size = 1
-    for length in shape:
-        size *= length
-    end = start + size
-    return buffer[start:end].reshape(shape), end
-
-
-@register_jitable
-def _float_views(buffer: Array, s: int) -> tuple[Array, ...]:
-    """Rules of knobs, slices, moves and trust, most, nice_weight; knob_values, sums; chosen (3, S)."""
-    knobs, end = _view(buffer, 0, (at.KNOB_RULES, at.KNOBS, s))
-    slices, end = _view(buffer, end, (at.SLICE_RULES, s))
-    moves, end = _view(buffer, end, (at.MOVE_RULES,))
-    trust, end = _view(buffer, end, (at.TRUST_RULES,))
-    most, end = _view(buffer, end, (_FIELDS + _NODE_FIELDS,))
-    nice_weight, end = _view(buffer, end, (_NICES,))
-    values, end = _view(buffer, end, (3, at.KNOBS, s))
-    sums, end = _view(buffer, end, (3, s))
-    chosen, end = _view(buffer, end, (at.KNOBS, s))
-    return knobs, slices, moves, trust, most, nice_weight, values, sums, chosen
-
-
-@register_jitable
-def _int_views(buffer: Array, s: int) -> tuple[Array, ...]:
-    """Delays; node, conditions, service, counts, knob_times, reversals; course (S,) comes first."""
-    course, end = _view(buffer, 0, (s,))
-    delays, end = _view(buffer, end, (2, at.CONDITIONS + s))
-    node, end = _view(buffer, end, (at.NODE_MEMORY,))
-    conditions, end = _view(buffer, end, (3, at.CONDITIONS + s))
-    service, end = _view(buffer, end, (4, s))
-    counts, end = _view(buffer, end, (at.REASONS, s + 1))
-    times, end = _view(buffer, end, (at.KNOB_TIMES, at.KNOBS, s))
-    reversals, end = _view(buffer, end, (at.KNOBS, s, (len(buffer) - end) // (at.KNOBS * s)))
-    return course, delays, node, conditions, service, counts, times, reversals
-
-
-@register_jitable
-def _single_views(buffer: Array, s: int) -> tuple[Array, Array, Array]:
-    """Of float32: seen, seen_node, past."""
-    seen, end = _view(buffer, 0, (_FIELDS, s))
-    seen_node, end = _view(buffer, end, (_NODE_FIELDS,))
-    past, end = _view(buffer, end, ((len(buffer) - end) // (3 * s), 3, s))
-    return seen, seen_node, past
 
 
 def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
@@ -84,52 +33,40 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
 
     @njit(cache=True, error_model="numpy")
     def judge(
-        slices: Array,
-        node: Array,
+        measured_slices: Array,
+        measured_node: Array,
         age_s: Array,
         valid: Array,
-        limits: Array,
-        nices: Array,
-        rates: Array,
-        held_limits: Array,
-        held_nices: Array,
-        held_rates: Array,
+        wanted: Array,
+        held: Array,
         failed: bool,
         now: int,
-        floats: Array,
-        ints: Array,
-        singles: Array,
-        reasons: Array,
         out: Array,
+        node: Structured,
+        slices: Structured,
+        past: Structured,
+        reversals: Array,
+        reasons: Array,
     ) -> tuple[int, int, int]:
-        """Outcome, the node's reasons, level; what may pass is in ``out``, float32 (3, S, 1)."""
+        """Outcome, the node's reasons, level; what may pass is in ``out``, float32 (3, S, 1).
+
+        The parts of `Measured` and `State` one by one: taking a tuple apart costs a call from Python more than arrays.
+        """
         assert sources
-        s, shape = len(reasons), valid.shape
-        if shape != (s, 1) or slices.shape != (_FIELDS, s, 1) or held_limits.shape != shape:
-            return at.MISSHAPEN, 0, 0
-        if held_nices.shape != shape or held_rates.shape != shape:
+        s = len(slices)
+        if valid.shape != (s, 1) or measured_slices.shape != (len(SLICE_FIELDS), s, 1) or held.shape != out.shape:
             return at.MISSHAPEN, 0, 0
         # What has failed stays as it is.
-        if limits.shape != shape or nices.shape != shape or rates.shape != shape:
+        if wanted.shape != held.shape:
             failed = True
         if failed:
-            limits, nices, rates = held_limits, held_nices, held_rates
-        knobs, slice_rules, moves, trust, most, nice_weight, values, sums, chosen = _float_views(floats, s)
-        course, delays, memory, conditions, service, counts, times, reversals = _int_views(ints, s)
-        seen, seen_node, past = _single_views(singles, s)
-        doubt = doubts(slices, node, age_s, valid, most, trust, memory, service, sums, past, seen, seen_node)
-        level, bits = watch(
-            *(slices, valid, doubt, limits, nices, rates, failed, now),
-            *(trust, slice_rules, delays, memory, conditions, service, sums, course, reasons),
-        )
-        move(
-            *(limits, nices, rates, held_limits, held_nices, held_rates, now),
-            *(knobs, moves, memory, times, values, reversals, course, reasons, chosen),
-        )
-        outcome = settle(
-            *(limits, nices, rates, held_limits, held_nices, held_rates, level == 0, bits, out),
-            *(knobs, slice_rules, moves, nice_weight, values, counts, chosen, reasons),
-        )
+            wanted = held
+        measured = Measured(measured_slices, measured_node, age_s, valid)
+        state = State(node, slices, past, reversals, reasons)
+        doubt = doubts(measured, state)
+        level, bits = watch(measured, doubt, wanted, failed, now, state)
+        move(wanted, held, now, state)
+        outcome = settle(wanted, held, level == 0, bits, state, out)
         return at.AS_HELD if failed and outcome == at.AS_WANTED else outcome, bits, level
 
     return judge
@@ -144,39 +81,26 @@ def never_compile_again() -> None:
 
 
 class Work:
-    """Rules, memory, and what the kernels hand to each other.
+    """A state of its own, and the kernels to work on it.
 
     Attributes:
-        memory: from tick to tick.
-        reasons: uint32 (S,), of the last tick.
+        state: rules, memory from tick to tick, and the last tick's reasons.
         out: float32 (3, S, 1), what may pass, if the last outcome was CHANGED.
     """
 
     def __init__(self, rules: Rules, num_slices: int) -> None:
-        s, fresh = num_slices, Memory.fresh(num_slices, rules.reversals, rules.window)
-        self.reasons, self.out = np.zeros(s, np.uint32), np.zeros((at.KNOBS, s, 1), np.float32)
-        floats = _joined(
-            *(rules.knobs, rules.slices, rules.moves, rules.trust, rules.most, rules.nice_weight),
-            *(fresh.knob_values, fresh.sums, np.zeros((at.KNOBS, s))),
-        )
-        ints = _joined(
-            *(np.zeros(s, np.int64), rules.delays, fresh.node, fresh.conditions, fresh.service, fresh.counts),
-            *(fresh.knob_times, fresh.reversals),
-        )
-        singles = _joined(fresh.seen, fresh.seen_node, fresh.past)
-        *_, values, sums, _ = _float_views(floats, s)
-        _, _, node, conditions, service, counts, times, reversals = _int_views(ints, s)
-        seen, seen_node, past = _single_views(singles, s)
-        self.memory = Memory(
-            *(node, conditions, times, values, reversals, service, sums, past, seen, seen_node, counts)
-        )
-        self._buffers = floats, ints, singles
-        self._kept = *self._buffers, self.reasons, self.out
+        whole = np.zeros(1, state_dtype(num_slices, rules.window, rules.reversals))
+        self.state, self.out = State.of(whole), np.zeros((NUM_KNOBS, num_slices, 1), np.float32)
+        self.state.node["rules"], self.state.slices["rules"] = rules.node, rules.slices
+        self.state.node["conditions"]["rules"], self.state.slices["missing"]["rules"] = rules.conditions, rules.missing
+        self.state.slices["knobs"]["rules"] = rules.knobs
+        self.state.begin()
+        # NumPy copies bytes ten times as fast as fields.
+        self._bytes = whole.view(np.uint8)
 
     def take(self, other: Work) -> None:
         """Remember what another of the same rules does."""
-        for own, buffer in zip(self._buffers, other._buffers, strict=True):
-            own[:] = buffer
+        self._bytes[:] = other._bytes
 
     def run(self, telemetry: Telemetry, wanted: Knobs, held: Knobs, failed: bool, now_ns: int) -> tuple[int, int, int]:
         """Judge a wish; if it ``failed``, or has another shape than what holds, that is the wish.
@@ -188,7 +112,7 @@ class Work:
         try:
             return self._judge(telemetry, wanted, held, failed, now_ns)
         except TypeError:
-            if not all(array.shape == held.nice.shape for array in _rows(wanted)):
+            if wanted.values.shape != held.values.shape:
                 failed, wanted = True, held
         try:
             return self._judge(_plain(telemetry), _plain_knobs(wanted), _plain_knobs(held), failed, now_ns)
@@ -203,26 +127,14 @@ class Work:
             telemetry.node,
             telemetry.age_s,
             telemetry.valid,
-            wanted.cpu_limit_mcpu,
-            wanted.nice,
-            wanted.egress_mbps,
-            held.cpu_limit_mcpu,
-            held.nice,
-            held.egress_mbps,
+            wanted.values,
+            held.values,
             failed,
             now_ns,
-            *self._kept,
+            self.out,
+            *self.state,
         )
         return outcome
-
-
-def _joined(*arrays: Array) -> Array:
-    """One after the other in one buffer."""
-    return np.concatenate([array.ravel() for array in arrays])
-
-
-def _rows(knobs: Knobs) -> tuple[FloatArray, FloatArray, FloatArray]:
-    return knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps
 
 
 def _float32(array: FloatArray) -> FloatArray:
@@ -235,5 +147,4 @@ def _plain(telemetry: Telemetry) -> Telemetry:
 
 
 def _plain_knobs(knobs: Knobs) -> Knobs:
-    limits, nices, rates = map(_float32, _rows(knobs))
-    return Knobs(limits, nices, rates, knobs.nice_scope)
+    return Knobs(_float32(knobs.values), knobs.nice_scope)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ...agents.base import Agent, StochasticAgent
 from ...configs import ConfigError
 from ...env.backend import Receipt
-from ...env.knobs import Knobs
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.sliding import SlidingView
 from ...env.telemetry import Telemetry
 from ..contracts.modes import Level, Mode
@@ -359,5 +359,4 @@ class Loop:
 
 def _no_numbers(num_slices: int) -> Knobs:
     """What stands for the wish of an agent that failed."""
-    nothing: Any = np.full((num_slices, 1), np.nan, np.float32)
-    return Knobs(nothing, nothing, nothing)
+    return Knobs(np.full((NUM_KNOBS, num_slices, 1), np.nan, np.float32))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...configs import ConfigError
+from ...env.knobs import KNOB_FIELDS
 from ...env.telemetry import SLICE_FIELDS
-from ..record.ring import KNOB_FIELDS, record_dtype
+from ..record.ring import record_dtype
 from .logs import EventLogger
 from .state.tally import Records
 

@@ -24,10 +24,11 @@ import pyarrow.parquet as pq
 from ...configs import ConfigError
 from ...data import arrow
 from ...env.encoding import KNOB_FEATURES
+from ...env.knobs import KNOB_FIELDS
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..contracts.modes import Level, Mode
 from ..contracts.reasons import Reason
-from .ring import APPLY_ERROR, HELD, KNOB_FIELDS, LATE, STAGES_NS, UNUSABLE, record_dtype
+from .ring import APPLY_ERROR, HELD, LATE, STAGES_NS, UNUSABLE, record_dtype
 
 FORMAT, KEY = 1, "slicepilot"
 DECISIONS = ("wanted", "allowed", "applied")

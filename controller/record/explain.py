@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...env.knobs import KNOB_FIELDS
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ..contracts.modes import Level, Mode
 from ..contracts.reasons import MEANINGS, Reason, reasons_in
 from .columns import DECISIONS, FLAGS, Records, slice_names
 from .moments import rfc3339
 from .reader import Moment, Stretch
-from .ring import KNOB_FIELDS, STAGES_NS
+from .ring import STAGES_NS
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 

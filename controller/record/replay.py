@@ -100,8 +100,8 @@ class Replay:
         self._episodes.packet_bytes = self._packet_bytes(measured)
         backend = self._backend
         series = [backend.reset(seed).slices.copy()]
-        for limits, nices, rates in np.ascontiguousarray(knobs[:-1]):
-            backend.apply(Knobs(limits, nices, rates, self._scope))
+        for values in np.ascontiguousarray(knobs[:-1]):
+            backend.apply(Knobs(values, self._scope))
             series.append(backend.observe().slices.copy())
         return np.asarray(series)
 

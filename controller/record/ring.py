@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ...configs import ConfigError
 from ...env.encoding import KNOB_FEATURES
-from ...env.knobs import Knobs
+from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from ..telemetry.layout import BUCKETS
@@ -34,7 +34,6 @@ from .header import BEAT_AT, DELAYS_AT, DESCRIPTION_AT, HEADER, MAGIC, NOTES_AT,
 PAGE = 4096
 DOCUMENT_BYTES = 1 << 18
 DEFAULT_SLOTS = 4096
-KNOB_FIELDS = ("cpu_limit_mcpu", "nice", "egress_mbps")
 STAGES_NS = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
 
 # Flags of a record.
@@ -79,7 +78,7 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
     )
 
 
-_HEAD = struct.Struct("=qqIBBHIIIIIII")  # after sequence, before age_s
+_HEAD = struct.Struct("=qqIBBHIIIIIIIff")  # the scalars after sequence
 _WORD = 8
 _LONGEST_NS = (1 << 32) - 1
 
@@ -190,7 +189,7 @@ class TickRing:
         reasons: npt.NDArray[np.uint32],
         drawn: FloatArray | None = None,
     ) -> None:
-        """Add one tick; all arrays of one lane, (S, 1), ``reasons`` (S,), ``drawn`` (S, 3).
+        """Add one tick; telemetry and knobs of one lane, ``reasons`` (S,), ``drawn`` (S, 3).
 
         A wish or a draw of another shape has no numbers.
         """
@@ -199,32 +198,24 @@ class TickRing:
         at = self._records_at + slot * self._record_bytes
         words[at // _WORD] = 0
         head = *tick[:2], self._description, *tick[2:-1]
+        floats = telemetry.age_s[0], tick.log_density
         try:
-            _HEAD.pack_into(self._memory, at + self._head_at, *head)
+            _HEAD.pack_into(self._memory, at + self._head_at, *head, *floats)
         except struct.error:  # stopped for more than the four seconds that a time can say
-            _HEAD.pack_into(self._memory, at + self._head_at, *head[:3], *(min(one, _LONGEST_NS) for one in head[3:]))
-        measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
-        knobs = (
-            wanted.cpu_limit_mcpu,
-            wanted.nice,
-            wanted.egress_mbps,
-            allowed.cpu_limit_mcpu,
-            allowed.nice,
-            allowed.egress_mbps,
-            applied.cpu_limit_mcpu,
-            applied.nice,
-            applied.egress_mbps,
-        )
+            short = (min(one, _LONGEST_NS) for one in head[3:])
+            _HEAD.pack_into(self._memory, at + self._head_at, *head[:3], *short, *floats)
+        measured = telemetry.slices, telemetry.node, telemetry.valid
+        knobs = wanted.values, allowed.values, applied.values
         draw = self._no_draw if drawn is None else drawn
         try:
-            self._put(slot, *self._tables, tick.log_density, *measured, *knobs, draw, reasons)
+            self._put(slot, *self._tables, *measured, *knobs, draw, reasons)
         except (TypeError, ValueError):  # of another precision, layout or shape
-            plain = *map(_plain, measured[:3]), np.array(measured[3], np.bool_), *map(_plain, knobs)
-            no_numbers = np.full((self.num_slices, 1), np.nan, np.float32)
-            wish = [values if values.shape == no_numbers.shape else no_numbers for values in plain[4:7]]
+            plain = *map(_plain, measured[:2]), np.array(measured[2], np.bool_), *map(_plain, knobs)
+            no_numbers = np.full((NUM_KNOBS, self.num_slices, 1), np.nan, np.float32)
+            wish = plain[3] if plain[3].shape == no_numbers.shape else no_numbers
             draw = _plain(draw) if draw.shape == self._no_draw.shape else self._no_draw
-            plain = *plain[:4], *wish, *plain[7:], draw
-            self._put(slot, *self._tables, tick.log_density, *plain, np.array(reasons, np.uint32))
+            plain = *plain[:3], wish, *plain[4:], draw
+            self._put(slot, *self._tables, *plain, np.array(reasons, np.uint32))
         self._written = words[at // _WORD] = written + 1
         words[WRITTEN_AT // _WORD] = written + 1
         words[BEAT_AT // _WORD] = tick.monotonic_ns
@@ -235,10 +226,10 @@ class TickRing:
 
     def _warm_up(self) -> None:
         """Compile what writes, or take it from the cache; a tick has no time for that."""
-        telemetry, knob = Telemetry.empty(self.num_slices), np.zeros((self.num_slices, 1), np.float32)
-        measured = telemetry.age_s, telemetry.slices, telemetry.node, telemetry.valid
+        telemetry, knobs = Telemetry.empty(self.num_slices), Knobs.none(self.num_slices).values
+        measured = telemetry.slices, telemetry.node, telemetry.valid
         nothing = self._no_draw, np.zeros(self.num_slices, np.uint32)
-        self._put(0, *self._tables, math.nan, *measured, *[knob] * 9, *nothing)
+        self._put(0, *self._tables, *measured, *[knobs] * 3, *nothing)
         self._put.disable_compile()
 
     def _begin(self, at: int) -> int:
@@ -263,7 +254,7 @@ def _plain(values: FloatArray) -> FloatArray:
 
 def _views(table: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> tuple[FloatArray, Any, Any]:
     fields: Any = dtype.fields
-    first, masks, valid = fields["age_s"][1], fields["reasons"][1], fields["valid"][1]
+    first, masks, valid = fields["slices"][1], fields["reasons"][1], fields["valid"][1]
     end = masks + fields["reasons"][0].itemsize
     return (
         table[:, first:masks].view(np.float32),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...configs import ConfigError
+from ...env.slices import FloatArray
 from ..contracts.modes import MODES, Mode
 from ..contracts.orders import Order
 from ..guard.config import GuardConfig
@@ -190,7 +191,7 @@ class Controller:
                 self.loop.ready(active)
 
             def swap() -> None:
-                if policy.agent.request_mcpu is not self.policy.agent.request_mcpu:
+                if not _same_requests(policy.agent.request_mcpu, self.policy.agent.request_mcpu):
                     self.node.backend.deploy(policy.agent.request_mcpu)
                 self.loop.report.add_interventions(self.loop.active.guard)
                 active.guard.follow(self.loop.active.guard)
@@ -244,3 +245,10 @@ class Controller:
         guard = Guard(config, self.slices, context, policy.nice_scope, requests)
         guard.in_control = in_control
         return guard
+
+
+def _same_requests(one: FloatArray | None, other: FloatArray | None) -> bool:
+    """Whether two agents' pods are deployed alike."""
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)

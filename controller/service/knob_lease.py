@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ...env.knobs import KnobName
 from ..actuators.node import NodeActuator
-from ..actuators.slice_knobs import KnobName, SliceTargets
+from ..actuators.slice_knobs import SliceTargets
 from ..loop.node import Node
 from ..system.kernel_file import ActuatorError
 from ..watchdog.external_change import ExternalChange, ExternalChangeWatch

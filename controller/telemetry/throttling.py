@@ -38,17 +38,19 @@ class ThrottleMeter:
         self._per_call = min(len(cgroups), math.ceil(len(cgroups) * period_s / REFRESH_S))
         self._next = 0
         self._limited: list[int] = []
-        self._limits_mcpu: FloatArray | None = None
-        self._filled: Telemetry | None = None
+        self._limits = b""
 
     def fill(self, telemetry: Telemetry, limits_mcpu: FloatArray) -> None:
         """Write the ratios under the limits (S, 1) that hold; a group that has vanished reads 0.
 
-        Other limits are another array. Without any, ratios that are 0 are left as they are.
+        Without any limit nothing is read.
         """
-        if limits_mcpu is not self._limits_mcpu:
+        limits = limits_mcpu.tobytes()
+        if limits != self._limits:
+            self._limits = limits
             self._change(limits_mcpu)
-        elif not self._limited and telemetry is self._filled:
+        if not self._limited:
+            telemetry.throttled_ratio[:] = 0.0
             return
         known, count = self._ratios, len(self._slices)
         for _ in range(self._per_call):
@@ -56,10 +58,8 @@ class ThrottleMeter:
             if index in self._limited:
                 known[index] = self._slices[index].ratio()
         telemetry.throttled_ratio[:, 0] = known
-        self._filled = telemetry
 
     def _change(self, limits_mcpu: FloatArray) -> None:
-        self._limits_mcpu = limits_mcpu
         self._limited = [index for index, limit in enumerate(limits_mcpu.ravel().tolist()) if limit != math.inf]
         self._ratios = [ratio if index in self._limited else 0.0 for index, ratio in enumerate(self._ratios)]
 

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field
 from ..system.kernel_file import ActuatorError
 
 if TYPE_CHECKING:
+    from ...env.knobs import KnobName
     from ..actuators.node import Deviation, NodeActuator
-    from ..actuators.slice_knobs import KnobName
 
 Policy = Literal["respect", "reassert"]
 

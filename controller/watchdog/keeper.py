@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...data.files import remove_file
+from ...env.knobs import KnobName
 from ..actuators.nice import ThreadOriginal
-from ..actuators.slice_knobs import KnobName, SliceTargets
+from ..actuators.slice_knobs import SliceTargets
 from ..system.kernel_file import ActuatorError
 from .journal import FILE, Journal
 from .survey import survey

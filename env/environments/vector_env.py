@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ..backend import Backend
-from ..encoding import NUM_FEATURES, NUM_KNOBS, KnobDecoder, ObservationEncoder
-from ..knobs import Knobs
+from ..encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
+from ..knobs import NUM_KNOBS, Knobs
 from ..reward import RewardModel, RewardWeights
 from ..slices import FloatArray
 from ..sliding import SlidingView
@@ -45,7 +45,7 @@ class ControlLoop:
         """Observations (L, S, D), rewards (L,) and whether the run has ended (all lanes end together)."""
         wanted, rows = self.decoder.decode(action)
         self.knobs = self.backend.apply(wanted).applied
-        if self.knobs is not wanted:
+        if not self.knobs.same_as(wanted):
             rows = self.decoder.encode(self.knobs)
         self.telemetry = self.backend.observe()
         reward, self.terms = self.reward(self.telemetry, self.knobs, rows, self._rows)

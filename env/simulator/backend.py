@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ..backend import Context, Receipt
-from ..knobs import Knobs
+from ..knobs import NUM_KNOBS, Knobs
 from ..slices import FloatArray, Promises, SliceSet
 from ..telemetry import Telemetry
 from .disturbances import Disturbances
@@ -152,12 +152,11 @@ class SimulatorBackend:
         """Set the knobs; the simulator takes any values, but at short periods not every change at once (`QuotaWrites`).
 
         Raises:
-            ValueError: arrays that are not (S, L); the compiled step would read beyond their ends.
+            ValueError: an array that is not (3, S, L); the compiled step would read beyond their ends.
         """
-        shape = (len(self.slices), self.num_lanes)
-        for array in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps):
-            if array.shape != shape:
-                raise ValueError(f"knobs: shape {array.shape}; accepted: {shape}")
+        shape = (NUM_KNOBS, len(self.slices), self.num_lanes)
+        if knobs.values.shape != shape:
+            raise ValueError(f"knobs: shape {knobs.values.shape}; accepted: {shape}")
         wanted = knobs if self._disturbances is None else self._disturbances.override(knobs, self.engine.elapsed)
         applied = self._quota_writes.hold(wanted, self.engine.state)
         self.engine.apply(applied)

@@ -23,14 +23,12 @@ class Disturbances:
 
     Attributes:
         start, stop: first period, and the first one after the last, (N, L).
-        cpu_limit_mcpu, nice, egress_mbps: what holds meanwhile, (N, S, L).
+        knobs: what holds meanwhile, (N, 3, S, L), rows as of `Knobs`.
     """
 
     start: IntArray
     stop: IntArray
-    cpu_limit_mcpu: FloatArray
-    nice: FloatArray
-    egress_mbps: FloatArray
+    knobs: FloatArray
 
     def tiled(self, copies: int) -> Disturbances:
         """The same for ``copies`` times the lanes."""
@@ -38,15 +36,12 @@ class Disturbances:
         return Disturbances(**tiled)
 
     def override(self, knobs: Knobs, period: int) -> Knobs:
-        """The knobs of a period: the same object where nothing is disturbed."""
+        """The knobs of a period: those given where nothing is disturbed."""
         disturbed = (self.start <= period) & (period < self.stop)
         spans = np.flatnonzero(disturbed.any(axis=1))
         if not len(spans):
             return knobs
-        limit, nice, egress = knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps
+        values = knobs.values
         for n in spans:
-            lanes = disturbed[n]
-            limit = np.where(lanes, self.cpu_limit_mcpu[n], limit)
-            nice = np.where(lanes, self.nice[n], nice)
-            egress = np.where(lanes, self.egress_mbps[n], egress)
-        return Knobs(limit, nice, egress, knobs.nice_scope)
+            values = np.where(disturbed[n], self.knobs[n], values)
+        return Knobs(values, knobs.nice_scope)

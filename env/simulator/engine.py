@@ -35,7 +35,7 @@ class Engine:
     ) -> None:
         """Start a run with empty queues and no knobs. ``period_s`` (L,), ``threads`` and ``request_mcpu`` (S, L)."""
         self.exogenous, self.hardware, self.period_s = exogenous, hardware, period_s
-        self._threads, self._request = threads, request_mcpu
+        self.pods = np.stack([threads, request_mcpu])
         self._hardware_rows = hardware.kernel_rows()
         self.state[:] = 0
         self.state[kernels.CFS_BUDGET_S] = kernels.UNLIMITED
@@ -62,12 +62,9 @@ class Engine:
             block.node,
             self._hardware_rows,
             self.period_s,
-            self._threads,
-            self._request,
-            knobs.cpu_limit_mcpu,
-            knobs.nice,
+            self.pods,
+            knobs.values,
             knobs.nice_scope == "group",
-            knobs.egress_mbps,
             self.state,
             self.dropped_mbit,
             telemetry.slices,

@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 
 from ...data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
+from ..knobs import CPU_LIMIT, EGRESS, NICE
 
 Scalar = float | np.float32
 
@@ -26,6 +27,9 @@ ARRIVE_MBIT, ELASTIC_MBPS, CPU_S_PER_MBIT, RX_CPU_S_PER_MBIT, BURST_US, FLOWS, P
 NUM_SLICE_EXOGENOUS = 9
 UPLINK_MBPS, CPU_FACTOR = range(2)
 NUM_NODE_EXOGENOUS = 2
+
+# What is fixed of each slice's pod, axis 0 of (2, S, L): CPUs that its UPF can use at once, and its CPU request.
+THREADS, REQUEST_MCPU = range(2)
 
 # State fields, axis 0 of (7, S, L).
 N3_MBIT, PACER_LEAD_S, PACER_MBIT, UPLINK_MBIT, TCP_MBPS, CFS_BUDGET_S, TX_MBPS = range(7)
@@ -196,12 +200,9 @@ def advance(
     node_block: np.ndarray,
     hardware: np.ndarray,
     period: np.ndarray,
-    threads: np.ndarray,
-    request_mcpu: np.ndarray,
-    cpu_limit_mcpu: np.ndarray,
-    nice: np.ndarray,
+    pods: np.ndarray,
+    knobs: np.ndarray,
     nice_ranks_groups: bool,
-    egress_mbps: np.ndarray,
     state: np.ndarray,
     drops: np.ndarray,
     telemetry: np.ndarray,
@@ -210,8 +211,9 @@ def advance(
 ) -> None:
     """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
 
-    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (15, L), period (L,) in s; threads, requests and knobs
-    (S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid (S, L).
+    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (15, L), period (L,) in s; pods (2, S, L), knobs
+    (3, S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid
+    (S, L).
 
     Inner loops run over the lanes of a chunk and become SIMD code, except for those of the nice table, of short control
     periods and of TCP, which are skipped where no lane needs them. What makes that possible: float32 throughout,
@@ -220,7 +222,7 @@ def advance(
     computes reads at most eight rows and writes the working table ``v``, whose width is a constant; the next loops
     store its rows, up to three at a time, in different arrays.
     """
-    num_slices, lanes = threads.shape
+    _, num_slices, lanes = pods.shape
     for first in range(0, lanes, LANE_CHUNK):
         stop = min(first + LANE_CHUNK, lanes)
         count = stop - first
@@ -258,14 +260,16 @@ def advance(
                 want[s, i] = work[s, i] * exo[CPU_S_PER_MBIT, s, lane] * v[PER_S, i]
             for lane in range(first, stop):
                 i = lane - first
-                run[s, i] = min(threads[s, lane], cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED)
+                run[s, i] = min(pods[THREADS, s, lane], knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED)
                 v[WANTED, i] += min(want[s, i], run[s, i])
             for lane in range(first, stop):
                 i = lane - first
                 offered = v[ARRIVED, i] * v[PER_S, i]
                 telemetry[0, s, lane] = offered if exo[ACTIVE, s, lane] > ZERO else ZERO
             for lane in range(first, stop):
-                weight[s, lane - first] = group_weight(request_mcpu[s, lane], nice[s, lane], nice_ranks_groups)
+                weight[s, lane - first] = group_weight(
+                    pods[REQUEST_MCPU, s, lane], knobs[NICE, s, lane], nice_ranks_groups
+                )
 
         # CPU time: SMT slows threads down when siblings are busy; groups share what softirqs leave.
         for i in range(count):
@@ -289,9 +293,9 @@ def advance(
                     i = lane - first
                     dt, cfs_s = v[DT, i], v[CFS_S, i]
                     if dt < cfs_s:
-                        quota_s = min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED) * cfs_s
+                        quota_s = min(knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED) * cfs_s
                         budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
-                        available = cfs_available(step * dt, dt, cfs_s, quota_s, budget, threads[s, lane])
+                        available = cfs_available(step * dt, dt, cfs_s, quota_s, budget, pods[THREADS, s, lane])
                         run[s, i] = min(want[s, i], available / dt)
             for i in range(count):
                 v[WANTED, i] += run[s, i]
@@ -308,7 +312,7 @@ def advance(
                 i = lane - first
                 got = share[s, i] + v[LEAK, i] * (run[s, i] * v[SQUEEZE, i] - share[s, i])
                 v[USED, i] += got
-                quota = max(min(cpu_limit_mcpu[s, lane] * MILLI, UNLIMITED), TINY)
+                quota = max(min(knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED), TINY)
                 throttled = min(max(THROTTLE_SLOPE * (want[s, i] / quota - ONE) + HALF, ZERO), ONE)
                 waits = min(max(run[s, i] / max(got, TINY) - ONE, ZERO), MAX_WAIT_SLICES)
                 # Whoever wakes while all CPUs are busy with others waits, however little it needs, the less the more
@@ -317,7 +321,7 @@ def advance(
                 rivals = (v[HEAVY, i] - run[s, i] * weight[s, i]) / max(v[WANTED, i] - run[s, i], TINY)
                 wake_us = v[WAKE_US, i] * crowd * rivals / (rivals + weight[s, i])
                 wait_us = v[SLICE_US, i] * waits + wake_us if run[s, i] > ZERO else ZERO
-                off = max(ONE - quota / threads[s, lane], ZERO)
+                off = max(ONE - quota / pods[THREADS, s, lane], ZERO)
                 off_us = MILLION * v[CFS_S, i] * off * throttled
                 burst = exo[BURST_US, s, lane] * min(run[s, i], ONE)
                 v[P50, i] = HALF * burst + wait_us + HALF * off * off_us
@@ -343,7 +347,7 @@ def advance(
                             step * dt, dt, cfs_s, quota_s, budget, v[GOT, i] * dt
                         )
                         # What waits is served at the rate of the whole CFS period, not at that of a throttled moment.
-                        mean = min(quota, want[s, i], threads[s, lane]) * v[SQUEEZE, i]
+                        mean = min(quota, want[s, i], pods[THREADS, s, lane]) * v[SQUEEZE, i]
                         v[RATE, i] = max(v[RATE, i], mean * v[PER_CPU, i])
             for lane in range(first, stop):
                 i = lane - first
@@ -360,7 +364,7 @@ def advance(
             # flow_limit 100; Cilium bpf/lib/edt.h, drop horizon 2 s).
             for lane in range(first, stop):
                 i = lane - first
-                egress = egress_mbps[s, lane]
+                egress = knobs[EGRESS, s, lane]
                 egress = min(egress, UNLIMITED) if egress > ZERO else UNLIMITED
                 lead = max(state[PACER_LEAD_S, s, lane] + v[SERVED, i] / egress - v[DT, i], -v[BURST_S, i])
                 refused = min(max(lead - v[HORIZON_S, i], ZERO) * egress, v[SERVED, i])

@@ -10,6 +10,7 @@ import copy
 
 import numpy as np
 
+from . import kernels
 from .backend import SimulatorBackend
 from .engine import Engine
 from .exogenous import Block
@@ -78,7 +79,7 @@ class Lookahead:
             tile_hardware(source.hardware, copies),
             self.context.period_s,
             self.context.threads,
-            tile_lanes(source._request, copies),
+            tile_lanes(source.pods[kernels.REQUEST_MCPU], copies),
         )
         self._state = self.engine.state.copy()
         self._elapsed = source.elapsed

@@ -174,8 +174,8 @@ class MixtureEpisodes:
         nice = np.rint(
             slices.bound("nice", 0) + rng.random(shape) * (slices.bound("nice", 1) - slices.bound("nice", 0))
         )
-        none = np.full(shape, np.inf, np.float32)
-        return Disturbances(start, start + steps, limit.astype(np.float32), nice.astype(np.float32), none)
+        knobs = np.stack([limit, nice, np.full(shape, np.inf)], axis=1).astype(np.float32)
+        return Disturbances(start, start + steps, knobs)
 
     def _hardware(self, nominal: np.ndarray, lanes: int, rng: np.random.Generator) -> HardwareArrays:
         """Per-lane nodes; costs, buffers and sizes move by their factors."""

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from ..knobs import (
+    CPU_LIMIT,
     MIN_QUOTA_US,
     QUOTA_DEAD_BAND_RATIO,
     QUOTA_PERIODS_PER_WRITE,
@@ -38,7 +39,7 @@ class QuotaWrites:
         self.passes = bool((self._gain >= _ONE).all())
 
     def hold(self, knobs: Knobs, state: FloatArray) -> Knobs:
-        """The knobs that hold once ``knobs`` have been asked for: the same object where nothing was held back.
+        """The knobs that hold once ``knobs`` have been asked for: those themselves where nothing was held back.
 
         To be called once a control period. ``state`` of the engine: a write refills the group's budget.
         """
@@ -48,7 +49,11 @@ class QuotaWrites:
         same = _write(
             knobs.cpu_limit_mcpu, self._gain, self._least_mcpu, self._cfs_period_s, self._held, self._stock, budget
         )
-        return knobs if same else Knobs(self._held.copy(), knobs.nice, knobs.egress_mbps, knobs.nice_scope)
+        if same:
+            return knobs
+        values = knobs.values.copy()
+        values[CPU_LIMIT] = self._held
+        return Knobs(values, knobs.nice_scope)
 
 
 @njit(cache=True, error_model="numpy")

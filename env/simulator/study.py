@@ -56,12 +56,7 @@ class StudyEpisodes:
         self.settings, self.repetitions = list(settings), repetitions
         self.hardware, self.period_s = hardware, period_s
         per_lane = [setting_knobs(s, len(self.slices)) for s in settings for _ in range(repetitions)]
-        self.knobs = Knobs(
-            np.concatenate([knobs.cpu_limit_mcpu for knobs in per_lane], axis=1),
-            np.concatenate([knobs.nice for knobs in per_lane], axis=1),
-            np.concatenate([knobs.egress_mbps for knobs in per_lane], axis=1),
-            nice_scope="process",
-        )
+        self.knobs = Knobs(np.concatenate([knobs.values for knobs in per_lane], axis=2), nice_scope="process")
         active = np.repeat([s.active_slices for s in settings], repetitions)
         self.active = np.arange(len(self.slices))[:, None] < active
 

@@ -93,15 +93,14 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
     from ..bench.reaction import Tick, burst_starts, reaction
 
     events, ticks = [], []
-    held: list[Any] = []
+    held: list[Knobs] = []
 
     def watch(telemetry: Telemetry, wanted: Knobs, receipt: Any) -> None:
         del telemetry, wanted
         applied_ns = time.monotonic_ns()
         events.append(live.packet_events())
-        knobs = [receipt.applied.cpu_limit_mcpu.copy(), receipt.applied.nice.copy(), receipt.applied.egress_mbps.copy()]
-        changed = any(not np.array_equal(new, old) for new, old in zip(knobs, held, strict=False)) or not held
-        held[:] = knobs
+        changed = not held or not np.array_equal(receipt.applied.values, held[0].values)
+        held[:] = [receipt.applied.copy()]
         # The tick's own measurement is complete about when the tick begins.
         ticks.append(Tick(live.ticks.deadline_ns, applied_ns, changed))
 

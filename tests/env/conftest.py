@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.knobs import KNOB_FIELDS, Knobs, NiceScope
 from slicepilot.env.simulator import kernels
 from slicepilot.env.simulator.backend import RunSource, SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
@@ -115,11 +115,12 @@ def play(
     return Record(slices, node, valid, left_mbit, dropped, np.stack(queues), period_s)
 
 
-def knobs_of(count: int, scope: str = "group", **columns: Any) -> Knobs:
+def knobs_of(count: int, scope: NiceScope = "group", **columns: Any) -> Knobs:
     """Knobs of one lane: named columns with a value per slice or one for all, nothing set elsewhere."""
-    none = Knobs.none(count)
-    set_to = {name: np.broadcast_to(np.asarray(v, np.float32), count)[:, None].copy() for name, v in columns.items()}
-    return replace(none, nice_scope=scope, **set_to)
+    knobs = Knobs.none(count, nice_scope=scope)
+    for name, column in columns.items():
+        knobs.values[KNOB_FIELDS.index(name), :, 0] = column
+    return knobs
 
 
 @pytest.fixture(scope="session", name="slice_set")

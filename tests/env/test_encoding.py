@@ -76,7 +76,7 @@ def test_knobs_survive_encoding_and_decoding(slices: SliceSet, seed: int, lanes:
 
     low, high = slices.bound("nice", 0), slices.bound("nice", 1)
     nice = np.floor(low + rng.random(shape) * (high - low + 1)).astype(np.float32)
-    knobs = Knobs(limit("cpu_limit_mcpu"), nice, limit("egress_mbps"))
+    knobs = Knobs.of(limit("cpu_limit_mcpu"), nice, limit("egress_mbps"))
     decoder = KnobDecoder(slices)
     rows = decoder.encode(knobs)
     assert np.abs(rows).max() <= 1

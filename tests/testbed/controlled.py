@@ -15,7 +15,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from slicepilot.agents.learned.bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle, TrainingRecord
-from slicepilot.env.encoding import NUM_FEATURES, NUM_KNOBS
+from slicepilot.env.encoding import NUM_FEATURES
+from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.simulator.scenario import Load, Scenario
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.rig import Controller, Rig

@@ -192,11 +192,8 @@ def observe(
 def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, seed: int) -> Observed:
     """Play all segments side by side in the simulator, one lane each."""
     backend = SimulatorBackend(ScheduleEpisodes(segments, slices, hardware), len(segments))
-    limits, nices, rates = (
-        np.concatenate([getattr(segment.knobs, name) for segment in segments], axis=1)
-        for name in ("cpu_limit_mcpu", "nice", "egress_mbps")
-    )
-    return Observed(*_play(backend, Knobs(limits, nices, rates), seed))
+    knobs = Knobs(np.concatenate([segment.knobs.values for segment in segments], axis=2))
+    return Observed(*_play(backend, knobs, seed))
 
 
 def _play(backend: Backend, knobs: Knobs, seed: int) -> tuple[Array, Array, Array]:

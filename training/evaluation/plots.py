@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...data.intervals import Interval
+from ...env.knobs import KNOB_FIELDS
 from ..reports.pictures import DASHES, PAGE, canvas, log_axis, to_html, width_in
 from .comparison import AgentResult, ScenarioResult
-from .rollouts import KNOBS_KEPT, SERIES
+from .rollouts import SERIES
 from .scores import ECDF_LEVELS
 from .sentences import short_list
 
@@ -205,7 +206,7 @@ def over_time(result: ScenarioResult, name: str) -> str:
     if trace is None:
         return ""
     trace, time_s = _thinned(trace, result.period_s)
-    moved = [row for row in KNOBS_KEPT if not _constant(trace[SERIES.index(row)])]
+    moved = [row for row in KNOB_FIELDS if not _constant(trace[SERIES.index(row)])]
     rows = ["carried_mbps", "delay_p99_us", *moved]
     colours = _slice_colours(result)
     legend_rows = -(-len(colours) // LEGEND_COLUMNS) if len(colours) <= MANY_SLICES else 1

@@ -12,7 +12,7 @@ from ...agents.base import Agent
 from ...agents.heuristics.oracle import Oracle
 from ...env.backend import Backend, Context
 from ...env.encoding import KnobDecoder
-from ...env.knobs import Knobs
+from ...env.knobs import KNOB_FIELDS, Knobs
 from ...env.promises import PromiseMeter, cpu_held
 from ...env.reward import RewardModel, RewardWeights
 from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
@@ -23,8 +23,7 @@ from ...env.telemetry import SLICE_FIELDS
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 TELEMETRY_KEPT = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us", "loss_ratio")
-KNOBS_KEPT = ("cpu_limit_mcpu", "nice", "egress_mbps")
-SERIES = (*TELEMETRY_KEPT, *KNOBS_KEPT)
+SERIES = (*TELEMETRY_KEPT, *KNOB_FIELDS)
 _ROWS = [SLICE_FIELDS.index(name) for name in TELEMETRY_KEPT]
 
 
@@ -124,13 +123,13 @@ def record(
     for t in range(steps):
         receipt = backend.apply(agent.decide(view.see(telemetry), knobs))
         previous_rows = knob_rows
-        if receipt.applied is not knobs:
+        if not receipt.applied.same_as(knobs):
             knobs = receipt.applied
             knob_rows = decoder.encode(knobs)
         telemetry = backend.observe()
         reward, terms = reward_model(telemetry, knobs, knob_rows, previous_rows)
         series[: len(_ROWS), t] = telemetry.slices[_ROWS]
-        series[-3, t], series[-2, t], series[-1, t] = knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps
+        series[len(_ROWS) :, t] = knobs.values
         valid[t] = telemetry.valid
         broken[t] = meter.broken(telemetry)
         per_lane[0, t] = reward

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...env.encoding import NUM_KNOBS
+from ...env.knobs import NUM_KNOBS
 from ..networks.node_shares import HALF, present
 from ..networks.slice_network import (
     CLIPPED_GAIN,

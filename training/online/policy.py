@@ -17,7 +17,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACPolicy
 from torch import Tensor
 
-from ...env.encoding import NUM_KNOBS
+from ...env.knobs import NUM_KNOBS
 from ..networks.node_shares import HALF, NUM_INPUTS, NodeShares, present
 from ..networks.slice_network import (
     CLIPPED_GAIN,

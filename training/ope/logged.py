@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -111,19 +111,15 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
         raise ConfigError(f"agent = {agent.name!r}: draws at random; accepted: ones that decide by what they see")
     tables = np.stack([_padded(episode.observations, longest + 1) for episode in episodes], axis=1)
     wanted = np.empty((longest + 1, lanes, len(node.slices), KNOBS.stop - KNOBS.start), np.float32)
-    last, rows = None, np.empty(0, np.float32)
+    last: Knobs | None = None
+    rows = np.empty(0, np.float32)
     for t, table in enumerate(tables):
         knobs, _ = node.decoder.decode(table[..., KNOBS])
         asked = agent.decide(telemetry_of(table), knobs)
-        if asked is not last:
-            rows, last = node.decoder.encode(_of_group_scope(asked)).transpose(2, 1, 0), asked
+        if last is None or not asked.same_as(last):
+            rows, last = node.decoder.encode(asked.between_groups()).transpose(2, 1, 0), asked
         wanted[t] = rows
     return [wanted[: len(episode) + 1, lane] for lane, episode in enumerate(episodes)]
-
-
-def _of_group_scope(knobs: Knobs) -> Knobs:
-    """Nice of process scope ranks threads inside a pod and moves no weight: as an action it is none."""
-    return replace(knobs, nice=np.zeros_like(knobs.nice)) if knobs.nice_scope == "process" else knobs
 
 
 def telemetry_of(table: Floats) -> Telemetry:

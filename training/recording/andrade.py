@@ -157,7 +157,7 @@ class _Runs:
         node = np.full((POINTS, len(NODE_FIELDS), len(self.keys)), np.nan, np.float32)
         in_all = table[:, SLICE_FIELDS.index("carried_mbps")].sum(axis=1)
         node[:, NODE_FIELDS.index("uplink_use_ratio")] = np.minimum(in_all / self.context.uplink_mbps, 1.0)
-        held = [np.stack([knobs.cpu_limit_mcpu, 0 * knobs.nice, knobs.egress_mbps]) for knobs in self._knobs]
+        held = [knobs.between_groups().values for knobs in self._knobs]
         return Course(table, node, valid, np.repeat(np.concatenate(held, axis=-1)[None], POINTS, axis=0))
 
     def info(self, lane: int) -> dict[str, Any]:

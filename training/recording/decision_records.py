@@ -29,6 +29,7 @@ from ...controller.record.reader import Stretch
 from ...data.episodes.episodes import Episode, EpisodeSet
 from ...data.episodes.files import OWN_TO_A_FILE
 from ...env.backend import Context
+from ...env.knobs import NICE
 from ...env.reward import RewardWeights
 from ...env.slices import Promises, SliceSet
 from ...env.sliding import WINDOW_S
@@ -37,7 +38,6 @@ from .relabel import Course, actions_of, look_back
 
 OTHERS = "others"
 """Who acts while a controller is in shadow."""
-NICE = 1  # row of a record's knobs
 CODES = {
     "mode": {mode.label: int(mode) for mode in Mode},
     "level": {level.label: int(level) for level in Level},

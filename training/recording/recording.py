@@ -25,8 +25,8 @@ from ...agents.heuristics.oracle import Oracle
 from ...agents.learned.bundle import decoder_layout
 from ...data.episodes.episodes import Episode, EpisodeSet
 from ...env.backend import Backend, Context
-from ...env.encoding import CONTEXT_FEATURES, NODE_FEATURES, NUM_KNOBS, encoder_layout
-from ...env.knobs import Knobs
+from ...env.encoding import CONTEXT_FEATURES, NODE_FEATURES, encoder_layout
+from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.reward import RewardWeights
 from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
 from ...env.simulator.scenario import Scenario
@@ -189,12 +189,11 @@ class Kept:
             for lane in range(len(seen.observations))
         ]
 
-    def _settings(self, knobs: Knobs) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """What actions can say of knobs: nice of process scope ranks threads inside a pod and moves no weight."""
-        nice = knobs.nice
+    def _settings(self, knobs: Knobs) -> FloatArray:
+        """What actions can say of knobs, (3, S, L)."""
         if knobs.nice_scope == "process":
-            self._process_nice, nice = nice[:, 0].tolist(), np.zeros_like(nice)
-        return knobs.cpu_limit_mcpu, nice, knobs.egress_mbps
+            self._process_nice = knobs.nice[:, 0].tolist()
+        return knobs.between_groups().values
 
     def _requests(self) -> list[float]:
         """CPU requests of the pods."""

@@ -83,7 +83,7 @@ def look_back(course: Course, slices: SliceSet, context: Context, weights: Rewar
         now = _side_by_side(rows[part])
         table = ObservationEncoder(beside).encode(shown.beside(part), now)
         observations[part] = table.reshape(size, *observations.shape[1:])
-        knobs = Knobs(*_side_by_side(course.knobs[part]))
+        knobs = Knobs(_side_by_side(course.knobs[part]))
         reward, terms = RewardModel(weights, beside)(course.beside(part), knobs, now, _side_by_side(before[part]))
         scores[:, part] = np.stack([*terms.values(), reward]).reshape(-1, size, lanes)
     by_lane = np.ascontiguousarray(scores[:, 1:].swapaxes(1, 2))
@@ -115,7 +115,7 @@ def _shown(course: Course, context: Context) -> Course:
 
 def _encoded(knobs: FloatArray, slices: SliceSet) -> FloatArray:
     """What `KnobDecoder.encode` says of settings (N, 3, S, L), in the same shape."""
-    rows = KnobDecoder(slices).encode(Knobs(*_side_by_side(knobs)))
+    rows = KnobDecoder(slices).encode(Knobs(_side_by_side(knobs)))
     return np.moveaxis(rows.reshape(*rows.shape[:2], len(knobs), -1), 2, 0)
 
 

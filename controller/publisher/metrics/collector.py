@@ -19,10 +19,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from ....env.knobs import KNOB_FIELDS
 from ....env.telemetry import SLICE_FIELDS
 from ...contracts.modes import Level, Mode
 from ...contracts.reasons import MEANINGS
-from ...record.ring import KNOB_FIELDS
 from ...telemetry.histogram import edges_ns
 from ..state.status import NOW_S, Status
 from ..state.tally import REASONS, STAGES

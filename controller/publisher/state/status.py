@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....env.knobs import KNOB_FIELDS
 from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ...contracts.modes import Level, Mode
 from ...contracts.reasons import MEANINGS, Reason
-from ...record.ring import KNOB_FIELDS, TickReader
+from ...record.ring import TickReader
 from .history import SECONDS, StatusHistory
 from .tally import REASONS, STAGES, DelayCounter, Records
 

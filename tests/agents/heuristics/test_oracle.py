@@ -38,14 +38,14 @@ def test_lookahead_plays_what_will_happen() -> None:
     look = Lookahead(backend, 2)
     for _ in range(12):
         limit, egress = rng.uniform((100, 50), (1000, 400), (5, 3, 2)).astype(np.float32).transpose(2, 0, 1).copy()
-        knobs = Knobs(limit, np.zeros_like(limit), egress)
+        knobs = Knobs.of(limit, np.zeros_like(limit), egress)
         look.start(9)
         # Another future first, to see that rewinding leaves nothing behind.
         look.engine.apply(Knobs.none(5, 6))
         for _ in range(4):
             look.engine.advance()
         look.rewind()
-        look.engine.apply(Knobs(np.tile(limit, 2), np.zeros((5, 6), np.float32), np.tile(egress, 2)))
+        look.engine.apply(Knobs.of(np.tile(limit, 2), np.zeros((5, 6), np.float32), np.tile(egress, 2)))
         backend.apply(knobs)
         for _ in range(9):
             foreseen, seen = look.engine.advance(), backend.observe()

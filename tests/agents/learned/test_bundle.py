@@ -216,7 +216,7 @@ def test_the_agent_decides_what_the_model_says() -> None:
     agent.reset(SLICES, make_context(SLICES, lanes), seed=0)
     shape = (5, lanes)
     rng = np.random.default_rng(0)
-    knobs = Knobs(
+    knobs = Knobs.of(
         rng.uniform(100, 1000, shape).astype(np.float32),
         rng.integers(-10, 11, shape).astype(np.float32),
         np.where(rng.random(shape) > 0.5, np.inf, rng.uniform(10, 500, shape)).astype(np.float32),

@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as arrays
 
 from slicepilot.agents.runtime.codec import CompiledCodec
 from slicepilot.env.backend import Context
-from slicepilot.env.encoding import NUM_KNOBS, KnobDecoder, ObservationEncoder
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
+from slicepilot.env.knobs import KNOB_FIELDS, NUM_KNOBS, Knobs
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
@@ -39,7 +39,7 @@ def test_it_encodes_and_decodes_alike(
 ) -> None:
     encoder, decoder, codec = parts()
     (knobs, rows), (reference, reference_rows) = codec.decode(action), decoder.decode(action)
-    for name in ("cpu_limit_mcpu", "nice", "egress_mbps"):
+    for name in KNOB_FIELDS:
         np.testing.assert_allclose(getattr(knobs, name), getattr(reference, name), rtol=1e-6, err_msg=name)
     assert knobs.nice_scope == reference.nice_scope
     np.testing.assert_allclose(rows, reference_rows, atol=1e-6)
@@ -58,7 +58,7 @@ def test_it_encodes_and_decodes_alike(
 def test_knobs_that_somebody_else_set_are_encoded_alike(limit: float, nice: int, egress: float) -> None:
     _, decoder, codec = parts()
     limits, levels, rates = (np.full((S, 1), value, np.float32) for value in (limit, nice, egress))
-    knobs = Knobs(limits, levels, rates)
+    knobs = Knobs.of(limits, levels, rates)
     np.testing.assert_allclose(codec.knob_rows(knobs), decoder.encode(knobs), atol=2e-6)
 
 

@@ -20,7 +20,7 @@ from slicepilot.agents.runtime.policy import CompiledPolicy
 from slicepilot.agents.runtime.program import compile_graph, compile_policy
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.networks.export import random_observations, to_onnx
@@ -230,7 +230,7 @@ def test_in_one_call_the_same_is_decided(policy: bytes, num_slices: int) -> None
         knobs, rows = together.decide(telemetry, rows)
         decided.append((knobs, knobs.copy()))
         np.testing.assert_array_equal(rows, expected_rows)
-        for name in ("cpu_limit_mcpu", "nice", "egress_mbps"):
+        for name in KNOB_FIELDS:
             np.testing.assert_array_equal(getattr(knobs, name), getattr(expected, name))
     for knobs, copy in decided:  # decisions are the caller's to keep
         np.testing.assert_array_equal(knobs.cpu_limit_mcpu, copy.cpu_limit_mcpu)

@@ -37,7 +37,7 @@ def cpu_s(process: subprocess.Popen[bytes]) -> float:
 
 def knobs(limits: list[float], nices: list[float], scope: str = "group") -> Knobs:
     limit, nice = (np.asarray(values, np.float32)[:, None] for values in (limits, nices))
-    return Knobs(limit, nice, np.full_like(limit, np.inf), "process" if scope == "process" else "group")
+    return Knobs.of(limit, nice, np.full_like(limit, np.inf), "process" if scope == "process" else "group")
 
 
 # -- quota -------------------------------------------------------------------------------------------------------
@@ -233,11 +233,11 @@ def test_node_applies_reads_back_and_restores(groups: list[Path]) -> None:
         wanted = knobs([500, np.inf, 800], [-5, 0, 7])
         receipt = node.apply(wanted)
         assert receipt.error is None
-        assert receipt.applied is wanted
+        assert receipt.applied.same_as(wanted)
         held = node.read()
         np.testing.assert_array_equal(held.cpu_limit_mcpu, wanted.cpu_limit_mcpu)
         np.testing.assert_array_equal(held.nice, wanted.nice)
-        assert node.apply(wanted.copy()) is receipt, "nothing to write: the receipt that stands"
+        assert node.apply(wanted.copy()).same_as(receipt), "nothing to write: the receipt that stands"
         changed = node.apply(knobs([500, 30, 800], [-5, 0, 7]))
         assert changed.applied.cpu_limit_mcpu[:, 0].tolist() == [500, pytest.approx(30), 800]
     after = NodeActuator(targets)
@@ -281,7 +281,7 @@ def test_a_target_that_is_missing_leaves_nothing_changed(groups: list[Path]) -> 
 def test_wrong_shapes_are_refused(groups: list[Path]) -> None:
     with (
         NodeActuator([SliceTargets("a", groups[0])]) as node,
-        pytest.raises(ValueError, match=r"knobs: shape \(2, 1\); accepted: \(1, 1\)"),
+        pytest.raises(ValueError, match=r"knobs: shape \(3, 2, 1\); accepted: \(3, 1, 1\)"),
     ):
         node.apply(Knobs.none(2))
 
@@ -296,7 +296,7 @@ from slicepilot.env.simulator import kernels
 from slicepilot.env.simulator.quota_writes import QuotaWrites
 node = NodeActuator([SliceTargets("a", Path(sys.argv[1]))])
 none = np.full((1, 1), np.inf, np.float32)
-node.apply(Knobs(np.full((1, 1), 300, np.float32), np.full((1, 1), 4, np.float32), none))
+node.apply(Knobs.of(np.full((1, 1), 300, np.float32), np.full((1, 1), 4, np.float32), none))
 raise SystemExit(3)
 """
 

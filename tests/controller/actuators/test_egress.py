@@ -205,8 +205,8 @@ def test_the_node_shapes_and_restores(link: tuple[Path, Path]) -> None:
     try:
         with NodeActuator([SliceTargets("a", group, "n6", link[0])]) as node:
             none = Knobs.none(1)
-            wanted = Knobs(none.cpu_limit_mcpu, none.nice, np.full((1, 1), 12.5, np.float32))
-            assert node.apply(wanted).applied is wanted
+            wanted = Knobs.of(none.cpu_limit_mcpu, none.nice, np.full((1, 1), 12.5, np.float32))
+            assert node.apply(wanted).applied.same_as(wanted)
             assert node.read().egress_mbps.item() == 12.5
         assert "htb" not in qdiscs(link[0])
     finally:

@@ -44,7 +44,7 @@ def knobs(limit: Any = NONE, nice: Any = 0.0, egress: Any = NONE, count: int = 3
     columns = [np.empty((count, 1), np.float32) for _ in range(3)]
     for column, values in zip(columns, (limit, nice, egress), strict=True):
         column[:, 0] = values
-    return Knobs(columns[0], columns[1], columns[2], scope)
+    return Knobs.of(columns[0], columns[1], columns[2], scope)
 
 
 class Node:

@@ -22,7 +22,7 @@ from slicepilot.controller.guard import watch as guard_watch
 from slicepilot.controller.guard import work as guard_work
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
@@ -130,18 +130,19 @@ def test_an_envelope_that_contradicts_itself_is_refused(sections: dict[str, Any]
 def test_arrays_of_any_layout_and_precision_are_judged_alike() -> None:
     node, odd = Node(GuardConfig()), Node(GuardConfig())
     rng = np.random.default_rng(3)
-    for _ in range(100):
+    for tick in range(100):
         node.telemetry.slices[0] = odd.telemetry.slices[0] = 10 + rng.random()
         wanted = knobs(rng.uniform(100, 900, 3).astype(np.float32), rng.integers(-9, 9, 3), 20)
-        wide: Any = [np.repeat(a.astype(float), 2, axis=1)[:, ::2] for a in (wanted.cpu_limit_mcpu, wanted.nice)]
-        frozen = wanted.egress_mbps.copy()
+        double: Any = wanted.values.astype(float)
+        frozen = wanted.values.copy()
         frozen.flags.writeable = False
+        values = (double, np.repeat(wanted.values, 2, axis=1)[:, ::2], frozen)[tick % 3]
         odd.telemetry = Telemetry(
             np.asfortranarray(odd.telemetry.slices), odd.telemetry.node, odd.telemetry.age_s, odd.telemetry.valid
         )
-        first, second = node.tick(wanted), odd.tick(Knobs(wide[0], wide[1], frozen))
+        first, second = node.tick(wanted), odd.tick(Knobs(values))
         assert (first.reasons == second.reasons).all()
-        for name in ("cpu_limit_mcpu", "nice", "egress_mbps"):
+        for name in KNOB_FIELDS:
             assert column(first, name) == column(second, name)
     assert node.guard.counts == odd.guard.counts
 

@@ -18,14 +18,13 @@ from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.data.nice_weights import PRIO_TO_WEIGHT
 from slicepilot.env.backend import Context
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
 PERIOD_NS = 10_000_000
 NODE_MCPU = 2000.0
 HOLD_NS = 250_000_000
-NAMES = ("cpu_limit_mcpu", "nice", "egress_mbps")
 ROUNDING = 2e-5
 ANY = st.floats(width=32)  # NaN, infinities and denormals
 SOME = [0.0, -0.0, math.nan, math.inf, -math.inf, 1.0, 10.0, 49.9, 50.0, 700.0, 1000.0, 1000.005, 1e30, 1e-40, -1.0]
@@ -78,7 +77,7 @@ def envelopes(draw: st.DrawFn) -> tuple[GuardConfig, SliceSet]:
 
 def decisions(count: int) -> st.SearchStrategy[Knobs]:
     values = arrays.arrays(np.float32, (count, 1), elements=FIGURE)
-    return st.builds(Knobs, values, arrays.arrays(np.float32, (count, 1), elements=LEVELS), values)
+    return st.builds(Knobs.of, values, arrays.arrays(np.float32, (count, 1), elements=LEVELS), values)
 
 
 def measurements(count: int) -> st.SearchStrategy[Telemetry]:
@@ -94,7 +93,7 @@ def measurements(count: int) -> st.SearchStrategy[Telemetry]:
 
 def table(knobs: Knobs) -> np.ndarray:
     """(3, S), double precision."""
-    return np.stack([getattr(knobs, name)[:, 0] for name in NAMES]).astype(float)
+    return knobs.values[..., 0].astype(float)
 
 
 class AnySequence(RuleBasedStateMachine):
@@ -110,7 +109,7 @@ class AnySequence(RuleBasedStateMachine):
             self.config = validate(GuardConfig, {}, "plain")
             self.guard, self.twin = (Guard(self.config, self.slices, context(self.slices)) for _ in range(2))
         self.low, self.high = (
-            np.asarray([[getattr(s.bounds, name)[side] for s in self.slices.slices] for name in NAMES], float)
+            np.asarray([[getattr(s.bounds, name)[side] for s in self.slices.slices] for name in KNOB_FIELDS], float)
             for side in (0, 1)
         )
         setting = self.config.safe.default
@@ -179,9 +178,9 @@ class AnySequence(RuleBasedStateMachine):
         changed = table(verdict.allowed) != wish
         assert (verdict.reasons[changed.any(axis=0)] != 0).all()
         if not changed.any():
-            assert verdict.allowed is (before if wanted is None else wanted)
+            assert verdict.allowed.same_as(before if wanted is None else wanted)
         elif (table(verdict.allowed) == table(before)).all():
-            assert verdict.allowed is before
+            assert verdict.allowed.same_as(before)
         if verdict.level is Level.NORMAL:
             assert verdict.node_reasons == 0
         else:
@@ -284,14 +283,14 @@ class AnySequence(RuleBasedStateMachine):
                 scale = 1.0 if k == 1 else 1.001 * allowed  # relative to what holds
                 assert (np.abs(allowed - wish) <= near[k] * scale).all()
         else:
-            assert steady.allowed is wanted
+            assert steady.allowed.same_as(wanted)
 
     def sane(self, nice: int = 0, place: float = 0.5) -> Knobs:
         """Inside every slice's bounds."""
         values: list[Any] = [low + place * (high - low) for low, high in zip(self.low, self.high, strict=True)]
         values[1] = np.full(self.count, nice)
         limits, nices, rates = (np.asarray(value, np.float32)[:, None] for value in values)
-        return Knobs(limits, nices, rates)
+        return Knobs.of(limits, nices, rates)
 
     @invariant()
     def what_is_counted_was_said(self) -> None:
@@ -315,7 +314,7 @@ def test_extremes_in_turns_are_frozen_within_the_window(
     drawn: tuple[GuardConfig, SliceSet], data: st.DataObject
 ) -> None:
     _, slices = drawn
-    knob = data.draw(st.sampled_from(NAMES))
+    knob = data.draw(st.sampled_from(KNOB_FIELDS))
     given_config = validate(GuardConfig, {"telemetry": {"frozen_ticks": None}}, "plain")
     guard = Guard(given_config, slices, context(slices))
     telemetry, held, frozen = Telemetry.empty(len(slices)), Knobs.none(len(slices)), []

@@ -85,7 +85,7 @@ class Asks:
 
 def knobs(limit: float, nice: float = 0.0) -> Knobs:
     limits, nices, rates = (np.full((5, 1), value, np.float32) for value in (limit, nice, np.inf))
-    return Knobs(limits, nices, rates)
+    return Knobs.of(limits, nices, rates)
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ def test_rates_add_up_to_bytes_and_cpu_time(controller: Any, seen: Seen) -> None
 
 def test_knobs_and_states_are_shown_as_they_are(controller: Any, seen: Seen) -> None:
     limits = np.array([[250.0], [np.inf], [500], [500], [500]], np.float32)
-    controller.wanted = Knobs(limits, np.full((5, 1), -3, np.float32), np.full((5, 1), 80, np.float32))
+    controller.wanted = Knobs.of(limits, np.full((5, 1), -3, np.float32), np.full((5, 1), 80, np.float32))
     controller.note(canary=["slice2"], foreign=[{"slice": "slice4", "knob": "nice", "found": 1, "ours": 0}])
     controller.tick(mode=2, level=3, node_reasons=Reason.PAUSED.bit)
     seen.look()

@@ -116,7 +116,7 @@ def test_the_document_is_strict_json_whatever_was_measured(controller: Any) -> N
     controller.telemetry.slices[:, 1] = math.inf
     controller.telemetry.valid[2] = False
     nothing = np.full((5, 1), np.nan, np.float32)
-    controller.wanted = Knobs(nothing, nothing, nothing)
+    controller.wanted = Knobs.of(nothing, nothing, nothing)
     controller.tick(150)
     status.update(reader)
     document = json.loads(dumps(status.document(), answers.Status))

@@ -62,7 +62,7 @@ def played(who: str | Agent) -> tuple[Episode, Records]:
         records[stage][:-1] = course.knobs[1:, ..., 0]
         records[stage][-1] = course.knobs[-1, ..., 0]
     asked, _ = DECODER.decode(episode.wanted)
-    records["wanted"][:-1] = np.stack([asked.cpu_limit_mcpu, asked.nice, asked.egress_mbps]).transpose(2, 0, 1)
+    records["wanted"][:-1] = asked.values.transpose(2, 0, 1)
     records["log_density"][:-1] = episode.log_density
     records["log_density"][-1] = np.nan
     records["drawn"] = np.nan

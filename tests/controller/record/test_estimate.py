@@ -61,7 +61,7 @@ def played(knobs: Knobs) -> FloatArray:
 def recorded(records: Records, series: FloatArray, held: Knobs, allowed: Knobs) -> Records:
     records["slices"] = series
     for name, knobs in (("wanted", allowed), ("allowed", allowed), ("applied", held)):
-        records[name] = np.stack([knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps])[:, :, 0]
+        records[name] = knobs.values[:, :, 0]
     return records
 
 

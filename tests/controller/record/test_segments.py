@@ -110,7 +110,7 @@ def test_a_tick_of_five_slices_takes_few_bytes(tmp_path: Path, ticks: Ticks, des
     telemetry = backend.reset(0)
     for record in records:
         record["slices"], record["node"] = telemetry.slices[:, :, 0], telemetry.node[:, 0]
-        backend.apply(Knobs(*np.ascontiguousarray(record["applied"][..., None])))
+        backend.apply(Knobs(np.ascontiguousarray(record["applied"][..., None])))
         telemetry = backend.observe()
     records["time_ns"] += rng.integers(0, 40_000, count)
     for stage in ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns"):

@@ -221,7 +221,7 @@ def measure():
     source.measure()
     source.warm_up()
 def apply(scope="group", nice=-5, limit=300.0, rate=50.0):
-    receipt = actuator.apply(Knobs(column(limit), column(nice), column(rate), scope))
+    receipt = actuator.apply(Knobs.of(column(limit), column(nice), column(rate), scope))
     assert receipt.error is None, receipt.error
 def thread_nice():
     apply("process", -7, rate=np.inf)

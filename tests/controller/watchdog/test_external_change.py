@@ -38,7 +38,7 @@ SECOND_NS = 1_000_000_000
 
 def knobs(limit: float, nice: float = 0.0, rate: float = math.inf, scope: str = "group", count: int = 1) -> Knobs:
     arrays = [np.full((count, 1), value, np.float32) for value in (limit, nice, rate)]
-    return Knobs(arrays[0], arrays[1], arrays[2], "process" if scope == "process" else "group")
+    return Knobs.of(arrays[0], arrays[1], arrays[2], "process" if scope == "process" else "group")
 
 
 class Group:
@@ -114,7 +114,7 @@ def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(node: N
     assert node.receipt.applied.cpu_limit_mcpu.item() == 300.0
     receipt = node.apply(knobs(700.0, 5))
     assert (receipt.applied.cpu_limit_mcpu.item(), receipt.applied.nice.item(), receipt.error) == (300.0, 5, None)
-    assert node.apply(knobs(700.0, 5)) is receipt, "nothing to write"
+    assert node.apply(knobs(700.0, 5)).same_as(receipt), "nothing to write"
     assert group.bandwidth == (30_000, 100_000)
 
     group.bandwidth = -1, 50_000

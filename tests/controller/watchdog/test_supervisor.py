@@ -72,7 +72,7 @@ supervisor = SupervisorHandle(keeper.path, ring.path, locks.descriptors, hang_s)
 node = NodeActuator(targets, QuotaConfig(period_us=10_000), remember=keeper.remember)
 node.deploy(np.full(len(targets), 250, np.float32))
 column = np.arange(1, len(targets) + 1, dtype=np.float32)[:, None]
-knobs = Knobs(200 * column, column, 10 * column, "process")
+knobs = Knobs.of(200 * column, column, 10 * column, "process")
 receipt = node.apply(knobs)
 telemetry, nothing = Telemetry.empty(len(targets)), np.zeros(len(targets), np.uint32)
 print(json.dumps({"error": receipt.error, "recovered": recovered, **supervisor.facts}), flush=True)

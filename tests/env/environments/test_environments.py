@@ -330,7 +330,8 @@ class Stubborn(SimulatorBackend):
     """A backend that grants no more than half a CPU, as a guard or an operator may."""
 
     def apply(self, knobs: Knobs) -> Receipt:
-        granted = replace(knobs, cpu_limit_mcpu=np.minimum(knobs.cpu_limit_mcpu, np.float32(500)))
+        granted = knobs.copy()
+        np.minimum(knobs.cpu_limit_mcpu, 500, out=granted.cpu_limit_mcpu)
         return Receipt(super().apply(granted).applied, "cpu_limit_mcpu: capped at 500")
 
 

@@ -63,7 +63,7 @@ class RandomKnobs:
         limit = some(np.exp(rng.uniform(np.log(10), np.log(4000), shape)), [np.inf])
         egress = some(np.exp(rng.uniform(np.log(0.5), np.log(2000), shape)), [np.inf, 0.0])
         nice = rng.integers(-20, 20, shape).astype(np.float32)
-        return Knobs(limit, nice, egress, "group" if rng.random() < 0.5 else "process")
+        return Knobs.of(limit, nice, egress, "group" if rng.random() < 0.5 else "process")
 
 
 @settings(max_examples=25)
@@ -179,8 +179,7 @@ def test_a_lanes_figures_do_not_depend_on_its_place() -> None:
     for step in range(30):
         backend.engine.apply(one(step))
         knobs = many(step)
-        limit, nice, egress = (tile_lanes(v, copies) for v in (knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps))
-        look.engine.apply(Knobs(limit, nice, egress, knobs.nice_scope))
+        look.engine.apply(Knobs(tile_lanes(knobs.values, copies), knobs.nice_scope))
         expected, seen_there = backend.observe(), look.engine.advance()
         np.testing.assert_array_equal(seen_there.slices, tile_lanes(expected.slices, copies))
         np.testing.assert_array_equal(seen_there.node, tile_lanes(expected.node, copies))
@@ -238,7 +237,7 @@ def test_knobs_of_another_shape_are_refused() -> None:
     backend = SimulatorBackend(mixtures(), 2)
     backend.reset(0)
     for wrong in (Knobs.none(SLICES, 1), Knobs.none(SLICES - 1, 2)):
-        with pytest.raises(ValueError, match=rf"knobs: shape .*; accepted: \({SLICES}, 2\)"):
+        with pytest.raises(ValueError, match=rf"knobs: shape .*; accepted: \(3, {SLICES}, 2\)"):
             backend.apply(wrong)
 
 

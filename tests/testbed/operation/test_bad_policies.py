@@ -17,7 +17,8 @@ from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.record.ring import UNUSABLE
-from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES, NUM_KNOBS
+from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES
+from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.rig import Controller, Rig

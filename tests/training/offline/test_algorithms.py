@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.env.encoding import NUM_FEATURES, NUM_KNOBS
+from slicepilot.env.encoding import NUM_FEATURES
+from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.training.networks.export import random_observations
 from slicepilot.training.networks.node_shares import ACTIVE
 from slicepilot.training.networks.slice_network import HELD, NetworkConfig

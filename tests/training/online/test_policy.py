@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABOVE, NUM_FEATURES, NUM_KNOBS, KnobDecoder
+from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABOVE, NUM_FEATURES, KnobDecoder
 from slicepilot.env.environments.vector_env import ControlLoop, action_space, observation_space
+from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario

@@ -118,7 +118,7 @@ def test_observations_rewards_and_actions_are_the_projects_own() -> None:
     agent.reset(SLICES, context(), 0)
     knobs = agent.decide(Telemetry.empty(5), Knobs.none(5))
     decoder = KnobDecoder(SLICES)
-    plain = Knobs(knobs.cpu_limit_mcpu, np.zeros_like(knobs.nice), knobs.egress_mbps)
+    plain = Knobs.of(knobs.cpu_limit_mcpu, np.zeros_like(knobs.nice), knobs.egress_mbps)
     encoded = decoder.encode(plain)
     assert np.array_equal(episode.actions, np.broadcast_to(encoded[..., 0].T, episode.actions.shape))
     assert np.array_equal(episode.wanted, episode.actions)

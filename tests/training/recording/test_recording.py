@@ -100,7 +100,7 @@ def test_what_agents_saw_is_what_is_kept(name: str) -> None:
     encoder, decoder = ObservationEncoder(backend.context), KnobDecoder(SLICES)
     for t, (telemetry, knobs) in enumerate(seen):
         nice = np.zeros_like(knobs.nice) if knobs.nice_scope == "process" else knobs.nice
-        expected = encoder.encode(telemetry, decoder.encode(dataclasses.replace(knobs, nice=nice)))[0]
+        expected = encoder.encode(telemetry, decoder.encode(Knobs.of(knobs.cpu_limit_mcpu, nice, knobs.egress_mbps)))[0]
         np.testing.assert_allclose(episode.observations[t], expected, atol=1e-6)
 
 
@@ -142,10 +142,10 @@ def slowly(course: Course, slices: SliceSet, context: Context) -> tuple[Any, Any
     encoder, decoder, view = ObservationEncoder(context), KnobDecoder(slices), SlidingView(context)
     reward = RewardModel(WEIGHTS, context)
     observations, rewards, terms = [], [], []
-    rows = before = decoder.encode(Knobs(*course.knobs[0]))
+    rows = before = decoder.encode(Knobs(course.knobs[0]))
     for n in range(len(course)):
         telemetry = course.beside(slice(n, n + 1))
-        knobs = Knobs(*course.knobs[n])
+        knobs = Knobs(course.knobs[n])
         rows, before = decoder.encode(knobs), rows
         observations.append(encoder.encode(view.see(telemetry), rows))
         score, parts = reward(telemetry, knobs, rows, before)
@@ -293,9 +293,9 @@ def assert_consistent(episode: Episode, slices: SliceSet, context: Context, weig
     assert episode.valid is not None
     decoder = KnobDecoder(slices)
     knobs, _ = decoder.decode(episode.actions)
-    held = np.stack([knobs.cpu_limit_mcpu, knobs.nice, knobs.egress_mbps]).transpose(2, 0, 1)
+    held = knobs.values.transpose(2, 0, 1)
     none = Knobs.none(len(slices))
-    first = np.stack([none.cpu_limit_mcpu, none.nice, none.egress_mbps])[None, ..., 0]
+    first = none.values[None, ..., 0]
     course = Course(
         episode.telemetry[..., None], episode.node[..., None], episode.valid[..., None],
         np.concatenate([first, held])[..., None],

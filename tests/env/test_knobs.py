@@ -1,0 +1,63 @@
+"""Knobs as one array with named rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slicepilot.env.backend import Receipt
+from slicepilot.env.knobs import KNOB_FIELDS, Knobs
+
+
+def drawn(seed: int = 0) -> Knobs:
+    return Knobs(np.random.default_rng(seed).uniform(1, 900, (3, 4, 2)).astype(np.float32))
+
+
+def test_named_rows_are_views_of_the_one_array() -> None:
+    knobs = drawn()
+    for row, name in enumerate(KNOB_FIELDS):
+        np.testing.assert_array_equal(getattr(knobs, name), knobs.values[row])
+        getattr(knobs, name)[1, 0] = -5.0
+        assert knobs.values[row, 1, 0] == -5.0
+
+
+def test_they_are_made_of_copies_of_three_arrays() -> None:
+    limit, nice, rate = drawn().values
+    knobs = Knobs.of(limit, nice.astype(int), rate, "process")
+    assert knobs.values.dtype == np.float32
+    limit[0, 0] = 0.0
+    assert knobs.cpu_limit_mcpu[0, 0] != 0.0
+    np.testing.assert_array_equal(knobs.nice, np.trunc(nice))
+    with pytest.raises(ValueError, match="shape"):
+        Knobs.of(limit, nice[:2], rate)
+
+
+def test_the_same_are_the_same_bit_for_bit() -> None:
+    one = drawn()
+    assert one.same_as(one)
+    assert one.same_as(one.copy())
+    assert not one.same_as(Knobs(one.values, "process"))
+    for place in np.ndindex(one.values.shape):
+        other = one.copy()
+        other.values[place] = np.nextafter(other.values[place], np.float32(np.inf))
+        assert not one.same_as(other)
+    assert not one.same_as(Knobs(one.values.reshape(3, 2, 4)))
+    unknown = Knobs(np.full((3, 1, 1), np.nan, np.float32))
+    assert unknown.same_as(unknown.copy()), "what is not known stays unknown"
+
+
+def test_receipts_are_the_same_with_the_same_error() -> None:
+    knobs = drawn()
+    assert Receipt(knobs).same_as(Receipt(knobs.copy()))
+    assert not Receipt(knobs, "gone").same_as(Receipt(knobs))
+    assert not Receipt(knobs).same_as(Receipt(drawn(1)))
+
+
+def test_between_groups_the_nice_of_processes_is_none() -> None:
+    knobs = drawn()
+    assert knobs.between_groups() is knobs
+    own = Knobs(knobs.values, "process").between_groups()
+    assert own.nice_scope == "group"
+    assert (own.nice == 0).all()
+    np.testing.assert_array_equal(own.values[[0, 2]], knobs.values[[0, 2]])
+    assert (knobs.nice != 0).all(), "what was given is not written to"
