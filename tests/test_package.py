@@ -114,7 +114,7 @@ def test_wheels_hold_every_file_of_the_package(wheel: Path, pure_wheel: Path) ->
 
 
 def test_the_description_leads_nowhere_that_an_index_has_not(wheel: Path) -> None:
-    text = description(wheel).get_payload()
+    text = str(description(wheel).get_payload())
     assert "the simulator: what it models" in text
     assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
 
