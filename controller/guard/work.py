@@ -29,7 +29,10 @@ Array = npt.NDArray[Any]
 
 
 def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
-    """Compile a tick; ``sources`` of the four kernels stand for them in numba's cache (`digest_of`)."""
+    """Compile a tick; ``sources`` of the four kernels stand for them in numba's cache (`digest_of`).
+
+    The fields of `layout`'s records are part of the arguments' types, and so of the cache's key.
+    """
 
     @njit(cache=True, error_model="numpy")
     def judge(
