@@ -119,6 +119,7 @@ def qdiscs(netns: Path) -> str:
     return tool(netns, "tc", "qdisc", "show", "dev", "n6")
 
 
+@pytest.mark.realtime
 def test_a_rate_holds_also_while_it_changes_all_the_time(link: tuple[Path, Path]) -> None:
     with opened(link[0]) as shaper:
         assert shaper.set(20.0) == 20.0
@@ -214,6 +215,7 @@ def has_fq(netns: Path) -> bool:
     return subprocess.run(command, capture_output=True, check=False, timeout=10).returncode == 0
 
 
+@pytest.mark.realtime
 @needs_program
 def test_edt_holds_a_rate_or_says_that_the_kernel_has_no_fq(link: tuple[Path, Path]) -> None:
     before = qdiscs(link[0])
@@ -230,6 +232,7 @@ def test_edt_holds_a_rate_or_says_that_the_kernel_has_no_fq(link: tuple[Path, Pa
     assert qdiscs(link[0]) == before
 
 
+@pytest.mark.realtime
 @needs_program
 def test_the_edt_program_spaces_departures_and_drops_beyond_its_horizon(link: tuple[Path, Path]) -> None:
     """Without fq nothing waits, but the schedule is the same."""

@@ -195,7 +195,7 @@ def restored(state: Path) -> dict[str, Any]:
     return json.loads((state / "restored.json").read_text())
 
 
-@pytest.mark.flaky(reruns=2)
+@pytest.mark.realtime
 def test_after_sigkill_everything_is_as_found_within_50_ms(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
     found = kernel.read()
     took_s, notice_s, restore_s = [], [], []
@@ -223,7 +223,7 @@ def test_after_sigkill_everything_is_as_found_within_50_ms(node: BenchNode, kern
     assert np.quantile(took_s, 0.99) < ALLOWED_S
 
 
-@pytest.mark.flaky(reruns=2)
+@pytest.mark.realtime
 def test_a_controller_that_hangs_is_ended_first_and_then_its_knobs_come_back(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from slicepilot.testbed.lifecycle.testbed import missing
 from ..controlled import fresh_testbed
 
 pytestmark = [
+    pytest.mark.realtime,
     pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
     pytest.mark.slow,
 ]

@@ -47,6 +47,7 @@ def scenario_of(**loads: tuple[Load, ...]) -> Scenario:
     return Scenario("test", "a test", "testbed-five", "testbed", 2.0, 0.1, loads)
 
 
+@pytest.mark.realtime
 def test_comes_up_within_three_seconds_and_goes_down_without_a_trace(spec: TestbedSpec) -> None:
     started = time.monotonic()
     testbed = Testbed.up(spec)

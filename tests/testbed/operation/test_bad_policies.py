@@ -26,7 +26,10 @@ from slicepilot.testbed.lifecycle.testbed import Testbed, missing
 
 from ..controlled import Records, bundle_of, constant, fresh_testbed, records, rig_under, wait_ticks
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
+pytestmark = [
+    pytest.mark.realtime,
+    pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
+]
 NAME = "spp"
 STARVES = Path(__file__).parents[2] / "data" / "starves-priority"
 SLICES = SliceSet.from_yaml("testbed-five")
