@@ -33,6 +33,7 @@ from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
 
+from ...effort import repetitions
 from ..controlled import (
     SLICES,
     WEIGHT,
@@ -289,7 +290,7 @@ def test_a_full_disk_costs_records_and_nothing_else(rig: Rig) -> None:
         controller = live(rig)
         fill(state / "filler")
         totals = controller.notes()["totals"]
-        wait_ticks(controller, 2000)
+        wait_ticks(controller, repetitions(500, 2000))
         assert controller.notes()["totals"]["late_ticks"] - totals["late_ticks"] <= 5
         found = rig.knobs.read()
         assert rig.stop() == 0
