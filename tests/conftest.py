@@ -23,6 +23,8 @@ LIVE = (
     "deploy/test_prometheus.py",
     "testbed",
 )
+# Tests that bring up testbeds: one after the other, or two of them would use the machine up.
+ONE_BY_ONE = TESTS / "testbed"
 REQUIRE_LIVE = os.environ.get("SLICEPILOT_REQUIRE_LIVE") == "1"
 # A first example may have to wait for a compiler, any of them for a busy machine.
 settings.register_profile("slicepilot", deadline=None, max_examples=examples(100))
@@ -44,9 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("realtime") and any(item.path.is_relative_to(place) for place in live):
             item.add_marker(pytest.mark.live)
+        # Processes of pytest-xdist share the groups out: what is in one file shares its fixtures.
+        group = ONE_BY_ONE if item.path.is_relative_to(ONE_BY_ONE) else item.path
+        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(TESTS))))
         if any(item.get_closest_marker(name) for name in ("live", "realtime")):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
-    items.sort(key=lambda item: item.get_closest_marker("live") is None)
+    items.sort(key=lambda item: (not item.path.is_relative_to(ONE_BY_ONE), item.get_closest_marker("live") is None))
 
 
 @pytest.hookimpl(wrapper=True)

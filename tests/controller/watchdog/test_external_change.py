@@ -353,7 +353,7 @@ def test_a_program_that_a_crash_has_left_is_taken_off(devices: BenchNode, tmp_pa
         stamps.set_rate(125_000)
         stamps.close()  # the hook keeps the program, as after a crash
         assert stamps.attached()
-        assert restore(keeper.journal, warm_up=True).restored == ["slice2: n3-1: shaper off"]
+        assert restore(keeper.journal, dry_run=True).restored == ["slice2: n3-1: shaper off"]
         assert stamps.attached()
         assert restore(keeper.journal).restored == ["slice2: n3-1: shaper off"]
         assert not stamps.attached()

@@ -109,9 +109,10 @@ def test_down_cleans_up_after_a_crash(spec: TestbedSpec) -> None:
     """Killed in the middle of coming up: nothing had the chance to clean up."""
     program = (
         "import os\n"
-        "from slicepilot.testbed import testbed as t\n"
-        "t.Testbed._set_up_sessions = lambda self, smf: os.kill(os.getpid(), 9)\n"
-        f"t.Testbed.up(t.TestbedSpec(name={NAME!r}, burn_us=0))\n"
+        "from slicepilot.testbed.lifecycle.testbed import Testbed\n"
+        "from slicepilot.testbed.lifecycle.spec import TestbedSpec\n"
+        "Testbed._set_up_sessions = lambda self, smf: os.kill(os.getpid(), 9)\n"
+        f"Testbed.up(TestbedSpec(name={NAME!r}, burn_us=0))\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], check=False)
     assert ended.returncode == -signal.SIGKILL

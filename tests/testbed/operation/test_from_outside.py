@@ -81,7 +81,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def rig(testbed: Testbed, folder: Path) -> Iterator[Rig]:
-    with rig_under(light(), testbed, folder) as rig:
+    with rig_under(light(2.0), testbed, folder) as rig:
         yield rig
 
 
