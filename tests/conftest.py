@@ -9,12 +9,27 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from .effort import examples
+
 TESTS = Path(__file__).parent
-# What measures real time: it runs by itself, after everything else (see the Makefile).
-LIVE = (TESTS / "testbed", TESTS / "controller")
+# What needs root, kernel objects or the built programs. It runs beside other tests: names are a process's own.
+LIVE = (
+    "controller/actuators",
+    "controller/loop",
+    "controller/publisher",
+    "controller/system",
+    "controller/telemetry",
+    "controller/watchdog",
+    "deploy/test_prometheus.py",
+    "testbed",
+)
+# Tests that bring up testbeds: one after the other, or two of them would use the machine up.
+ONE_BY_ONE = TESTS / "testbed"
+# What saturates the machine on purpose, or judges what a controller does on one: it runs by itself.
+REALTIME = ("controller/watchdog/test_supervisor.py", "testbed/backend", "testbed/operation")
 REQUIRE_LIVE = os.environ.get("SLICEPILOT_REQUIRE_LIVE") == "1"
 # A first example may have to wait for a compiler, any of them for a busy machine.
-settings.register_profile("slicepilot", deadline=None)
+settings.register_profile("slicepilot", deadline=None, max_examples=examples(100))
 settings.load_profile("slicepilot")
 
 
@@ -25,10 +40,22 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that measure real time."""
+    """Mark what is live, and begin with it: its waits are filled by what comes beside it, and no long file is last.
+
+    What has to do with a kernel that others use too may be tried a second time; the end of the run names it.
+    """
+    live, realtime = ([TESTS / name for name in names] for names in (LIVE, REALTIME))
     for item in items:
-        if item.path.name != "test_cli.py" and any(item.path.is_relative_to(folder) for folder in LIVE):
+        if any(item.path.is_relative_to(place) for place in realtime):
+            item.add_marker(pytest.mark.realtime)
+        if not item.get_closest_marker("realtime") and any(item.path.is_relative_to(place) for place in live):
             item.add_marker(pytest.mark.live)
+        # Processes of pytest-xdist share the groups out: what is in one file shares its fixtures.
+        group = ONE_BY_ONE if item.path.is_relative_to(ONE_BY_ONE) else item.path
+        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(TESTS))))
+        if any(item.get_closest_marker(name) for name in ("live", "realtime")):
+            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
+    items.sort(key=lambda item: (not item.path.is_relative_to(ONE_BY_ONE), item.get_closest_marker("live") is None))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,3 +66,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped ({report.longrepr}), but SLICEPILOT_REQUIRE_LIVE=1"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that did not pass at once."""
+    if again := sorted({report.nodeid for report in terminalreporter.getreports("rerun")}):
+        terminalreporter.section(f"needed a second run: {len(again)}")
+        for name in again:
+            terminalreporter.line(name)

@@ -349,7 +349,9 @@ def test_counts_and_rates_are_those_of_the_ticks(filled: Server) -> None:
     carried = filled.values(f"8e-6 * rate(slicepilot_slice_carried_bytes_total{window})", "slice")
     assert carried == pytest.approx({name: 30.0 if name == "slice2" else 40.0 for name in SLICES.names}, rel=0.1)
     packets = filled.values(f"rate(slicepilot_slice_delay_seconds_count{window})", "slice")
-    assert packets == pytest.approx(dict.fromkeys(SLICES.names, PACKETS_PER_S), rel=0.3)
+    [ticks] = filled.query(f"sum(rate(slicepilot_decisions_total{window}))")  # fewer than planned on a busy machine
+    expected = PACKETS_PER_S * PERIOD_S * float(ticks["value"][1])
+    assert packets == pytest.approx(dict.fromkeys(SLICES.names, expected), rel=0.3)
     knobs = filled.values('slicepilot_slice_cpu_limit_cores{stage="applied"}', "slice")
     assert knobs == dict.fromkeys(SLICES.names, float("inf")) | {"slice1": 0.5}
     assert filled.values("slicepilot_mode == 1", "mode") == {"canary": 1}

@@ -22,6 +22,8 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
+from ..effort import examples
+
 SliceSets = Callable[..., SliceSet]
 
 
@@ -60,7 +62,7 @@ def context_of(slices: SliceSet, lanes: int = 1, period_s: float = 1.0) -> Conte
     return Context(period_s * ones, 4 * ones, 1000 * ones, Promises.of(slices, lanes), threads, 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(slices=slice_sets(), seed=seeds, lanes=st.integers(1, 3))
 def test_knobs_survive_encoding_and_decoding(slices: SliceSet, seed: int, lanes: int) -> None:
     """Limits to the precision of their logarithmic axis, nice exactly, "none" and the bounds themselves as they are."""
@@ -87,7 +89,7 @@ def test_knobs_survive_encoding_and_decoding(slices: SliceSet, seed: int, lanes:
     np.testing.assert_allclose(rows_again, rows, atol=1e-4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(slices=slice_sets(), values=st.lists(st.floats(-1.2, 1.2) | st.floats(-1e6, 1e6), min_size=1), seed=seeds)
 def test_any_action_decodes_to_knobs_inside_the_bounds(slices: SliceSet, values: list[float], seed: int) -> None:
     action = filled((len(slices), 3), values, seed)
@@ -144,7 +146,7 @@ def test_an_action_that_is_not_a_number_is_refused(slice_set: SliceSets, value: 
 odd = st.sampled_from([0.0, -1.0, np.nan, np.inf, -np.inf])
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     count=st.integers(1, 64),
     lanes=st.integers(1, 3),

@@ -71,6 +71,7 @@ def test_a_quota_that_was_there_keeps_its_share_under_another_period(groups: lis
     assert CpuQuota(group).period_us == pod.period_us
 
 
+@pytest.mark.realtime
 def test_quota_limits_a_busy_group_also_while_it_is_asked_to_change_all_the_time(
     groups: list[Path], busy_process: Busy
 ) -> None:
@@ -89,6 +90,7 @@ def test_quota_limits_a_busy_group_also_while_it_is_asked_to_change_all_the_time
     assert 0.12 < share < 0.30
 
 
+@pytest.mark.realtime
 def test_small_changes_of_a_quota_wait_for_a_full_stock_of_writes(groups: list[Path]) -> None:
     config = QuotaConfig(period_us=100_000, dead_band_ratio=0.05, periods_per_write=0.5)
     quota = CpuQuota(CpuGroup.at(groups[0]), config)
@@ -165,6 +167,7 @@ def test_group_weight_multiplies_what_was_found(groups: list[Path], hierarchy: C
     assert int(file.read_text()) == base
 
 
+@pytest.mark.realtime
 def test_group_weight_decides_who_runs(groups: list[Path], busy_process: Busy) -> None:
     [cpu, *_] = os.sched_getaffinity(0)
     favoured, other = (GroupWeight(CpuGroup.at(group)) for group in groups[:2])
@@ -195,6 +198,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.realtime
 def test_nice_reaches_all_threads_new_ones_too_and_comes_back(groups: list[Path], busy_process: Busy) -> None:
     with busy_process(code=THREADS) as process, busy_process() as late:
         assert process.stdout is not None

@@ -127,6 +127,7 @@ def qdiscs(netns: Path) -> str:
     return tool(netns, "tc", "qdisc", "show", "dev", "n6")
 
 
+@pytest.mark.realtime
 def test_a_rate_holds_also_while_it_changes_all_the_time(link: tuple[Path, Path]) -> None:
     with opened(link[0]) as shaper:
         assert shaper.set(20.0) == 20.0

@@ -22,6 +22,8 @@ from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
+from ...effort import examples
+
 PERIOD_NS = 10_000_000
 NODE_MCPU = 2000.0
 HOLD_NS = 250_000_000
@@ -304,11 +306,11 @@ class AnySequence(RuleBasedStateMachine):
         assert all(reason in said for reason in Reason if self.verdict.node_reasons & reason.bit)
 
 
-AnySequence.TestCase.settings = settings(max_examples=120, stateful_step_count=15, deadline=None)
+AnySequence.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=15, deadline=None)
 TestAnySequence = AnySequence.TestCase
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(drawn=envelopes(), data=st.data())
 def test_extremes_in_turns_are_frozen_within_the_window(
     drawn: tuple[GuardConfig, SliceSet], data: st.DataObject
@@ -332,7 +334,7 @@ def test_extremes_in_turns_are_frozen_within_the_window(
     assert any(frozen) or not wide
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), evil=st.integers(0, 2))
 def test_no_policy_starves_a_slice_for_longer_than_stated(data: st.DataObject, evil: int) -> None:
     """Whichever of its settings starve slice 0 (a matter of the knobs that hold), and however it mixes them."""

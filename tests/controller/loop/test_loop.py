@@ -28,6 +28,8 @@ from slicepilot.env.telemetry import Telemetry
 
 from .scripted import LOOSE, PERIOD_S, SLICES, Asks, Readings, found, knobs, live, loop_of, run_loop
 
+pytestmark = pytest.mark.realtime
+
 
 def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None:
     before, readings = [found(group) for group in groups], Readings()

@@ -95,6 +95,7 @@ def test_chores_come_one_after_the_other_and_say_when_the_next_is_due() -> None:
 # -- clock -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.realtime
 def test_ticks_do_not_drift_with_the_work_between_them() -> None:
     ticks = AbsoluteTicks(0.004)
     origin = ticks.deadline_ns
@@ -106,6 +107,7 @@ def test_ticks_do_not_drift_with_the_work_between_them() -> None:
     assert time.monotonic_ns() >= ticks.deadline_ns
 
 
+@pytest.mark.realtime
 def test_ticks_that_have_gone_by_are_skipped_and_counted() -> None:
     ticks = AbsoluteTicks(0.01)
     origin = ticks.deadline_ns

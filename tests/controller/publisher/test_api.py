@@ -28,6 +28,8 @@ from slicepilot.controller.publisher.listeners import control_listener
 from slicepilot.controller.publisher.peers import Access
 from slicepilot.controller.service.control_client import ControlClient, ControlError, find_socket
 
+from ...effort import examples
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")
 
 ORDERS = [
@@ -111,7 +113,7 @@ def test_whatever_a_line_holds_is_an_object_or_an_error(line: bytes) -> None:
     assert "accepted" in said
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.lists(st.binary(max_size=400) | st.sampled_from([b"\n", b'{"command":', b"\0" * 70_000]), max_size=6))
 def test_no_bytes_do_harm(published: Any, data: list[bytes]) -> None:
     connection = published.connect()
@@ -125,6 +127,7 @@ def test_no_bytes_do_harm(published: Any, data: list[bytes]) -> None:
     assert published.orders == []
 
 
+@pytest.mark.realtime
 def test_a_crowd_of_bad_clients_keeps_nobody_waiting(controller: Any) -> None:
     """Half lines, floods, silence and hang-ups by fifty at once; a good client has its answer within a second."""
     publisher = controller.publish()

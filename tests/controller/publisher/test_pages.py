@@ -28,6 +28,8 @@ from slicepilot.controller.publisher.pages import status_page
 from slicepilot.controller.publisher.web import MAX_CONNECTIONS, REQUEST_S
 from slicepilot.controller.record.ring import TickRing
 
+from ...effort import examples
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher changes its user")
 
 
@@ -142,7 +144,7 @@ def test_other_requests_are_refused(published: Any, request_: bytes, status: int
     assert raw(published.publisher.http_port, request_).split(b" ")[1] == str(status).encode()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300), st.booleans())
 def test_no_bytes_do_harm(published: Any, data: bytes, ended: bool) -> None:
     port = published.publisher.http_port
@@ -155,6 +157,7 @@ def test_no_bytes_do_harm(published: Any, data: bytes, ended: bool) -> None:
     assert published.publisher.alive()
 
 
+@pytest.mark.realtime
 def test_clients_that_dawdle_are_dropped_and_hold_up_nobody(published: Any) -> None:
     port = published.publisher.http_port
     slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_CONNECTIONS - 6)]
@@ -247,6 +250,7 @@ def test_one_that_was_killed_is_started_again_on_the_same_sockets(controller: An
     assert controller.get("/metrics")[0] == 200
 
 
+@pytest.mark.realtime
 def test_it_costs_little_while_nobody_looks(controller: Any) -> None:
     publisher = controller.publish(records_mb=5.0)
 

@@ -30,6 +30,8 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.recording.decision_records import OTHERS, episodes_of
 from slicepilot.training.recording.recording import run
 
+from ...effort import examples
+
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]
 PERIOD_S, COUNT, WINDOW = 0.01, 60, 5  # an agent sees averages over 50 ms
@@ -135,7 +137,7 @@ def same_telemetry(found: Episode, first: int) -> bool:
     return np.array_equal(found.telemetry, WHOLE.telemetry[first : first + len(found) + 1])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lost=st.sets(st.integers(0, COUNT), max_size=8), shuffled=st.randoms(use_true_random=False))
 def test_no_episode_goes_over_a_gap(description: Description, lost: set[int], shuffled: Any) -> None:
     kept = [at for at in range(COUNT + 1) if at not in lost]

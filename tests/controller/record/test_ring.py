@@ -14,6 +14,8 @@ from slicepilot.controller.record.ring import Tick, TickReader, TickRing
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.telemetry import Telemetry
 
+from ...effort import examples
+
 SLOTS = 4
 
 
@@ -39,7 +41,7 @@ def test_times_that_are_too_long_to_write_are_as_long_as_can_be(tmp_path: Path) 
     ring.close()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(count=st.integers(1, 20), ticks=st.integers(1, 2 * SLOTS), seed=st.integers(0, 1000))
 def test_a_record_holds_what_was_written(tmp_path: Path, count: int, ticks: int, seed: int) -> None:
     rng, written = np.random.default_rng(seed), []

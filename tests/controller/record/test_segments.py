@@ -30,6 +30,8 @@ from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import Telemetry
 
+from ...effort import examples
+
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]
 PERIOD_NS = 5_000_000
@@ -53,7 +55,7 @@ def same(left: Records, right: Records) -> bool:
     )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), count=st.integers(1, 40))
 def test_any_record_comes_back_as_it_was(
     ticks: Ticks, description: Description, data: st.DataObject, count: int

@@ -131,13 +131,22 @@ def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path
     assert one["cpu_mcpu"] >= 0
 
 
+def wait_attached(pid: int) -> None:
+    """Until a probe has its programs in the kernel."""
+    end = time.monotonic() + 60
+    while not any("bpf-prog" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()):
+        assert time.monotonic() < end, "it attaches nothing"
+        time.sleep(0.05)
+
+
 def test_ctrl_c_ends_with_totals_and_nothing_left(network: Any, traffic: Any) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROBE, "probe", "--netns", str(network.upf.path), "--json"],
         stdout=subprocess.PIPE,
         text=True,
     ) as running:
-        time.sleep(4)
+        wait_attached(running.pid)
+        time.sleep(2)
         running.send_signal(2)
         out, _ = running.communicate(timeout=20)
     assert running.returncode == 0

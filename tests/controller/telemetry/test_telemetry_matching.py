@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from slicepilot.controller.telemetry import flows, layout
 
+from ...effort import examples
+
 UNSPEC = -1  # TC_ACT_UNSPEC: on to the next filter
 
-fast = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fast = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def matched(bench: Any, packets: Any, inner: bytes, seen_at_n6: bytes) -> bool:
@@ -183,7 +185,7 @@ def test_malformed_packets_pass_and_are_not_measured(bench: Any, packets: Any) -
     assert bench.slices[0]["n3"]["malformed"] + bench.slices[0]["n3"]["other"] == len(contents)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_at_all_pass(bench: Any, packets: Any, data: st.DataObject) -> None:
     inner = packets.ipv4(packets.udp(bytes(50)))

@@ -71,6 +71,7 @@ def test_every_packet_is_counted_and_matched(hook: str, network: Any, forwarder:
         assert flow.delay.sum(axis=1).tolist() == [300, 300]
 
 
+@pytest.mark.realtime
 def test_delay_is_time_inside_the_upf(network: Any, forwarder: Any, packets: Any) -> None:
     with KernelSource([network.points(tun=False)]) as source, contextlib.closing(network.sink()) as sink:
         forwarder.paused.set()

@@ -96,6 +96,7 @@ def test_each_type_is_counted_as_what_it_is(probe: PfcpProbe, peers: Peers) -> N
     assert events["sequence"].tolist() == list(range(1, sequence + 1))
 
 
+@pytest.mark.realtime
 def test_latency_is_from_request_to_answer(probe: PfcpProbe, peers: Peers) -> None:
     before = time.monotonic()
     peers.ask(message(52, 1, 1), message(53, 1, 1), after_s=0.02)

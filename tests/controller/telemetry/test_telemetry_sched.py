@@ -17,6 +17,8 @@ from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.controller.telemetry.source import KernelSource
 
+pytestmark = pytest.mark.realtime
+
 CPU_USE, RUNQUEUE = 5, 7
 
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from slicepilot.controller.telemetry.histogram import edges_ns, quantiles_us
 from slicepilot.controller.telemetry.layout import AT_N6, BUCKETS, MARKS, ROWS
 
-fast = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+from ...effort import examples
+
+fast = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 OFFERED, CARRIED, P50, P99, LOSS = range(5)
 
 
@@ -40,7 +42,7 @@ def test_buckets_are_narrow_and_without_gaps() -> None:
     assert (widths[from_1_us] / edges[:-1][from_1_us]).max() <= 0.12
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(exponent=st.floats(-6.0, -1.5))
 def test_a_delay_is_counted_in_the_bucket_that_holds_it(make_bench: Any, packets: Any, exponent: float) -> None:
     inner = packets.ipv4(packets.udp(bytes(40)))
@@ -83,6 +85,7 @@ def test_interpolated_quantiles_are_close(values_us: list[float]) -> None:
         assert found == pytest.approx(exact, rel=0.12)
 
 
+@pytest.mark.realtime
 def test_rates_and_loss(bench: Any) -> None:
     window(bench)
     begun = now_ns()
@@ -127,6 +130,7 @@ def age_since(bench: Any, arrived_ns: int, row: int = P99) -> bool:
     return before - arrived_ns <= age_ns + 1 and age_ns <= now_ns() - arrived_ns
 
 
+@pytest.mark.realtime
 class TestBacklog:
     """What waits inside a UPF while nothing comes out."""
 
@@ -170,6 +174,7 @@ class TestBacklog:
         assert age_since(bench, arrived)
 
 
+@pytest.mark.realtime
 class TestThinning:
     """Of more packets than `timed_per_s`, every second, fourth and so on is timed; looked at every quarter second."""
 

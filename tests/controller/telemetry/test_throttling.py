@@ -10,11 +10,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.telemetry.throttling import ThrottleMeter
 from slicepilot.env.telemetry import Telemetry
+
+pytestmark = pytest.mark.realtime
 
 Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
 

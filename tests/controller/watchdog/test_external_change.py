@@ -175,6 +175,7 @@ def test_ours_is_set_again_but_not_more_often_than_allowed(node: NodeActuator, g
     assert node.apply(knobs(600.0)).applied.cpu_limit_mcpu.item() == 300.0
 
 
+@pytest.mark.realtime
 def test_an_opponent_that_writes_in_a_loop_is_not_fought(node: NodeActuator, group: Group) -> None:
     watch = ExternalChangeWatch(node, ExternalChangeConfig("reassert"))
     node.apply(knobs(500.0))
@@ -340,6 +341,7 @@ def test_somebodys_own_qdisc_stays_whatever_the_policy(shaped: tuple[NodeActuato
     assert "pfifo 7: root" in tc(target, "qdisc", "show", "dev", device)
 
 
+@pytest.mark.realtime
 def test_looking_takes_less_than_a_fifth_of_a_control_period(devices: BenchNode) -> None:
     with NodeActuator(devices.targets) as node:
         node.apply(knobs(500.0, 3, 20.0, count=5))

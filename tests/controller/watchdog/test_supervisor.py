@@ -36,6 +36,8 @@ from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
 
+from ...effort import repetitions
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
 
 HANG_S = 1.0
@@ -195,11 +197,11 @@ def restored(state: Path) -> dict[str, Any]:
     return json.loads((state / "restored.json").read_text())
 
 
-@pytest.mark.flaky(reruns=2)
+@pytest.mark.realtime
 def test_after_sigkill_everything_is_as_found_within_50_ms(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
     found = kernel.read()
     took_s, notice_s, restore_s = [], [], []
-    for _ in range(20):
+    for _ in range(repetitions(5, 20)):
         with controller(node, tmp_path / "state") as victim:
             moved = kernel.read()
             assert all(now != before for now, before in zip(moved, found, strict=True))
@@ -223,7 +225,7 @@ def test_after_sigkill_everything_is_as_found_within_50_ms(node: BenchNode, kern
     assert np.quantile(took_s, 0.99) < ALLOWED_S
 
 
-@pytest.mark.flaky(reruns=2)
+@pytest.mark.realtime
 def test_a_controller_that_hangs_is_ended_first_and_then_its_knobs_come_back(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:

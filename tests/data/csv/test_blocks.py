@@ -17,11 +17,13 @@ from slicepilot.data.arrow import codes_of
 from slicepilot.data.csv.blocks import read_blocks
 from slicepilot.data.faults import DatasetError, Faults
 
+from ...effort import examples
+
 NAME = pa.dictionary(pa.int32(), pa.string())
 TYPES = {"name": NAME, "value": pa.float64(), "size": pa.int32(), "time": pa.int64()}
 HEADER = b"name,value,size,time\n"
 SMALL = 300  # bytes of a block, so that a few lines are many blocks
-same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 
 
 @dataclass

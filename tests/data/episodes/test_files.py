@@ -19,6 +19,8 @@ from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import KEY, read_episodes, read_header, write_episodes
 from slicepilot.data.episodes.header import arrays_of
 
+from ...effort import examples
+
 FACTS: dict[str, Any] = {
     "slices": [{"name": "gold"}, {"name": "bronze"}],
     "encoder": {"features": ["carried_mbps", "nice", "cpu_idle_ratio"]},
@@ -116,7 +118,7 @@ def some(steps: int = 4, **fields: Any) -> Episode:
     return dataclasses.replace(episode, **fields)
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(episodes=episode_sets())
 def test_what_is_written_is_read_again(tmp_path: Path, episodes: EpisodeSet) -> None:
     path = tmp_path / "set.parquet"

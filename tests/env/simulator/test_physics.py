@@ -21,6 +21,8 @@ from slicepilot.env.simulator.backend import ScenarioRuns
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
 
+from ...effort import examples
+
 Play = Callable[..., Any]
 MBPS_PER_CPU = 1470 * 8 / 50.0
 CONTENDED = [150.0, 250.0, 250.0, 250.0, 250.0]  # more than four threads at SMT's speed can carry
@@ -135,7 +137,7 @@ def test_other_work_takes_what_its_weight_allows_and_what_is_left(Loads: Any, pl
     assert carried(CONTENDED, edge_threads=4.0, edge_request_mcpu=2500.0)[0] == pytest.approx(full / 2, rel=0.05)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(limit=st.floats(50, 700), period_s=st.sampled_from([0.002, 0.01, 0.025, 0.03, 0.05, 0.1, 0.25, 1.0, 30.0]))
 def test_a_quota_caps_the_rate_at_any_control_period(
     Loads: Any, play: Play, knobs_of: Any, limit: float, period_s: float
@@ -329,7 +331,7 @@ def test_absent_slices_take_nothing_and_show_nothing(Loads: Any, play: Play) -> 
     assert arrived == pytest.approx(accounted + queued, rel=1e-4)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     period_s=st.floats(0.002, 30),
     on_s=st.floats(0.01, 20),

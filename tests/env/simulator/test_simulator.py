@@ -23,6 +23,8 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import FloatArray
 from slicepilot.env.telemetry import Telemetry
 
+from ...effort import examples
+
 seeds = st.integers(0, 2**32 - 1)
 periods = st.one_of(st.sampled_from([0.002, 0.025, 0.05, 0.1, 1.0, 30.0]), st.floats(0.002, 30.0))
 LANES = 8
@@ -66,7 +68,7 @@ class RandomKnobs:
         return Knobs.of(limit, nice, egress, "group" if rng.random() < 0.5 else "process")
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=seeds, period_s=st.none() | periods)
 def test_traffic_is_conserved(play: Callable[..., Any], seed: int, period_s: float | None) -> None:
     """Per slice and stage: arrived = left + dropped + change of the queue, each period and over the run."""
@@ -90,7 +92,7 @@ def test_traffic_is_conserved(play: Callable[..., Any], seed: int, period_s: flo
     assert np.all(left <= arrived + queues[:-1].sum(axis=1) + scale)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(seed=seeds, period_s=st.none() | periods)
 def test_figures_keep_to_their_ranges(play: Callable[..., Any], seed: int, period_s: float | None) -> None:
     episodes = mixtures(period_s)
@@ -121,7 +123,7 @@ def assert_equal(one: list[Telemetry], other: list[Telemetry]) -> None:
         np.testing.assert_array_equal(a.valid, b.valid)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(seed=seeds)
 def test_a_seed_fixes_a_run_bit_for_bit(seed: int) -> None:
     runs = []
@@ -144,7 +146,7 @@ def test_another_seed_and_the_next_run_differ() -> None:
     np.testing.assert_array_equal(backend.reset().slices, following.slices)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(seed=seeds)
 def test_arrivals_and_noise_do_not_depend_on_actions(seed: int) -> None:
     """Common random numbers: on one seed every agent meets the same run."""

@@ -23,6 +23,8 @@ from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
 
+pytestmark = pytest.mark.realtime
+
 PROGRAM = [sys.executable, "-c", "from slicepilot.cli import main; main()", "bench", "loop"]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups, namespaces, BPF")
 needs_objects = pytest.mark.skipif(not (FOLDER / "packets.bpf.o").exists(), reason="no BPF objects: make bpf")

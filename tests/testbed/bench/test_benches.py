@@ -13,6 +13,7 @@ from slicepilot.testbed.lifecycle.removal import running
 from slicepilot.testbed.lifecycle.testbed import missing
 
 pytestmark = [
+    pytest.mark.realtime,
     pytest.mark.slow,
     pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
 ]

@@ -47,6 +47,7 @@ def scenario_of(**loads: tuple[Load, ...]) -> Scenario:
     return Scenario("test", "a test", "testbed-five", "testbed", 2.0, 0.1, loads)
 
 
+@pytest.mark.realtime
 def test_comes_up_within_three_seconds_and_goes_down_without_a_trace(spec: TestbedSpec) -> None:
     started = time.monotonic()
     testbed = Testbed.up(spec)
@@ -108,9 +109,10 @@ def test_down_cleans_up_after_a_crash(spec: TestbedSpec) -> None:
     """Killed in the middle of coming up: nothing had the chance to clean up."""
     program = (
         "import os\n"
-        "from slicepilot.testbed.lifecycle import testbed as t\n"
-        "t.Testbed._set_up_sessions = lambda self, smf: os.kill(os.getpid(), 9)\n"
-        f"t.Testbed.up(t.TestbedSpec(name={NAME!r}, burn_us=0))\n"
+        "from slicepilot.testbed.lifecycle.testbed import Testbed\n"
+        "from slicepilot.testbed.lifecycle.spec import TestbedSpec\n"
+        "Testbed._set_up_sessions = lambda self, smf: os.kill(os.getpid(), 9)\n"
+        f"Testbed.up(TestbedSpec(name={NAME!r}, burn_us=0))\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], check=False)
     assert ended.returncode == -signal.SIGKILL

@@ -25,9 +25,13 @@ from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
 
+from ...effort import repetitions
 from ..controlled import Records, bundle_of, constant, fresh_testbed, records, rig_under, wait_ticks
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
+pytestmark = [
+    pytest.mark.realtime,
+    pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
+]
 NAME = "spp"
 STARVES = Path(__file__).parents[2] / "data" / "starves-priority"
 SLICES = SliceSet.from_yaml("testbed-five")
@@ -149,7 +153,7 @@ def test_a_policy_that_flips_is_frozen(rig: Rig, tmp_path: Path) -> None:
 def test_a_policy_that_was_trained_to_starve_the_priority_slice(rig: Rig) -> None:
     """Made by ``slicepilot train -c testbed-starve``, which pays for what all the others carry."""
     controller = rig.start("live", "--force", bundle=str(STARVES), guard="testbed")
-    seen = watched(controller, 1500)
+    seen = watched(controller, repetitions(600, 1500))
     below_s = longest_below_s(seen)
     share = (seen["slices"][:, 1, 0].sum() / seen["slices"][:, 0, 0].sum()).item()
     print(f"longest below the floor {below_s:.2f} s; priority slice carried {share:.0%}")

@@ -19,7 +19,7 @@ import yaml
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.testbed.backend.backend import targets_of
-from slicepilot.testbed.bench.rig import KNOB_FILES, Controller, Rig
+from slicepilot.testbed.bench.rig import KNOB_FILES, READY_S, Controller, Rig
 from slicepilot.testbed.bench.write_watch import WriteWatch
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
@@ -58,7 +58,7 @@ def testbed() -> Iterator[Testbed]:
 
 @pytest.fixture
 def rig(testbed: Testbed, tmp_path: Path) -> Iterator[Rig]:
-    with rig_under(light(), testbed, tmp_path) as rig:
+    with rig_under(light(2.0), testbed, tmp_path) as rig:
         yield rig
 
 
@@ -224,7 +224,7 @@ def test_signals_while_it_starts_wait_until_it_has(rig: Rig) -> None:
     controller = rig.start("live", agent=AGENT, wait=False)
     pid, sent = controller.process.pid, 0
     bit = 1 << (signal.SIGUSR2 - 1)
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + READY_S
     while sent < 20 and time.monotonic() < deadline:
         status = Path(f"/proc/{pid}/status").read_text()
         if int(re.findall(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)[0], 16) & bit:

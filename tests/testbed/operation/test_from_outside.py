@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -47,7 +48,7 @@ from ..controlled import (
 )
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
-NAME = "spi"
+NAME = "spo"
 AGENT = "static-weights-9-nice"
 # All that a few seconds can show.
 LENIENT = {
@@ -80,7 +81,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def rig(testbed: Testbed, folder: Path) -> Iterator[Rig]:
-    with rig_under(light(), testbed, folder) as rig:
+    with rig_under(light(2.0), testbed, folder) as rig:
         yield rig
 
 
@@ -277,38 +278,75 @@ def test_a_scenarios_own_period_holds_unless_another_is_given() -> None:
     assert config.override(scenario=scenario, period_ms=20).period_s == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize(
-    ("settings", "options", "line"),
-    [
-        ({"mode": "lvie"}, (), "mode = 'lvie'"),
-        ({"bundel": "x"}, (), "bundel = 'x': unknown field; did you mean bundle?"),
-        ({"watchdog": {"hangs": 1}}, (), "did you mean hang_s?"),
-        ({"agent": AGENT, "bundle": "x"}, (), "bundle, agent: accepted: exactly one of them"),
-        ({}, (), "bundle, agent: accepted: exactly one of them"),
-        ({"agent": "static-wieghts-9"}, (), "did you mean static-weights-9"),
-        ({"agent": AGENT, "mode": "canary", "canary": ["slcie3"]}, (), "did you mean slice3?"),
-        ({"agent": AGENT, "mode": "canary"}, (), "canary = none"),
-        ({"agent": AGENT}, ("--scenario", "testbed-contenton"), "did you mean testbed-contention"),
-        ({"agent": AGENT}, ("--guard", "tesbed"), "did you mean testbed"),
-        ({"agent": AGENT}, ("--period-ms", "1"), "period_ms = 1.0: Input should be greater than or equal to 2"),
-        ({"agent": AGENT}, ("--period-ms", "fast"), "--period-ms = fast: Input should be a valid number"),
-        ({"agent": AGENT}, ("--listen", "localhost"), "listen = 'localhost': accepted: off, or an address and port"),
-        ({"agent": AGENT, "name": "spi-none"}, (), "spi-none"),
-        ({"agent": AGENT, "run_root": "/proc/none"}, (), "run_root = /proc/none"),
-        ({"agent": AGENT, "state_root": "/proc/none"}, (), "state_root = /proc/none"),
-        ({"agent": AGENT, "publish": {"user": "nobdoy"}}, (), "user = 'nobdoy': unknown"),
-        ({"agent": AGENT, "publish": {"user": "nobdoy", "records_mb": 0}}, (), "user = 'nobdoy': unknown"),
-        ({"agent": AGENT, "publish": {"user": "root"}}, (), "user = 'root': is root"),
-        ({"agent": AGENT, "cpu": 4096}, (), "cpu = 4096; accepted: one of 0"),
-        ({"agent": AGENT}, ("--instance", "a/b"), "instance = 'a/b'"),
-        ({"bundle": "/nowhere"}, (), "no such folder"),
-    ],
+REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
+    ({"mode": "lvie"}, (), "mode = 'lvie'"),
+    ({"bundel": "x"}, (), "bundel = 'x': unknown field; did you mean bundle?"),
+    ({"watchdog": {"hangs": 1}}, (), "did you mean hang_s?"),
+    ({"agent": AGENT, "bundle": "x"}, (), "bundle, agent: accepted: exactly one of them"),
+    ({}, (), "bundle, agent: accepted: exactly one of them"),
+    ({"agent": "static-wieghts-9"}, (), "did you mean static-weights-9"),
+    ({"agent": AGENT, "mode": "canary", "canary": ["slcie3"]}, (), "did you mean slice3?"),
+    ({"agent": AGENT, "mode": "canary"}, (), "canary = none"),
+    ({"agent": AGENT}, ("--scenario", "testbed-contenton"), "did you mean testbed-contention"),
+    ({"agent": AGENT}, ("--guard", "tesbed"), "did you mean testbed"),
+    ({"agent": AGENT}, ("--period-ms", "1"), "period_ms = 1.0: Input should be greater than or equal to 2"),
+    ({"agent": AGENT}, ("--period-ms", "fast"), "--period-ms = fast: Input should be a valid number"),
+    ({"agent": AGENT}, ("--listen", "localhost"), "listen = 'localhost': accepted: off, or an address and port"),
+    ({"agent": AGENT, "name": "spo-none"}, (), "spo-none"),
+    ({"agent": AGENT, "run_root": "/proc/none"}, (), "run_root = /proc/none"),
+    ({"agent": AGENT, "state_root": "/proc/none"}, (), "state_root = /proc/none"),
+    ({"agent": AGENT, "publish": {"user": "nobdoy"}}, (), "user = 'nobdoy': unknown"),
+    ({"agent": AGENT, "publish": {"user": "nobdoy", "records_mb": 0}}, (), "user = 'nobdoy': unknown"),
+    ({"agent": AGENT, "publish": {"user": "root"}}, (), "user = 'root': is root"),
+    ({"agent": AGENT, "cpu": 4096}, (), "cpu = 4096; accepted: one of 0"),
+    ({"agent": AGENT}, ("--instance", "a/b"), "instance = 'a/b'"),
+    ({"bundle": "/nowhere"}, (), "no such folder"),
 )
-def test_bad_input_is_one_line(
-    testbed: Testbed, tmp_path: Path, settings: dict[str, Any], options: tuple[str, ...], line: str
-) -> None:
+ENDS = ("out", "err")
+# Each call in a process of its own, but all that they import is imported once.
+CALLS = """
+import json, os, sys
+import slicepilot.cli.app, slicepilot.cli.operation.run, slicepilot.controller.service.serve
+import slicepilot.testbed.backend.backend
+from slicepilot.cli import main
+
+for number, arguments in enumerate(json.load(sys.stdin)):
+    if (pid := os.fork()) == 0:
+        for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
+            with open(f"{number}.{name}", "w") as file:
+                os.dup2(file.fileno(), stream.fileno())
+        sys.argv = ["slicepilot", *arguments]
+        main()
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> list[subprocess.CompletedProcess[str]]:
+    """What has become of each of the `REFUSED`."""
     del testbed
-    path = tmp_path / "run.yaml"
-    places = {"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")}
-    path.write_text(yaml.safe_dump({"name": NAME} | places | settings))
-    assert line in told(slicepilot("run", "-c", str(path), *options), 2)
+    folder = tmp_path_factory.mktemp("refused")
+    places = {"run_root": str(folder / "run"), "state_root": str(folder / "state")}
+    calls = []
+    for number, (settings, options, _) in enumerate(REFUSED):
+        path = folder / f"{number}.yaml"
+        path.write_text(yaml.safe_dump({"name": NAME} | places | settings))
+        calls.append(["run", "-c", str(path), *options])
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS],
+        input=json.dumps(calls),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return [
+        subprocess.CompletedProcess(call, int(status), *((folder / f"{number}.{name}").read_text() for name in ENDS))
+        for number, (call, status) in enumerate(zip(calls, done.stdout.split(), strict=True))
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)), ids=[line for *_, line in REFUSED])
+def test_bad_input_is_one_line(refusals: list[subprocess.CompletedProcess[str]], number: int) -> None:
+    assert REFUSED[number][2] in told(refusals[number], 2)

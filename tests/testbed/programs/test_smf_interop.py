@@ -476,6 +476,7 @@ def test_end_of_the_script_ends_it_and_leave_sends_nothing(start: Callable[..., 
         upf.receive()
 
 
+@pytest.mark.realtime
 def test_silent_upf_does_not_hold_up_the_end(start: Callable[..., Smf], upf: Upf) -> None:
     smf = with_session(start, upf)
     started = time.monotonic()

@@ -21,6 +21,8 @@ from slicepilot.training.delays.collect import Delays, Source, collect
 from slicepilot.training.delays.columns import FILE, baseline_of, choose, in_order
 from slicepilot.training.delays.slice_rows import episode_rows, schema_of
 
+from ...effort import examples
+
 
 def source(name: str = "table", rows: int = 1 << 17, **columns: Any) -> Source:
     """A table in batches of some rows."""
@@ -81,7 +83,7 @@ def test_groups_are_in_the_order_that_people_expect() -> None:
 # -- what is kept --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.one_of(st.none(), st.floats())), min_size=1), st.data())
 def test_every_delay_is_kept_or_counted(rows: list[tuple[str | None, float | None]], data: st.DataObject) -> None:
     names, values = ([row[part] for row in rows] for part in (0, 1))

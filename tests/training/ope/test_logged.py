@@ -20,6 +20,8 @@ from slicepilot.env.encoding import ObservationEncoder
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.ope.logged import Node, alike, fixed_action, same_pods, telemetry_of, watch
 
+from ...effort import examples
+
 INF = np.inf
 FULL_SCALE = np.asarray([9e3, 9e3, 9e6, 9e6, 0.99, 15e3, 0.99, 9e5])
 
@@ -52,7 +54,7 @@ def test_episodes_of_different_lengths_are_watched_side_by_side(log: EpisodeSet)
     np.testing.assert_allclose(both[1], alone[0], atol=1e-6)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(arrays.arrays(np.float64, (8, 5, 3), elements=st.floats(0, 1)), st.integers(0, 2**15 - 1))
 def test_figures_behind_observations_come_back(log: EpisodeSet, shares: np.ndarray, there: int) -> None:
     node = Node.of(log)

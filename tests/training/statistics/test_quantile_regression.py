@@ -17,6 +17,8 @@ from statsmodels.regression.quantile_regression import QuantReg
 from slicepilot.configs import ConfigError
 from slicepilot.training.statistics.quantile_regression import Regression, regress, solve, standard_errors
 
+from ...effort import examples
+
 
 def engel_data() -> tuple[np.ndarray, np.ndarray]:
     """Food expenditure and income of 235 Belgian households (E. Engel, 1857), as R's quantreg ships them."""
@@ -76,7 +78,7 @@ def test_p_values_are_those_of_statsmodels() -> None:
         assert own.p == pytest.approx(2 * stats.t.sf(abs(own.slope) / own.stderr, len(delays) - 3), rel=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.1, 0.5, 0.95]))
 def test_no_other_line_fits_better(seed: int, level: float) -> None:
     rng = np.random.default_rng(seed)

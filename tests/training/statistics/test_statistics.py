@@ -40,6 +40,8 @@ from slicepilot.training.statistics.resampling import (
     without_each,
 )
 
+from ...effort import examples
+
 # Permeability constants of the human chorioamnion, M. Hollander and D. Wolfe, "Nonparametric Statistical Methods",
 # 1973, table 4.1; the first example of R's wilcox.test.
 AT_TERM = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46]
@@ -184,7 +186,7 @@ def test_places_are_those_of_shuffled_labels() -> None:
     assert stats.chisquare([found[k] for k in keys], [2_000 * every[k] for k in keys]).pvalue > 1e-3
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(groups, groups, st.randoms(use_true_random=False))
 def test_order_changes_nothing(first: list[float], second: list[float], random: object) -> None:
     suite = noisy_neighbour({"a": first, "b": second}, "a", "us", resamples=200)
