@@ -11,11 +11,11 @@ from .shared import AgentName, ReasonName, RunId, Sha256, SliceName, Time, TimeN
 Level = Literal["normal", "hold", "safe", "latched"]
 Flag = Annotated[Literal["late", "unusable", "apply_error", "held", "paused"], Example("late", "flag")]
 SettingValue = float | Literal["nan"] | None
-"""A knob: null is no limit, "nan" a wish that was no number."""
+"""A knob: null is no limit, "nan" a value that was no number."""
 
 
 class Reason(Document):
-    """Why the guard let something other than the wish through."""
+    """Why the guard let something other than the decision through."""
 
     reason: ReasonName
     """Its name."""
@@ -60,7 +60,7 @@ class SliceFigures(Document):
 
 
 class KnobDecision(Document):
-    """A knob from wish to kernel; null is no limit, `"nan"` a wish that was no number."""
+    """A knob from decision to kernel; null is no limit, `"nan"` a value that was no number."""
 
     wanted: SettingValue
     """By the policy."""
@@ -162,7 +162,7 @@ class ExplainedTick(Document):
 
 
 class ReasonCount(Reason):
-    """Why the guard let something other than the wishes through, and how often."""
+    """Why the guard let something other than the decisions through, and how often."""
 
     node: int
     """Ticks in which the node had it."""

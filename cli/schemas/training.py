@@ -71,7 +71,7 @@ class Guarded(Document):
     """What the guard did."""
 
     guard_touched_ratio: float
-    """Share of ticks at which it let something other than the wish through."""
+    """Share of ticks at which it let something other than the decision through."""
     guard_reasons: dict[ReasonName, int]
     """Ticks by reason."""
 

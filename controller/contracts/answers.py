@@ -106,7 +106,7 @@ class Loop(Document):
 
 
 class GivenReason(Document):
-    """Why the guard let something other than the wish through."""
+    """Why the guard let something other than the decision through."""
 
     reason: Annotated[str, Example("slew")]
     """Its name."""

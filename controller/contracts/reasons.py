@@ -1,4 +1,4 @@
-"""Why the guard let something other than the policy's wish through, by name; counted, recorded and exported by it."""
+"""Why the guard let something other than the policy's decision through, by name: for records, metrics and logs."""
 
 from __future__ import annotations
 

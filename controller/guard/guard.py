@@ -186,10 +186,10 @@ class Guard:
 
     def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> GuardDecision:
         failed = wanted is None or wanted.nice_scope != self._scope
-        wish = held if failed or wanted is None else wanted
-        outcome, node_reasons, level = work.run(telemetry, wish, held, failed, now_ns)
+        decision = held if failed or wanted is None else wanted
+        outcome, node_reasons, level = work.run(telemetry, decision, held, failed, now_ns)
         if outcome == at.AS_WANTED:
-            allowed = wish
+            allowed = decision
         elif outcome == at.AS_HELD:
             allowed = held
         elif outcome == at.CHANGED:

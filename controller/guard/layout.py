@@ -26,7 +26,7 @@ NICE_LEVELS = 40
 # What a slice may do: follow the policy, stay, or take its safe setting.
 FOLLOW, STAY, TO_SAFE = range(3)
 
-# What came out: the very wish, what holds, something else, or nothing, since the arrays do not fit each other.
+# What came out: just what was wanted, what holds, something else, or nothing, since the arrays do not fit each other.
 AS_WANTED, AS_HELD, CHANGED, MISSHAPEN = range(4)
 
 # The node's conditions.

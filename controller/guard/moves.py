@@ -1,4 +1,4 @@
-"""How far may each knob go towards the wish? Third kernel of the guard; records as of `layout`.
+"""How far may each knob go towards what the policy wants? Third kernel of the guard; records as of `layout`.
 
 A knob's *axis* is the natural logarithm of a limit or a rate, on which "none" lies at the upper bound, and nice itself.
 """
@@ -47,23 +47,23 @@ def _in_range(k: int, value: float, low: float, high: float) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
-def _is_small(k: int, wish: float, held: float, small: float) -> bool:
+def _is_small(k: int, wanted: float, held: float, small: float) -> bool:
     """Whether hysteresis takes a change for none; to or from "none" never is."""
     if k == NICE:
-        return abs(wish - held) < small
-    if _is_none(k, wish) or _is_none(k, held):
+        return abs(wanted - held) < small
+    if _is_none(k, wanted) or _is_none(k, held):
         return False
-    return abs(wish - held) < small * held
+    return abs(wanted - held) < small * held
 
 
 @njit(cache=True, error_model="numpy")
-def _slewed(k: int, wish: float, held: float, low: float, high: float, step: float) -> tuple[float, bool]:
-    """As far towards the wish as one step goes, and whether that is short of it."""
+def _slewed(k: int, wanted: float, held: float, low: float, high: float, step: float) -> tuple[float, bool]:
+    """As far towards what is wanted as one step goes, and whether that is short of it."""
     if k == NICE:
         step = max(math.floor(step + _TINY), 1.0)
-    start, end = _on_axis(k, held, high), _on_axis(k, wish, high)
+    start, end = _on_axis(k, held, high), _on_axis(k, wanted, high)
     if abs(end - start) <= step * (1.0 + ROUNDING):
-        return wish, False
+        return wanted, False
     reached = start + (step if end > start else -step)
     value = np.rint(reached) if k == NICE else math.exp(reached)
     return min(max(value, low), high), True
@@ -78,18 +78,18 @@ def _guarantee(k: int, value: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _move(k: int, wish: float, held: float, knob: np.record, rested: float, elapsed: float) -> tuple[float, int]:
-    """One knob of a slice that follows the policy, and why it is not the wish.
+def _move(k: int, wanted: float, held: float, knob: np.record, rested: float, elapsed: float) -> tuple[float, int]:
+    """One knob of a slice that follows the policy, and why it is not what is wanted.
 
-    A wish that was let through before and stays the same has been weighed already, however the kernel rounds it; a step
+    What was let through before and stays the same has been weighed already, however the kernel rounds it; a step
     that goes on in its direction is no change of its own.
 
     Args:
         rested, elapsed: ns since the knob changed and since the last tick.
     """
     rules = knob.rules
-    value, bits = wish, 0
-    if not _in_range(k, wish, rules.low, rules.high):
+    value, bits = wanted, 0
+    if not _in_range(k, wanted, rules.low, rules.high):
         value, bits = held, _OUT_OF_RANGE
     if not _is_none(k, value) and value < rules.floor:
         value, bits = rules.floor, bits | _FLOOR
@@ -156,13 +156,13 @@ def _sound(k: int, held: float, safe: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _follow(k: int, s: int, wish: float, held: float, now: int, elapsed: float, state: State) -> tuple[float, int]:
+def _follow(k: int, s: int, wanted: float, held: float, now: int, elapsed: float, state: State) -> tuple[float, int]:
     """One knob of a slice that follows the policy, unless it flips."""
     knob = state.slices[s].knobs[k]
     memory = knob.memory
     if now >= memory.frozen_until_ns:
         rested = float(now - memory.changed_at_ns)
-        value, bits = _move(k, wish, held, knob, rested, elapsed)
+        value, bits = _move(k, wanted, held, knob, rested, elapsed)
         raises = _guarantee(k, value) > _guarantee(k, held)
         memory.moving = (1 if raises else -1) if bits & _SLEW else 0
         if _turned(_on_axis(k, value, knob.rules.high), knob):

@@ -90,7 +90,7 @@ def settle(
 ) -> int:
     """What goes to the actuator, float32 (3, S, 1), in ``out``; returns AS_WANTED, AS_HELD or CHANGED.
 
-    ``free``: some slices follow the policy; ``node_reasons`` go to each slice that does not get its wish.
+    ``free``: some slices follow the policy; ``node_reasons`` go to each slice that does not get what was wanted.
     """
     if free:
         _keep_shares(state)

@@ -106,7 +106,7 @@ class Work:
         self._bytes[:] = other._bytes
 
     def run(self, telemetry: Telemetry, wanted: Knobs, held: Knobs, failed: bool, now_ns: int) -> tuple[int, int, int]:
-        """Judge a wish; if it ``failed``, or has another shape than what holds, that is the wish.
+        """Judge a decision; if it ``failed``, or has another shape than what holds, what holds takes its place.
 
         Returns:
             Outcome (AS_WANTED, AS_HELD, CHANGED, MISSHAPEN), the node's reasons, the level.

@@ -190,7 +190,7 @@ class Loop:
         self.held = Knobs.none(len(backend.slices))
         self._warm_up_telemetry = Telemetry.empty(len(backend.slices))
         self._view: SlidingView | None = None
-        self._no_wish = _no_numbers(len(backend.slices))
+        self._no_decision = _no_numbers(len(backend.slices))
 
     def prepare(self) -> None:
         """Everything that is slow the first time: the backend's start, the first decision. `run` does it too."""
@@ -283,7 +283,7 @@ class Loop:
             verdict = active.guard.judge(telemetry, wanted, self.held, start)
             guarded = now()
             late = guarded - start > budget_ns
-            # A late wish answers a state that is gone; the safe setting answers any.
+            # A late decision answers a state that is gone; the safe setting answers any.
             if not late or verdict.level >= safe:
                 receipt = backend.apply(verdict.allowed)
             if late:
@@ -349,7 +349,7 @@ class Loop:
                 log_density,
             ),
             telemetry,
-            self._no_wish if wanted is None else wanted,
+            self._no_decision if wanted is None else wanted,
             verdict.allowed,
             receipt.applied,
             verdict.reasons | active.left_alone_reasons if active.any_left_alone else verdict.reasons,
@@ -358,5 +358,5 @@ class Loop:
 
 
 def _no_numbers(num_slices: int) -> Knobs:
-    """What stands for the wish of an agent that failed."""
+    """What stands for the decision of an agent that failed."""
     return Knobs(np.full((NUM_KNOBS, num_slices, 1), np.nan, np.float32))

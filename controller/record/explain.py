@@ -1,6 +1,6 @@
 """What happened at a tick, or over a window of ticks, as plain values that are also their JSON.
 
-A knob without a limit is null, a wish that was not a number ``"nan"``.
+A knob without a limit is null, a wanted value that was not a number ``"nan"``.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _counts(labels: Iterable[str]) -> dict[str, int]:
 
 
 def _moves(values: npt.NDArray[Any]) -> int:
-    """How often a knob changed; a wish that goes on being no number does not."""
+    """How often a knob changed; a wanted value that stays no number does not."""
     both = np.isnan(values[1:]) & np.isnan(values[:-1])
     return int(((values[1:] != values[:-1]) & ~both).sum())
 

@@ -191,7 +191,7 @@ class TickRing:
     ) -> None:
         """Add one tick; telemetry and knobs of one lane, ``reasons`` (S,), ``drawn`` (S, 3).
 
-        A wish or a draw of another shape has no numbers.
+        A decision or a draw of another shape has no numbers.
         """
         written, words = self._written, self._words
         slot = written % self.slots
@@ -212,9 +212,9 @@ class TickRing:
         except (TypeError, ValueError):  # of another precision, layout or shape
             plain = *map(_plain, measured[:2]), np.array(measured[2], np.bool_), *map(_plain, knobs)
             no_numbers = np.full((NUM_KNOBS, self.num_slices, 1), np.nan, np.float32)
-            wish = plain[3] if plain[3].shape == no_numbers.shape else no_numbers
+            wanted_values = plain[3] if plain[3].shape == no_numbers.shape else no_numbers
             draw = _plain(draw) if draw.shape == self._no_draw.shape else self._no_draw
-            plain = *plain[:3], wish, *plain[4:], draw
+            plain = *plain[:3], wanted_values, *plain[4:], draw
             self._put(slot, *self._tables, *plain, np.array(reasons, np.uint32))
         self._written = words[at // _WORD] = written + 1
         words[WRITTEN_AT // _WORD] = written + 1

@@ -6,9 +6,9 @@ the run. A tick between two modes belongs to neither. What the policy saw is wor
 serve to know the next one's observation.
 
 An action is what held after the tick, whoever set it: in live what the guard let through, in shadow what others have
-set, which the policy's wish had no part in. ``wanted`` is what a policy drew, also beyond the declared bounds, and the
-density is of that; of a policy that does not draw, or of records from before draws were kept, it is the wish as knobs,
-inside the bounds and without a density.
+set, which the policy's decision had no part in. ``wanted`` is what a policy drew, also beyond the declared bounds, and
+the density is of that; of a policy that does not draw, or of records from before draws were kept, it is the decision as
+knobs, inside the bounds and without a density.
 """
 
 from __future__ import annotations
