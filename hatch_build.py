@@ -40,8 +40,9 @@ GO_MODULES = ("list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} 
 
 GO_ITSELF = "Go's runtime and library"
 
-# A Markdown link into the repository: on an index it would lead nowhere.
-RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:|#)[^)]+\)")
+# Markdown's links and images of files of the repository: on an index they would lead nowhere.
+RELATIVE_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:|#)[^)]+\)")
+RELATIVE_IMAGE = re.compile(r"!\[[^\]]*\]\((?![a-z]+:)[^)]+\)\n*")
 
 
 class BuildError(RuntimeError):
@@ -83,14 +84,17 @@ class ProgramsHook(BuildHookInterface[Any]):
 
 
 class DescriptionHook(MetadataHookInterface):
-    """The README as an index can show it: text in place of links into the repository."""
+    """The README as an index can show it: without images and links of the repository's files."""
 
     PLUGIN_NAME = "custom"
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Set the description."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
-        metadata["readme"] = {"content-type": "text/markdown", "text": RELATIVE_LINK.sub(r"\1", text)}
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": RELATIVE_LINK.sub(r"\1", RELATIVE_IMAGE.sub("", text)),
+        }
 
 
 def build_programs(root: Path, package: Path) -> str:
