@@ -16,8 +16,11 @@ from .shared.endings import listen_in_c_code
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
 
-# Of the extra `live` alone; what else may be missing is of `train`, or of both.
-LIVE_PACKAGES = {"cryptography", "prometheus_client", "pyarrow", "pyroute2"}
+# What a plain install brings; whatever else may be missing is of the extra `train`.
+BASE_PACKAGES = {
+    *("cryptography", "gymnasium", "numba", "numpy", "onnxruntime", "prometheus_client", "pyarrow", "pydantic"),
+    *("pyroute2", "rich", "yaml"),
+}
 
 
 class FoundByName(TyperCommand):
@@ -97,8 +100,8 @@ def run() -> NoReturn:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "slicepilot":
             raise
-        extra = "live" if error.name in LIVE_PACKAGES else "train"
-        _fail(f"{error.name} is not installed: pip install 'slicepilot[{extra}]'", 1)
+        wanted = "slicepilot" if error.name.split(".")[0] in BASE_PACKAGES else "slicepilot[train]"
+        _fail(f"{error.name} is not installed: pip install '{wanted}'", 1)
     except FailureError as error:
         _fail(str(error), 1)
     except typer.Abort:

@@ -343,7 +343,8 @@ def test_the_command_line_gives_orders(controller: Any, monkeypatch: pytest.Monk
     controller.tick(20)
     controller.publish()
     monkeypatch.chdir(tmp_path)
-    controller.answer = lambda order: {"ok": True, "mode": "canary", "slices": ["slice2"], "paused": True}
+    orders = {"paused": True, "ordered_safe": False}
+    controller.answer = lambda order: {"ok": True, "mode": "canary", "slices": ["slice2"], **orders}
     result = invoke(controller, "mode", "canary", "--slices", "slice2,slice3", "--force")
     assert (result.exit_code, result.output) == (0, "mode canary, acting on slice2; paused\n")
     for command in ("pause", "resume", "safe"):

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Records docs/images/top.svg: a policy on five real UPFs under load, as `slicepilot top` shows it. Needs root and tmux.
+#   docs/images/record.sh BUNDLE
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bundle=${1:?usage: docs/images/record.sh BUNDLE}
+trap 'tmux kill-session -t picture 2>/dev/null || true' EXIT
+.venv/bin/slicepilot run --bundle "$bundle" --scenario testbed-contention --guard testbed --mode live --force \
+	--seconds 25 --name pic --listen off >/dev/null &
+run=$!
+sleep 14
+tmux new-session -d -s picture -x 92 -y 30 ".venv/bin/slicepilot top --name pic"
+sleep 6
+tmux capture-pane -e -p -t picture | .venv/bin/python docs/images/terminal.py "slicepilot top" docs/images/top.svg
+wait "$run"
