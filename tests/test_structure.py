@@ -142,7 +142,7 @@ def test_names_in_text_lead_to_what_is_there() -> None:
     suffixes = {".py", ".md", ".yaml", ".toml", ".sh", ".c", ".h"}
     files = [file for folder in (*PARTS, "docs", "benchmarks", "tests") for file in (ROOT / folder).rglob("*.*")]
     missing = []
-    for file in [*files, *ROOT.glob("*.md")]:
+    for file in [*files, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:  # the changelog speaks of what was there, too
         if file.suffix not in suffixes or file == Path(__file__):
             continue
         for name in re.findall(r"\bslicepilot((?:\.\w+)+)", file.read_text()):

@@ -6,10 +6,11 @@ cd "$(dirname "$0")/../.."
 bundle=${1:?usage: docs/images/record.sh BUNDLE}
 trap 'tmux kill-session -t picture 2>/dev/null || true' EXIT
 .venv/bin/slicepilot run --bundle "$bundle" --scenario testbed-contention --guard testbed --mode live --force \
-	--seconds 25 --name pic --listen off >/dev/null &
+	--seconds 30 --name pic --listen off >/dev/null &
 run=$!
-sleep 14
+until .venv/bin/slicepilot control status --name pic --json 2>/dev/null | grep -q '"offered_mbps": [1-9]'; do sleep 1; done
+sleep 8
 tmux new-session -d -s picture -x 92 -y 30 ".venv/bin/slicepilot top --name pic"
-sleep 6
+sleep 4
 tmux capture-pane -e -p -t picture | .venv/bin/python docs/images/terminal.py "slicepilot top" docs/images/top.svg
 wait "$run"
