@@ -24,7 +24,7 @@ test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
 	-@$(MAKE) --no-print-directory live
 	-@tests/packages.sh
 	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup --no-loadscope-reorder -m "not realtime" $(SOME)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime" $(SOME)
 	$(BIN)/pytest -q -m realtime $(SOME)
 
 # Some of the tests may be of one kind alone: then pytest finds none of the other, which is its exit status 5.

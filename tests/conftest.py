@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from .effort import examples
 
@@ -50,12 +51,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.realtime)
         if not item.get_closest_marker("realtime") and any(item.path.is_relative_to(place) for place in live):
             item.add_marker(pytest.mark.live)
-        # Processes of pytest-xdist share the groups out: what is in one file shares its fixtures.
-        group = ONE_BY_ONE if item.path.is_relative_to(ONE_BY_ONE) else item.path
-        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(TESTS))))
         if any(item.get_closest_marker(name) for name in ("live", "realtime")):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
     items.sort(key=lambda item: (not item.path.is_relative_to(ONE_BY_ONE), item.get_closest_marker("live") is None))
+
+
+class ByFile(LoadFileScheduling):
+    """Each file's tests stay in one process, with their fixtures, and all that bring up testbeds in one as well.
+
+    Not by `xdist_group`: with pytest 9.2 pytest-xdist 3.8 does not see those groups.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        own = f"{TESTS.name}/{ONE_BY_ONE.name}/"
+        return own if nodeid.startswith(own) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    """Share the tests of `--dist loadfile` out."""
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
