@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -25,6 +24,8 @@ def did_you_mean(given: object, names: Iterable[str], accepted: str | None = Non
 
     ``accepted`` stands for the list of names where that would be too long, or is not all.
     """
+    import difflib  # only here: whoever imports the errors, the supervisor too, seldom needs it
+
     known = list(names)
     near = ", ".join(difflib.get_close_matches(given, known, n=most)) if isinstance(given, str) else ""
     hint = f"did you mean {near}? " if near else ""
