@@ -72,12 +72,12 @@ class Telemetry:
 
     @property
     def delay_p99_us(self) -> FloatArray:
-        """99th percentile of the N3-to-N6 delay, (S, L)."""
+        """99th percentile of the N3-to-N6 delay, at least the age of the oldest packet inside, (S, L)."""
         return self.slices[3]
 
     @property
     def loss_ratio(self) -> FloatArray:
-        """Share of the offered packets that did not leave, (S, L), 0..1."""
+        """Share of the offered bits that did not leave, (S, L), 0..1."""
         return self.slices[4]
 
     @property
@@ -92,7 +92,7 @@ class Telemetry:
 
     @property
     def runqueue_delay_us(self) -> FloatArray:
-        """Mean wait from wake-up to running, (S, L)."""
+        """Mean wait for a CPU of a thread that could run, (S, L)."""
         return self.slices[7]
 
     @property

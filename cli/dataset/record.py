@@ -76,11 +76,11 @@ def record(
         control_period_s=1e-3 * period_ms if period_ms else played.control_period_s,
     )
     weights = RewardWeights.from_yaml(reward)
-    cast = _cast(played, names_of(agents or []), bundle or [], weights, requests)
+    made = _make_agents(played, names_of(agents or []), bundle or [], weights, requests)
     recorded = (
-        _simulate(played, cast, episodes, seed, weights)
+        _simulate(played, made, episodes, seed, weights)
         if backend == SIMULATOR
-        else _play(backend, played, cast, episodes, seed, weights, name)
+        else _play(backend, played, made, episodes, seed, weights, name)
     )
     provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
     with writing_to(out.parent):
@@ -104,7 +104,7 @@ def _check_out(out: Path) -> None:
         pass  # the folder is all that is needed yet
 
 
-def _cast(
+def _make_agents(
     played: Scenario, names: Sequence[str], bundles: Sequence[Path], weights: RewardWeights, requests: bool
 ) -> list[Agent]:
     """Who plays, with names that differ; raises ConfigError for a name that does not exist, or nobody."""
@@ -130,11 +130,11 @@ def _times(text: str) -> tuple[str, int]:
     return name, int(times or 1)
 
 
-def _simulate(played: Scenario, cast: Sequence[Agent], episodes: int, seed: int, weights: RewardWeights) -> EpisodeSet:
+def _simulate(played: Scenario, made: Sequence[Agent], episodes: int, seed: int, weights: RewardWeights) -> EpisodeSet:
     from ...training.recording.recording import record_simulated
 
     with progress_bar() as progress:
-        task = progress.add_task("recording", total=len(set(cast)) * played.num_steps)
+        task = progress.add_task("recording", total=len(set(made)) * played.num_steps)
         periods = 0
 
         def on_period(who: str) -> None:
@@ -143,13 +143,13 @@ def _simulate(played: Scenario, cast: Sequence[Agent], episodes: int, seed: int,
             if periods % REFRESH_PERIODS == 0:
                 progress.update(task, completed=periods, description=who)
 
-        return record_simulated(cast, played, episodes, seed, weights, on_period)
+        return record_simulated(made, played, episodes, seed, weights, on_period)
 
 
 def _play(
     backend_name: str,
     played: Scenario,
-    cast: Sequence[Agent],
+    made: Sequence[Agent],
     episodes: int,
     seed: int,
     weights: RewardWeights,
@@ -160,18 +160,18 @@ def _play(
     from ...training.evaluation.turns import TurnsBackend
     from ...training.recording.recording import record_live
 
-    if oracles := [agent.name for agent in cast if isinstance(agent, Oracle)]:
+    if oracles := [agent.name for agent in made if isinstance(agent, Oracle)]:
         raise ConfigError(f"agents: {oracles[0]}: accepted: only with --backend simulator, whose future it sees")
     backend: TurnsBackend = plugin(backend_name).call("open_backend", played, name=name)
     try:
         with progress_bar() as progress:
-            task = progress.add_task("recording", total=episodes * len(cast))
+            task = progress.add_task("recording", total=episodes * len(made))
             runs = itertools.count()
 
             def on_run(turn: int, who: str) -> None:
                 progress.update(task, completed=next(runs), description=f"turn {turn + 1}: {who}")
 
-            return record_live(cast, backend, played, episodes, seed, weights, on_run)
+            return record_live(made, backend, played, episodes, seed, weights, on_run)
     finally:
         backend.close()
 

@@ -58,11 +58,13 @@ def evaluate(
     settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds, period_ms)
     learned = load_learned(bundle or [])
     scenarios = _scenarios(settings)
-    casts = [_cast(played, settings, learned) for played in scenarios]
+    made_for_each = [_make_agents(played, settings, learned) for played in scenarios]
     if settings.backend != SIMULATOR:
-        judged = [_judge_live(played, cast, settings, learned) for played, cast in zip(scenarios, casts, strict=True)]
+        judged = [
+            _judge_live(played, made, settings, learned) for played, made in zip(scenarios, made_for_each, strict=True)
+        ]
     else:
-        judged = _judge(scenarios, casts, settings, learned)
+        judged = _judge(scenarios, made_for_each, settings, learned)
     command = shlex.join(["slicepilot", *sys.argv[1:]])
     evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged))
     save(evaluation, results)
@@ -89,7 +91,7 @@ def evaluate(
 
 def _judge(
     scenarios: Sequence[Scenario],
-    casts: Sequence[Sequence[Agent]],
+    made_for_each: Sequence[Sequence[Agent]],
     settings: EvaluationConfig,
     learned: Sequence[LearnedAgent],
 ) -> list[ScenarioResult]:
@@ -99,7 +101,7 @@ def _judge(
     judged = []
     with progress_bar() as progress:
         # Two more runs per scenario: the references that losses are taken against.
-        total = sum(played.num_steps * (len(cast) + 2) for played, cast in zip(scenarios, casts, strict=True))
+        total = sum(played.num_steps * (len(made) + 2) for played, made in zip(scenarios, made_for_each, strict=True))
         task = progress.add_task("evaluating", total=total)
         periods = 0
 
@@ -109,14 +111,14 @@ def _judge(
             if periods % REFRESH_PERIODS == 0:
                 progress.update(task, completed=periods, description=f"{where}: {who}")
 
-        for played, cast in zip(scenarios, casts, strict=True):
-            subjects = [a.name for a in learned] or _first_heuristic(cast)
-            judged.append(evaluate_scenario(played, cast, settings, subjects, on_period))
+        for played, made in zip(scenarios, made_for_each, strict=True):
+            subjects = [a.name for a in learned] or _first_heuristic(made)
+            judged.append(evaluate_scenario(played, made, settings, subjects, on_period))
     return judged
 
 
 def _judge_live(
-    played: Scenario, cast: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[LearnedAgent]
+    played: Scenario, made: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[LearnedAgent]
 ) -> ScenarioResult:
     """One scenario on real UPFs, agents taking turns, with progress."""
     from ...configs.backends import plugin
@@ -124,7 +126,7 @@ def _judge_live(
     from ...training.evaluation.judge import judge, plays_of
     from ...training.evaluation.turns import TurnsBackend, play_in_turns
 
-    plays = plays_of(played, cast)
+    plays = plays_of(played, made)
     backend: TurnsBackend = plugin(settings.backend).call("open_backend", played)
     try:
         with progress_bar() as progress:
@@ -137,7 +139,7 @@ def _judge_live(
             recordings = play_in_turns(plays, backend, settings.seeds, settings.seed, weights, on_run)
     finally:
         backend.close()
-    return judge(played, cast, settings, recordings, [a.name for a in learned] or _first_heuristic(cast))
+    return judge(played, made, settings, recordings, [a.name for a in learned] or _first_heuristic(made))
 
 
 def _settings(
@@ -171,7 +173,7 @@ def _scenarios(config: EvaluationConfig) -> list[Scenario]:
     return scenarios
 
 
-def _cast(scenario: Scenario, config: EvaluationConfig, learned: Sequence[LearnedAgent]) -> list[Agent]:
+def _make_agents(scenario: Scenario, config: EvaluationConfig, learned: Sequence[LearnedAgent]) -> list[Agent]:
     """The learned agents and every agent whose name is asked for, made for the scenario's slices and node.
 
     Raises:
@@ -193,10 +195,10 @@ def _cast(scenario: Scenario, config: EvaluationConfig, learned: Sequence[Learne
     return [*learned, *(make(name, slices, node, weights) for name in dict.fromkeys(names))]
 
 
-def _first_heuristic(cast: Sequence[Agent]) -> list[str]:
+def _first_heuristic(made: Sequence[Agent]) -> list[str]:
     from ...training.evaluation.judge import role_of
 
-    return [agent.name for agent in cast if role_of(agent) == "adaptive"][:1]
+    return [agent.name for agent in made if role_of(agent) == "adaptive"][:1]
 
 
 def print_result(result: ScenarioResult) -> None:

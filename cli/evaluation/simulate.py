@@ -96,41 +96,25 @@ def _print_study(results: list[dict[str, Any]]) -> None:
 def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None:
     import numpy as np
 
-    from ...agents.heuristics.oracle import Oracle
     from ...agents.heuristics.registry import make
-    from ...env.knobs import Knobs
-    from ...env.promises import PromiseMeter
-    from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
     from ...env.simulator.scenario import Scenario
+    from ...training.evaluation.rollouts import play
 
     scenario = Scenario.from_yaml(scenario_name)
     agent = make(agent_name, scenario.slice_set(), scenario.hardware_spec())
-    backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=agent.request_mcpu))
-    telemetry = backend.reset(seed)
-    context = backend.context
-    if isinstance(agent, Oracle):
-        agent.bind(backend)
-    agent.reset(backend.slices, context, seed)
-    knobs, meter = Knobs.none(len(backend.slices)), PromiseMeter(context)
-    rows, broken = [], []
     with progress_bar() as progress:
-        for _ in progress.track(range(context.num_steps), description=f"{scenario.name} under {agent.name}"):
-            knobs = backend.apply(agent.decide(telemetry, knobs)).applied
-            telemetry = backend.observe()
-            rows.append(telemetry.slices[:, :, 0].copy())
-            broken.append(meter.broken(telemetry)[:, 0])
-    table = np.stack(rows)
-    period_s = float(context.period_s[0])
+        task = progress.add_task(f"{scenario.name} under {agent.name}", total=scenario.num_steps)
+        rollout = play(agent, scenario, 1, seed, on_period=lambda: progress.advance(task))
     figures: list[dict[str, Any]] = [
         {
             "slice": name,
-            "offered_mbps": float(table[:, 0, s].mean()),
-            "carried_mbps": float(table[:, 1, s].mean()),
-            "delay_p50_us": float(np.median(table[:, 2, s])),
-            "delay_p99_us": float(np.quantile(table[:, 3, s], 0.99)),
-            "sla_violation_s": float(np.stack(broken)[:, s].sum() * period_s),
+            "offered_mbps": float(rollout.row("offered_mbps")[:, s].mean()),
+            "carried_mbps": float(rollout.row("carried_mbps")[:, s].mean()),
+            "delay_p50_us": float(np.median(rollout.row("delay_p50_us")[:, s])),
+            "delay_p99_us": float(np.quantile(rollout.row("delay_p99_us")[:, s], 0.99)),
+            "sla_violation_s": float(rollout.violated[:, s].sum() * rollout.period_s),
         }
-        for s, name in enumerate(backend.slices.names)
+        for s, name in enumerate(rollout.slices.names)
     ]
     if as_json:
         print_json({"scenario": scenario.name, "agent": agent.name, "seed": seed, "slices": figures}, Played)

@@ -17,7 +17,7 @@ class Check(Document):
     """What was found."""
     needed_for: Annotated[str, Example("simulate")]
     """Which commands it matters to."""
-    hint: Annotated[str, Example("pip install 'slicepilot[sim]'")]
+    hint: Annotated[str, Example("pip install 'slicepilot[train]'")]
     """How to mend it; may be empty where nothing is missing."""
 
 

@@ -52,16 +52,16 @@ def reaction(
     from ..backend.backend import open_backend
 
     played = dataclasses.replace(Scenario.from_yaml(scenario), control_period_s=1e-3 * period_ms)
-    cast = _cast(bundle or [], agents or AGENTS, played)
-    found: dict[str, list[Reaction]] = {agent.name: [] for agent in cast}
+    made = _make_agents(bundle or [], agents or AGENTS, played)
+    found: dict[str, list[Reaction]] = {agent.name: [] for agent in made}
     slices = played.slice_set()
     bound_us = 1e3 * (bound_ms or float(slices.column("sla.delay_bound_ms")[slices.priority_index, 0]))
     live = open_backend(played, record_packets=True)
     try:
         with progress_bar() as progress:
-            task = progress.add_task("measuring", total=repetitions * len(cast))
+            task = progress.add_task("measuring", total=repetitions * len(made))
             for turn in range(repetitions):
-                for agent in cast:
+                for agent in made:
                     progress.update(task, description=f"turn {turn + 1}: {agent.name}")
                     found[agent.name] += _run(agent, live, played, bound_us, turn)
                     progress.advance(task)
@@ -75,7 +75,7 @@ def reaction(
         _print(rows, scenario, period_ms, 1e-3 * bound_us)
 
 
-def _cast(bundles: list[Path], names: Sequence[str], played: Scenario) -> list[Agent]:
+def _make_agents(bundles: list[Path], names: Sequence[str], played: Scenario) -> list[Agent]:
     from ...agents.heuristics.registry import make
 
     slices, node = played.slice_set(), played.hardware_spec()

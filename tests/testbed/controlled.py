@@ -1,4 +1,4 @@
-"""A testbed under load, policies whose wishes are known, and what a running controller has told."""
+"""A testbed under load, policies whose decisions are known, and what a running controller has told."""
 
 from __future__ import annotations
 

@@ -115,13 +115,13 @@ class _Run:
             knobs=held[..., None],
         )
         seen = look_back(course, self.slices, self.context, weights)
-        wished = actions_of(np.ascontiguousarray(ticks["wanted"])[..., None], self.slices)[0]
+        asked_for = actions_of(np.ascontiguousarray(ticks["wanted"])[..., None], self.slices)[0]
         for first, end in _spans(self._usable(ticks)):
             decided, observed = slice(first, end), slice(first, end + 1)
             actions = seen.actions[0, decided]
             own = ticks[decided]
             drew = np.isfinite(own["drawn"]).all(axis=(1, 2))
-            wanted = np.where(np.isnan(own["wanted"].swapaxes(1, 2)), actions, wished[decided])
+            wanted = np.where(np.isnan(own["wanted"].swapaxes(1, 2)), actions, asked_for[decided])
             wanted[drew] = own["drawn"][drew]
             description = self._descriptions[int(own["description"][0])]
             mode = Mode(int(own["mode"][0]))
