@@ -4,8 +4,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+from pathlib import Path
 
 import pytest
+
+from slicepilot.cli.shared.endings import PATIENCE_S
 
 FORKED = """
 import os, signal, sys, time
@@ -94,6 +98,71 @@ def test_a_signal_lost_in_a_forked_child_is_sent_to_the_child() -> None:
     command = [sys.executable, "-c", FORKED_IN_A_CALLBACK]
     result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, "child 7\n", "")
+
+
+WHILE_IT_IMPORTS = """
+import contextlib, os, sys, time
+print("imports", flush=True)
+os.kill(os.getpid(), int(sys.argv[1]))
+with contextlib.suppress(BaseException):  # as packages do while they look for an optional part
+    time.sleep(20)
+print("goes on", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_imports_that_catch_everything_end_at_once(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "greedy_package.py").write_text(WHILE_IT_IMPORTS)
+    program = f"""
+        import sys
+        from slicepilot.cli.shared.endings import put_away_when_ended
+
+        put_away_when_ended()
+        sys.path.insert(0, {str(tmp_path)!r})
+        import greedy_package
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(int(number))]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (result.returncode, result.stdout) == (128 + number, "imports\n")
+    assert "Traceback" not in result.stderr
+
+
+NEVER_COMES_BACK = """
+import ctypes, sys
+from slicepilot.cli.shared.endings import listen_in_c_code, put_away_when_ended
+from slicepilot.configs import outside
+
+put_away_when_ended()
+if sys.argv[1:] == ["made"]:
+    outside.will_make("something")
+listen_in_c_code()
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+print("ready", flush=True)
+libc.pthread_mutex_lock(mutex)
+libc.pthread_mutex_lock(mutex)  # waits for itself, whatever signals come
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_c_code_that_does_not_come_back_is_ended(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", NEVER_COMES_BACK], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        asked_s = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(20.0) == 128 + number
+        took_s = time.monotonic() - asked_s
+    assert PATIENCE_S <= took_s < PATIENCE_S + 2.0, "a busy machine may take its time"
+
+
+def test_c_code_is_waited_for_where_something_is_to_be_put_away() -> None:
+    with subprocess.Popen([sys.executable, "-c", NEVER_COMES_BACK, "made"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2 * PATIENCE_S)
+        process.kill()
 
 
 def test_other_exceptions_that_nobody_can_see_are_still_told() -> None:
