@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from .effort import examples
+from .effort import THOROUGH, examples
 
 TESTS = Path(__file__).parent
 # What needs root, kernel objects or the built programs. It runs beside other tests: names are a process's own.
@@ -26,8 +26,8 @@ LIVE = (
 )
 # Tests that bring up testbeds: one after the other, or two of them would use the machine up.
 ONE_BY_ONE = TESTS / "testbed"
-# What saturates the machine on purpose, or judges what a controller does on one: it runs by itself.
-REALTIME = ("controller/watchdog/test_supervisor.py", "testbed/backend", "testbed/operation")
+# What saturates the machine on purpose, or times what a machine must not disturb: it runs by itself.
+REALTIME = ("controller/watchdog/test_supervisor.py", "testbed/backend", "testbed/operation/test_bad_policies.py")
 REQUIRE_LIVE = os.environ.get("SLICEPILOT_REQUIRE_LIVE") == "1"
 # A first example may have to wait for a compiler, any of them for a busy machine.
 settings.register_profile("slicepilot", deadline=None, max_examples=examples(100))
@@ -40,11 +40,15 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is live, and begin with it: its waits are filled by what comes beside it, and no long file is last.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a quick run does not try, mark what is live, and begin with it: its waits are filled by what comes
+    beside it, and no long file is last.
 
     What has to do with a kernel that others use too may be tried a second time; the end of the run names it.
     """
+    if not THOROUGH:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     live, realtime = ([TESTS / name for name in names] for names in (LIVE, REALTIME))
     for item in items:
         if any(item.path.is_relative_to(place) for place in realtime):

@@ -34,6 +34,7 @@ from ..lifecycle.testbed import Testbed
 
 READY_S = 90.0  # under a load that leaves it little CPU
 POLL_S = 0.001
+LOOK_S = 0.03  # each look opens what the controller shows
 KNOB_FILES = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "cpu.max", "cpu.weight")
 
 
@@ -115,7 +116,7 @@ class Controller:
                 raise ProgramError(f"{message}: the controller ended with {self.process.returncode}: {self.tail()}")
             if time.monotonic() > deadline:
                 raise ProgramError(f"{message}: not within {timeout_s:g} s: {self.tail()}")
-            time.sleep(0.01)
+            time.sleep(LOOK_S)
 
     def wait_ready(self, mode: str) -> None:
         """Until it has ticked in a mode for a while."""

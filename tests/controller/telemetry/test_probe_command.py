@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -134,8 +136,13 @@ def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path
 def wait_attached(pid: int) -> None:
     """Until a probe has its programs in the kernel."""
     end = time.monotonic() + 60
-    while not any("bpf-prog" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()):
-        assert time.monotonic() < end, "it attaches nothing"
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # a file that it has closed meanwhile
+            if any("bpf-prog" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()):
+                return
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            raise AssertionError("it attaches nothing")
         time.sleep(0.05)
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
 from slicepilot.agents.heuristics.exploring import ExploringAgent
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.cli.app import app
 from slicepilot.cli.train.train import train as train_command
 from slicepilot.configs import ConfigError, available
 from slicepilot.data.episodes.episodes import EpisodeSet
@@ -245,23 +244,17 @@ def test_the_bundle_of_a_run_decides_for_its_slices(tmp_path: Path, config: Offl
     assert played.reward.shape == (10, 2)
 
 
-COMMAND = [sys.executable, "-m", "slicepilot.cli", "train"]
-
-
-def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-def test_the_command_trains_tracks_and_goes_on(tmp_path: Path, config: OfflineConfig) -> None:
+def test_the_command_trains_tracks_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: OfflineConfig
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     file = tmp_path / "mine.yaml"
     values = json.loads(json.dumps(dataclasses.asdict(replace(config, algorithm="cql"))))
     file.write_text(yaml.safe_dump(values | {"dataset": "elsewhere", "tracking": "mlflow"}))
     arguments = ["--offline", "-c", str(file), "--dataset", config.dataset, "--steps", "3", "--out", "run", "--json"]
-    result = command(*arguments, folder=tmp_path)
-    assert result.returncode == 0, result.stderr
+    result = CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout)
     assert figures["updates"] == 3
     assert figures["dataset_steps"] == 600
@@ -271,8 +264,8 @@ def test_the_command_trains_tracks_and_goes_on(tmp_path: Path, config: OfflineCo
 
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     assert client.get_metric_history(figures["run_id"], "train/gap")[-1].step == 3
-    again = command("--resume", "run", "--steps", "5", folder=tmp_path)
-    assert again.returncode == 0, again.stderr
+    again = CliRunner().invoke(app, ["train", "--resume", "run", "--steps", "5"], catch_exceptions=False)
+    assert again.exit_code == 0, again.output
     assert "5 updates" in again.stdout
     assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
 

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from slicepilot.training.ope.fitted_q import FittedQConfig, HeldOut, Steps, evaluate, fit_values, folds_of
 
+from ...effort import repetitions
+
 CONFIG = FittedQConfig(
     gamma=0.8, updates=400, regressions=40, batch=128, width=4, learning_rate=0.1, weight_decay=0.0, members=4
 )
@@ -105,7 +107,7 @@ def test_episodes_of_weight_zero_do_not_count() -> None:
 
 def test_intervals_hold_the_value_and_say_how_good_they_are() -> None:
     """A sample of 600 noisy steps misses the value by 0.06 (standard deviation), and its bootstrap knows."""
-    policy, hits, draws = (1, 0), 0, 15
+    policy, hits, draws = (1, 0), 0, repetitions(6, 15)
     for seed in range(draws):
         steps = chain(600, seed, (policy,), episodes=12, noise=1.0)
         share = steps.logged[:, :2].sum().item() / 600
