@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import graphlib
 import re
 from collections.abc import Iterator
@@ -13,72 +12,35 @@ import pytest
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.env.simulator.scenario import Scenario
 
+from .structure import SourceTree
+
 ROOT = Path(__file__).parents[1]
-PARTS = {link.name for link in (ROOT / ".links" / "slicepilot").iterdir()}
-
-
-def packages() -> dict[str, Path]:
-    """Every package below `slicepilot` by name, with its folder."""
-    return {
-        ".".join(file.parent.relative_to(ROOT).parts): file.parent
-        for part in PARTS
-        for file in (ROOT / part).rglob("__init__.py")
-    }
-
-
-def module_of(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-
-
-MODULES = {module_of(file): file for part in PARTS for file in (ROOT / part).rglob("*.py")}
-
-
-def imported(file: Path) -> set[str]:
-    """Modules of ours that a file imports, at its top or inside functions."""
-    package = file.relative_to(ROOT).parent.parts
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            module = (*base, *(node.module.split(".") if node.module else ()))
-            if not node.level:
-                if module[0] != "slicepilot":
-                    continue
-                module = module[1:]
-            names = [".".join((*module, alias.name)) for alias in node.names]
-            found |= {name if name in MODULES else ".".join(module) for name in names}
-        elif isinstance(node, ast.Import):
-            found |= {
-                name.name.removeprefix("slicepilot.") for name in node.names if name.name.startswith("slicepilot.")
-            }
-    return (found & MODULES.keys()) - {module_of(file)}
-
-
-def package_of(module: str) -> str:
-    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+TREE = SourceTree(ROOT)
+PARTS, MODULES = TREE.parts, TREE.modules
 
 
 def test_packages_import_those_above_them_in_the_table() -> None:
     table = (ROOT / "docs" / "architecture.md").read_text().partition("## Packages")[2]
     order = re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)
-    assert sorted(order) == sorted(packages()), "docs/architecture.md names every package once"
+    assert sorted(order) == sorted(TREE.packages), "docs/architecture.md names every package once"
     broken = [
         f"{module} imports {other}"
-        for module, file in sorted(MODULES.items())
-        for other in sorted(imported(file))
-        if order.index(package_of(other)) > order.index(package_of(module))
+        for module in sorted(MODULES)
+        for other in sorted(TREE.imported(module))
+        if order.index(TREE.package_of(other)) > order.index(TREE.package_of(module))
     ]
     assert not broken
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
-    graph = {module: imported(file) for module, file in MODULES.items()}
-    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+    graphlib.TopologicalSorter(TREE.file_graph()).prepare()  # raises CycleError, which names them
 
 
 def test_no_folder_is_a_drawer() -> None:
     """At most this many files in a folder: more answer more than one question."""
-    crowded = {name: count for name, folder in packages().items() if (count := len(list(folder.glob("*.py"))) - 1) > 17}
+    crowded = {
+        name: count for name, folder in TREE.packages.items() if (count := len(list(folder.glob("*.py"))) - 1) > 17
+    }
     assert not crowded
 
 

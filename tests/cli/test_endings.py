@@ -1,10 +1,12 @@
 """Commands end when they are asked to, whatever they are at, and put away what they have made."""
 
+import contextlib
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -143,11 +145,24 @@ libc.pthread_mutex_lock(mutex)  # waits for itself, whatever signals come
 """
 
 
+@contextlib.contextmanager
+def in_c_code(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose main thread waits for the mutex."""
+    with subprocess.Popen([sys.executable, "-c", NEVER_COMES_BACK, *arguments], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            while "futex" not in Path(f"/proc/{process.pid}/wchan").read_text():
+                time.sleep(0.01)
+            time.sleep(0.1)  # past a wait for the interpreter's lock
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_c_code_that_does_not_come_back_is_ended(number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", NEVER_COMES_BACK], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with in_c_code() as process:
         asked_s = time.monotonic()
         process.send_signal(number)
         assert process.wait(20.0) == 128 + number
@@ -156,13 +171,10 @@ def test_c_code_that_does_not_come_back_is_ended(number: signal.Signals) -> None
 
 
 def test_c_code_is_waited_for_where_something_is_to_be_put_away() -> None:
-    with subprocess.Popen([sys.executable, "-c", NEVER_COMES_BACK, "made"], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with in_c_code("made") as process:
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(2 * PATIENCE_S)
-        process.kill()
 
 
 def test_other_exceptions_that_nobody_can_see_are_still_told() -> None:
