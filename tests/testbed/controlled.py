@@ -43,10 +43,11 @@ def fresh_testbed(spec: TestbedSpec) -> Iterator[Testbed]:
 
 
 @contextlib.contextmanager
-def rig_under(load: Scenario, testbed: Testbed, folder: Path) -> Iterator[Rig]:
+def rig_under(load: Scenario | None, testbed: Testbed, folder: Path) -> Iterator[Rig]:
     """A rig whose knobs have to be as found in the end."""
     with Rig(testbed, folder) as rig:
-        rig.load(load)
+        if load is not None:
+            rig.load(load)
         found = rig.knobs.read()
         yield rig
         rig.stop()

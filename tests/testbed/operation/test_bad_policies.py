@@ -49,9 +49,16 @@ def testbed() -> Iterator[Testbed]:
 
 @pytest.fixture
 def rig(testbed: Testbed, tmp_path: Path) -> Iterator[Rig]:
-    """More load than the machine can carry: a slice that is not protected loses at once."""
-    with rig_under(Scenario.from_yaml("testbed-contention"), testbed, tmp_path) as rig:
+    with rig_under(None, testbed, tmp_path) as rig:
         yield rig
+        rig.stop_load()  # a controller ends sooner without it
+
+
+def live(rig: Rig, bundle: str) -> Controller:
+    """A controller, and then more load than the machine can carry: a slice that is not protected loses at once."""
+    controller = rig.start("live", "--force", bundle=bundle, guard="testbed")
+    rig.load(Scenario.from_yaml("testbed-contention"))
+    return controller
 
 
 def fails_later(folder: Path) -> str:
@@ -113,7 +120,7 @@ def test_a_policy_whose_first_decision_is_nan_is_refused(rig: Rig, tmp_path: Pat
 
 
 def test_a_policy_that_begins_to_return_nan_moves_nothing_and_ends_in_safe(rig: Rig, tmp_path: Path) -> None:
-    controller = rig.start("live", "--force", bundle=fails_later(tmp_path / "later"), guard="testbed")
+    controller = live(rig, fails_later(tmp_path / "later"))
     seen = watched(controller, 60)
     failed = np.flatnonzero(seen["flags"] & UNUSABLE)
     assert len(failed) > len(seen) / 2
@@ -129,7 +136,7 @@ def test_a_policy_stuck_at_the_bounds_stays_inside_the_envelope(
     rig: Rig, tmp_path: Path, name: str, end: float
 ) -> None:
     bundle = constant(tmp_path / name, -end, end, end)
-    controller = rig.start("live", "--force", bundle=bundle, guard="testbed")
+    controller = live(rig, bundle)
     seen = watched(controller, 200)
     limits, _, rates = seen["allowed"].transpose(1, 0, 2)
     assert (limits[:, 0] >= GUARD.floor.slices["priority"].cpu_limit_mcpu).all()
@@ -139,7 +146,7 @@ def test_a_policy_stuck_at_the_bounds_stays_inside_the_envelope(
 
 
 def test_a_policy_that_flips_is_frozen(rig: Rig, tmp_path: Path) -> None:
-    controller = rig.start("live", "--force", bundle=flipping(tmp_path / "flips"), guard="testbed")
+    controller = live(rig, flipping(tmp_path / "flips"))
     seen = watched(controller, 300)
     frozen = np.flatnonzero((seen["reasons"] & Reason.OSCILLATION.bit).any(axis=1))
     assert len(frozen)
@@ -152,7 +159,7 @@ def test_a_policy_that_flips_is_frozen(rig: Rig, tmp_path: Path) -> None:
 
 def test_a_policy_that_was_trained_to_starve_the_priority_slice(rig: Rig) -> None:
     """Made by ``slicepilot train -c testbed-starve``, which pays for what all the others carry."""
-    controller = rig.start("live", "--force", bundle=str(STARVES), guard="testbed")
+    controller = live(rig, str(STARVES))
     seen = watched(controller, repetitions(400, 1500))
     below_s = longest_below_s(seen)
     share = (seen["slices"][:, 1, 0].sum() / seen["slices"][:, 0, 0].sum()).item()

@@ -155,7 +155,6 @@ def test_a_controller_that_is_stopped_for_five_seconds_is_fenced(rig: Rig) -> No
     assert rig.knobs.read() == found
 
 
-@pytest.mark.realtime
 def test_sigkill_of_the_publisher_does_not_reach_the_loop(rig: Rig) -> None:
     controller = live(rig)
     before = controller.notes()["totals"]["missed_ticks"]
@@ -241,7 +240,6 @@ def test_a_cgroup_made_again_has_the_weight_of_its_request(doomed: Rig) -> None:
     assert doomed.stop() == 0
 
 
-@pytest.mark.realtime
 def test_a_probe_that_somebody_detaches_is_attached_again(rig: Rig) -> None:
     controller = live(rig)
     taken = faults.detach_probe(rig, "slice5")
@@ -281,7 +279,6 @@ def test_knobs_that_somebody_else_insists_on_are_not_fought_over(rig: Rig) -> No
 # -- the machine ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.realtime
 def test_a_full_disk_costs_records_and_nothing_else(rig: Rig) -> None:
     state = rig.folder / "state"
     state.mkdir()
@@ -290,7 +287,7 @@ def test_a_full_disk_costs_records_and_nothing_else(rig: Rig) -> None:
         controller = live(rig)
         fill(state / "filler")
         totals = controller.notes()["totals"]
-        wait_ticks(controller, repetitions(500, 2000))
+        wait_ticks(controller, repetitions(300, 2000))
         assert controller.notes()["totals"]["late_ticks"] - totals["late_ticks"] <= 5
         found = rig.knobs.read()
         assert rig.stop() == 0
@@ -304,7 +301,6 @@ def test_a_full_disk_costs_records_and_nothing_else(rig: Rig) -> None:
         subprocess.run(["umount", "-l", str(state)], check=True)
 
 
-@pytest.mark.realtime
 def test_a_clock_that_is_set_does_not_disturb_the_loop(rig: Rig, tmp_path: Path) -> None:
     library, offset = tmp_path / "wall_clock.so", tmp_path / "offset"
     subprocess.run(["clang", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("wall_clock.c")], check=True)
@@ -336,7 +332,6 @@ def play(backend: TestbedBackend, ticks: int, folder: Path) -> Records:
         return reader.new()
 
 
-@pytest.mark.realtime
 def test_a_full_ring_of_events_costs_events_and_nothing_else(shared: Testbed, tmp_path: Path) -> None:
     """Every packet is reported, and nobody takes the reports away."""
     with closing(TestbedBackend(shared, light(16.0), 0.01, record_packets=True)) as backend:
