@@ -14,6 +14,7 @@ from ..base import Agent
 from .captain import Captain
 from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
+from .greedy import Greedy
 from .oracle import Oracle
 from .proportional import ProportionalShare
 from .random import RandomAgent
@@ -73,6 +74,8 @@ def _factories() -> dict[str, Factory]:
     factories |= {f"static-weights-{ratio}-nice": partial(_nice, ratio) for ratio in NICE_RATIOS}
     factories |= {
         "static-weights-promise": lambda s: static_weights_by_promise(s.slices, s.hardware),
+        "greedy": lambda _: Greedy(),
+        "greedy-egress": lambda _: Greedy(egress=True),
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
         "captain": lambda _: Captain(),
