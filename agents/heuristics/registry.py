@@ -12,7 +12,6 @@ from ...data.reference import published_settings
 from ...env.slices import SliceSet
 from ..base import Agent
 from .captain import Captain
-from .deadline import DeadlineMonotonic
 from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
 from .oracle import Oracle
@@ -77,7 +76,6 @@ def _factories() -> dict[str, Factory]:
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
         "captain": lambda _: Captain(),
-        "deadline-monotonic": lambda _: DeadlineMonotonic(),
         "random": lambda _: RandomAgent(),
         "oracle": _oracle,
     }
