@@ -1,0 +1,1 @@
+"""Polese et al.: base stations of a sliced RAN on the Colosseum emulator."""
