@@ -24,7 +24,6 @@ from .mishra import figures as mishra_figures
 from .mishra import tables as mishra
 from .moreira import netdata
 from .moreira import tables as moreira
-from .polese import base_stations as polese
 
 
 @dataclass(frozen=True)
@@ -218,14 +217,6 @@ def _label_moreira(path: Path, options: Options) -> str:
     return f"qfi{run.qfi}-{run.condition}"
 
 
-def _fits_base_station(path: Path, start: bytes) -> bool:
-    return polese.COLUMNS.keys() <= _header(start)
-
-
-def _read_base_station(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
-    return polese.read_base_station(path, faults, on_progress)
-
-
 def _schema_andrade(collection: str, _: list[str]) -> Any:
     return andrade.schema_of(collection)
 
@@ -286,14 +277,5 @@ KINDS = (
         groups=moreira.LATENCY_GROUPS,
         schema=lambda _: moreira.LATENCY_SCHEMA,
         label=_label_moreira,
-    ),
-    Kind(
-        name="polese-base-station",
-        release="polese",
-        fits=_fits_base_station,
-        read=_read_base_station,
-        groups=(),
-        schema=lambda _: polese.SCHEMA,
-        label=lambda path, options: path.name.partition(".")[0],
     ),
 )

@@ -39,7 +39,6 @@ TABLES = {
     "moreira-latency-qfi9-anomaly": 15,
     "moreira-resources-qfi1-baseline": 20,
     "moreira-resources-qfi9-anomaly": 20,
-    "polese-base-station-bs1": 24,
 }
 
 

@@ -1,1 +1,0 @@
-"""Polese et al.: base stations of a sliced RAN on the Colosseum emulator."""
