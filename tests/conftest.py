@@ -22,6 +22,7 @@ LIVE = (
     "controller/telemetry",
     "controller/watchdog",
     "deploy/test_prometheus.py",
+    "rehearsal",
     "testbed",
 )
 # Tests that bring up testbeds: one after the other, or two of them would use the machine up.

@@ -1,0 +1,1 @@
+"""A controller's rehearsal: the simulator in real time, behind real cgroups."""
