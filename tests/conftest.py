@@ -22,7 +22,6 @@ LIVE = (
     "controller/telemetry",
     "controller/watchdog",
     "deploy/test_prometheus.py",
-    "rehearsal",
     "testbed",
 )
 # Tests that bring up testbeds: one after the other, or two of them would use the machine up.

@@ -1,1 +1,0 @@
-"""A controller's rehearsal: the simulator in real time, behind real cgroups."""
