@@ -29,7 +29,6 @@ TELEMETRY_SCALE: dict[str, tuple[float, float]] = {
     "cpu_use_mcpu": (50.0, 16_000.0),
     "throttled_ratio": (1.0, 1.0),
     "runqueue_delay_us": (10.0, 1e6),
-    "offered_kpps": (0.1, 10_000.0),
 }
 STATIC_FEATURES = ("committed_mbps", "delay_bound_us", "relative_weight", "active")
 KNOB_FEATURES = ("cpu_limit", "nice", "egress")  # of `KNOB_FIELDS`, without their units

@@ -17,7 +17,6 @@ SLICE_FIELDS = (
     "cpu_use_mcpu",
     "throttled_ratio",
     "runqueue_delay_us",
-    "offered_kpps",
 )
 NODE_FIELDS = ("cpu_idle_ratio", "uplink_use_ratio")
 
@@ -27,7 +26,7 @@ class Telemetry:
     """Per-slice and per-node figures of one control period, for L lanes at once (a live node is one lane).
 
     Attributes:
-        slices: float32 (9, S, L), rows in the order of `SLICE_FIELDS`. Rates at N3 (offered) and N6 (carried); delays
+        slices: float32 (8, S, L), rows in the order of `SLICE_FIELDS`. Rates at N3 (offered) and N6 (carried); delays
             from N3 ingress to N6 of the packets that left; loss is 1 - carried/offered, floored at 0; CPU use is what
             the slice's cgroup consumed; throttled_ratio is the fraction of CFS periods in which its quota ran out.
         node: float32 (2, L), rows in the order of `NODE_FIELDS`.
@@ -95,11 +94,6 @@ class Telemetry:
     def runqueue_delay_us(self) -> FloatArray:
         """Mean wait for a CPU of a thread that could run, (S, L)."""
         return self.slices[7]
-
-    @property
-    def offered_kpps(self) -> FloatArray:
-        """Packets that reached N3, in thousands per second, (S, L)."""
-        return self.slices[8]
 
     @property
     def cpu_idle_ratio(self) -> FloatArray:

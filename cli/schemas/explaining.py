@@ -57,8 +57,6 @@ class SliceFigures(Document):
     """Share of quota periods in which its CPU limit ran out."""
     runqueue_delay_us: float
     """Wait for a CPU."""
-    offered_kpps: float
-    """Packets that reached N3, in thousands per second."""
 
 
 class KnobDecision(Document):
@@ -191,8 +189,6 @@ class MeanFigures(Document):
     """Share of quota periods in which its CPU limit ran out."""
     runqueue_delay_us: float | None
     """Wait for a CPU."""
-    offered_kpps: float | None
-    """Packets that reached N3, in thousands per second."""
 
 
 class Moves(Document):

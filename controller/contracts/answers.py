@@ -197,8 +197,6 @@ class SliceStatus(Document):
     """Share of quota periods in which its CPU limit ran out."""
     runqueue_delay_us: float | None
     """Wait for a CPU."""
-    offered_kpps: float | None
-    """Packets that reached N3, in thousands per second."""
     delay_worst_us: float | None
     """The highest 99th percentile of a tick."""
     knobs: SliceKnobs

@@ -21,7 +21,7 @@ from .layout import CONDITION_RULES, KNOB_RULES, NODE_RULES, SLICE_RULES, Struct
 T = TypeVar("T")
 
 # A rate or CPU use above these is a broken counter whatever the node: the averages keep their precision below.
-_MOST_MBPS, _MOST_KPPS, _MOST_MCPU, _MOST_USE_RATIO = 1e7, 1e7, 1e8, 1e3
+_MOST_MBPS, _MOST_MCPU, _MOST_USE_RATIO = 1e7, 1e8, 1e3
 # A pod without a request has the least weight there is: 2 shares of 1024 a CPU (`GroupWeight`).
 _LEAST_REQUEST_MCPU = 2.0
 # The kernel's CPU shares and ours are the same number but for rounding.
@@ -178,7 +178,6 @@ def _most(config: GuardConfig) -> dict[str, float]:
         "cpu_use_mcpu": _MOST_MCPU,
         "throttled_ratio": ratio,
         "runqueue_delay_us": delay,
-        "offered_kpps": _MOST_KPPS,
         "cpu_idle_ratio": ratio,
         "uplink_use_ratio": _MOST_USE_RATIO,  # as tolerant as towards the carried rates, whose mean is judged
     }

@@ -7,7 +7,7 @@ import os
 import struct
 from pathlib import Path
 
-MAGIC, VERSION = b"SPTICKS\0", 4
+MAGIC, VERSION = b"SPTICKS\0", 3
 HEADER = struct.Struct("=8sIIIIQQQQQQ")
 """magic, version, slices, slots, record size, offset of records, written records, beat (CLOCK_MONOTONIC ns),
 generations of description, notes, delays."""

@@ -212,7 +212,7 @@ def advance(
     """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
 
     slice_block (K, 9, S, L), node_block (K, 2, L), hardware (15, L), period (L,) in s; pods (2, S, L), knobs
-    (3, S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (9, S, L), node (2, L), valid
+    (3, S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid
     (S, L).
 
     Inner loops run over the lanes of a chunk and become SIMD code, except for those of the nice table, of short control
@@ -266,7 +266,6 @@ def advance(
                 i = lane - first
                 offered = v[ARRIVED, i] * v[PER_S, i]
                 telemetry[0, s, lane] = offered if exo[ACTIVE, s, lane] > ZERO else ZERO
-                telemetry[8, s, lane] = MILLI * telemetry[0, s, lane] / exo[PACKET_MBIT, s, lane]
             for lane in range(first, stop):
                 weight[s, lane - first] = group_weight(
                     pods[REQUEST_MCPU, s, lane], knobs[NICE, s, lane], nice_ranks_groups

@@ -45,7 +45,6 @@ STAND_INS = {
     "delay_p50_us": "mean round trip",
     "delay_p99_us": "mean round trip",
     "throttled_ratio": "not measured",
-    "offered_kpps": "not measured",
     "runqueue_delay_us": "not measured",
     "cpu_idle_ratio": "not measured",
 }

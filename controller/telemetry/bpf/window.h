@@ -14,7 +14,6 @@
 /* The last reading of a slice. */
 struct packet_reading {
 	__u64 offered_bytes;
-	__u64 offered_packets;
 	__u64 carried_bytes;
 	__u64 carried_packets;
 	__u64 oldest_ns; /* arrival of the oldest packet inside, as far as known; NEVER: nothing inside */
@@ -189,7 +188,6 @@ static __always_inline __u64 measure_slice(__u32 slice, __u32 slices, const stru
 					   struct packet_reading *r, __u64 now, __u64 window_ns)
 {
 	__u64 offered = READ_ONCE(s->n3.bytes), carried = READ_ONCE(s->exit[last].bytes);
-	__u64 arrived = READ_ONCE(s->n3.packets);
 	__u64 carried_bytes = carried - r->carried_bytes, packets = READ_ONCE(s->exit[last].packets);
 	__u64 link_bytes = carried_bytes + ETH_HLEN * (packets - r->carried_packets);
 	__u32 left = read_histogram(s->delay[last], r);
@@ -197,9 +195,7 @@ static __always_inline __u64 measure_slice(__u32 slice, __u32 slices, const stru
 	__u64 age_ns = backlog_ns(&s->n3, READ_ONCE(s->exit[last].last_left_ns), r, now);
 
 	put_rates(slice, slices, offered - r->offered_bytes, carried_bytes, window_ns);
-	put(ROW_OFFERED_KPPS * slices + slice, 1000 * per_ns(arrived - r->offered_packets, 1000 * MILLION, window_ns));
 	r->offered_bytes = offered;
-	r->offered_packets = arrived;
 	r->carried_bytes = carried;
 	r->carried_packets = packets;
 	if (!left)

@@ -104,7 +104,6 @@ def test_rates_and_loss(bench: Any) -> None:
     window(bench)
     begun = now_ns()
     bench.slices[0]["n3"]["bytes"] += 4_000_000
-    bench.slices[0]["n3"]["packets"] += 3_000
     bench.slices[0]["exit"][AT_N6]["bytes"] += 3_000_000
     time.sleep(0.05)
     rows = window(bench)
@@ -112,7 +111,6 @@ def test_rates_and_loss(bench: Any) -> None:
     assert rows[OFFERED] == pytest.approx(32 / seconds, rel=0.05)
     assert rows[CARRIED] == pytest.approx(24 / seconds, rel=0.05)
     assert rows[LOSS] == pytest.approx(0.25, abs=1e-6)
-    assert rows[SLICE_ROWS.index("offered_kpps")] == pytest.approx(3 / seconds, rel=0.05)
     bench.slices[0]["exit"][AT_N6]["bytes"] += 1_000_000  # what waited inside
     assert window(bench)[LOSS] == 0
 

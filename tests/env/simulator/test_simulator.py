@@ -249,7 +249,6 @@ def test_any_number_of_slices(count: int) -> None:
     backend = SimulatorBackend(repeated_slices(ramp, count))
     telemetry = backend.reset(0)
     assert telemetry.slices.shape == (len(SLICE_FIELDS), count, 1)
-    np.testing.assert_allclose(telemetry.offered_kpps, telemetry.offered_mbps / (8e-3 * 1470.0), rtol=1e-5)
     assert np.all(telemetry.carried_mbps > 0)
 
 
