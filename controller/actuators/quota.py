@@ -10,7 +10,6 @@ from ...env.knobs import MIN_QUOTA_US, QUOTA_DEAD_BAND_RATIO, QUOTA_PERIODS_PER_
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError
 from .bandwidth import NO_QUOTA, bandwidth_files
-from .burst import CpuBurst
 
 MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
 UNLIMITED = math.inf
@@ -25,14 +24,12 @@ class QuotaConfig:
         dead_band_ratio: relative change up to which a change waits for a full stock of writes.
         periods_per_write: CFS periods in which the stock grows by one.
         write_stock: most writes at once.
-        burst_ratio: quota that a group may save for later, as a share of a period's, 0..1; none leaves it alone.
     """
 
     period_us: int | None = None
     dead_band_ratio: float = QUOTA_DEAD_BAND_RATIO
     periods_per_write: float = QUOTA_PERIODS_PER_WRITE
     write_stock: float = QUOTA_WRITE_STOCK
-    burst_ratio: float | None = None
 
 
 class CpuQuota:
@@ -48,12 +45,11 @@ class CpuQuota:
     def __init__(self, group: CpuGroup, config: QuotaConfig | None = None) -> None:
         self.config = config or QuotaConfig()
         self._files = bandwidth_files(group)
-        self._burst = None if self.config.burst_ratio is None else CpuBurst(group)
         self._original = quota_us, period_us = self._files.read()
         self.period_us = check_period_us(self.config.period_us or period_us)
         self._quota_us = self._in_own_period(quota_us, period_us)
-        if self.period_us != period_us or self._burst is not None:
-            self._write(self._quota_us, self.period_us)
+        if self.period_us != period_us:
+            self._files.write(self._quota_us, self.period_us)
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
         self._stock, self._stocked_ns = self.config.write_stock, time.monotonic_ns()
 
@@ -75,12 +71,7 @@ class CpuQuota:
         near = abs(quota_us - held_us) <= self.config.dead_band_ratio * held_us
         if quota_us > 0 and held_us > 0 and not self._take_write(self.config.write_stock if near else 1.0):
             return self._limit_mcpu
-        if self._burst is None:
-            self._files.write_quota(quota_us, self.period_us)
-        else:
-            self._burst.make_room(quota_us)
-            self._files.write_quota(quota_us, self.period_us)
-            self._save(quota_us)
+        self._files.write_quota(quota_us, self.period_us)
         self._quota_us = quota_us
         self._limit_mcpu = limit_mcpu if exact_us >= MIN_QUOTA_US else self._limit(quota_us, self.period_us)
         return self._limit_mcpu
@@ -103,37 +94,20 @@ class CpuQuota:
 
     def reassert(self) -> float:
         """Write again what holds here, under our period; returns that limit."""
-        self._write(self._quota_us, self.period_us)
+        self._files.write(self._quota_us, self.period_us)
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
         return self._limit_mcpu
 
     def restore(self) -> None:
-        """Quota, period and burst as found."""
+        """Quota and period as found."""
         if self._files.read() != self._original:
-            if self._burst is not None:
-                self._burst.make_room(self._original[0])
             self._files.write(*self._original)
-        if self._burst is not None:
-            self._burst.restore()
         self._quota_us = self._original[0]
         self._limit_mcpu = self._limit(*self._original)
 
     def close(self) -> None:
         """Release the files."""
         self._files.close()
-        if self._burst is not None:
-            self._burst.close()
-
-    def _write(self, quota_us: int, period_us: int) -> None:
-        if self._burst is not None:
-            self._burst.make_room(quota_us)
-        self._files.write(quota_us, period_us)
-        self._save(quota_us)
-
-    def _save(self, quota_us: int) -> None:
-        """The burst that goes with a quota; none without one."""
-        if self._burst is not None and self.config.burst_ratio is not None:
-            self._burst.set(round(self.config.burst_ratio * max(quota_us, 0)))
 
     def _take_write(self, least_stock: float) -> bool:
         now_ns = time.monotonic_ns()

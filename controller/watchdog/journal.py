@@ -18,7 +18,7 @@ from ..actuators.nice import ThreadOriginal
 from ..system.processes import start_ticks
 from .schema import JournalError, as_value
 
-VERSION = 3
+VERSION = 2
 FILE = "journal.json"
 
 
@@ -47,7 +47,6 @@ class FoundSlice:
         cgroup: path of its group.
         cgroup_inode: which group that was: one that was removed and made again has nothing of ours.
         quota_us, period_us: CFS bandwidth; a quota of -1 is none.
-        burst_us: quota that may be saved for later; none where the kernel has no such file.
         weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2).
         threads: originals of threads that were reniced, oldest first.
         egress: its device, or none.
@@ -61,7 +60,6 @@ class FoundSlice:
     weight: int
     threads: tuple[ThreadOriginal, ...] = ()
     egress: FoundEgress | None = None
-    burst_us: int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
-from ..actuators.burst import CpuBurst
 from ..actuators.egress import unpace
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup
@@ -116,24 +115,13 @@ class _Restoration:
                     self._told(name, self._shaper(found, qdisc))
 
     def _quota(self, group: CpuGroup, found: FoundSlice) -> str:
-        with contextlib.ExitStack() as undo:
-            files = undo.enter_context(contextlib.closing(bandwidth_files(group)))
-            burst = None if found.burst_us is None else undo.enter_context(contextlib.closing(CpuBurst(group)))
-            saved = None if burst is None else burst.read()
+        with contextlib.closing(bandwidth_files(group)) as files:
             now, wanted = files.read(), (found.quota_us, found.period_us)
-            if now == wanted and saved == found.burst_us:
+            if now == wanted:
                 return ""
             if not self._dry_run:
-                if burst is not None:
-                    burst.make_room(found.quota_us)
-                if now != wanted:
-                    files.write(*wanted)
-                if burst is not None and found.burst_us is not None:
-                    burst.set(found.burst_us)
-            changes = [f"{_bandwidth(*now)} -> {_bandwidth(*wanted)}"] if now != wanted else []
-            if saved != found.burst_us:
-                changes.append(f"burst {saved} us -> {found.burst_us} us")
-            return ", ".join(changes)
+                files.write(*wanted)
+            return f"{_bandwidth(*now)} -> {_bandwidth(*wanted)}"
 
     def _weight(self, group: CpuGroup, found: FoundSlice) -> str:
         with contextlib.closing(weight_file(group)) as file:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..actuators.bandwidth import bandwidth_files
-from ..actuators.burst import burst_of
 from ..actuators.slice_knobs import SliceTargets
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup
@@ -33,12 +32,7 @@ def survey(targets: Sequence[SliceTargets]) -> tuple[FoundSlice, ...]:
 
 def _slice(target: SliceTargets) -> FoundSlice:
     group = CpuGroup.at(target.cgroup)
-    with contextlib.ExitStack() as undo:
-        bandwidth = undo.enter_context(contextlib.closing(bandwidth_files(group)))
-        weight = undo.enter_context(contextlib.closing(weight_file(group)))
-        burst = burst_of(group)
-        if burst is not None:
-            undo.callback(burst.close)
+    with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
         quota_us, period_us = bandwidth.read()
         return FoundSlice(
             name=target.name,
@@ -47,7 +41,6 @@ def _slice(target: SliceTargets) -> FoundSlice:
             quota_us=quota_us,
             period_us=period_us,
             weight=int(weight.read()),
-            burst_us=None if burst is None else burst.read(),
             egress=_egress(target.egress_device, target.netns) if target.egress_device is not None else None,
         )
 

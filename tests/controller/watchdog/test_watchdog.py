@@ -42,7 +42,7 @@ def journal(**values: Any) -> Journal:
     threads = (ThreadOriginal(7, 7, 123, -5), ThreadOriginal(8, 7, 124, 0))
     slices = (
         FoundSlice("a", "/sys/fs/cgroup/none/a", 17, -1, 100_000, 1024, threads, egress),
-        FoundSlice("b", "/sys/fs/cgroup/none/b", 18, 30_000, 100_000, 39, burst_us=2_000),
+        FoundSlice("b", "/sys/fs/cgroup/none/b", 18, 30_000, 100_000, 39),
     )
     return dataclasses.replace(Journal.of(slices, os.getpid()), **values)
 
