@@ -50,6 +50,8 @@ class Command:
 class BackendPlugin:
     """What a backend of real traffic offers. Functions are named, as ``module:function``, and imported when called.
 
+    All but the name may be left out: who asks for what is not offered is told so.
+
     Attributes:
         name: in configurations and on the command line.
         open_backend: ``(scenario, control_period_s=None, *, name=None)`` to a backend that plays a scenario, with
@@ -64,19 +66,28 @@ class BackendPlugin:
     """
 
     name: str
-    open_backend: str
-    open_guarded: str
-    open_node: str
-    missing: str
-    checks: str
+    open_backend: str | None = None
+    open_guarded: str | None = None
+    open_node: str | None = None
+    missing: str | None = None
+    checks: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
 
     def call(self, which: str, *arguments: Any, **named: Any) -> Any:
-        """Call one of the functions above; raises what it raises."""
+        """Call one of the functions above; raises what it raises, and ConfigError for one to open that is left out.
+
+        Without ``missing`` nothing is missing, without ``checks`` there are no findings.
+        """
+        target: str | None = getattr(self, which)
+        if target is None:
+            if not which.startswith("open_"):
+                return []
+            able = ", ".join(sorted(name for name, other in plugins().items() if getattr(other, which)))
+            raise ConfigError(f"backend = {self.name!r}: has no {which}; accepted: {able}")
         if which.startswith("open_"):
             outside.will_make(self.name)
-        return load_target(getattr(self, which))(*arguments, **named)
+        return load_target(target)(*arguments, **named)
 
 
 def load_target(target: str) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from .backend import Context
 from .knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, NUM_KNOBS, Knobs, NiceScope
 from .slices import FloatArray, SliceSet
-from .telemetry import SLICE_FIELDS, Telemetry
+from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
 # Per telemetry row: (value that maps to about the middle of the logarithmic part's start, value that maps to 1).
 # A row is encoded as log1p(x / reference) / log1p(full_scale / reference), clipped to 0..1. A reference near the full
@@ -32,7 +32,7 @@ TELEMETRY_SCALE: dict[str, tuple[float, float]] = {
 }
 STATIC_FEATURES = ("committed_mbps", "delay_bound_us", "relative_weight", "active")
 KNOB_FEATURES = ("cpu_limit", "nice", "egress")  # of `KNOB_FIELDS`, without their units
-NODE_FEATURES = ("cpu_idle_ratio", "uplink_use_ratio")
+NODE_FEATURES = NODE_FIELDS
 CONTEXT_FEATURES = ("control_period", "logical_cpus", "uplink_capacity")
 FEATURES = (*SLICE_FIELDS, *KNOB_FEATURES, *STATIC_FEATURES, *NODE_FEATURES, *CONTEXT_FEATURES)
 NUM_FEATURES = len(FEATURES)

@@ -162,6 +162,7 @@ def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
 
     from ...controller.telemetry.histogram import quantiles_us
     from ...controller.telemetry.layout import PFCP_KINDS
+    from ...env.telemetry import SLICE_FIELDS
 
     telemetry = source.measure()
     table = Table(box=None, padding=(0, 1), caption=_caption(source), caption_justify="left")
@@ -172,19 +173,19 @@ def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
         if not telemetry.valid[index, 0]:
             table.add_row(one.name, *["-"] * 8)
             continue
-        offered, carried, p50, p99, loss, cpu, _, wait = telemetry.slices[:, index, 0].tolist()
+        seen = dict(zip(SLICE_FIELDS, telemetry.slices[:, index, 0].tolist(), strict=True))
         latency = None
         if pfcp is not None:
             [latency] = quantiles_us(pfcp.transactions[index, PFCP_KINDS.index("modification")]["latency"], (0.5,))
         table.add_row(
             one.name,
-            f"{offered:.1f}",
-            f"{carried:.1f}",
-            f"{100 * loss:.1f}",
-            f"{p50:.0f}",
-            f"{p99:.0f}",
-            f"{cpu:.0f}" if one.cgroup else "-",
-            f"{wait:.0f}" if one.cgroup else "-",
+            f"{seen['offered_mbps']:.1f}",
+            f"{seen['carried_mbps']:.1f}",
+            f"{100 * seen['loss_ratio']:.1f}",
+            f"{seen['delay_p50_us']:.0f}",
+            f"{seen['delay_p99_us']:.0f}",
+            f"{seen['cpu_use_mcpu']:.0f}" if one.cgroup else "-",
+            f"{seen['runqueue_delay_us']:.0f}" if one.cgroup else "-",
             "-" if latency is None else f"{latency:.0f}",
         )
     return table

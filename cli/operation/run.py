@@ -133,7 +133,8 @@ class _Totals:
 
     def add(self, telemetry: Telemetry) -> None:
         self.ticks += 1
-        self._rates.append(telemetry.slices[[0, 1, 3], :, 0].copy())
+        shown = (telemetry.offered_mbps, telemetry.carried_mbps, telemetry.delay_p99_us)
+        self._rates.append([row[:, 0].copy() for row in shown])
 
     def rows(self) -> list[dict[str, Any]]:
         import numpy as np

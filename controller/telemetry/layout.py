@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 MAX_SLICES = 256
 BUCKETS = 448
 FLOWS = 1024
@@ -77,4 +79,7 @@ PFCP_EVENT = np.dtype(
     [("request_ns", "u8"), ("answer_ns", "u8"), ("slice", "u2"), ("type", "u1"), ("kind", "u1"), ("sequence", "u4")]
 )
 
-ROWS, NODE_ROWS = 7, 2  # of bpf/windows.h: what Telemetry has, without throttled_ratio
+# Rows of bpf/windows.h: those of Telemetry in its order, without what user space reads.
+IN_USER_SPACE = ("throttled_ratio",)
+SLICE_ROWS = tuple(name for name in SLICE_FIELDS if name not in IN_USER_SPACE)
+ROWS, NODE_ROWS = len(SLICE_ROWS), len(NODE_FIELDS)

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from numba import njit
 
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-from .layout import AT_N6, AT_TUN, NODE_ROWS, ROWS
+from .layout import AT_N6, AT_TUN, NODE_ROWS, ROWS, SLICE_ROWS
 from .packets import PacketProbe
 from .points import SlicePoints
 from .sched import SchedProbe
 
-_THROTTLED = SLICE_FIELDS.index("throttled_ratio")  # the caller's row: the programs have none for it
+_FIELDS, _PLACES = len(SLICE_FIELDS), tuple(SLICE_FIELDS.index(name) for name in SLICE_ROWS)
 
 TIMED_PER_S = 50_000  # of a slice: 250 in 5 ms, enough for a 99th percentile
 
@@ -71,7 +71,7 @@ class KernelSource:
         self._measure_packets, self._measure_cpus = self.packets.measure, self.sched.measure
         slices = len(points)
         self._windows = np.frombuffer(self.packets.windows.memory(), np.uint64, ROWS * slices + NODE_ROWS)
-        # The telemetry is one buffer: rows before throttled_ratio, that row, rows after it, the node's.
+        # The telemetry is one buffer: the slices' rows, then the node's.
         self._figures = np.zeros(len(SLICE_FIELDS) * slices + len(NODE_FIELDS), np.float32)
         self._telemetry = Telemetry(
             self._figures[: len(SLICE_FIELDS) * slices].reshape(len(SLICE_FIELDS), slices, 1),
@@ -141,7 +141,9 @@ class KernelSource:
 
 @njit(cache=True)
 def _fill(millionths: np.ndarray, slices: int, figures: np.ndarray) -> None:
-    """Windows (ROWS * S + NODE_ROWS,) to telemetry's buffer, around the row of ``throttled_ratio``."""
-    before = _THROTTLED * slices
-    for k in range(len(millionths)):
-        figures[k if k < before else k + slices] = 1e-6 * millionths[k]
+    """Windows (ROWS * S + NODE_ROWS,) to telemetry's buffer; rows of user space are left alone."""
+    for row in range(ROWS):
+        for s in range(slices):
+            figures[_PLACES[row] * slices + s] = 1e-6 * millionths[row * slices + s]
+    for row in range(NODE_ROWS):
+        figures[_FIELDS * slices + row] = 1e-6 * millionths[ROWS * slices + row]

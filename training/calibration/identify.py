@@ -202,7 +202,8 @@ def _play(backend: Backend, knobs: Knobs, seed: int) -> tuple[Array, Array, Arra
     backend.apply(knobs)
     period_s = float(backend.context.period_s[0])
     skip, steps = round(SETTLE_S / period_s), backend.context.num_steps
-    series = np.asarray([backend.observe().slices[[0, 1, 3]].copy() for _ in range(steps)])[skip:]
+    seen = (backend.observe() for _ in range(steps))
+    series = np.asarray([np.stack((one.offered_mbps, one.carried_mbps, one.delay_p99_us)) for one in seen])[skip:]
     offered, carried, delay = (series[:, i].astype(np.float64) for i in range(3))
     return offered.mean(0).T, carried.mean(0).T, weighted_quantile(delay, carried, 0.99).T
 

@@ -257,7 +257,7 @@ def test_a_single_node_is_decided_by_the_compiled_policy(policy: bytes) -> None:
         agent.reset(slices, Context(0.005 * ones, 2 * ones, 1000 * ones, Promises.of(slices, lanes), threads, 10), 0)
         assert agent.compiled is (lanes == 1)
         telemetry = Telemetry.empty(5, lanes)
-        telemetry.slices[:] = np.random.default_rng(0).uniform(0, 50, (8, 5, 1))
+        telemetry.slices[:] = np.random.default_rng(0).uniform(0, 50, (len(telemetry.slices), 5, 1))
         decided.append(agent.decide(telemetry, Knobs.none(5, lanes)).cpu_limit_mcpu[:, :1])
         agent.warm_up(telemetry)
         again = agent.decide(telemetry, Knobs.none(5, lanes)).cpu_limit_mcpu[:, :1]

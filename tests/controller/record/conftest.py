@@ -17,10 +17,24 @@ from slicepilot.controller.record.columns import Records
 from slicepilot.controller.record.ring import record_dtype
 from slicepilot.env.encoding import FEATURES, NUM_FEATURES
 from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import SLICE_FIELDS
 
 SLICES = SliceSet.from_yaml("testbed-five")
 PERIOD_S = 0.005
 START_NS = 1_770_000_000_000_000_000  # 2026-02-02T02:40:00Z
+
+
+# Of every slice in every tick; what is not named is 0.
+FIGURES = {
+    "offered_mbps": 45.0,
+    "carried_mbps": 40.0,
+    "delay_p50_us": 120.0,
+    "delay_p99_us": 590.0,
+    "loss_ratio": 0.1,
+    "cpu_use_mcpu": 391.0,
+    "throttled_ratio": 0.25,
+    "runqueue_delay_us": 12.0,
+}
 
 
 def description(run_id: str = "run-1", digest: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -56,7 +70,7 @@ def ticks(count: int, first: int = 1, generation: int = 2, num_slices: int = len
     records["sequence"], records["description"] = number, generation
     records["time_ns"] = START_NS + (number - 1) * round(1e9 * PERIOD_S)
     records["monotonic_ns"] = records["time_ns"] - START_NS + 1_000
-    records["slices"][:, :, :] = np.asarray([45, 40, 120, 590, 0.1, 391, 0.25, 12], np.float32)[None, :, None]
+    records["slices"][:] = np.asarray([FIGURES.get(name, 0.0) for name in SLICE_FIELDS], np.float32)[None, :, None]
     records["node"], records["age_s"], records["log_density"] = (0.125, 0.2), 0.0005, np.nan
     for decision in ("wanted", "allowed", "applied"):
         records[decision][:, :, :] = np.asarray([500, -3, np.inf], np.float32)[None, :, None]

@@ -229,7 +229,7 @@ while True:
     records = np.zeros(2000, record_dtype(5))
     records["sequence"] = np.arange(first, first + 2000)
     records["time_ns"] = 1_770_000_000_000_000_000 + records["sequence"] * 5_000_000
-    records["slices"] = rng.uniform(size=(2000, 8, 5))
+    records["slices"] = rng.uniform(size=records["slices"].shape)
     writer.add(records, description, 0)
     writer.flush()
     first += 2000

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slicepilot.controller.telemetry.histogram import edges_ns, quantiles_us
-from slicepilot.controller.telemetry.layout import AT_N6, BUCKETS, MARKS, ROWS
+from slicepilot.controller.telemetry.layout import AT_N6, BUCKETS, MARKS, ROWS, SLICE_ROWS
+from slicepilot.env.telemetry import NODE_FIELDS
 
 from ...effort import examples
 
 fast = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 OFFERED, CARRIED, P50, P99, LOSS = range(5)
+HEADER = Path(__file__).parents[3] / "controller" / "telemetry" / "bpf" / "windows.h"
 
 
 def window(bench: Any) -> list[float]:
@@ -29,6 +33,16 @@ def window(bench: Any) -> list[float]:
 
 def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+@pytest.mark.parametrize(
+    ("enum", "prefix", "fields"), [("row", "ROW_", SLICE_ROWS), ("node_row", "NODE_", NODE_FIELDS)]
+)
+def test_rows_of_the_programs_are_those_of_telemetry(enum: str, prefix: str, fields: tuple[str, ...]) -> None:
+    """Nothing else would notice: the map has as many values as user space asks for."""
+    [body] = re.findall(rf"enum {enum} {{(.*?)}}", HEADER.read_text(), re.DOTALL)
+    rows = re.findall(rf"\b{prefix}(\w+)", body)
+    assert tuple(row.lower() for row in rows if row != "ROWS") == fields
 
 
 def test_buckets_are_narrow_and_without_gaps() -> None:

@@ -24,7 +24,7 @@ from slicepilot.controller.record.header import Pulse
 from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.system.processes import process_of, start_ticks
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
-from slicepilot.controller.watchdog.journal import FILE, FoundEgress, FoundSlice, Journal
+from slicepilot.controller.watchdog.journal import FILE, VERSION, FoundEgress, FoundSlice, Journal
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.controller.watchdog.restore import restore
@@ -77,7 +77,7 @@ def changed(field: str, value: object) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed("version", 3), "version = 3; accepted: 2"),
+        (changed("version", VERSION + 1), f"version = {VERSION + 1}; accepted: {VERSION}"),
         (changed("pid", "12"), "pid = '12'; accepted: int"),
         (changed("pid", True), "pid = True; accepted: int"),
         (changed("slices.1.quota_us", 1.5), "slices.1.quota_us = 1.5; accepted: int"),

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from slicepilot.configs import ConfigError, validate
-from slicepilot.data.studies.kinds import KINDS, detected
+from slicepilot.data.studies.kinds import KINDS, detect, detected
 from slicepilot.data.studies.releases import STATUS_MEANINGS, Release, find, releases
 
-README = Path(__file__).parents[3] / "data" / "reference" / "README.md"
+ROOT = Path(__file__).parents[3]
+REFERENCE = ROOT / "data" / "reference"
+SAMPLES = ROOT / "tests" / "data" / "samples"
 
 
-def test_names_are_unique_and_known() -> None:
+def text_of(page: Path) -> str:
+    return " ".join(page.read_text().split())
+
+
+def test_names_are_unique_and_those_of_the_kinds() -> None:
     names = [release.name for release in releases()]
-    assert names == ["andrade", "mishra", "moreira"]
+    assert len(set(names)) == len(names)
+    assert set(names) == {kind.release for kind in KINDS}
     assert {release.status for release in releases()} <= set(STATUS_MEANINGS)
 
 
 @pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
-def test_each_is_of_a_study_in_the_reference_figures(release: Release) -> None:
-    text = " ".join(README.read_text().split())
-    assert release.title in text
+def test_each_can_be_found_and_cited(release: Release) -> None:
     assert release.title in " ".join(release.citation.split())
     assert release.paper
+    assert f"| `{release.name}` |" in text_of(ROOT / "docs" / "datasets.md"), "the manual's table has it"
+    if any(REFERENCE.glob(f"{release.name}_*.csv")):
+        assert release.title in text_of(REFERENCE / "README.md"), "its figures are those of the same study"
 
 
 @pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
@@ -40,31 +49,39 @@ def test_addresses_are_those_of_one_commit_of_its_repository(release: Release) -
     assert len({file.name for file in release.files}) == len(release.files)
 
 
-def test_files_of_releases_are_recognised(tmp_path: Path) -> None:
+def samples_of(release: Release) -> list[Path]:
+    return [path for path in (SAMPLES / release.name).rglob("*") if path.is_file()]
+
+
+def test_every_kind_has_a_sample() -> None:
+    found = {(release.name, detected(path)) for release in releases() for path in samples_of(release)}
+    assert {kind.name for _, kind in found} == {kind.name for kind in KINDS}
+    assert {name for name, _ in found} == {release.name for release in releases()}
+    assert all(kind.release == name for name, kind in found)
+
+
+@pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
+def test_files_of_releases_are_recognised(release: Release, tmp_path: Path) -> None:
     """By name and first bytes, as they lie in a folder after they were fetched."""
-    starts = {
-        ".csv": b"time,cpu_user\n",
-        "forwarding": b"slice,delay_us,pkt_len,ts_rx_ns,ts_tx_ns,netif_rx\n",
-        "pfcp": b"pfcp_type,latency_us\n",
-        ".gz": b"\x30\x00\x00\x00\x10exp\x00\x01\x00\x00\x00\x01value\x00",
-    }
-    found = set()
-    for release in releases():
-        for file in release.files:
-            path = tmp_path / release.name / file.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            key = next(key for key in ("forwarding", "pfcp", ".gz", ".csv") if key in file.name)
-            path.write_bytes(starts[key])
-            kind = detected(path)
-            assert kind.release == release.name
-            found.add(kind.name)
-    assert found == {kind.name for kind in KINDS} - {"moreira-latency"}  # of which there is only the probe
+    for file in release.files:
+        path = tmp_path / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        alike = [sample for sample in samples_of(release) if sample.suffix == path.suffix]
+        assert alike, f"tests/data/samples/{release.name} has nothing like {file.name}"
+        for sample in alike:
+            shutil.copyfile(sample, path)
+            kind = detect(path)
+            if kind is not None:
+                break
+        assert kind is not None
+        assert kind.release == release.name
 
 
 def test_only_open_releases_can_be_fetched() -> None:
-    assert [release.name for release in releases() if release.status == "open"] == ["andrade", "moreira"]
+    is_open = [release.name for release in releases() if release.status == "open"]
+    assert {"andrade", "moreira"} <= set(is_open)
     assert len(find("andrade").fetchable()) == 3
-    with pytest.raises(ConfigError, match=r"release = 'mishra': offers only code .*; accepted: andrade, moreira"):
+    with pytest.raises(ConfigError, match=rf"release = 'mishra': offers only code .*; accepted: {', '.join(is_open)}"):
         find("mishra").fetchable()
 
 

@@ -63,8 +63,8 @@ def test_a_simple_heuristic_already_keeps_more(name: str) -> None:
 def test_they_cover_more_than_one_node_period_and_size() -> None:
     scenarios = [Scenario.from_yaml(name) for name in UNSEEN]
     assert len({s.hardware_spec().logical_cpus for s in scenarios}) > 1
-    assert {s.control_period_s for s in scenarios} == {0.1, 1.0}
-    assert max(len(s.slice_set()) for s in scenarios) == 12
+    assert {s.control_period_s for s in scenarios} >= {0.1, 1.0}
+    assert max(len(s.slice_set()) for s in scenarios) >= 12
     assert {load.kind for s in scenarios for loads in s.loads.values() for load in loads} == {
         "video", "cbr", "poisson", "onoff", "apps", "tcp",
     }  # fmt: skip

@@ -21,7 +21,7 @@ from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import FloatArray
-from slicepilot.env.telemetry import Telemetry
+from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 
 from ...effort import examples
 
@@ -248,7 +248,7 @@ def test_any_number_of_slices(count: int) -> None:
     ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"))
     backend = SimulatorBackend(repeated_slices(ramp, count))
     telemetry = backend.reset(0)
-    assert telemetry.slices.shape == (8, count, 1)
+    assert telemetry.slices.shape == (len(SLICE_FIELDS), count, 1)
     assert np.all(telemetry.carried_mbps > 0)
 
 

@@ -27,7 +27,7 @@ from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.sliding import SlidingView
-from slicepilot.env.telemetry import Telemetry
+from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.recording.minari_files import read_minari
 from slicepilot.training.recording.recording import on_declared_pods, record, record_simulated, run
 from slicepilot.training.recording.relabel import Course, look_back
@@ -161,7 +161,7 @@ def test_many_at_once_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, l
     rng = np.random.default_rng(lanes)
     count, ones = 50, np.ones(lanes, np.float32)
     course = Course(
-        slices=rng.gamma(1.0, 50.0, (count, 8, 5, lanes)).astype(np.float32),
+        slices=rng.gamma(1.0, 50.0, (count, len(SLICE_FIELDS), 5, lanes)).astype(np.float32),
         node=rng.random((count, 2, lanes), np.float32),
         valid=rng.random((count, 5, lanes)) < 0.9,
         knobs=np.stack(
