@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path("reports/evaluation")
 REFRESH_PERIODS = 100
+DRAWN, DRAWN_SCENARIOS = "drawn", 32
 # On a node about as large as the study's, published settings are played as published, elsewhere as shares of the node.
 STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
 
@@ -36,10 +37,16 @@ def evaluate(
     scenario: Annotated[list[str] | None, typer.Option(help="Name or YAML file; may be repeated.")] = None,
     agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated; * matches any part.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each agent on each scenario.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Or scenarios by the dozen: drawn.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="What the suite is drawn from.")] = None,
+    scenarios: Annotated[int | None, typer.Option(min=1, max=1000, help="How many are drawn.")] = None,
     period_ms: Annotated[
         float | None, typer.Option(min=2, max=30_000, help="Control period; else the scenarios'.")
     ] = None,
-    config: Annotated[str, typer.Option("-c", "--config", help="How to judge: a shipped name or a file.")] = "default",
+    config: Annotated[
+        str | None,
+        typer.Option("-c", "--config", help="How to judge: a shipped name or a file."),
+    ] = None,
     results: Annotated[Path, typer.Option(help="Folder to save the results in.")] = RESULTS,
     report: Annotated[Path | None, typer.Option(help="Also write an HTML report to this file.")] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Log figures and report to MLflow.")] = True,
@@ -55,16 +62,24 @@ def evaluate(
     from ...training.evaluation.config import EvaluationConfig
     from ...training.evaluation.results import Evaluation, Provenance, hardware_fits, log_evaluation, save
 
-    settings = _settings(EvaluationConfig.from_yaml(config), scenario, agents, seeds, period_ms)
+    drawn = _drawn(suite, seed, scenarios, scenario)
+    settings = EvaluationConfig.from_yaml(config or ("drawn" if drawn else "default"))
+    settings = _settings(settings, scenario, agents, seeds, period_ms)
     learned = load_learned(bundle or [])
-    scenarios = _scenarios(settings)
-    made_for_each = [_make_agents(played, settings, learned) for played in scenarios]
+    if drawn:
+        from ...training.evaluation.drawn import draw_scenarios
+
+        chosen = draw_scenarios(results / "scenarios", *drawn)
+        settings = replace(settings, scenarios=tuple(played.name for played in chosen))
+    else:
+        chosen = _scenarios(settings)
+    made_for_each = [_make_agents(played, settings, learned) for played in chosen]
     if settings.backend != SIMULATOR:
         judged = [
-            _judge_live(played, made, settings, learned) for played, made in zip(scenarios, made_for_each, strict=True)
+            _judge_live(played, made, settings, learned) for played, made in zip(chosen, made_for_each, strict=True)
         ]
     else:
-        judged = _judge(scenarios, made_for_each, settings, learned)
+        judged = _judge(chosen, made_for_each, settings, learned)
     command = shlex.join(["slicepilot", *sys.argv[1:]])
     evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged))
     save(evaluation, results)
@@ -76,6 +91,9 @@ def evaluate(
     if mlflow:
         run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
         log_evaluation(evaluation, report, run_id)
+    if drawn:
+        _print_suite(judged, as_json)
+        return
     if as_json:
         documents = [result.to_json() for result in judged]
         if len(documents) == 1:
@@ -161,9 +179,26 @@ def _settings(
     )
 
 
+def _drawn(
+    suite: str | None, seed: int | None, count: int | None, scenarios: list[str] | None
+) -> tuple[int, int] | None:
+    """Seed and number of the scenarios to draw, None where they are named; raises `ConfigError` for a mixture."""
+    if suite is None:
+        if seed is not None or count is not None:
+            raise ConfigError("seed, scenarios: accepted together with --suite drawn")
+        return None
+    if suite != DRAWN:
+        raise ConfigError(f"suite = {suite!r}: accepted: {DRAWN}")
+    if scenarios:
+        raise ConfigError(f"scenario = {scenarios[0]!r}: accepted without --suite")
+    return seed or 0, count or DRAWN_SCENARIOS
+
+
 def _scenarios(config: EvaluationConfig) -> list[Scenario]:
     from ...env.simulator.scenario import Scenario
 
+    if not config.scenarios:
+        raise ConfigError("scenarios: none; accepted: at least one, or --suite drawn")
     scenarios = [Scenario.from_yaml(name) for name in config.scenarios]
     if config.control_period_s is not None:
         scenarios = [replace(played, control_period_s=config.control_period_s) for played in scenarios]
@@ -199,6 +234,39 @@ def _first_heuristic(made: Sequence[Agent]) -> list[str]:
     from ...training.evaluation.judge import role_of
 
     return [agent.name for agent in made if role_of(agent) == "adaptive"][:1]
+
+
+def _print_suite(judged: Sequence[ScenarioResult], as_json: bool) -> None:
+    """How each judged agent fares over all scenarios, as distributions."""
+    from ...training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, against_rivals
+
+    compared = [one for subject in judged[0].subjects for one in against_rivals(judged, subject)]
+    if as_json:
+        documents = [result.to_json() for result in judged]
+        print_json({"against": [one.to_json() for one in compared], "scenarios": documents}, schema.Suite)
+        return
+    for subject in judged[0].subjects:
+        table = figures_table(
+            f"{subject}: broken seconds over the rival's, {len(judged)} scenarios",
+            ("rival", "median", "95%\ninterval", "middle\nhalf", "worst", "as good\n%", "in"),
+        )
+        for one in (one for one in compared if one.subject == subject):
+            low, high = one.quartiles
+            name, ratio = one.worst
+            table.add_row(
+                one.rival,
+                f"{one.typical.value:.2f}",
+                f"{one.typical.low:.2f}-{one.typical.high:.2f}",
+                f"{low:.2f}-{high:.2f}",
+                f"{ratio:.2f}",
+                f"{100 * one.level_ratio:.0f}",
+                name.removeprefix("drawn-"),
+            )
+        console.print(table)
+    console.print(
+        f"{BEST_FIXED}: of each scenario, in hindsight. Less than {100 * FLOOR_SHARE:g}% of a run counts as that much.",
+        highlight=False,
+    )
 
 
 def print_result(result: ScenarioResult) -> None:

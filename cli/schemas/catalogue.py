@@ -39,6 +39,7 @@ PRINTED = (
     Printed("train", training.FineTuned, "`--finetune`"),
     Printed("evaluate", evaluation.Evaluation, "one scenario"),
     Printed("evaluate", list[evaluation.Evaluation], "several scenarios"),
+    Printed("evaluate", evaluation.Suite, "`--suite`"),
     Printed("run", operation.RunReport),
     Printed("top", Status, note="The publisher serves the same as `/status.json`."),
     Printed("explain", explaining.ExplainedTick, "one tick"),

@@ -90,6 +90,36 @@ class JudgedAgent(Document):
     """Ends of the 95% interval of `return_iqm`."""
 
 
+class WorstScenario(Document):
+    """Where an agent does worst."""
+
+    scenario: ScenarioName
+    """Its name."""
+    ratio: float
+    """Broken seconds over the rival's."""
+
+
+class Against(Document):
+    """One judged agent against one rival over all scenarios: broken seconds of the one over those of the other."""
+
+    agent: AgentName
+    """Who is judged."""
+    rival: Annotated[str, Example("greedy")]
+    """Its name, or `best fixed`: the fixed setting that is best in each scenario, in hindsight."""
+    median_ratio: float
+    """Of the ratios."""
+    ci95: Ends
+    """Ends of its 95% interval over scenarios."""
+    quartiles: Ends
+    """Between which the middle half of the ratios lies."""
+    worst: WorstScenario
+    """The highest ratio."""
+    level_ratio: float
+    """Share of scenarios in which the agent is better or as good."""
+    median_return_gain: float | None
+    """Median of the return's mean less the rival's."""
+
+
 class Evaluation(Document):
     """A scenario with every agent that played it on the same seeds."""
 
@@ -102,3 +132,12 @@ class Evaluation(Document):
     """Fixed settings that the first judged agent beats; empty where nobody is judged."""
     oracle_gap_pct: float | None
     """How far the first judged agent's return is below the oracle's; negative: above. Null where no oracle played."""
+
+
+class Suite(Document):
+    """Many scenarios: how the judged agents fare over all of them, and each of them."""
+
+    against: list[Against]
+    """Every judged agent against every rival."""
+    scenarios: list[Evaluation]
+    """In the order in which they were drawn."""

@@ -8,11 +8,13 @@ SIGINT and SIGTERM raise, and the stack unwinds. Three things keep them from tha
 - C code that does not return for a long time (a compiler): Python does not handle the signal before. A thread that
   hears of it ends the process.
 
-The latter two only before something has been made outside the process (`slicepilot.configs.outside`).
+The latter two only before something has been made outside the process (`slicepilot.configs.outside`). The interpreter's
+own end, which frees all that PyTorch has, is cut short.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -120,8 +122,16 @@ def interrupted() -> Iterator[None]:
 
 
 def _end(number: int) -> NoReturn:
+    """What was registered for the interpreter's end is run; the rest of that end takes seconds where PyTorch is loaded.
+
+    The stack has been unwound: all that was made is put away.
+    """
     _tell(number)
-    sys.exit(128 + number)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(128 + number)
 
 
 def _end_at_once(number: int) -> NoReturn:

@@ -177,6 +177,35 @@ def test_c_code_is_waited_for_where_something_is_to_be_put_away() -> None:
             process.wait(2 * PATIENCE_S)
 
 
+AFTER_THE_UNWINDING = """
+import atexit, os, signal, sys, time
+from slicepilot.cli.shared.endings import interrupted, put_away_when_ended
+
+class Slow:  # as what PyTorch frees when the interpreter ends
+    def __del__(self):
+        time.sleep(20)
+
+put_away_when_ended()
+sys.slow = Slow()
+atexit.register(print, "registered")
+with interrupted():
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(20)
+    finally:
+        print("put away")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_registered_for_the_end_is_run_and_no_more(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", AFTER_THE_UNWINDING, str(int(number))]
+    began_s = time.monotonic()
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (result.returncode, result.stdout) == (128 + number, "put away\nregistered\n")
+    assert time.monotonic() - began_s < 10
+
+
 def test_other_exceptions_that_nobody_can_see_are_still_told() -> None:
     program = """
         from slicepilot.cli.shared.endings import put_away_when_ended

@@ -182,6 +182,10 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
         ("evaluate", "--scenario", "slice-churn", "--scenario", "andrade-ramp", "--agents", "no-control,experiment-5"),
         *(list[evaluation.Evaluation], 0),
     ),
+    "evaluate a suite": (
+        ("evaluate", "--suite", "drawn", "--scenarios", "2", "--agents", "greedy,no-control"),
+        *(evaluation.Suite, 0),
+    ),
     "bench sim": (("bench", "sim", "--seconds", "0.1", "--repetitions", "1"), bench.SimulatorSpeed, 0),
     "releases": (("dataset", "list"), list[datasets.Release], 0),
     "import": (("dataset", "import", f"{SAMPLES}", "--out", "NEW"), datasets.Imported, 0),

@@ -25,7 +25,7 @@ class EvaluationConfig:
     """``configs/evaluation/NAME.yaml``: how agents are judged.
 
     Attributes:
-        scenarios: names or paths.
+        scenarios: names or paths; none where they are drawn.
         agents: names from `slicepilot.agents.heuristics.registry`; ``*`` matches any part of a name.
         seeds: runs of every agent on every scenario, side by side.
         seed: of the simulator; together with the number of seeds it fixes all arrivals and noise.
@@ -39,7 +39,7 @@ class EvaluationConfig:
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    scenarios: Annotated[tuple[str, ...], Field(min_length=1)]
+    scenarios: tuple[str, ...] = ()
     agents: tuple[str, ...] = ("*",)
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 30
     seed: Annotated[int, Field(ge=0)] = 0

@@ -1,0 +1,124 @@
+"""Drawn scenarios: the same from the same seed, of many kinds, with the bottleneck that they say; ratios summed up."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from slicepilot.agents.heuristics.fixed import no_control
+from slicepilot.agents.heuristics.greedy import Greedy
+from slicepilot.agents.heuristics.registry import make
+from slicepilot.cli.app import app
+from slicepilot.configs import ConfigError
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.evaluation.config import EvaluationConfig
+from slicepilot.training.evaluation.drawn import BITS_PER_BYTE, BOTTLENECKS, CPUS, PERIOD_S, SLICES, draw_scenarios
+from slicepilot.training.evaluation.judge import evaluate_scenario
+from slicepilot.training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, against_rivals
+
+MANY = 80
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> list[Scenario]:
+    return draw_scenarios(tmp_path_factory.mktemp("many"), 3, MANY)
+
+
+def bottleneck(scenario: Scenario) -> str:
+    return scenario.description.rpartition(" ")[2].strip(".")
+
+
+def test_a_seed_says_all_and_a_scenario_does_not_depend_on_how_many_are_drawn(tmp_path: Path) -> None:
+    few, more, other = (
+        draw_scenarios(tmp_path / name, seed, count) for name, seed, count in (("a", 5, 2), ("b", 5, 4), ("c", 6, 2))
+    )
+    for one, again in zip(few, more, strict=False):
+        assert one.loads == again.loads
+        assert one.slice_set() == again.slice_set()
+        assert one.hardware_spec() == again.hardware_spec() or one.hardware != again.hardware
+    assert few[0].loads != other[0].loads
+
+
+def test_they_are_of_many_kinds(many: list[Scenario]) -> None:
+    nodes = [scenario.hardware_spec() for scenario in many]
+    assert {bottleneck(scenario) for scenario in many} == set(BOTTLENECKS)
+    assert {node.logical_cpus for node in nodes} == set(CPUS)
+    assert {node.egress_mode for node in nodes} == {"edt", "tbf"}
+    counts = {len(scenario.slice_set()) for scenario in many}
+    assert (min(counts), max(counts)) == SLICES
+    periods = np.asarray([scenario.control_period_s for scenario in many])
+    assert periods.min() < 3 * PERIOD_S[0]
+    assert periods.max() > PERIOD_S[1] / 3
+    threads = {spec.upf_threads for scenario in many for spec in scenario.slice_set().slices}
+    assert threads == {1.0, 2.0, 4.0}
+
+
+def test_the_bottleneck_is_what_they_say(many: list[Scenario]) -> None:
+    """By the declared loads alone; a thread that is too slow for its slice may leave the CPUs idle."""
+    for scenario in many:
+        node = scenario.hardware_spec()
+        mbps, cpus = 0.0, 0.0
+        for (load,) in scenario.loads.values():
+            rate = load.mean_rate_mbps * load.flows
+            rate *= load.on_s / (load.on_s + load.off_s) if load.kind == "onoff" else 1.0
+            cost_us = node.upf_cost_us + node.rx_cost_us + node.tx_cost_us
+            mbps += rate
+            cpus += rate * cost_us * 1e-6 / (BITS_PER_BYTE * load.packet_bytes)
+        short = bottleneck(scenario)
+        assert (mbps > 1.1 * node.uplink_mbps) == (short in {"uplink", "both"}), scenario.name
+        assert cpus < 2.0 * node.logical_cpus
+        if short in {"uplink", "edge"}:
+            assert cpus < 0.8 * node.logical_cpus
+        assert (scenario.edge is not None) == (short == "edge")
+
+
+def test_promises_are_broken_without_control_and_kept_more_often_with(many: list[Scenario]) -> None:
+    """Most of them ask for control: a suite that nothing helps, or that needs no help, judges nobody."""
+    config, better, broken = EvaluationConfig(seeds=2), 0, 0
+    for scenario in many[:12]:
+        slices, node = scenario.slice_set(), scenario.hardware_spec()
+        result = evaluate_scenario(scenario, [no_control(), make("greedy", slices, node)], config, ["greedy"])
+        free_s, greedy_s = (result.agent(n).scores["sla_violation_s"].mean() for n in ("no-control", "greedy"))
+        broken += free_s > 0.02 * scenario.duration_s
+        better += greedy_s < 0.9 * free_s
+    assert broken >= 8
+    assert better >= 6
+
+
+def test_ratios_are_of_broken_seconds_with_a_floor(many: list[Scenario]) -> None:
+    results = []
+    for scenario in many[:4]:
+        slices, node = scenario.slice_set(), scenario.hardware_spec()
+        agents = [no_control(), make("static-weights-9", slices, node), Greedy(), make("captain", slices, node)]
+        # All suites have the same agents.
+        results.append(evaluate_scenario(scenario, agents, EvaluationConfig(seeds=2), ["greedy"]))
+    fixed, captain = against_rivals(results, "greedy")
+    assert (fixed.rival, captain.rival) == (BEST_FIXED, "captain")
+    for index, result in enumerate(results):
+        mine, others = (
+            np.maximum([result.agent(name).scores["sla_violation_s"].mean()], FLOOR_SHARE * result.duration_s)[0]
+            for name in ("greedy", "captain")
+        )
+        assert captain.ratios[index] == pytest.approx(mine / others)
+        best = min(result.agent(name).scores["sla_violation_s"].mean() for name in ("no-control", "static-weights-9"))
+        assert fixed.ratios[index] == pytest.approx(mine / max(best, FLOOR_SHARE * result.duration_s))
+    assert captain.worst[1] == captain.ratios.max()
+    assert captain.typical.low <= captain.typical.value <= captain.typical.high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--suite", "drawm"), "suite = 'drawm': accepted: drawn"),
+        (("--seed", "3"), "accepted together with --suite drawn"),
+        (("--scenarios", "3"), "accepted together with --suite drawn"),
+        (("--suite", "drawn", "--scenario", "andrade-ramp"), "scenario = 'andrade-ramp': accepted without --suite"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    result: Any = CliRunner().invoke(app, ["evaluate", *arguments, "--results", str(tmp_path)])
+    assert isinstance(result.exception, ConfigError)
+    assert told in str(result.exception)
+    assert not list(tmp_path.iterdir())

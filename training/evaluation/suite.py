@@ -1,0 +1,96 @@
+"""How a judged agent fares over many scenarios: distributions of ratios, so that no mean hides a bad row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...data.intervals import Array, Interval, interval, median
+from .comparison import ScenarioResult, finite
+
+BEST_FIXED = "best fixed"
+# Broken seconds below this share of a run count as this much, or a ratio of next to nothing would say much.
+FLOOR_SHARE = 2e-3
+LEVEL_WITH = 1.02
+"""A ratio up to this is as good."""
+
+
+@dataclass(frozen=True)
+class AgainstRival:
+    """One subject against one rival over N scenarios.
+
+    Attributes:
+        rival: name, or `BEST_FIXED`: whichever fixed setting is best in each scenario, in hindsight.
+        ratios: (N,), broken seconds of the subject over the rival's, weighted by slice, means over seeds.
+        typical: their median with a bootstrap interval over scenarios.
+        gains: (N,), return of the subject minus the rival's, means over seeds.
+    """
+
+    subject: str
+    rival: str
+    scenarios: tuple[str, ...]
+    ratios: Array
+    typical: Interval
+    gains: Array
+
+    @property
+    def level_ratio(self) -> float:
+        """Share of scenarios in which the subject is better or as good."""
+        return float((self.ratios <= LEVEL_WITH).mean())
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """Between which the middle half of the ratios lies."""
+        low, high = np.quantile(self.ratios, [0.25, 0.75])
+        return float(low), float(high)
+
+    @property
+    def worst(self) -> tuple[str, float]:
+        """The scenario with the highest ratio."""
+        at = int(self.ratios.argmax())
+        return self.scenarios[at], float(self.ratios[at])
+
+    def to_json(self) -> dict[str, object]:
+        """As ``slicepilot evaluate --suite`` prints it."""
+        name, ratio = self.worst
+        return {
+            "agent": self.subject,
+            "rival": self.rival,
+            "median_ratio": self.typical.value,
+            "ci95": [self.typical.low, self.typical.high],
+            "quartiles": list(self.quartiles),
+            "worst": {"scenario": name, "ratio": ratio},
+            "level_ratio": self.level_ratio,
+            "median_return_gain": finite(float(np.median(self.gains))),
+        }
+
+
+def against_rivals(results: Sequence[ScenarioResult], subject: str) -> list[AgainstRival]:
+    """A subject against the best fixed setting of each scenario, then against every agent that is not fixed."""
+    first = results[0]
+    rivals = [agent.name for agent in first.rivals if agent.role != "fixed" and agent.name != subject]
+    return [_against(results, subject, rival) for rival in (BEST_FIXED, *rivals)]
+
+
+def _against(results: Sequence[ScenarioResult], subject: str, rival: str) -> AgainstRival:
+    ratios, gains = [], []
+    for result in results:
+        other = result.best_fixed if rival == BEST_FIXED else result.agent(rival)
+        if other is None:
+            continue
+        me, floor_s = result.agent(subject), FLOOR_SHARE * result.duration_s
+        mine, theirs = (max(float(a.scores["sla_violation_s"].mean()), floor_s) for a in (me, other))
+        ratios.append(mine / theirs)
+        gains.append(float(me.scores["return"].mean() - other.scores["return"].mean()))
+    found = np.asarray(ratios, np.float64)
+    first = results[0]
+    return AgainstRival(
+        subject,
+        rival,
+        tuple(result.scenario for result in results),
+        found,
+        interval(found, median, first.resamples, first.level, first.seed),
+        np.asarray(gains, np.float64),
+    )
