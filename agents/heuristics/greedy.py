@@ -90,7 +90,7 @@ class Greedy:
         passes, rate = allocate(promised, offered, promises.weight, np.float32(cfg.uplink_share) * self._uplink)
         # Without a shaper a UPF that is short of CPU is what keeps a slice off the uplink.
         wanted = offered if self.egress else rate
-        cost = np.float32(cfg.margin) * self._cost
+        cost: FloatArray = np.multiply(self._cost, cfg.margin, dtype=np.float32)
         granted, limit = allocate(np.minimum(promised, wanted) * cost, wanted * cost, promises.weight, self._capacity)
         limit = np.where(limit >= offered * cost, np.inf, np.minimum(limit, self._most))
         self._limit = _settled(limit, self._limit, cfg.dead_band)

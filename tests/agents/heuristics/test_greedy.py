@@ -21,7 +21,10 @@ def column(*values: float) -> np.ndarray:
 
 def test_promises_are_granted_by_weight_per_need_while_they_fit() -> None:
     granted, given_ = allocate(
-        need=column(60, 30, 30, 5), demand=column(60, 30, 30, 5), weight=column(3, 1, 2, 1), capacity=np.float32([100])
+        need=column(60, 30, 30, 5),
+        demand=column(60, 30, 30, 5),
+        weight=column(3, 1, 2, 1),
+        capacity=np.asarray([100], np.float32),
     )
     # By weight per need: the last (0.2), the third (0.07), the first (0.05), and for the second nothing is left.
     assert granted[:, 0].tolist() == [True, False, True, True]
@@ -29,7 +32,7 @@ def test_promises_are_granted_by_weight_per_need_while_they_fit() -> None:
 
 
 def test_a_promise_that_does_not_fit_is_passed_over_for_one_that_does() -> None:
-    granted, _ = allocate(column(90, 50, 40), column(90, 50, 40), column(9, 1, 0.5), np.float32([60]))
+    granted, _ = allocate(column(90, 50, 40), column(90, 50, 40), column(9, 1, 0.5), np.asarray([60], np.float32))
     assert granted[:, 0].tolist() == [False, True, False]
 
 
@@ -41,7 +44,7 @@ def test_nobody_gets_more_than_is_wanted_or_there(need: list[float], more: list[
     count = min(len(need), len(more))
     low = column(*need[:count])
     demand = low + column(*more[:count])
-    granted, given_ = allocate(low, demand, np.ones_like(low), np.float32([capacity]))
+    granted, given_ = allocate(low, demand, np.ones_like(low), np.asarray([capacity], np.float32))
     assert (given_ <= demand * 1.001 + 1e-3).all()
     assert given_.sum() <= capacity * 1.001 + 1e-2
     assert (given_ >= low * granted - 1e-3).all()
