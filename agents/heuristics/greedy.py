@@ -31,8 +31,8 @@ class GreedyConfig:
             slice needs all that it offers.
         rise_s, fall_s: time constants of the averages over rates and costs, up and down.
         dead_band: a limit moves when it is to change by more than this share.
-        nice: levels, while there is a limit, of slices that were granted a tight bound, of others that were granted
-            theirs, and of the rest.
+        nice: levels of slices that were granted a tight bound, of others that were granted theirs, and of the rest.
+        idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
         uplink_share: of the uplink's rate, what is given out.
         uplink_busy: share of the uplink in use from which on its rate is taken from what is measured.
     """
@@ -42,7 +42,8 @@ class GreedyConfig:
     rise_s: float = 0.1
     fall_s: float = 2.0
     dead_band: float = 0.08
-    nice: tuple[int, int, int] = (-10, 0, 5)
+    nice: tuple[int, int, int] = (-10, -5, 5)
+    idle_ratio: float = 0.2
     uplink_share: float = 0.97
     uplink_busy: float = 0.5
 
@@ -78,6 +79,7 @@ class Greedy:
         self._cost = np.zeros(shape, np.float32)
         self._offered = np.zeros(shape, np.float32)
         self._capacity = np.float32(1e3) * context.logical_cpus
+        self._idle = np.ones_like(context.logical_cpus)
         self._uplink = np.array(context.uplink_mbps, np.float32)
         self._limit, self._rate = (np.full(shape, np.inf, np.float32) for _ in range(2))
 
@@ -96,7 +98,7 @@ class Greedy:
         self._limit = _settled(limit, self._limit, cfg.dead_band)
         kept = granted & passes
         nice = np.select([kept & self._tight, kept], cfg.nice[:2], cfg.nice[2])
-        nice = np.where(np.isfinite(self._limit).any(axis=0), nice, 0)
+        nice = np.where((self._idle < cfg.idle_ratio) | np.isfinite(self._limit).any(axis=0), nice, 0)
         if self.egress:
             self._rate = _settled(np.where(rate >= offered, np.inf, rate), self._rate, cfg.dead_band)
         return within_bounds(Knobs.of(self._limit, nice, self._rate), self._slices)
@@ -112,6 +114,7 @@ class Greedy:
         self._offered += np.where(rises, self._rise, self._fall) * (telemetry.offered_mbps - self._offered)
         node = np.float32(1e3) * self._context.logical_cpus
         usable = (telemetry.cpu_use_mcpu * valid).sum(axis=0) + telemetry.cpu_idle_ratio * node
+        self._idle += self._fall * (telemetry.cpu_idle_ratio - self._idle)
         self._capacity += self._fall * (np.maximum(usable, LEAST_SHARE * node) - self._capacity)
         # Its rate is known while it is busy: what is carried over how busy that makes it.
         busy = telemetry.uplink_use_ratio > cfg.uplink_busy

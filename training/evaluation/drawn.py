@@ -142,6 +142,8 @@ def _slices(
     node["uplink_mbps"] = float(mbps.sum() / over)
     # All promises together ask for about what there is, sometimes for more.
     fits = rng.uniform(0.6, 1.05) / max(load if short_of_cpu else 0.0, over, 1e-9)
+    # As operators do: pods request a part of what they use. Without any they weigh next to nothing (BestEffort).
+    requested = rng.uniform(0.3, 1.0) if bottleneck == "edge" or rng.random() < 0.5 else 0.0
     slices, loads = [], {}
     for index, (kind, one) in enumerate(zip(kinds, purposes, strict=True)):
         name = f"{kind}-{index + 1}"
@@ -159,6 +161,7 @@ def _slices(
                     "egress_mbps": [float(0.02 * mbps[index]), float(4 * mbps[index])],
                 },
                 "upf_threads": int(threads[index]),
+                "cpu_request_mcpu": round(float(requested * mbps[index] * cpu_s_per_mbit[index] * 1e3)),
             }
         )
         loads[name] = [_load(rng, one, float(mbps[index]), float(packets[index]), period_s, duration_s)]

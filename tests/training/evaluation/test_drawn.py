@@ -18,7 +18,7 @@ from slicepilot.training.evaluation.drawn import BITS_PER_BYTE, BOTTLENECKS, CPU
 from slicepilot.training.evaluation.judge import evaluate_scenario
 from slicepilot.training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, against_rivals
 
-MANY = 80
+MANY = 60
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +77,19 @@ def test_the_bottleneck_is_what_they_say(many: list[Scenario]) -> None:
 def test_promises_are_broken_without_control_and_kept_more_often_with(many: list[Scenario]) -> None:
     """Most of them ask for control: a suite that nothing helps, or that needs no help, judges nobody."""
     config, better, broken = EvaluationConfig(seeds=2), 0, 0
-    for scenario in many[:12]:
+    for scenario in many[:8]:
         slices, node = scenario.slice_set(), scenario.hardware_spec()
         result = evaluate_scenario(scenario, [no_control(), make("greedy", slices, node)], config, ["greedy"])
         free_s, greedy_s = (result.agent(n).scores["sla_violation_s"].mean() for n in ("no-control", "greedy"))
         broken += free_s > 0.02 * scenario.duration_s
         better += greedy_s < 0.9 * free_s
-    assert broken >= 8
-    assert better >= 6
+    assert broken >= 6
+    assert better >= 4
 
 
 def test_ratios_are_of_broken_seconds_with_a_floor(many: list[Scenario]) -> None:
     results = []
-    for scenario in many[:4]:
+    for scenario in many[:3]:
         slices, node = scenario.slice_set(), scenario.hardware_spec()
         agents = [no_control(), make("static-weights-9", slices, node), Greedy(), make("captain", slices, node)]
         # All suites have the same agents.
