@@ -185,7 +185,7 @@ def test_group_weight_decides_who_runs(groups: list[Path], busy_process: Busy) -
 THREADS = """
 import os, sys, threading, time
 def hold():
-    os.write(1, b"%d\n" % threading.get_native_id())  # one write a line: they all begin at once
+    os.write(1, b"%d\\n" % threading.get_native_id())  # one write a line: they all begin at once
     time.sleep(60)
 for _ in range(3):
     threading.Thread(target=hold, daemon=True).start()
