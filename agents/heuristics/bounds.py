@@ -8,6 +8,10 @@ from ...env.backend import Context
 from ...env.knobs import EGRESS, KNOB_FIELDS, NICE, Knobs
 from ...env.slices import FloatArray, SliceSet
 
+TINY = np.float32(1e-3)
+# Each round fills at least one more slice to the brim; what few slices leave after these is too little to matter.
+FILL_ROUNDS = 6
+
 
 def within_bounds(knobs: Knobs, slices: SliceSet) -> Knobs:
     """The nearest knobs that the slices' `KnobBounds` allow; "none" (inf, or an egress of 0) stays."""
@@ -27,3 +31,14 @@ def most_cpu_mcpu(slices: SliceSet, context: Context) -> FloatArray:
 def smoothing(period_s: FloatArray, time_constant_s: float) -> FloatArray:
     """Weight of the newest of samples ``period_s`` apart in an exponential average of that time constant, (L,)."""
     return np.asarray(-np.expm1(-period_s / np.float32(time_constant_s)), np.float32)
+
+
+def filled(given: FloatArray, most: FloatArray, claim: FloatArray, capacity: FloatArray) -> FloatArray:
+    """What is left of a capacity (L,) added to what is given, by claim, nobody getting more than ``most``, (S, L) each:
+    a weighted max-min share."""
+    given = np.array(given, np.float32)
+    for _ in range(FILL_ROUNDS):
+        takers = claim * (given < most)
+        level = (capacity - given.sum(axis=0)) / np.maximum(takers.sum(axis=0), TINY)
+        np.minimum(given + takers * level, most, out=given)
+    return given

@@ -10,13 +10,12 @@ from ...env.backend import Context
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
-from .bounds import most_cpu_mcpu, smoothing, within_bounds
+from .bounds import filled, most_cpu_mcpu, smoothing, within_bounds
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 TINY = np.float32(1e-3)
 # A slice that carries less tells little of what a Mbit costs it.
 LEAST_CARRIED_MBPS = np.float32(0.1)
-FILL_ROUNDS = 6
 # Of the CPUs, what the slices can always have: an edge application gives way to those whose promises are at stake.
 LEAST_SHARE = np.float32(0.5)
 
@@ -59,14 +58,13 @@ class Greedy:
     Args:
         egress: shape the uplink in the same way.
         config: see there.
-        name: as shown in tables.
     """
 
     request_mcpu: FloatArray | None = None
 
-    def __init__(self, egress: bool = False, config: GreedyConfig | None = None, name: str | None = None) -> None:
+    def __init__(self, egress: bool = False, config: GreedyConfig | None = None) -> None:
         self.egress, self.config = egress, config or GreedyConfig()
-        self.name = name or ("greedy-egress" if egress else "greedy")
+        self.name = "greedy-egress" if egress else "greedy"
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Forget rates and costs."""
@@ -144,15 +142,7 @@ def allocate(
         fits = asked <= left
         granted[row, lanes] = fits
         left -= asked * fits
-    given = need * granted
-    for _ in range(FILL_ROUNDS):
-        open_ = given < demand
-        claim = weight * open_
-        level = left / np.maximum(claim.sum(axis=0), TINY)
-        more = np.minimum(claim * level, demand - given)
-        given = given + more
-        left = left - more.sum(axis=0)
-    return granted, np.asarray(given, np.float32)
+    return granted, filled(need * granted, demand, weight, capacity)
 
 
 def _settled(new: FloatArray, held: FloatArray, dead_band: float) -> FloatArray:

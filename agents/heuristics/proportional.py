@@ -8,13 +8,11 @@ from ...env.backend import Context
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
-from .bounds import most_cpu_mcpu, smoothing, within_bounds
+from .bounds import filled, most_cpu_mcpu, smoothing, within_bounds
 
 # What a slice would use is extrapolated from what it carries; a slice that carries next to nothing says little.
 MAX_EXTRAPOLATION = np.float32(20.0)
 TINY = np.float32(1e-3)
-# Each round fills at least one more slice to the brim; what few slices leave after these is too little to matter.
-FILL_ROUNDS = 6
 
 
 class ProportionalShare:
@@ -58,11 +56,7 @@ class ProportionalShare:
         self._first = False
         self._demand += alpha * (demand - self._demand)
         claim = self._weight * self._demand
-        limit = np.zeros_like(claim)
-        for _ in range(FILL_ROUNDS):
-            takers = claim * (limit < self._most)
-            level = (self._capacity - limit.sum(axis=0)) / np.maximum(takers.sum(axis=0), TINY)
-            np.minimum(limit + takers * level, self._most, out=limit)
+        limit = filled(np.zeros_like(claim), self._most, claim, self._capacity)
         # Nobody has asked for anything yet: there is nothing to share out.
         limit = np.where(claim.sum(axis=0) > TINY, limit, np.float32(np.inf))
         return within_bounds(Knobs.of(limit, np.zeros_like(limit), np.full_like(limit, np.inf)), self._slices)

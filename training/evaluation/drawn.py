@@ -25,7 +25,7 @@ SLICES = (3, 10)
 PERIOD_S = (0.01, 15.0)
 STEPS = (240, 480)
 THREADS, THREAD_ODDS = (1, 2, 4), (0.6, 0.25, 0.15)
-BITS_PER_BYTE = 8e-6  # in Mbit
+MBIT_PER_BYTE = 8e-6
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _slices(
     packets = np.asarray([_log(rng, one.packet_bytes) for one in purposes])
     parts = np.asarray([_log(rng, one.demand) for one in purposes])
     threads = rng.choice(THREADS, count, p=THREAD_ODDS)
-    cpu_s_per_mbit = (node["upf_cost_us"] + node["rx_cost_us"] + node["tx_cost_us"]) * 1e-6 / (BITS_PER_BYTE * packets)
+    cpu_s_per_mbit = (node["upf_cost_us"] + node["rx_cost_us"] + node["tx_cost_us"]) * 1e-6 / (MBIT_PER_BYTE * packets)
     usable = node["physical_cores"] + (node["logical_cpus"] - node["physical_cores"]) * (2 * node["smt_yield"] - 1)
     short_of_cpu = bottleneck in {"cpu", "both"}
     load = rng.uniform(1.1, 1.9) if short_of_cpu else rng.uniform(0.35, 0.75)

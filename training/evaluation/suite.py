@@ -68,18 +68,18 @@ class AgainstRival:
 
 
 def against_rivals(results: Sequence[ScenarioResult], subject: str) -> list[AgainstRival]:
-    """A subject against the best fixed setting of each scenario, then against every agent that is not fixed."""
+    """A subject against the best fixed setting of each scenario, if any played, then against all that are not fixed."""
     first = results[0]
-    rivals = [agent.name for agent in first.rivals if agent.role != "fixed" and agent.name != subject]
-    return [_against(results, subject, rival) for rival in (BEST_FIXED, *rivals)]
+    rivals = [BEST_FIXED] if first.best_fixed else []
+    rivals += [agent.name for agent in first.rivals if agent.role != "fixed" and agent.name != subject]
+    return [_against(results, subject, rival) for rival in rivals]
 
 
 def _against(results: Sequence[ScenarioResult], subject: str, rival: str) -> AgainstRival:
     ratios, gains = [], []
     for result in results:
         other = result.best_fixed if rival == BEST_FIXED else result.agent(rival)
-        if other is None:
-            continue
+        assert other is not None, "all scenarios are played by the same agents"
         me, floor_s = result.agent(subject), FLOOR_SHARE * result.duration_s
         mine, theirs = (max(float(a.scores["sla_violation_s"].mean()), floor_s) for a in (me, other))
         ratios.append(mine / theirs)

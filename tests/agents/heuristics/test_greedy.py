@@ -11,8 +11,8 @@ from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.greedy import Greedy, allocate
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.evaluation.rollouts import Rollout
 from slicepilot.training.evaluation.rollouts import play as play_scenario
+from slicepilot.training.evaluation.scores import violation_s
 
 
 def column(*values: float) -> np.ndarray:
@@ -64,9 +64,9 @@ def test_the_slice_of_the_highest_weight_is_kept(contended: Any, play: Any) -> N
 
 def broken_s(agent: Any, scenario: Scenario) -> float:
     """Broken seconds by weight, in the mean over four lanes."""
-    played: Rollout = play_scenario(agent, scenario, 4, 0)
+    played = play_scenario(agent, scenario, 4, 0)
     weight = played.slices.column("weight")
-    return float((played.violated * weight / weight.sum()).sum(axis=(0, 1)).mean() * played.period_s)
+    return float((violation_s(played) * weight / weight.sum()).sum(axis=0).mean())
 
 
 @pytest.mark.parametrize("name", ["slice-churn", "multi-promise", "edge-server", "application-mix"])
