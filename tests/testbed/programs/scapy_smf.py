@@ -93,7 +93,7 @@ class Network:
 
     def udp(self, side: str, family: Addresses, address: str, port: int) -> socket.socket:
         """A bound UDP socket in a namespace."""
-        from slicepilot.testbed.lifecycle.network import inside
+        from slicepilot.controller.system.net.namespaces import inside
 
         def bind() -> socket.socket:
             made = socket.socket(family.family, socket.SOCK_DGRAM)
