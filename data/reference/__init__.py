@@ -5,8 +5,10 @@ from .tables import (
     CalibrationRow,
     PublishedSetting,
     ReplayedApplication,
+    SeriesRow,
     application_mix,
     calibration_rows,
+    calibration_series,
     published_settings,
     replayed_applications,
 )
@@ -16,8 +18,10 @@ __all__ = [
     "CalibrationRow",
     "PublishedSetting",
     "ReplayedApplication",
+    "SeriesRow",
     "application_mix",
     "calibration_rows",
+    "calibration_series",
     "published_settings",
     "replayed_applications",
 ]

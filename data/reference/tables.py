@@ -49,6 +49,29 @@ class CalibrationRow:
 
 
 @dataclass(frozen=True)
+class SeriesRow:
+    """What one group of slices came to at one time of one experiment, means over the study's cycles.
+
+    Attributes:
+        time_s: end of the 30 s that the figures are of.
+        upf_cpu_mcpu: CPU of one UPF.
+        upf_mbps, server_mbps: what one UPF received and what its server did, in 10^6 bit/s; the tables of the paper
+            count 2^20.
+        server_std_mbps: over the cycles.
+        latency_ms: 10th, 50th and 90th percentile of the round trip over slices and cycles, unanswered pings left out.
+    """
+
+    experiment: int
+    time_s: float
+    group: str
+    upf_cpu_mcpu: float
+    upf_mbps: float
+    server_mbps: float
+    server_std_mbps: float
+    latency_ms: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
 class ReplayedApplication:
     """One recorded application: how long, at which mean rate and with which mean packet size it sent."""
 
@@ -97,6 +120,28 @@ def calibration_rows() -> tuple[CalibrationRow, ...]:
             float(row["std"]),
         )
         for row in _rows("andrade_results_calibration")
+    )
+
+
+@cache
+def calibration_series() -> tuple[SeriesRow, ...]:
+    """The ramps of the calibration experiments; NaN where nothing was measured."""
+    return tuple(
+        SeriesRow(
+            int(row["experiment"]),
+            float(row["time_s"]),
+            row["group"],
+            _number(row["upf_cpu_mcpu_mean"], math.nan),
+            _number(row["upf_received_mbps_mean"], math.nan),
+            _number(row["server_received_mbps_mean"], math.nan),
+            _number(row["server_received_mbps_std"], math.nan),
+            (
+                _number(row["latency_ms_p10"], math.nan),
+                _number(row["latency_ms_p50"], math.nan),
+                _number(row["latency_ms_p90"], math.nan),
+            ),
+        )
+        for row in _rows("andrade_series_calibration")
     )
 
 

@@ -25,6 +25,7 @@ from .kernels import (
     NUM_SLICE_EXOGENOUS,
     ONE,
     PACKET_MBIT,
+    PLACEMENT,
     RX_CPU_S_PER_MBIT,
     TINY,
     ZERO,
@@ -87,10 +88,11 @@ SOURCE_ROWS = (
 )
 FLOW_MBPS, FIRST_FLOWS, MAX_FLOWS, RAMP_EVERY_S, PACKET_BYTES, SOURCE_BURST_S = range(6)
 CYCLE_S, ON_S, PHASE_S, START_S, END_S, IS_ELASTIC = range(6, 12)
-# Path and cost rows, axis 0 of (4, L).
-PATH_ROWS = ("access_mbps", "access_buffer_ms", "upf_cost_us", "rx_cost_us")
-# Noise, axis 1 of (K, 3, S, L).
-ACCESS_NOISE, CPU_NOISE, LOAD_NOISE = range(3)
+# Path and cost rows, axis 0 of (6, L).
+PATH_ROWS = ("access_mbps", "access_buffer_ms", "upf_cost_us", "rx_cost_us", "ingress_mbps", "ingress_buffer_ms")
+# Noise, axis 1 of (K, 4, S, L).
+ACCESS_NOISE, CPU_NOISE, LOAD_NOISE, PLACEMENT_NOISE = range(4)
+NUM_NOISE = 4
 # Rows of a working table of arrivals behind the exogenous ones: sums over sources, and one source's flows and rate.
 TOTAL, ELASTIC_TOTAL, PACKETS, SOURCE_FLOWS, SOURCE_RATE = range(NUM_SLICE_EXOGENOUS, NUM_SLICE_EXOGENOUS + 5)
 
@@ -108,10 +110,11 @@ def arrivals(
     period: np.ndarray,
     block: np.ndarray,
 ) -> None:
-    """Fill ``block`` (K, 9, S, L): the exogenous figures of K steps from ``first_step``.
+    """Fill ``block`` (K, 10, S, L): the exogenous figures of K steps from ``first_step``.
 
-    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (4, L), noise (K, 3, S, L): factors of the
-    access rate, the CPU cost and the load; period (L,). The on/off gate is integrated over the period exactly.
+    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (6, L), noise (K, 4, S, L): factors of the
+    access rate, the CPU cost, the load and the share of the CPU; period (L,). The on/off gate is integrated over the
+    period exactly.
 
     Loops are cut as `slicepilot.env.simulator.kernels.advance` says. Time is float64: 20 minutes in periods of 2 ms are
     beyond float32.
@@ -121,8 +124,10 @@ def arrivals(
     for first in range(0, lanes, LANE_CHUNK):
         stop = min(first + LANE_CHUNK, lanes)
         v = np.empty((NUM_SLICE_EXOGENOUS + 5, LANE_CHUNK), np.float32)
+        ingress = np.empty(LANE_CHUNK, np.float32)
         for k in range(steps):
             step = np.float64(first_step + k)
+            ingress[:] = ZERO
             for s in range(num_slices):
                 for lane in range(first, stop):
                     i = lane - first
@@ -174,8 +179,24 @@ def arrivals(
                     v[RX_CPU_S_PER_MBIT, i] = MICRO * path[3, lane] / packet_mbit
                     v[BURST_US, i] /= max(total, TINY)
                     v[FLOWS, i] = max(v[FLOWS, i], ONE)
+                    v[PLACEMENT, i] = noise[k, PLACEMENT_NOISE, s, lane]
                     v[PACKET_MBIT, i] = packet_mbit
                     v[ACCESS_DELAY_MS, i] = path[1, lane] * path[0, lane] / capacity if offered > capacity else ZERO
+                for lane in range(first, stop):
+                    ingress[lane - first] += v[ARRIVE_MBIT, lane - first]
                 for f in range(NUM_SLICE_EXOGENOUS):
                     for lane in range(first, stop):
                         block[k, f, s, lane] = v[f, lane - first]
+            # The link over which all slices' packets come to the node.
+            crowded = False
+            for lane in range(first, stop):
+                i = lane - first
+                ingress[i] = path[4, lane] * period[lane] / max(ingress[i], TINY)
+                crowded |= ingress[i] < ONE
+            if crowded:
+                for s in range(num_slices):
+                    for lane in range(first, stop):
+                        i = lane - first
+                        through = min(ingress[i], ONE)
+                        block[k, ARRIVE_MBIT, s, lane] *= through
+                        block[k, ACCESS_DELAY_MS, s, lane] += path[5, lane] if through < ONE else ZERO

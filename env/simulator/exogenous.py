@@ -1,7 +1,7 @@
 """Everything that does not depend on the agent: arrivals, noise, node events, produced in blocks of steps.
 
 Because nothing here depends on an action, agents that run on the same seed meet exactly the same arrivals and noise
-(common random numbers), and an oracle can look ahead.
+(common random numbers), and a clairvoyant player can look ahead.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class NodeEvents:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """K consecutive steps of exogenous figures: per slice (K, 9, S, L) and per node (K, 2, L), float32.
+    """K consecutive steps of exogenous figures: per slice (K, 10, S, L) and per node (K, 2, L), float32.
 
     `slicepilot.env.simulator.kernels` names the fields of axis 1.
     """
@@ -203,9 +203,10 @@ class Exogenous:
         self.block_steps = int(np.clip(BLOCK_ELEMENTS // size, 4, MAX_BLOCK_STEPS))
         self._sources = np.stack([getattr(traffic, name) for name in arrivals.SOURCE_ROWS])
         self._path = np.stack([getattr(hardware, name) for name in arrivals.PATH_ROWS])
-        # Three autoregressive processes per slice, the logarithms of factors: access rate, CPU cost, load.
-        tau = np.stack([hardware.access_tau_s, hardware.cpu_tau_s, np.full_like(hardware.cpu_tau_s, 5.0)])
-        shape = (3, self.num_slices, self.lanes)
+        # Autoregressive processes per slice, the logarithms of factors in the order of `arrivals.NUM_NOISE` rows.
+        load_tau_s = np.full_like(hardware.cpu_tau_s, 5.0)
+        tau = np.stack([hardware.access_tau_s, hardware.cpu_tau_s, load_tau_s, hardware.placement_tau_s])
+        shape = (arrivals.NUM_NOISE, self.num_slices, self.lanes)
         keep = np.broadcast_to(np.exp(-period_s / tau)[:, None], shape).astype(np.float32)
         self._keep, self._innovation = keep.ravel(), np.sqrt(1.0 - keep**2).ravel()
         self._state = rng.standard_normal(shape, np.float32).ravel()
@@ -213,9 +214,10 @@ class Exogenous:
         total = np.maximum((traffic.flow_mbps * traffic.first_flows).sum(0), 1e-6)
         cv = np.empty(shape, np.float32)
         cv[0], cv[1], cv[2] = hardware.access_cv, hardware.cpu_cv, load_cv / np.sqrt(total)
+        cv[3] = hardware.placement_cv
         self._scale = (cv * _averaging(period_s / tau)[:, None]).ravel()
         # Rates keep their mean, exactly so in periods much shorter than tau; the cost is a median.
-        mean_kept = np.asarray([1, 0, 1], np.float32)[:, None, None]
+        mean_kept = np.asarray([1, 0, 1, 0], np.float32)[:, None, None]
         self._offset = (-0.5 * mean_kept * cv**2).ravel()
 
     def next_block(self) -> Block:
@@ -245,8 +247,8 @@ class Exogenous:
         return Block(slices, node)
 
     def _noise(self, steps: int) -> FloatArray:
-        """(K, 3, S, L) log-normal factors, averaged over a control period where that is long."""
-        draws = self.rng.standard_normal((steps, 3, self.num_slices, self.lanes), np.float32)
+        """(K, 4, S, L) log-normal factors, averaged over a control period where that is long."""
+        draws = self.rng.standard_normal((steps, arrivals.NUM_NOISE, self.num_slices, self.lanes), np.float32)
         arrivals.autoregress(
             self._state, self._keep, self._innovation, self._scale, self._offset, draws.reshape(steps, -1)
         )

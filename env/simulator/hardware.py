@@ -27,23 +27,33 @@ class Hardware:
         upf_cost_us: per packet, in the UPF's own threads; charged to its cgroup and bound by its quota.
         rx_cost_us: per packet that arrives at N3, in softirq context; charged to nobody, before all else.
         tx_cost_us: per packet that leaves the node at N6 (qdisc, driver, completion); charged to nobody.
-        weight_leak: share of the UPF's per-packet work that runs where cgroup weight does not order it.
+        system_cpus: CPUs that the rest of the system takes, whatever the slices do.
+        wake_cost_ratio: how much more a packet costs a thread that sleeps nearly always: it wakes for every few
+            packets, while a thread that does not keep up takes one after the other.
         cfs_period_ms: CFS bandwidth period (kernel: Documentation/scheduler/sched-bwc.rst, default 100 ms).
         sched_slice_ms: how long a competing task runs before the scheduler switches.
         wake_wait_ms: mean wait of a thread that wakes while all CPUs are busy with others that weigh far more than its
             group, however little it needs (up to a tick, where the scheduler lets the running task go on).
         edge_threads, edge_request_mcpu: other work on the node, threads that never sleep in a group of their own, and
             its Kubernetes CPU request.
+        placement_cv, placement_tau_s: luck of placement. Threads are put on CPUs one by one and moved now and then, so
+            that five on four share one CPU while three have theirs: a log-normal factor of a slice's weight.
     Buffers and egress
         n3_buffer_packets: what a UPF's N3 socket holds.
         egress_mode: ``edt`` (Cilium's bandwidth manager: earliest departure time with a drop horizon, and fq's
-            per-flow packet limit behind it) or ``tbf`` (token bucket with a queue bounded in time).
+            per-flow packet limit behind it), ``tbf`` (token bucket with a queue bounded in time) or ``htb`` (token
+            bucket with a queue bounded in packets, `controller.actuators.egress`).
         edt_horizon_s, fq_flow_limit_packets: Cilium's and fq's defaults.
         tbf_burst_ms, tbf_latency_ms: bucket depth and queue bound in time at the configured rate.
+        htb_burst_ms, htb_queue_packets: bucket depth in time at the configured rate, and what may wait.
         uplink_mbps, uplink_buffer_ms: the shared N6 link and its queue.
     Path outside the node (seen by a UE, not between N3 and N6)
-        access_mbps: what the radio access path of one slice carries; access_buffer_ms: its queue when full;
-        round_trip_ms: the fixed rest of the round trip.
+        access_mbps: what the radio access path of one slice carries; access_buffer_ms: its queue when full.
+        ingress_mbps, ingress_buffer_ms: the link over which all slices' packets come to the node, and the queue before
+            it when full.
+        round_trip_ms: the rest of the round trip, a median; round_trip_cv: its spread, log-normal.
+        server_loss_ratio: share of packets lost between the node and the server while the uplink is full, in proportion
+            to its use: bursts overflow queues that the mean rate would pass.
     Variability (log-normal, first-order autoregressive)
         access_cv, cpu_cv: coefficients of variation of the access path's rate and of the per-packet cost;
         access_tau_s, cpu_tau_s: their correlation times.
@@ -56,27 +66,36 @@ class Hardware:
     upf_cost_us: Positive = 50.0
     rx_cost_us: NonNegative = 5.0
     tx_cost_us: NonNegative = 5.0
-    weight_leak: Ratio = 0.0
+    system_cpus: NonNegative = 0.0
+    wake_cost_ratio: NonNegative = 0.0
     cfs_period_ms: Positive = 100.0
     sched_slice_ms: Positive = 3.0
     wake_wait_ms: NonNegative = 0.0
     edge_threads: NonNegative = 0.0
     edge_request_mcpu: NonNegative = 0.0
     n3_buffer_packets: Positive = 2000.0
-    egress_mode: Literal["edt", "tbf"] = "edt"
+    egress_mode: Literal["edt", "tbf", "htb"] = "edt"
     edt_horizon_s: Positive = 2.0
     fq_flow_limit_packets: Positive = 100.0
     tbf_burst_ms: Positive = 10.0
     tbf_latency_ms: Positive = 50.0
+    htb_burst_ms: Positive = 1.0
+    htb_queue_packets: Positive = 200.0
     uplink_mbps: Positive = 1000.0
     uplink_buffer_ms: Positive = 10.0
+    ingress_mbps: Positive = 100_000.0
+    ingress_buffer_ms: NonNegative = 0.0
     access_mbps: Positive = 1000.0
     access_buffer_ms: NonNegative = 0.0
     round_trip_ms: NonNegative = 0.0
+    round_trip_cv: NonNegative = 0.0
+    server_loss_ratio: Ratio = 0.0
     access_cv: NonNegative = 0.0
     access_tau_s: Positive = 10.0
     cpu_cv: NonNegative = 0.0
     cpu_tau_s: Positive = 10.0
+    placement_cv: NonNegative = 0.0
+    placement_tau_s: Positive = 1.0
 
     @classmethod
     def from_yaml(cls, name_or_path: str) -> Hardware:
@@ -95,7 +114,7 @@ class HardwareFile:
 
 
 class HardwareArrays:
-    """`Hardware`'s numbers for L lanes: one float32 (L,) attribute per numeric field, and ``is_edt``."""
+    """`Hardware`'s numbers for L lanes: one float32 (L,) attribute per numeric field, ``is_edt`` and ``is_htb``."""
 
     access_buffer_ms: FloatArray
     access_cv: FloatArray
@@ -118,11 +137,20 @@ class HardwareArrays:
     wake_wait_ms: FloatArray
     uplink_buffer_ms: FloatArray
     uplink_mbps: FloatArray
-    weight_leak: FloatArray
+    ingress_buffer_ms: FloatArray
+    ingress_mbps: FloatArray
+    placement_cv: FloatArray
+    placement_tau_s: FloatArray
+    round_trip_cv: FloatArray
+    server_loss_ratio: FloatArray
+    system_cpus: FloatArray
+    wake_cost_ratio: FloatArray
     edt_horizon_s: FloatArray
     fq_flow_limit_packets: FloatArray
     tbf_burst_ms: FloatArray
     tbf_latency_ms: FloatArray
+    htb_burst_ms: FloatArray
+    htb_queue_packets: FloatArray
 
     def __init__(self, hardware: Hardware, lanes: int) -> None:
         for spec in fields(hardware):
@@ -130,20 +158,22 @@ class HardwareArrays:
             if not isinstance(value, str):
                 setattr(self, spec.name, np.full(lanes, value, np.float32))
         self.is_edt = np.full(lanes, hardware.egress_mode == "edt")
+        self.is_htb = np.full(lanes, hardware.egress_mode == "htb")
 
     def kernel_rows(self) -> FloatArray:
-        """The rows that the kernel reads, (15, L), in the order of `kernels.HARDWARE_ROWS`.
+        """The rows that the kernel reads, (17, L), in the order of `kernels.HARDWARE_ROWS`.
 
-        Both egress modes are one virtual schedule there: EDT has no burst, a horizon of seconds and fq's per-flow
-        packet limit behind it; a token bucket has a burst and a queue bounded to tens of milliseconds.
+        All egress modes are one virtual schedule there: EDT has no burst, a horizon of seconds and fq's per-flow packet
+        limit behind it; token buckets have a burst and a queue, bounded to tens of milliseconds or to some packets.
         """
-        edt = self.is_edt
+        edt, htb = self.is_edt, self.is_htb
         derived = {
             "cfs_period_s": 1e-3 * self.cfs_period_ms,
             "sched_slice_us": 1e3 * self.sched_slice_ms,
             "wake_wait_us": 1e3 * self.wake_wait_ms,
-            "pacer_horizon_s": np.where(edt, self.edt_horizon_s, 1e-3 * self.tbf_latency_ms),
-            "pacer_burst_s": np.where(edt, 0.0, 1e-3 * self.tbf_burst_ms),
+            "pacer_horizon_s": np.select([edt, htb], [self.edt_horizon_s, 0.0], 1e-3 * self.tbf_latency_ms),
+            "pacer_burst_s": 1e-3 * np.select([edt, htb], [0.0, self.htb_burst_ms], self.tbf_burst_ms),
+            "pacer_queue_packets": np.where(htb, self.htb_queue_packets, 0.0),
             "pacer_packets_per_flow": np.where(edt, self.fq_flow_limit_packets, UNLIMITED),
             "uplink_buffer_s": 1e-3 * self.uplink_buffer_ms,
         }

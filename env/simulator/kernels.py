@@ -21,10 +21,9 @@ from ..knobs import CPU_LIMIT, EGRESS, NICE
 Scalar = float | np.float32
 
 # Exogenous fields per slice, axis 1 of a block (K, E, S, L), and per node, axis 1 of (K, EN, L).
-ARRIVE_MBIT, ELASTIC_MBPS, CPU_S_PER_MBIT, RX_CPU_S_PER_MBIT, BURST_US, FLOWS, PACKET_MBIT, ACCESS_DELAY_MS, ACTIVE = (
-    range(9)
-)
-NUM_SLICE_EXOGENOUS = 9
+ARRIVE_MBIT, ELASTIC_MBPS, CPU_S_PER_MBIT, RX_CPU_S_PER_MBIT, BURST_US = range(5)
+FLOWS, PACKET_MBIT, ACCESS_DELAY_MS, ACTIVE, PLACEMENT = range(5, 10)
+NUM_SLICE_EXOGENOUS = 10
 UPLINK_MBPS, CPU_FACTOR = range(2)
 NUM_NODE_EXOGENOUS = 2
 
@@ -45,7 +44,8 @@ HARDWARE_ROWS = (
     "physical_cores",
     "smt_yield",
     "tx_cost_us",
-    "weight_leak",
+    "system_cpus",
+    "wake_cost_ratio",
     "cfs_period_s",
     "sched_slice_us",
     "wake_wait_us",
@@ -55,6 +55,7 @@ HARDWARE_ROWS = (
     "pacer_horizon_s",
     "pacer_burst_s",
     "pacer_packets_per_flow",
+    "pacer_queue_packets",
     "uplink_buffer_s",
 )
 
@@ -72,7 +73,9 @@ MIN_CAPACITY_CPUS = np.float32(0.05)
 THROTTLE_SLOPE = np.float32(4.0)
 # Waits in a run queue are about exponential: the 99th percentile is ln(100) times the mean.
 EXPONENTIAL_P99 = np.float32(4.605)
-MAX_WAIT_SLICES = np.float32(25.0)
+MAX_WAIT_SLICES = np.float32(100.0)
+# Of how many CPUs others keep busy; and of the logistic function next to the normal distribution.
+LEAST_VARIANCE, LOGISTIC, QUARTER = np.float32(0.01), np.float32(1.7), np.float32(0.25)
 TCP_ROUND_TRIP_S = np.float32(0.2)
 TCP_LOSS_SEEN = np.float32(0.01)
 TCP_BACKED_OFF, TCP_GROWN, TCP_STEP_MBPS = np.float32(0.9), np.float32(1.3), np.float32(0.5)
@@ -178,18 +181,19 @@ def cfs_budget_left(
     return max(quota_s - (runtime_s - before), ZERO)
 
 
-# Rows of the step's working table (55, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
-LOGICAL, CORES, SMT_YIELD, TX_COST_US, LEAK, CFS_S, SLICE_US, WAKE_US, EDGE, EDGE_REQUEST = range(10)
-BUFFER_PACKETS, HORIZON_S, BURST_S, PACKETS_PER_FLOW, UPLINK_BUFFER_S = range(10, 15)
+# Rows of the step's working table (59, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
+LOGICAL, CORES, SMT_YIELD, TX_COST_US, SYSTEM, WAKE_RATIO, CFS_S, SLICE_US, WAKE_US = range(9)
+EDGE, EDGE_REQUEST, BUFFER_PACKETS, HORIZON_S, BURST_S, PACKETS_PER_FLOW = range(9, 15)
+QUEUE_PACKETS, UPLINK_BUFFER_S = range(15, 17)
 # Of the node in this period; the first six are sums over slices.
-KERNEL, WANTED, USED, SENT, WAITING, ELASTIC = range(15, 21)
-DT, PER_S, UPLINK, FACTOR, SPEED, CAPACITY, SQUEEZE, CROWD, HEAVY = range(21, 30)
-THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(30, 34)
+KERNEL, WANTED, USED, SENT, WAITING, ELASTIC = range(17, 23)
+DT, PER_S, UPLINK, FACTOR, SPEED, CAPACITY, SQUEEZE, CROWD, HEAVY, OPEN, SPREAD = range(23, 34)
+THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(34, 38)
 # Of one slice.
-ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(34, 44)
-N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(44, 50)
-STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(50, 55)
-NUM_WORKING = 55
+ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(38, 48)
+N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(48, 54)
+STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(54, 59)
+NUM_WORKING = 59
 
 
 @njit(cache=True, error_model="numpy")
@@ -211,7 +215,7 @@ def advance(
 ) -> None:
     """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
 
-    slice_block (K, 9, S, L), node_block (K, 2, L), hardware (15, L), period (L,) in s; pods (2, S, L), knobs
+    slice_block (K, 10, S, L), node_block (K, 2, L), hardware (17, L), period (L,) in s; pods (2, S, L), knobs
     (3, S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid
     (S, L).
 
@@ -240,7 +244,8 @@ def advance(
             i = lane - first
             v[DT, i], v[PER_S, i] = period[lane], ONE / period[lane]
             v[UPLINK, i], v[FACTOR, i] = node_block[k, UPLINK_MBPS, lane], node_block[k, CPU_FACTOR, lane]
-            v[KERNEL, i] = v[USED, i] = v[SENT, i] = v[WAITING, i] = v[ELASTIC, i] = ZERO
+            v[USED, i] = v[SENT, i] = v[WAITING, i] = v[ELASTIC, i] = ZERO
+            v[KERNEL, i] = v[SYSTEM, i]
             v[WANTED, i] = run[num_slices, i] = v[EDGE, i]
             weight[num_slices, i] = max(v[EDGE_REQUEST, i] * SHARES_PER_MCPU, BEST_EFFORT_SHARES)
 
@@ -257,7 +262,10 @@ def advance(
             for lane in range(first, stop):
                 i = lane - first
                 work[s, i] = state[N3_MBIT, s, lane] + v[ARRIVED, i]
-                want[s, i] = work[s, i] * exo[CPU_S_PER_MBIT, s, lane] * v[PER_S, i]
+                # A thread that keeps up sleeps and wakes for each few packets, and each waking costs; one that does
+                # not keep up takes packet after packet.
+                busy = work[s, i] * exo[CPU_S_PER_MBIT, s, lane] * v[PER_S, i]
+                want[s, i] = busy * (ONE + v[WAKE_RATIO, i] * max(ONE - busy / pods[THREADS, s, lane], ZERO))
             for lane in range(first, stop):
                 i = lane - first
                 run[s, i] = min(pods[THREADS, s, lane], knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED)
@@ -270,6 +278,8 @@ def advance(
                 weight[s, lane - first] = group_weight(
                     pods[REQUEST_MCPU, s, lane], knobs[NICE, s, lane], nice_ranks_groups
                 )
+            for lane in range(first, stop):
+                weight[s, lane - first] *= exo[PLACEMENT, s, lane]
 
         # CPU time: SMT slows threads down when siblings are busy; groups share what softirqs leave.
         for i in range(count):
@@ -278,14 +288,17 @@ def advance(
             v[SPEED, i] = thread_speed(busy, v[CORES, i], v[LOGICAL, i], v[SMT_YIELD, i]) * factor
             v[KERNEL, i] /= v[SPEED, i]
             v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
-            v[WANTED, i], v[HEAVY, i] = v[EDGE, i], v[EDGE, i] * weight[num_slices, i]
+            # A thread stands still while its CPU serves softirqs, which come to all CPUs alike.
+            v[OPEN, i] = v[CAPACITY, i] / v[LOGICAL, i]
+            v[WANTED, i], v[HEAVY, i], v[SPREAD, i] = v[EDGE, i], v[EDGE, i] * weight[num_slices, i], ZERO
         any_below_cfs = False
         for i in range(count):
             any_below_cfs |= v[DT, i] < v[CFS_S, i]
         for s in range(num_slices):
-            for i in range(count):
+            for lane in range(first, stop):
+                i = lane - first
                 want[s, i] /= v[SPEED, i]
-                run[s, i] = min(want[s, i], run[s, i])
+                run[s, i] = min(want[s, i], run[s, i], pods[THREADS, s, lane] * v[OPEN, i])
             if any_below_cfs:
                 # In a control period shorter than the CFS period a group has what is left of its budget, which may be
                 # more or less than its quota.
@@ -296,42 +309,52 @@ def advance(
                         quota_s = min(knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED) * cfs_s
                         budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
                         available = cfs_available(step * dt, dt, cfs_s, quota_s, budget, pods[THREADS, s, lane])
-                        run[s, i] = min(want[s, i], available / dt)
+                        run[s, i] = min(want[s, i], available / dt, pods[THREADS, s, lane] * v[OPEN, i])
             for i in range(count):
                 v[WANTED, i] += run[s, i]
                 v[HEAVY, i] += run[s, i] * weight[s, i]
+                busy = min(run[s, i], ONE)
+                v[SPREAD, i] += busy * (ONE - busy)
         water_fill(v[CAPACITY, :count], run, weight, share)
-        # Part of the work runs where group weights do not order it (softirq, other groups' queues): in proportion.
         for i in range(count):
             v[SQUEEZE, i] = min(ONE, v[CAPACITY, i] / max(v[WANTED, i], TINY))
-            fair = share[num_slices, i]
-            v[USED, i] = v[KERNEL, i] + fair + v[LEAK, i] * (v[EDGE, i] * v[SQUEEZE, i] - fair)
-            v[CROWD, i] = v[KERNEL, i] + v[WANTED, i] - (v[LOGICAL, i] - ONE)
+            v[USED, i] = v[KERNEL, i] + share[num_slices, i]
+            v[CROWD, i] = v[KERNEL, i] + v[WANTED, i] - (v[LOGICAL, i] - HALF)
         for s in range(num_slices):
             for lane in range(first, stop):
                 i = lane - first
-                got = share[s, i] + v[LEAK, i] * (run[s, i] * v[SQUEEZE, i] - share[s, i])
+                got = share[s, i]
                 v[USED, i] += got
                 quota = max(min(knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED), TINY)
                 throttled = min(max(THROTTLE_SLOPE * (want[s, i] / quota - ONE) + HALF, ZERO), ONE)
                 waits = min(max(run[s, i] / max(got, TINY) - ONE, ZERO), MAX_WAIT_SLICES)
                 # Whoever wakes while all CPUs are busy with others waits, however little it needs, the less the more
                 # it weighs against them: its virtual deadline comes the sooner, and it may preempt (kernel, EEVDF).
-                crowd = min(max(v[CROWD, i] - run[s, i], ZERO), ONE)
+                # How many CPUs others keep busy is about normal: each of them works for a share of the time, on its
+                # own. Logistic's approximation of the normal distribution; its tail is what the 99th percentile sees.
+                busy = min(run[s, i], ONE)
+                spread = math.sqrt(max(v[SPREAD, i] - busy * (ONE - busy), LEAST_VARIANCE))
+                crowded = LOGISTIC * (v[CROWD, i] - run[s, i]) / np.float32(spread)
+                often = min(max(HALF + QUARTER * crowded, ZERO), ONE)
+                tail = min(max(EXPONENTIAL_P99 + min(crowded, ZERO), ZERO), EXPONENTIAL_P99)
                 rivals = (v[HEAVY, i] - run[s, i] * weight[s, i]) / max(v[WANTED, i] - run[s, i], TINY)
-                wake_us = v[WAKE_US, i] * crowd * rivals / (rivals + weight[s, i])
-                wait_us = v[SLICE_US, i] * waits + wake_us if run[s, i] > ZERO else ZERO
+                wake_us = v[WAKE_US, i] * rivals / (rivals + weight[s, i])
+                queued_us = v[SLICE_US, i] * waits if run[s, i] > ZERO else ZERO
+                wake_us = wake_us if run[s, i] > ZERO else ZERO
+                wait_us = queued_us + wake_us * often
                 off = max(ONE - quota / pods[THREADS, s, lane], ZERO)
                 off_us = MILLION * v[CFS_S, i] * off * throttled
                 burst = exo[BURST_US, s, lane] * min(run[s, i], ONE)
                 v[P50, i] = HALF * burst + wait_us + HALF * off * off_us
-                v[P99, i] = burst + EXPONENTIAL_P99 * wait_us + off_us
+                v[P99, i] = burst + EXPONENTIAL_P99 * queued_us + tail * wake_us + off_us
                 v[QUOTA, i], v[GOT, i], v[THROTTLED, i], v[WAIT, i] = quota, got, throttled, wait_us
 
             # N3 socket buffer, served at the CPU's rate.
             for lane in range(first, stop):
                 i = lane - first
-                v[PER_CPU, i] = v[SPEED, i] / exo[CPU_S_PER_MBIT, s, lane]
+                # What a CPU second serves, waking included.
+                v[PER_CPU, i] = work[s, i] * v[PER_S, i] / max(want[s, i], TINY)
+                v[PER_CPU, i] = v[PER_CPU, i] if want[s, i] > ZERO else v[SPEED, i] / exo[CPU_S_PER_MBIT, s, lane]
                 v[RATE, i] = max(v[GOT, i] * v[PER_CPU, i], TINY)
                 # Who gets all that is wanted leaves nothing behind, not even a rounding error.
                 served = min(work[s, i], v[RATE, i] * v[DT, i])
@@ -367,8 +390,10 @@ def advance(
                 egress = knobs[EGRESS, s, lane]
                 egress = min(egress, UNLIMITED) if egress > ZERO else UNLIMITED
                 lead = max(state[PACER_LEAD_S, s, lane] + v[SERVED, i] / egress - v[DT, i], -v[BURST_S, i])
-                refused = min(max(lead - v[HORIZON_S, i], ZERO) * egress, v[SERVED, i])
-                lead = min(lead, v[HORIZON_S, i])
+                # A queue of so many packets is the longer the lower the rate.
+                horizon = v[HORIZON_S, i] + v[QUEUE_PACKETS, i] * exo[PACKET_MBIT, s, lane] / egress
+                refused = min(max(lead - horizon, ZERO) * egress, v[SERVED, i])
+                lead = min(lead, horizon)
                 ahead = max(lead, ZERO)
                 room = v[PACKETS_PER_FLOW, i] * exo[FLOWS, s, lane] * exo[PACKET_MBIT, s, lane]
                 available = state[PACER_MBIT, s, lane] + v[SERVED, i] - refused

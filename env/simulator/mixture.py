@@ -64,8 +64,8 @@ class Mixture:
         cost_factor, buffer_factor, uplink_factor, cpus_factor: multiply the node's costs, buffers, uplink, CPUs.
         wake_factor: multiplies ``wake_wait_ms``, of declared nodes too: of what `training.identify` fits, the least
             certain, and what a priority slice's delay depends on most.
-        smt_yield, weight_leak: drawn instead of the node's.
-        tbf_share: lanes with a token-bucket shaper instead of EDT.
+        smt_yield, placement_cv: drawn instead of the node's.
+        tbf_share, htb_share: lanes with a token bucket instead of EDT, its queue bounded in time or in packets.
         cycle_steps: length of on/off cycles in control periods.
         event_factor: what is left of the uplink or the CPU in an event.
         edge_share: lanes whose node also runs an edge application with as many threads as CPUs; edge_request_mcpu: its
@@ -94,8 +94,9 @@ class Mixture:
     cpus_factor: PositiveRange = (0.5, 2.0)
     wake_factor: PositiveRange = (1.0, 1.0)
     smt_yield: Span = (0.6, 1.0)
-    weight_leak: Span = (0.0, 0.7)
-    tbf_share: Ratio = 0.5
+    placement_cv: Span = (0.0, 0.4)
+    tbf_share: Ratio = 0.35
+    htb_share: Ratio = 0.25
     cycle_steps: PositiveRange = (8.0, 120.0)
     event_factor: PositiveRange = (0.2, 0.9)
     edge_share: Ratio = 0.0
@@ -196,7 +197,7 @@ class MixtureEpisodes:
         vary("logical_cpus", np.maximum(np.rint(self.hardware.logical_cpus * cpus), 1.0))
         vary("physical_cores", np.maximum(arrays.logical_cpus / siblings, 0.5))
         vary("smt_yield", rng.uniform(*mix.smt_yield, lanes))
-        vary("weight_leak", rng.uniform(*mix.weight_leak, lanes))
+        vary("placement_cv", rng.uniform(*mix.placement_cv, lanes))
         size = arrays.logical_cpus / self.hardware.logical_cpus
         uplink_mbps = self.hardware.uplink_mbps * size * _log_uniform(rng, mix.uplink_factor, lanes)
         vary("uplink_mbps", uplink_mbps, fixed=nominal)
@@ -209,7 +210,9 @@ class MixtureEpisodes:
             edge = rng.random(lanes) < mix.edge_share
             arrays.edge_threads = np.where(edge, arrays.logical_cpus, 0.0).astype(np.float32)
             arrays.edge_request_mcpu = rng.uniform(*mix.edge_request_mcpu, lanes).astype(np.float32)
-        arrays.is_edt = np.where(nominal, arrays.is_edt, rng.random(lanes) >= mix.tbf_share)
+        kind = rng.random(lanes)
+        arrays.is_edt = np.where(nominal, arrays.is_edt, kind >= mix.tbf_share + mix.htb_share)
+        arrays.is_htb = np.where(nominal, arrays.is_htb, kind < mix.htb_share)
         return arrays
 
     def _random_traffic(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ SAMPLE_S = 30.0
 RETRY_FIRST_S = 1.0
 MAX_RETRIES = 6
 GROUPS = ("slice1", "others")
+TABLE_MBIT = 1.048576
+"""The paper's tables count 2^20 bits as a Mbit: the release's bytes give them so (`data/reference/README.md`)."""
 
 
 def find_settings(experiments: Sequence[int]) -> list[PublishedSetting]:
@@ -82,19 +85,42 @@ class StudyEpisodes:
         )
 
 
-def run_study(
+@dataclass(frozen=True)
+class StudySamples:
+    """What the study's instruments would have read every `SAMPLE_S`, (T, S, L) each; L = experiments x repetitions.
+
+    Attributes:
+        upf_cpu_mcpu: CPU of each UPF.
+        upf_mbps, server_mbps: what each UPF passed on, and what its server received, in 10^6 bit/s.
+        round_trip_ms: one ping, unanswered ones sent again.
+    """
+
+    episodes: StudyEpisodes
+    upf_cpu_mcpu: FloatArray
+    upf_mbps: FloatArray
+    server_mbps: FloatArray
+    round_trip_ms: FloatArray
+
+    def lanes_of(self, number: int) -> slice:
+        """Where the repetitions of one experiment are."""
+        at = [setting.experiment for setting in self.episodes.settings].index(number)
+        return slice(at * self.episodes.repetitions, (at + 1) * self.episodes.repetitions)
+
+    def groups_of(self, number: int) -> dict[str, slice]:
+        """Where the slices of each group are; without the groups that an experiment has not."""
+        [active] = [s.active_slices for s in self.episodes.settings if s.experiment == number]
+        return {"slice1": slice(0, 1)} | ({"others": slice(1, active)} if active > 1 else {})
+
+
+def play_study(
     experiments: Sequence[int],
     hardware: Hardware,
     repetitions: int = 10,
     seed: int = 0,
     period_s: float = 1.0,
     on_step: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Play experiments and summarise them per group over all samples of all repetitions.
-
-    Returns one dictionary per experiment: ``experiment``, and ``throughput_mbps`` and ``latency_ms`` with, per group
-    (``slice1``, ``others``), ``mean``, ``median`` and ``std``; ``others`` is None where there are none. ``on_step`` is
-    told (steps done, steps in all).
+) -> StudySamples:
+    """Play the whole ramp of some experiments; ``on_step`` is told (steps done, steps in all).
 
     Raises:
         ConfigError: an unknown experiment.
@@ -103,28 +129,67 @@ def run_study(
     backend = SimulatorBackend(episodes, episodes.lanes)
     backend.reset(seed)
     backend.apply(episodes.knobs)
-    steps = backend.context.num_steps
-    window, every = round(WINDOW_S / period_s), round(SAMPLE_S / period_s)
+    steps, every = backend.context.num_steps, round(SAMPLE_S / period_s)
     probe_rng = np.random.default_rng((seed, 1))
-    throughput, latency = [], []
-    carried_sum = np.zeros_like(episodes.knobs.nice)
+    rates = np.zeros((3, *episodes.knobs.nice.shape), np.float32)
+    sampled, round_trips = [], []
     for step in range(1, steps + 1):
-        telemetry = backend.observe()
-        if step > steps - window:
-            carried_sum += telemetry.carried_mbps
-            if (steps - step) % every == 0:
-                throughput.append(carried_sum / every)
-                carried_sum = np.zeros_like(carried_sum)
-                latency.append(_round_trip_ms(backend, probe_rng))
+        telemetry, dropped = backend.observe(), backend.engine.dropped_mbit
+        behind_mbps = (dropped[kernels.DROP_PACER] + dropped[kernels.DROP_UPLINK]) / np.float32(period_s)
+        arrives = 1.0 - backend.engine.hardware.server_loss_ratio * telemetry.uplink_use_ratio
+        rates += telemetry.cpu_use_mcpu, telemetry.carried_mbps + behind_mbps, telemetry.carried_mbps * arrives
+        if step % every == 0:
+            sampled.append(rates / np.float32(every))
+            rates = np.zeros_like(rates)
+            round_trips.append(_round_trip_ms(backend, probe_rng))
         if on_step is not None:
             on_step(step, steps)
-    return _summaries(episodes, np.stack(throughput), np.stack(latency))
+    cpu, upf, server = np.stack(sampled, axis=1)
+    return StudySamples(episodes, cpu, upf, server, np.stack(round_trips))
+
+
+def run_study(
+    experiments: Sequence[int],
+    hardware: Hardware,
+    repetitions: int = 10,
+    seed: int = 0,
+    period_s: float = 1.0,
+    on_step: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Play experiments and summarise their last five minutes as the paper's tables do.
+
+    Returns one dictionary per experiment: ``experiment``, and ``throughput_mbps`` (of 2^20 bit/s, see `TABLE_MBIT`) and
+    ``latency_ms`` with, per group (``slice1``, ``others``), ``mean``, ``median`` and ``std`` over all samples of all
+    repetitions; ``others`` is None where there are none.
+
+    Raises:
+        ConfigError: an unknown experiment.
+    """
+    return summarise(play_study(experiments, hardware, repetitions, seed, period_s, on_step))
+
+
+def summarise(samples: StudySamples) -> list[dict[str, Any]]:
+    """As `run_study` returns it."""
+    last = slice(-round(WINDOW_S / SAMPLE_S), None)
+    results = []
+    for setting in samples.episodes.settings:
+        number = setting.experiment
+        lanes, groups = samples.lanes_of(number), samples.groups_of(number)
+        metrics = {"throughput_mbps": samples.server_mbps / TABLE_MBIT, "latency_ms": samples.round_trip_ms}
+        results.append(
+            {"experiment": number}
+            | {
+                metric: {g: _statistics(values[last, groups[g], lanes]) if g in groups else None for g in GROUPS}
+                for metric, values in metrics.items()
+            }
+        )
+    return results
 
 
 def _round_trip_ms(backend: SimulatorBackend, rng: np.random.Generator) -> FloatArray:
     """One probe per slice and lane, (S, L)."""
     engine = backend.engine
-    telemetry, dropped = engine.telemetry, engine.dropped_mbit[kernels.DROP_PACER]
+    hardware, telemetry, dropped = engine.hardware, engine.telemetry, engine.dropped_mbit[kernels.DROP_PACER]
     through_pacer = telemetry.carried_mbps * engine.period_s
     survives = np.where(dropped > 0, through_pacer / np.maximum(through_pacer + dropped, kernels.TINY), 1.0)
     # Both directions pass the pacer. The number of failures before the first success is geometric.
@@ -134,29 +199,14 @@ def _round_trip_ms(backend: SimulatorBackend, rng: np.random.Generator) -> Float
     failures = np.where(success >= 1.0, 0, np.clip(failures, 0, MAX_RETRIES + 1))
     retry_s = RETRY_FIRST_S * (2.0**failures - 1.0)
     pacer_s = np.maximum(engine.state[kernels.PACER_LEAD_S], 0.0)
+    path_ms = hardware.round_trip_ms * np.exp(hardware.round_trip_cv * rng.standard_normal(success.shape))
     return np.asarray(
-        engine.hardware.round_trip_ms
+        path_ms
         + engine.exogenous_row[kernels.ACCESS_DELAY_MS]
         + 1e-3 * telemetry.delay_p50_us
         + 1e3 * (pacer_s + retry_s),
         np.float32,
     )
-
-
-def _summaries(episodes: StudyEpisodes, throughput: FloatArray, latency: FloatArray) -> list[dict[str, Any]]:
-    """Group statistics of the samples (T, S, L)."""
-    results = []
-    for i, setting in enumerate(episodes.settings):
-        lanes = slice(i * episodes.repetitions, (i + 1) * episodes.repetitions)
-        groups = {"slice1": slice(0, 1), "others": slice(1, setting.active_slices)}
-        result: dict[str, Any] = {"experiment": setting.experiment}
-        for metric, samples in (("throughput_mbps", throughput), ("latency_ms", latency)):
-            result[metric] = {
-                group: _statistics(samples[:, rows, lanes]) if rows.start < rows.stop else None
-                for group, rows in groups.items()
-            }
-        results.append(result)
-    return results
 
 
 def _statistics(samples: FloatArray) -> dict[str, float]:

@@ -147,7 +147,7 @@ def _print_flows(scenario: str, duration_s: float, flows: list[dict[str, Any]]) 
 def identify(
     config: Annotated[str, typer.Option("-c", "--config", help="Testbed to bring up: a name or a file.")] = "default",
     out: Annotated[Path, typer.Option(help="Hardware file to write.")] = Path("testbed-hardware.yaml"),
-    segments: Annotated[int, typer.Option(min=4, help="Segments to fit on, 1.6 s each.")] = 32,
+    segments: Annotated[int, typer.Option(min=4, help="Segments to fit on, 4.4 s each.")] = 24,
     unseen: Annotated[int, typer.Option(min=2, help="Segments to judge on.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Of the schedules.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -174,9 +174,10 @@ def identify(
     backend = TestbedBackend(Testbed.up(spec, owned=True), fitted_on[0].scenario, owned=True)
     try:
         with progress_bar() as progress:
-            task = progress.add_task("playing on the testbed", total=segments + unseen)
+            task = progress.add_task("playing on the testbed", total=segments + 2 * unseen)
             seen = method.observe(fitted_on, backend, seed, lambda: progress.advance(task))
             new = method.observe(judged_on, backend, seed + 1000, lambda: progress.advance(task))
+            again = method.observe(judged_on, backend, seed + 2000, lambda: progress.advance(task))
     finally:
         backend.close()
     with progress_bar() as progress:
@@ -186,6 +187,8 @@ def identify(
         kind: method.compare(observed, method.simulate(schedule, slices, hardware, seed)).summary()
         for kind, schedule, observed in (("fitted", fitted_on, seen), ("unseen", judged_on, new))
     }
+    # How far two plays of one schedule are apart is how near a model can come.
+    figures["repeated"] = method.compare(new, again).summary()
     document = method.hardware_document(hardware, figures["unseen"], f"burn_us {spec.burn_us:g}")
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())

@@ -156,7 +156,7 @@ def test_a_scenario_of_ones_own_is_loaded(tmp_path: Path) -> None:
     ("hardware", "message"),
     [
         ({"smt_yield": 1.5}, "hardware.smt_yield = 1.5: .*less than or equal to 1"),
-        ({"egress_mode": "htb"}, "hardware.egress_mode = 'htb': .*'edt' or 'tbf'"),
+        ({"egress_mode": "sfq"}, "hardware.egress_mode = 'sfq': .*'edt', 'tbf' or 'htb'"),
         ({"upf_cost_us": "nan"}, "hardware.upf_cost_us = 'nan': .*finite"),
         ({"memory_mb": 1}, "hardware.memory_mb = 1: unknown field"),
     ],

@@ -2,8 +2,8 @@
 
 A schedule is a list of segments: a second or two of random loads under random, fixed knobs. The same segments run on
 the node and in the simulator; what is compared is each slice's carried rate and the 99th percentile of its delay.
-Parameters are fitted on one schedule by differential evolution (Storn and Price, 1997); the error that counts is the
-one on a second schedule, drawn with another seed.
+Parameters are fitted on one schedule by CMA-ES (Hansen, arXiv:1604.00772); the
+error that counts is the one on a second schedule, drawn with another seed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cma
 import numpy as np
-from scipy.optimize import differential_evolution
 
 from ...data.intervals import Array, weighted_quantile
 from ...env.backend import Backend
@@ -28,9 +28,7 @@ from ...env.simulator.scenario import Load, Scenario
 from ...env.slices import FloatArray, Promises, SliceSet
 from ..evaluation.turns import TurnsBackend
 
-# What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period). A testbed's UPF does
-# all its work in threads of its own group: nothing leaks, and fitting `weight_leak` did not lower the error on unseen
-# segments.
+# What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period).
 BOUNDS: dict[str, tuple[float, float]] = {
     "upf_cost_us": (0.5, 1.6),  # times the testbed's burn, or times 10 us without one
     "rx_cost_us": (0.2, 25.0),
@@ -39,10 +37,13 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "wake_wait_ms": (0.0, 8.0),
     "n3_buffer_packets": (20.0, 400.0),
     "cpu_cv": (0.01, 0.4),
-    "tbf_latency_ms": (1.0, 200.0),
+    "wake_cost_ratio": (0.0, 0.5),
+    "placement_cv": (0.0, 0.5),
+    "placement_tau_s": (0.05, 2.0),
 }
-SETTLE_S, MEASURE_S = 0.4, 1.2
-GENERATIONS = 40
+# In 1.2 s two plays of one schedule agree within 10% for two thirds of the rates, in 4 s for nearly all.
+SETTLE_S, MEASURE_S = 0.4, 4.0
+GENERATIONS = 50
 # Where the p99 delay of a slice that carries next to nothing says nothing.
 MIN_CARRIED_MBPS = 0.5
 
@@ -77,7 +78,7 @@ class Errors:
     delay_factor: Array
 
     def summary(self) -> dict[str, float]:
-        """Means, medians, 90th percentiles and the shares within 10% and within a factor of 2."""
+        """Means, medians, 90th percentiles and the shares within 10%, and within factors of 1.5 and 2."""
         return {
             "throughput_mean_pct": float(self.throughput_pct.mean()),
             "throughput_median_pct": float(np.median(self.throughput_pct)),
@@ -85,6 +86,7 @@ class Errors:
             "throughput_within_10_pct": float(100 * (self.throughput_pct <= 10).mean()),
             "delay_p99_median_factor": float(np.median(self.delay_factor)),
             "delay_p99_p90_factor": float(np.quantile(self.delay_factor, 0.9)),
+            "delay_p99_within_1_5_pct": float(100 * (self.delay_factor <= 1.5).mean()),
             "delay_p99_within_2_pct": float(100 * (self.delay_factor <= 2).mean()),
         }
 
@@ -99,8 +101,7 @@ def first_guess(burn_us: float, uplink_mbps: float, uplink_queue_ms: float, quot
         upf_cost_us=burn_us + 10.0,
         cfs_period_ms=quota_period_ms,
         n3_buffer_packets=92.0,
-        egress_mode="tbf",
-        tbf_burst_ms=1.0,
+        egress_mode="htb",
         uplink_mbps=uplink_mbps,
         uplink_buffer_ms=uplink_queue_ms,
         access_mbps=max(1000.0, uplink_mbps),
@@ -282,34 +283,35 @@ def fit(
     slices: SliceSet,
     start: Hardware,
     generations: int = GENERATIONS,
-    population: int = 5,
+    population: int = 16,
     on_generation: Callable[[float], None] | None = None,
 ) -> Hardware:
     """The parameters within `BOUNDS` under which the simulator comes nearest to what was observed."""
     scale = {"upf_cost_us": start.upf_cost_us}
 
-    def hardware_of(vector: Array) -> Hardware:
-        values: dict[str, Any] = {n: float(f"{v * scale.get(n, 1.0):.4g}") for n, v in zip(BOUNDS, vector, strict=True)}
+    def hardware_of(point: Sequence[float]) -> Hardware:
+        """Of a point of the unit cube."""
+        values: dict[str, Any] = {}
+        for x, (name, (low, high)) in zip(point, BOUNDS.items(), strict=True):
+            value = (low + (high - low) * min(max(float(x), 0.0), 1.0)) * scale.get(name, 1.0)
+            values[name] = float(f"{value:.4g}")
         return dataclasses.replace(start, **values)
 
-    def loss(vector: Array) -> float:
-        return loss_of(compare(observed, simulate(segments, slices, hardware_of(vector), seed=1)))
+    def loss(point: Sequence[float]) -> float:
+        outside = sum(max(0.0, -x, x - 1.0) ** 2 for x in point)
+        return loss_of(compare(observed, simulate(segments, slices, hardware_of(point), seed=1))) + 50.0 * outside
 
-    def report(intermediate_result: Any) -> None:
+    first = [
+        min(max((getattr(start, name) / scale.get(name, 1.0) - low) / (high - low), 0.05), 0.95)
+        for name, (low, high) in BOUNDS.items()
+    ]
+    options = {"seed": 1, "popsize": population, "maxiter": generations, "verbose": -9}
+    search = cma.CMAEvolutionStrategy(first, 0.25, options)
+    while not search.stop():
+        points = search.ask()
+        search.tell(points, [loss(point) for point in points])
         if on_generation is not None:
-            on_generation(float(intermediate_result.fun))
-
-    result = differential_evolution(
-        loss,
-        list(BOUNDS.values()),
-        maxiter=generations,
-        popsize=population,
-        rng=0,
-        polish=False,
-        callback=report,
-        x0=[
-            float(np.clip(getattr(start, name) / scale.get(name, 1.0), low, high))
-            for name, (low, high) in BOUNDS.items()
-        ],
-    )
-    return hardware_of(result.x)
+            on_generation(float(search.result.fbest))
+    best = search.result.xbest
+    assert best is not None, "it has asked and been told"
+    return hardware_of(best)

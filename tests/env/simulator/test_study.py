@@ -55,8 +55,14 @@ def test_throughput_is_within_the_calibrations_bounds(results: list[dict[str, An
 
 def test_median_latency_is_within_the_calibrations_bounds(results: list[dict[str, Any]]) -> None:
     errors = fit_errors_pct(results, calibration_rows())
-    assert errors["latency_median_slice1_mape_pct"] <= 15
-    assert errors["latency_median_others_mape_pct"] <= 25
+    assert errors["latency_median_slice1_mape_pct"] <= 12
+    assert errors["latency_median_others_mape_pct"] <= 20
+    slice1 = [
+        abs(error)
+        for (_, metric, group, statistic), error in relative_errors(results, calibration_rows()).items()
+        if (metric, group, statistic) == ("latency", "slice1", "median")
+    ]
+    assert max(slice1) <= 0.25
 
 
 @pytest.mark.parametrize("number", [9, 10])
@@ -113,7 +119,8 @@ def test_150_mbps_shows_the_onset(of: dict[int, dict[str, Any]]) -> None:
     assert latency["mean"] > 2 * latency["median"]
     assert latency["median"] < 2_000
     assert latency["std"] > 3_000
-    assert of[12]["throughput_mbps"]["others"]["mean"] > 0.8 * of[5]["throughput_mbps"]["others"]["mean"]
+    # 0.88 in the study, and rare events in four slices of ten repetitions.
+    assert of[12]["throughput_mbps"]["others"]["mean"] > 0.7 * of[5]["throughput_mbps"]["others"]["mean"]
 
 
 @pytest.mark.parametrize(("plain", "with_shaper"), [(5, 11), (6, 17), (7, 18), (8, 19)])

@@ -18,10 +18,10 @@ def test_a_schedule_is_reproducible_and_differs_by_seed() -> None:
 def test_the_fit_recovers_the_cost_of_a_packet_and_generalises() -> None:
     slices = SliceSet.from_yaml("testbed-five")
     start = identify.first_guess(100, 1000, 20, 10)
-    truth = replace(start, upf_cost_us=140.0, rx_cost_us=8.0, weight_leak=0.2, n3_buffer_packets=60.0)
+    truth = replace(start, upf_cost_us=140.0, rx_cost_us=8.0, n3_buffer_packets=60.0)
     fitted_on, unseen = (identify.draw_schedule("testbed-five", start, 16, seed) for seed in (0, 1))
     observed = identify.simulate(fitted_on, slices, truth, seed=5)
-    found = identify.fit(fitted_on, observed, slices, start, generations=8)
+    found = identify.fit(fitted_on, observed, slices, start, generations=25)
     before, after = (
         identify.compare(identify.simulate(unseen, slices, truth, 6), identify.simulate(unseen, slices, hardware, 7))
         for hardware in (start, found)
