@@ -1,4 +1,4 @@
-"""Captain, the local controller of Autothrottle: CPU limits that follow a target of CPU throttling."""
+"""Captain without Tower: Autothrottle's local controller, CPU limits that follow a target of CPU throttling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...env.backend import Context
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
-from .bounds import most_cpu_mcpu, within_bounds
+from .bounds import within_bounds
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 CFS_PERIOD_S = 0.1
@@ -19,7 +19,7 @@ MIN_WINDOW = 5
 
 @dataclass(frozen=True)
 class CaptainConfig:
-    """Constants as in the authors' published implementation; periods are CFS periods of 100 ms.
+    """Constants of the authors' implementation; periods are CFS periods of 100 ms.
 
     Attributes:
         decide_periods: N, periods between two decisions.
@@ -27,6 +27,7 @@ class CaptainConfig:
         alpha: throttling above alpha x target scales up, or takes a scale-down back.
         beta_max: a proposal must lie below beta_max x quota to be taken up.
         beta_min: one scale-down goes no lower than beta_min x quota.
+        initial_margin: standard deviations above the largest use that are left at first.
         target: throttle ratio aimed at for the slice of highest weight.
         max_target: for any slice.
     """
@@ -36,29 +37,43 @@ class CaptainConfig:
     alpha: float = 3.0
     beta_max: float = 0.9
     beta_min: float = 0.5
+    initial_margin: float = 3.0
     target: float = 0.02
     max_target: float = 0.3
 
 
 class Captain:
-    """The per-service half of Autothrottle (Wang et al., "Autothrottle: A Practical Bi-Level Approach to Resource
-    Management for SLO-Targeted Microservices", NSDI 2024, section 3.2), written from the paper's description.
+    """Captain without Tower: the per-service half of Autothrottle (Wang et al., "Autothrottle: A Practical Bi-Level
+    Approach to Resource Management for SLO-Targeted Microservices", NSDI 2024, section 3.2), with the constants and the
+    order of steps of the authors' code (``CaptainScaler`` in ``worker-daemon.py`` of github.com/microsoft/autothrottle,
+    commit d237d7f; read, not copied).
 
-    Every N periods, with r the ratio of throttled periods and t the target:
+    It starts with the node's CPUs as quota (``evaluation.py`` there: 32 CPUs), a margin of 3 and M samples of no CPU
+    use, so that a deviation of what it has not yet seen holds the first scale-downs back. In each CFS period, with r
+    the throttled ones since the last decision over N and t the target:
+
+    - after a scale-down, as soon as r > alpha t: quota <- 2 x the quota before it - quota; margin <- margin + r - t;
+      the count of throttled periods starts again at 0.
+
+    Every N periods then, also where that has just happened, with what is left in the count:
 
     - margin <- max(0, margin + r - t);
     - if r > alpha t: quota <- quota (1 + r - alpha t);
-    - else proposal <- max(use) + margin std(use) over the last M periods, and if proposal <= beta_max quota:
-      quota <- max(beta_min quota, proposal);
-    - in the N periods after a scale-down: as soon as the throttled ones among them exceed alpha t N, the quota before
-      it is restored and the amount taken away is added to it; margin grows by r - t.
+    - else proposal <- max(use) + margin std(use) over the last M periods, the deviation being that of a sample (M - 1),
+      and if proposal <= beta_max quota: quota <- max(beta_min quota, proposal).
 
-    The other half, Tower, learns targets per service every minute; here they are static by weight, which is all that
-    the slices' promises say: ``target`` for the highest weight, growing with the inverse square root of the relative
-    weight up to ``max_target``, so that a slice that matters less is squeezed harder.
+    Tower, the other half, sets the targets (`slicepilot.agents.heuristics.tower`); here they are static by weight,
+    which is all that the slices' promises say: ``target`` for the highest weight, growing with the inverse square root
+    of the relative weight up to ``max_target``, so that a slice that matters less is squeezed harder.
 
-    Control periods stand for CFS periods: shorter ones are joined to samples of 100 ms, longer ones are one sample each
-    (and one decision each from N periods on), with at least `MIN_WINDOW` samples of history.
+    What still differs, because control periods stand for CFS periods:
+
+    - Shorter ones are joined to samples of 100 ms. Longer ones are one sample each, of their mean use, with at least
+      `MIN_WINDOW` samples of history; from N CFS periods on each is a decision too. There a roll-back and the next
+      decision always fall on the same moment, which happens in the authors' code in one case of ten: the quota is
+      restored, and may at once be lowered again to what the margin, now larger, leaves.
+    - A roll-back is tried in each control period, not in each CFS period.
+    - Quotas stay inside the slice's bounds and the node. The authors' have a floor of 10 mCPU and no ceiling.
 
     Args:
         config: constants.
@@ -74,14 +89,17 @@ class Captain:
         self.config, self.targets, self.name = config or CaptainConfig(), targets, name
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        """Start from the largest useful quota."""
+        """Start from the node's CPUs, as far as the bounds allow."""
         cfg = self.config
         self._slices = slices
-        self._least, self._most = slices.bound("cpu_limit_mcpu", 0), most_cpu_mcpu(slices, context)
-        shape, lanes = self._most.shape, self._most.shape[1]
+        self._least, highest = slices.bound("cpu_limit_mcpu", 0), slices.bound("cpu_limit_mcpu", 1)
+        shape = context.promises.weight.shape
+        self._most = np.clip(np.float32(1e3) * context.logical_cpus, self._least, highest) * np.ones(shape, np.float32)
+        lanes = shape[1]
         weight = context.promises.weight
         by_weight = np.minimum(cfg.target * np.sqrt(weight.max(axis=0) / weight), cfg.max_target)
-        self._target = by_weight if self.targets is None else np.broadcast_to(self.targets[:, None], shape)
+        targets = by_weight if self.targets is None else np.broadcast_to(self.targets[:, None], shape)
+        self.target_ratio = np.array(targets, np.float32)
         # Control periods that make up one sample, and one decision; CFS periods in each of them.
         self._per_sample = np.maximum(np.rint(CFS_PERIOD_S / context.period_s), 1)
         decide_s = CFS_PERIOD_S * cfg.decide_periods
@@ -92,13 +110,12 @@ class Captain:
         )
         self._history = np.zeros((int(self._window.max()), *shape), np.float32)
         self._head = np.zeros(lanes, np.intp)
-        self._samples = np.zeros(lanes, np.intp)
         self._use = np.zeros(shape, np.float32)
         self._in_sample, self._in_decision = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
         self._throttled = np.zeros(shape, np.float32)
         self._lanes = np.arange(lanes)
         self.quota_mcpu = self._most.copy()
-        self.margin = np.zeros(shape, np.float32)
+        self.margin = np.full(shape, cfg.initial_margin, np.float32)
         self._before = self.quota_mcpu.copy()
         self._watching = np.zeros(shape, np.bool_)
 
@@ -107,10 +124,10 @@ class Captain:
         self._remember(telemetry.cpu_use_mcpu)
         self._throttled += telemetry.throttled_ratio
         self._in_decision += 1
-        answered = self._roll_back()
+        self._roll_back()
         due = self._in_decision >= self._per_decision
         if due.any():
-            self._scale(due & ~answered)
+            self._scale(due)
             self._throttled *= ~due
             self._in_decision *= ~due
         quota = self.quota_mcpu.copy()
@@ -124,37 +141,32 @@ class Captain:
         lanes = self._lanes[done]
         self._history[self._head[lanes], :, lanes] = (self._use[:, lanes] / self._per_sample[lanes]).T
         self._head[lanes] = (self._head[lanes] + 1) % self._window[lanes].astype(np.intp)
-        self._samples[lanes] += 1
         self._use *= ~done
         self._in_sample *= ~done
 
-    def _roll_back(self) -> BoolArray:
-        """Take a scale-down back as soon as the N periods after it hold too many throttled ones; says where, (S, L)."""
+    def _roll_back(self) -> None:
+        """Take a scale-down back as soon as the N periods after it hold too many throttled ones."""
         ratio = self._throttled / self._per_decision
-        back = self._watching & (ratio > self.config.alpha * self._target)
+        back = self._watching & (ratio > self.config.alpha * self.target_ratio)
         restored = self._before + (self._before - self.quota_mcpu)
         self.quota_mcpu = np.where(back, np.minimum(restored, self._most), self.quota_mcpu)
-        self.margin = np.where(back, np.maximum(self.margin + ratio - self._target, 0.0), self.margin)
+        self.margin = np.where(back, self.margin + ratio - self.target_ratio, self.margin).astype(np.float32)
         self._watching &= ~back
         # What was counted has been answered; it must not scale up as well.
         self._throttled *= ~back
-        return back
 
     def _scale(self, due: BoolArray) -> None:
-        """Scale up or down where a decision is due, (S, L)."""
+        """Scale up or down where a decision is due, (L,)."""
         cfg = self.config
         ratio = self._throttled / self._per_decision
-        excess = ratio - cfg.alpha * self._target
-        margin = np.maximum(self.margin + ratio - self._target, 0.0)
+        excess = ratio - cfg.alpha * self.target_ratio
+        margin = np.maximum(self.margin + ratio - self.target_ratio, 0.0)
         quota = self.quota_mcpu
         up = np.minimum(quota * (1.0 + excess), self._most)
         most_used, deviation = self._usage()
         proposal = most_used + margin * deviation
-        # Not before the window is full: the first samples of a run say too little about its peaks.
-        known = self._samples >= self._window
-        shrink = (excess <= 0) & (proposal <= cfg.beta_max * quota) & known
         down = np.maximum(np.maximum(cfg.beta_min * quota, proposal), self._least)
-        shrink &= down < quota
+        shrink = (excess <= 0) & (proposal <= cfg.beta_max * quota) & (down < quota)
         self._before = np.where(due & shrink, quota, self._before)
         self._watching = np.where(due, shrink, self._watching)
         self.margin = np.where(due, margin, self.margin).astype(np.float32)
@@ -162,11 +174,10 @@ class Captain:
         self.quota_mcpu = np.where(due, moved, quota).astype(np.float32)
 
     def _usage(self) -> tuple[FloatArray, FloatArray]:
-        """Largest and standard deviation of the samples in each lane's window, (S, L) each."""
-        index = np.arange(len(self._history))[:, None]
-        used = (index < np.minimum(self._window, self._samples))[:, None]
-        count = np.maximum(used.sum(axis=0), 1)
-        mean = np.add.reduce(self._history, axis=0, where=used) / count
-        square = np.add.reduce((self._history - mean) ** 2, axis=0, where=used) / count
+        """Largest and standard deviation (of a sample) of each lane's window, (S, L) each; what is not yet filled of
+        it is no use, as in the authors' code."""
+        used = (np.arange(len(self._history))[:, None] < self._window)[:, None]
+        mean = np.add.reduce(self._history, axis=0, where=used) / self._window
+        square = np.add.reduce((self._history - mean) ** 2, axis=0, where=used) / np.maximum(self._window - 1, 1)
         largest = np.max(self._history, axis=0, where=used, initial=0.0)
         return largest, np.sqrt(square).astype(np.float32)

@@ -12,13 +12,17 @@ from ...data.reference import published_settings
 from ...env.slices import SliceSet
 from ..base import Agent
 from .captain import Captain
+from .clairvoyant import Clairvoyant
 from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
 from .greedy import Greedy
-from .oracle import Oracle
+from .mpc import Mpc
+from .pi import Pi
 from .proportional import ProportionalShare
 from .random import RandomAgent
 from .reactive import ReactiveSla
+from .tower import CaptainTower
+from .vpa import Vpa
 
 if TYPE_CHECKING:
     from ...env.reward import RewardWeights
@@ -32,7 +36,7 @@ NICE_RATIOS = (3, 9, 64)
 
 @dataclass(frozen=True)
 class Setting:
-    """What an agent is made for: the slices, the node, and the reward that an oracle maximises (None: the default)."""
+    """What an agent is made for: the slices, the node, and the reward that planners maximise (None: the default)."""
 
     slices: SliceSet
     hardware: Hardware
@@ -59,8 +63,20 @@ def _nice(ratio: float, setting: Setting) -> Agent:
     return static_weights(ratio, setting.slices, setting.hardware.logical_cpus, via="nice")
 
 
-def _oracle(setting: Setting) -> Agent:
-    return Oracle(setting.weights, proposals=(ReactiveSla(), ProportionalShare(), Captain()))
+def _clairvoyant(setting: Setting, name: str = "clairvoyant") -> Agent:
+    return Clairvoyant(setting.weights, proposals=_proposals(), name=name)
+
+
+def _mpc(setting: Setting) -> Agent:
+    return Mpc(setting.hardware, setting.weights, proposals=_proposals())
+
+
+def _proposals() -> tuple[Agent, ...]:
+    return ReactiveSla(), ProportionalShare(), Captain(), Greedy(), Greedy(egress=True)
+
+
+ALIASES: dict[str, Factory] = {"oracle": partial(_clairvoyant, name="oracle")}
+"""Names that agents had before; not shown."""
 
 
 @cache
@@ -78,9 +94,13 @@ def _factories() -> dict[str, Factory]:
         "greedy-egress": lambda _: Greedy(egress=True),
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
+        "pi": lambda _: Pi(),
+        "vpa": lambda _: Vpa(),
         "captain": lambda _: Captain(),
+        "captain-tower": lambda _: CaptainTower(),
         "random": lambda _: RandomAgent(),
-        "oracle": _oracle,
+        "mpc": _mpc,
+        "clairvoyant": _clairvoyant,
     }
     return factories
 
@@ -101,17 +121,17 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
         name: one of `available`, or one with `EXPLORING` in front.
         slices: what it will control; fixes for which pods it has requests.
         hardware: the node, for settings that depend on its size; None for the default one.
-        weights: of the reward, for the oracle; None for the default ones.
+        weights: of the reward, for planners; None for the default ones.
 
     Raises:
         ConfigError: unknown name; says which are accepted and which are nearest.
     """
     if name.startswith(EXPLORING):
         other = make(name.removeprefix(EXPLORING), slices, hardware, weights)
-        if isinstance(other, Oracle):
+        if isinstance(other, Clairvoyant):
             raise ConfigError(f"agent = {name!r}: accepted: {EXPLORING} in front of an agent that does not look ahead")
         return ExploringAgent(other)
-    factories = _factories()
+    factories = _factories() | ALIASES
     if name not in factories:
         accepted = [n for n in factories if not n.startswith("experiment-")]
         last = len(published_settings())

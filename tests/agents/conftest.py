@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.oracle import Oracle
+from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
@@ -86,7 +86,7 @@ def play(agent: Agent, loads: Loads, lanes: int = 2, seed: int = 0) -> Played:
     backend = SimulatorBackend(loads, lanes)
     telemetry = backend.reset(seed)
     context = backend.context
-    if isinstance(agent, Oracle):
+    if isinstance(agent, Clairvoyant):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
     decoder, reward = KnobDecoder(backend.slices), RewardModel(RewardWeights.from_yaml(), context)
@@ -128,7 +128,7 @@ def loads() -> Callable[..., Loads]:
 @pytest.fixture
 def contended(loads: Callable[..., Loads]) -> Loads:
     """Five slices that want more than the node has, and a share of a fifth is too little for slice 1."""
-    return loads([180.0, 200.0, 200.0, 200.0, 200.0], 120, join_s=20.0)
+    return loads([150.0, 200.0, 200.0, 200.0, 200.0], 120, join_s=20.0)
 
 
 @pytest.fixture

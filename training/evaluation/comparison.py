@@ -14,7 +14,7 @@ from ...env.slices import FloatArray
 from .config import BackendName
 from .scores import EDGE_WORK, Scores, Window
 
-Role = Literal["learned", "fixed", "adaptive", "oracle", "reference"]
+Role = Literal["learned", "fixed", "adaptive", "clairvoyant", "reference"]
 Outcome = Literal["better", "tie", "worse"]
 
 
@@ -93,7 +93,8 @@ class SubjectSummary:
         best_fixed: the fixed setting with the fewest weighted SLA-violation seconds in hindsight; None without any.
         violation_ratio, cpu_ratio: the subject's over that setting's, paired by seed.
         edge_ratio: the same of what an edge application got done; None where there is none.
-        oracle_gap_pct: how far the subject's return (interquartile mean) lies below the oracle's, in % of the oracle's.
+        clairvoyant_gap_pct: how far the subject's return (interquartile mean) lies below the clairvoyant player's, in %
+            of that.
     """
 
     subject: str
@@ -103,7 +104,7 @@ class SubjectSummary:
     violation_ratio: Interval | None
     cpu_ratio: Interval | None
     edge_ratio: Interval | None
-    oracle_gap_pct: float | None
+    clairvoyant_gap_pct: float | None
 
     @property
     def dominated(self) -> list[str]:
@@ -144,6 +145,9 @@ class ScenarioResult:
     backend: BackendName
     agents: tuple[AgentResult, ...]
     subjects: tuple[str, ...]
+    bound_return: float | None = None
+    """What nobody can beat, means over seeds, see `slicepilot.training.evaluation.bound`; None off the simulator."""
+    bound_violation_s: float | None = None
 
     def agent(self, name: str) -> AgentResult:
         """By name; raises KeyError."""
@@ -159,6 +163,12 @@ class ScenarioResult:
         """All but the references, which run with fewer slices."""
         return tuple(a for a in self.agents if a.role != "reference")
 
+    def gap_to_bound_pct(self, name: str) -> float | None:
+        """100 x (bound - return) / bound, of mean returns; None without a bound."""
+        if self.bound_return is None:
+            return None
+        return 100.0 * (1.0 - float(self.agent(name).scores["return"].mean()) / self.bound_return)
+
     def summary(self, name: str, key: str) -> Interval:
         """Interquartile mean of the return, mean of everything else, over seeds with a bootstrap interval."""
         statistic = interquartile_mean if key == "return" else mean
@@ -171,9 +181,9 @@ class ScenarioResult:
 
     @cached_property
     def featured(self) -> tuple[str, ...]:
-        """Who is shown over time: the subjects, the oracle, the best fixed setting, no control, the best heuristic."""
+        """Who is shown over time: subjects, clairvoyant player, best fixed setting, no control, best heuristic."""
         chosen = [self.agent(name) for name in self.subjects]
-        chosen += [a for a in self.rivals if a.role == "oracle"]
+        chosen += [a for a in self.rivals if a.role == "clairvoyant"]
         chosen += [a for a in (self.best_fixed,) if a]
         chosen += [a for a in self.rivals if a.name == "no-control"]
         heuristic = _least_broken(a for a in self.rivals if a.role == "adaptive" and a.name not in self.subjects)
@@ -185,7 +195,7 @@ class ScenarioResult:
         me = self.agent(subject)
         rivals = [a for a in self.rivals if a.name != subject]
         fixed = [a for a in rivals if a.role == "fixed"]
-        oracle = next((a for a in self.rivals if a.role == "oracle"), None)
+        clairvoyant = next((a for a in self.rivals if a.role == "clairvoyant"), None)
         best = _least_broken(fixed)
         return SubjectSummary(
             subject=subject,
@@ -195,7 +205,9 @@ class ScenarioResult:
             violation_ratio=self._ratio(me, best, "sla_violation_s"),
             cpu_ratio=self._ratio(me, best, "cpu_held_core_s"),
             edge_ratio=self._ratio(me, best, EDGE_WORK),
-            oracle_gap_pct=oracle_gap_pct(me.scores["return"], oracle.scores["return"]) if oracle else None,
+            clairvoyant_gap_pct=clairvoyant_gap_pct(me.scores["return"], clairvoyant.scores["return"])
+            if clairvoyant
+            else None,
         )
 
     def _compare(self, me: AgentResult, rivals: Sequence[AgentResult]) -> tuple[Comparison, ...]:
@@ -225,7 +237,10 @@ class ScenarioResult:
             "seeds": self.seeds,
             "agents": [self._agent_json(a) for a in self.agents],
             "dominated_by_agent": verdict.dominated if verdict else [],
-            "oracle_gap_pct": verdict.oracle_gap_pct if verdict else None,
+            "oracle_gap_pct": verdict.clairvoyant_gap_pct if verdict else None,
+            "bound": None
+            if self.bound_return is None or self.bound_violation_s is None
+            else {"mean_return": self.bound_return, "sla_violation_s": self.bound_violation_s},
         }
 
     def _agent_json(self, agent: AgentResult) -> dict[str, Any]:
@@ -236,7 +251,13 @@ class ScenarioResult:
         keys += (EDGE_WORK,) if EDGE_WORK in agent.scores else ()
         returns = self.summary(agent.name, "return")
         figures: dict[str, Any] = {key: finite(float(agent.scores[key].mean())) for key in keys}
-        return {"name": agent.name, **figures, "return_iqm": returns.value, "ci95": [returns.low, returns.high]}
+        return {
+            "name": agent.name,
+            **figures,
+            "return_iqm": returns.value,
+            "ci95": [returns.low, returns.high],
+            "gap_to_bound_pct": self.gap_to_bound_pct(agent.name),
+        }
 
 
 def _least_broken(agents: Iterable[AgentResult]) -> AgentResult | None:
@@ -252,12 +273,11 @@ def finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def oracle_gap_pct(returns: Array, oracle_returns: Array) -> float:
-    """100 x (oracle - agent) / |oracle|, interquartile means over seeds.
+def clairvoyant_gap_pct(returns: Array, clairvoyant_returns: Array) -> float:
+    """100 x (clairvoyant - agent) / |clairvoyant|, interquartile means over seeds.
 
-    Relative to the oracle's return and not to what the oracle gains over no control: that gain vanishes where a node is
-    not contended, and a gap in units of almost nothing says nothing. Negative: better than the oracle, whose search
-    is limited.
+    Relative to that player's return and not to what it gains over no control: that gain vanishes where a node is not
+    contended, and a gap in units of almost nothing says nothing. Negative: better than a search that is limited.
     """
-    best = float(interquartile_mean(oracle_returns))
+    best = float(interquartile_mean(clairvoyant_returns))
     return 100.0 * (best - float(interquartile_mean(returns))) / max(abs(best), 1e-9)

@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import partial
 
 from ...agents.base import Agent
+from ...agents.heuristics.clairvoyant import Clairvoyant
 from ...agents.heuristics.fixed import FixedAgent, no_control
-from ...agents.heuristics.oracle import Oracle
 from ...agents.learned.agent import LearnedAgent
 from ...data.reference import published_settings
 from ...env.reward import RewardWeights
 from ...env.simulator.scenario import Scenario
 from ...env.slices import SliceSet
+from .bound import Bound, bound
 from .comparison import AgentResult, Role, ScenarioResult
 from .config import EvaluationConfig
 from .rollouts import Rollout, only_active, play
@@ -54,7 +55,17 @@ def evaluate_scenario(
     for agent, played in plays_of(scenario, agents):
         tick = partial(on_period, scenario.name, agent.name) if on_period else None
         recordings.append(play(agent, played, config.seeds, config.seed, weights, tick))
-    return judge(scenario, agents, config, recordings, subjects)
+    return with_bound(judge(scenario, agents, config, recordings, subjects), bound_of(scenario, config))
+
+
+def bound_of(scenario: Scenario, config: EvaluationConfig) -> Bound:
+    """What nobody can beat on the seeds that agents are judged on."""
+    return bound(scenario, config.seeds, config.seed, RewardWeights.from_yaml(config.reward))
+
+
+def with_bound(result: ScenarioResult, limit: Bound) -> ScenarioResult:
+    """The result with the means of what nobody can beat."""
+    return replace(result, bound_return=float(limit.returns.mean()), bound_violation_s=float(limit.violation_s.mean()))
 
 
 def plays_of(scenario: Scenario, agents: Sequence[Agent]) -> list[tuple[Agent, Scenario]]:
@@ -140,7 +151,11 @@ def role_of(agent: Agent) -> Role:
     """What an agent counts as; a published setting for fewer active slices is a reference."""
     if _active_slices(agent) < ALL_SLICES:
         return "reference"
-    kinds: tuple[tuple[type, Role], ...] = ((LearnedAgent, "learned"), (FixedAgent, "fixed"), (Oracle, "oracle"))
+    kinds: tuple[tuple[type, Role], ...] = (
+        (LearnedAgent, "learned"),
+        (FixedAgent, "fixed"),
+        (Clairvoyant, "clairvoyant"),
+    )
     for kind, role in kinds:
         if isinstance(agent, kind):
             return role

@@ -23,7 +23,7 @@ LEGEND_COLUMNS = 4
 CLUSTERS = 45
 
 INK, MUTED, FAINT, SERIES_COLOURS = PAGE.ink, PAGE.muted, PAGE.faint, PAGE.series
-MARKERS = {"learned": "*", "oracle": "D", "adaptive": "^", "fixed": "o", "reference": "o"}
+MARKERS = {"learned": "*", "clairvoyant": "D", "adaptive": "^", "fixed": "o", "reference": "o"}
 
 
 def _slice_colours(result: ScenarioResult) -> list[str]:

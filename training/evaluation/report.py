@@ -28,7 +28,7 @@ METRICS = (
 EDGE_METRIC = (EDGE_WORK, "Edge application's work, blocks")
 ROLES = {
     "learned": "learned",
-    "oracle": "sees the future",
+    "clairvoyant": "sees the future",
     "adaptive": "heuristic",
     "fixed": "",
     "reference": "fewer slices active",
@@ -87,7 +87,7 @@ def _cards(subject: str, verdicts: dict[str, SubjectSummary]) -> str:
     def middle(values: list[float]) -> str:
         return f"{np.median(values):.2f}×" if values else "–"
 
-    gaps = [v.oracle_gap_pct for v in verdicts.values() if v.oracle_gap_pct is not None]
+    gaps = [v.clairvoyant_gap_pct for v in verdicts.values() if v.clairvoyant_gap_pct is not None]
     cards = [
         (
             f"{sum(len(v.dominated) for v in verdicts.values())} / {sum(len(v.fixed) for v in verdicts.values())}",
@@ -101,7 +101,7 @@ def _cards(subject: str, verdicts: dict[str, SubjectSummary]) -> str:
             middle([v.cpu_ratio.value for v in verdicts.values() if v.cpu_ratio]),
             "CPU held by limits, against the same setting (median)",
         ),
-        (f"{np.median(gaps):.1f}%" if gaps else "–", "below the oracle's return (median)"),
+        (f"{np.median(gaps):.1f}%" if gaps else "–", "below the clairvoyant player's return (median)"),
     ]
     return (
         '<div class="cards">'
@@ -119,7 +119,7 @@ def _verdict_table(verdicts: dict[str, SubjectSummary]) -> str:
             f"<td>{len(v.dominated)} of {len(v.fixed)}</td>"
             f'<td class="words">{escape(v.best_fixed or "–")}</td>'
             f"{_ratio_cell(v.violation_ratio)}{_ratio_cell(v.cpu_ratio)}"
-            f"<td>{'–' if v.oracle_gap_pct is None else f'{v.oracle_gap_pct:.1f}%'}</td>"
+            f"<td>{'–' if v.clairvoyant_gap_pct is None else f'{v.clairvoyant_gap_pct:.1f}%'}</td>"
             f'<td class="words">{beaten}</td></tr>'
         )
     head = (
@@ -128,7 +128,7 @@ def _verdict_table(verdicts: dict[str, SubjectSummary]) -> str:
         "Best fixed setting in hindsight",
         "Promises broken, ratio to it",
         "CPU held, ratio to it",
-        "Gap to the oracle",
+        "Gap to the clairvoyant player",
         "Dominated by",
     )
     return table(head, rows, words=("Best fixed setting in hindsight", "Dominated by"))
@@ -315,7 +315,7 @@ def _terms(results: Iterable[ScenarioResult]) -> str:
         "CPU held": """Core-seconds that limits reserve; a slice without a limit counts with all its UPF can use, the
             node with no more than it has.""",
         "Return": "Mean reward per control period; interquartile mean over seeds.",
-        "Gap to the oracle": """100 × (oracle − agent) / |oracle|, of returns. The oracle searches plans against the
+        "Gap to the clairvoyant player": """100 × (it − agent) / |it|, of returns. It searches plans against the
             true future, with a limited horizon: it is a mark to aim at, not a bound.""",
         "Intervals": f"""{interval}; differences and ratios are paired by seed, because every agent meets the same
             arrivals and noise.""",

@@ -130,7 +130,7 @@ def _verdict_document(result: ScenarioResult, subject: str) -> dict[str, Any]:
         "violation_ratio": _interval_document(verdict.violation_ratio),
         "cpu_ratio": _interval_document(verdict.cpu_ratio),
         "edge_ratio": _interval_document(verdict.edge_ratio),
-        "oracle_gap_pct": verdict.oracle_gap_pct,
+        "clairvoyant_gap_pct": verdict.clairvoyant_gap_pct,
     }
 
 
@@ -206,7 +206,8 @@ def log_evaluation(evaluation: Evaluation, report: Path | None = None, run_id: s
             values |= {f"{prefix}/{key}": result.summary(subject, key).value for key in result.agent(subject).scores}
             values[f"{prefix}/fixed_dominated"] = len(verdict.dominated)
             ratio = verdict.violation_ratio.value if verdict.violation_ratio else None
-            for name, value in (("oracle_gap_pct", verdict.oracle_gap_pct), ("violation_ratio_to_best_fixed", ratio)):
+            figures = {"clairvoyant_gap_pct": verdict.clairvoyant_gap_pct, "violation_ratio_to_best_fixed": ratio}
+            for name, value in figures.items():
                 if value is not None and np.isfinite(value):
                     values[f"{prefix}/{name}"] = value
     tracker.metrics(values, step=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...agents.base import Agent
-from ...agents.heuristics.oracle import Oracle
+from ...agents.heuristics.clairvoyant import Clairvoyant
 from ...env.backend import Backend, Context
 from ...env.encoding import KnobDecoder
 from ...env.knobs import KNOB_FIELDS, Knobs
@@ -111,7 +111,7 @@ def record(
     steps, num_slices, lanes = context.num_steps, len(backend.slices), backend.num_lanes
     reward_model = RewardModel(weights, context)
     decoder, meter, view = KnobDecoder(backend.slices), PromiseMeter(context), SlidingView(context)
-    if isinstance(agent, Oracle) and isinstance(backend, SimulatorBackend):
+    if isinstance(agent, Clairvoyant) and isinstance(backend, SimulatorBackend):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
     knobs = backend.apply(_none_of(context)).applied

@@ -77,9 +77,10 @@ def sentences(result: ScenarioResult, subject: str) -> list[str]:
             f"The edge application gets {ratio(v.edge_ratio.value)} times as much done as under {v.best_fixed} "
             f"({ratio(v.edge_ratio.low)} to {ratio(v.edge_ratio.high)})."
         )
-    if v.oracle_gap_pct is not None:
-        side = "below" if v.oracle_gap_pct >= 0 else "above"
-        said.append(f"Its return lies {abs(v.oracle_gap_pct):.1f}% {side} that of the oracle, which sees the future.")
+    if v.clairvoyant_gap_pct is not None:
+        side = "below" if v.clairvoyant_gap_pct >= 0 else "above"
+        gap = abs(v.clairvoyant_gap_pct)
+        said.append(f"Its return lies {gap:.1f}% {side} that of the clairvoyant player, which sees the future.")
     return said
 
 

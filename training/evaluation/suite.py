@@ -11,6 +11,8 @@ from ...data.intervals import Array, Interval, interval, median
 from .comparison import ScenarioResult, finite
 
 BEST_FIXED = "best fixed"
+GREEDY = "greedy"
+Figures = dict[str, float]
 # Broken seconds below this share of a run count as this much, or a ratio of next to nothing would say much.
 FLOOR_SHARE = 2e-3
 LEVEL_WITH = 1.02
@@ -73,6 +75,33 @@ def against_rivals(results: Sequence[ScenarioResult], subject: str) -> list[Agai
     rivals = [BEST_FIXED] if first.best_fixed else []
     rivals += [agent.name for agent in first.rivals if agent.role != "fixed" and agent.name != subject]
     return [_against(results, subject, rival) for rival in rivals]
+
+
+def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Figures | None]]:
+    """Every agent over all scenarios: broken seconds over the best fixed setting's and over greedy's, gap to the bound.
+
+    As ``slicepilot evaluate --suite --json`` prints it: median, worst and number of scenarios won; None for a rival
+    that did not play, and for a bound that nobody computed.
+    """
+    found: dict[str, dict[str, Figures | None]] = {}
+    for agent in results[0].rivals:
+        gaps = [result.gap_to_bound_pct(agent.name) for result in results]
+        known = [gap for gap in gaps if gap is not None]
+        found[agent.name] = {
+            "over_best_fixed": _ratios(results, agent.name, BEST_FIXED) if results[0].best_fixed else None,
+            "over_greedy": _ratios(results, agent.name, GREEDY) if _played(results[0], GREEDY) else None,
+            "gap_to_bound_pct": {"median": float(np.median(known))} if known else None,
+        }
+    return found
+
+
+def _played(result: ScenarioResult, name: str) -> bool:
+    return any(agent.name == name for agent in result.agents)
+
+
+def _ratios(results: Sequence[ScenarioResult], subject: str, rival: str) -> Figures:
+    ratios = _against(results, subject, rival).ratios
+    return {"median": float(np.median(ratios)), "worst": float(ratios.max()), "wins": int((ratios < 1.0).sum())}
 
 
 def _against(results: Sequence[ScenarioResult], subject: str, rival: str) -> AgainstRival:

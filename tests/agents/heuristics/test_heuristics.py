@@ -23,7 +23,7 @@ def test_reactive_control_leaves_slices_alone_that_keep_their_promises(light: An
 
 
 def test_reactive_control_gives_back_what_it_took(loads: Any, play: Any) -> None:
-    run = loads([180.0, 200.0, 200.0, 200.0, 200.0], 1200, join_s=20.0)
+    run = loads([150.0, 200.0, 200.0, 200.0, 200.0], 1200, join_s=20.0)
     original = run.draw
 
     def draw(lanes: int, rng: np.random.Generator) -> Any:
@@ -40,7 +40,7 @@ def test_reactive_control_gives_back_what_it_took(loads: Any, play: Any) -> None
 
 @pytest.mark.parametrize(("period_s", "steps"), [(0.002, 2000), (0.1, 600), (10.0, 30), (30.0, 20)])
 def test_reactive_control_helps_at_any_control_period(loads: Any, play: Any, period_s: float, steps: int) -> None:
-    run = loads([180.0, 200.0, 200.0, 200.0, 200.0], steps, period_s=period_s, join_s=0.1 * steps * period_s)
+    run = loads([150.0, 200.0, 200.0, 200.0, 200.0], steps, period_s=period_s, join_s=0.1 * steps * period_s)
     before, after = play(no_control(), run), play(ReactiveSla(), run)
     assert after.violated[0].mean() < 0.6 * before.violated[0].mean()
 

@@ -6,14 +6,25 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.oracle import Oracle, OracleConfig
+from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.planning import PlanningConfig
 from slicepilot.agents.heuristics.registry import available, make
 from slicepilot.configs import ConfigError
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.slices import SliceSet
 
 EVERY = sorted({*available(), *available(scaled=True)})
-ADAPTIVE = ["proportional-share", "reactive-sla", "captain", "random", "oracle"]
+ADAPTIVE = [
+    "proportional-share",
+    "reactive-sla",
+    "pi",
+    "vpa",
+    "captain",
+    "captain-tower",
+    "random",
+    "mpc",
+    "clairvoyant",
+]
 TOLERANCE = 1e-5  # float32
 
 
@@ -48,8 +59,8 @@ def test_every_agent_stays_inside_the_bounds(loads: Any, play: Any, name: str, c
     rates = np.linspace(180.0, 20.0, count).tolist()
     run = loads(rates, 12, hardware=Hardware(cpu_cv=0.1, uplink_mbps=1500.0))
     agent = make(name, run.slices, run.hardware)
-    if isinstance(agent, Oracle):
-        agent.config = OracleConfig(candidates=24, iterations=2)
+    if isinstance(agent, Clairvoyant):
+        agent._planner.config = PlanningConfig(candidates=24, iterations=2)
     played = play(agent, run, 7)
     low, high = (1 - TOLERANCE), (1 + TOLERANCE)
     for knobs in played.knobs:

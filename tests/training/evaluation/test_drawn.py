@@ -46,7 +46,7 @@ def test_they_are_of_many_kinds(many: list[Scenario]) -> None:
     nodes = [scenario.hardware_spec() for scenario in many]
     assert {bottleneck(scenario) for scenario in many} == set(BOTTLENECKS)
     assert {node.logical_cpus for node in nodes} == set(CPUS)
-    assert {node.egress_mode for node in nodes} == {"edt", "tbf"}
+    assert {node.egress_mode for node in nodes} == {"edt", "tbf", "htb"}
     counts = {len(scenario.slice_set()) for scenario in many}
     assert (min(counts), max(counts)) == SLICES
     periods = np.asarray([scenario.control_period_s for scenario in many])

@@ -14,7 +14,7 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import ConfigError, locate
 from slicepilot.data.intervals import Interval
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.evaluation.comparison import Comparison, ScenarioResult, oracle_gap_pct
+from slicepilot.training.evaluation.comparison import Comparison, ScenarioResult, clairvoyant_gap_pct
 from slicepilot.training.evaluation.config import EvaluationConfig
 from slicepilot.training.evaluation.judge import evaluate_scenario, role_of
 from slicepilot.training.evaluation.report import render
@@ -135,9 +135,9 @@ def test_delay_and_violations_by_hand(ramp: Scenario) -> None:
     assert figures["sla_violation_s"][0] == pytest.approx((weight[0] * 7 + weight[1] * 14) / weight.sum())
 
 
-def test_oracle_gap_is_relative_to_the_oracles_return() -> None:
-    assert oracle_gap_pct(np.full(8, 1.2), np.full(8, 1.5)) == pytest.approx(20)
-    assert oracle_gap_pct(np.full(8, 1.65), np.full(8, 1.5)) == pytest.approx(-10)
+def test_clairvoyant_gap_is_relative_to_that_players_return() -> None:
+    assert clairvoyant_gap_pct(np.full(8, 1.2), np.full(8, 1.5)) == pytest.approx(20)
+    assert clairvoyant_gap_pct(np.full(8, 1.65), np.full(8, 1.5)) == pytest.approx(-10)
 
 
 # -- who is better ---------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_roles(ramp: Scenario) -> None:
     assert role_of(published(5, slices)) == "fixed"
     assert role_of(FixedAgent("mine")) == "fixed"
     assert role_of(make("captain", slices)) == "adaptive"
-    assert role_of(make("oracle", slices)) == "oracle"
+    assert role_of(make("clairvoyant", slices)) == "clairvoyant"
 
 
 def test_verdict_on_real_runs(judged: ScenarioResult) -> None:
@@ -231,14 +231,14 @@ def test_traces_are_kept_for_the_featured_only(judged: ScenarioResult) -> None:
 
 def test_json_has_exactly_the_documented_keys(judged: ScenarioResult) -> None:
     document = json.loads(json.dumps(judged.to_json(), allow_nan=False))
-    assert list(document) == ["scenario", "seeds", "agents", "dominated_by_agent", "oracle_gap_pct"]
+    assert list(document) == ["scenario", "seeds", "agents", "dominated_by_agent", "oracle_gap_pct", "bound"]
     assert document["seeds"] == LANES
-    assert document["oracle_gap_pct"] is None, "no oracle has played"
+    assert document["oracle_gap_pct"] is None, "no clairvoyant player"
     assert document["dominated_by_agent"] == judged.verdict("reactive-sla").dominated
     for agent in document["agents"]:
         assert list(agent) == [
             "name", "slice1_loss_pct", "others_loss_pct", "slice1_delay_p99_us", "sla_violation_s", "cpu_held_core_s",
-            "return_iqm", "ci95",
+            "return_iqm", "ci95", "gap_to_bound_pct",
         ]  # fmt: skip
         low, high = agent["ci95"]
         assert low <= agent["return_iqm"] <= high

@@ -1,10 +1,10 @@
-"""The oracle: knows the load and the noise to come and searches the simulator itself for the best knobs."""
+"""Planning by trial: play many plans of knobs in a model of what is to come, and vary the best."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -18,14 +18,14 @@ from .bounds import most_cpu_mcpu
 
 if TYPE_CHECKING:
     from ...env.reward import RewardWeights
-    from ...env.simulator.backend import SimulatorBackend
+    from ...env.simulator.engine import Engine
 
 NONE = np.float32(1.0)  # of a limit's axis, see `slicepilot.env.encoding.KnobDecoder`
 
 
 @dataclass(frozen=True)
-class OracleConfig:
-    """How hard the oracle thinks; time grows with candidates x iterations x horizon / replan_every.
+class PlanningConfig:
+    """How hard it thinks; time grows with candidates x iterations x horizon / replan_every.
 
     Attributes:
         candidates: plans per lane that are played side by side, C.
@@ -57,65 +57,52 @@ class OracleConfig:
             raise ValueError(f"elites = {self.elites}; accepted: 1 to candidates - 1 = {self.candidates - 1}")
 
 
-class Oracle:
-    """Receding-horizon search with the true future of the run: how good could any controller be here?
+class Model(Protocol):
+    """C alternatives of each of L lanes, played forward from now: alternative c of lane l is lane c * L + l."""
 
-    Every ``replan_every`` periods, plans of piecewise-constant knobs are played from the simulator's present state
-    against the arrivals and the noise that will come, and judged by the reward summed over the horizon
+    engine: Engine
+    context: Context
+
+    def start(self, steps: int) -> None:
+        """Fix the present and the ``steps`` periods to come."""
+        ...
+
+    def rewind(self) -> None:
+        """Back to what `start` fixed."""
+        ...
+
+
+class Planner:
+    """Receding-horizon search: carries out the best of many plans, and plans anew every ``replan_every`` periods.
+
+    Plans of piecewise-constant knobs are played in a model and judged by the reward summed over the horizon
     (`slicepilot.env.reward.RewardModel`). The first round holds the plan of last time moved on, the present knobs,
     settings that make sense in general (none, priority by weight, limits on the others, limits at present use, some
     slices given up so that the rest can be kept) and what the proposal agents would do now; each further round varies
-    the best of the last (an evolution strategy with crossover by slice). The best plan seen is carried out. It is a
-    lower bound of the optimum: the horizon is finite and the search random, and it cannot change the pods' requests
-    during a run.
-
-    `bind` gives it the simulator; do so before `reset`.
+    the best of the last (an evolution strategy with crossover by slice).
 
     Args:
-        weights: of the reward that counts, None for the default.
         config: effort.
+        weights: of the reward that counts, None for the default.
         proposals: agents asked at every period; what they say when a plan is made is one of the candidates.
-        request_mcpu: CPU requests (S,) of the pods, None for the slice specs' own.
-        name: as shown in tables.
     """
 
-    def __init__(
-        self,
-        weights: RewardWeights | None = None,
-        config: OracleConfig | None = None,
-        proposals: Sequence[Agent] = (),
-        request_mcpu: FloatArray | None = None,
-        name: str = "oracle",
-    ) -> None:
-        self.weights, self.config = weights, config or OracleConfig()
-        self.proposals, self.request_mcpu, self.name = tuple(proposals), request_mcpu, name
+    def __init__(self, config: PlanningConfig, weights: RewardWeights | None, proposals: Sequence[Agent]) -> None:
+        self.config, self.weights, self.proposals = config, weights, tuple(proposals)
         # The plan so far and the present knobs have theirs.
-        places = self.config.candidates - 2
+        places = config.candidates - 2
         if len(self.proposals) > places:
             raise ValueError(f"{len(self.proposals)} proposals; accepted: at most {places} (candidates - 2)")
-        self._backend: SimulatorBackend | None = None
 
-    def bind(self, backend: SimulatorBackend) -> None:
-        """Look into the future of this simulator from the next `reset` on."""
-        self._backend = backend
-
-    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        """Start a run. The backend must have been reset before.
-
-        Raises:
-            RuntimeError: not bound to a simulator.
-        """
-        if self._backend is None:
-            raise RuntimeError(f"{self.name} needs the simulator it is to foresee: call bind(backend) before reset()")
-        # Only here: compiled kernels have no place in what a live controller imports.
+    def reset(self, model: Model, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run."""
         from ...env.reward import RewardModel, RewardWeights
-        from ...env.simulator.lookahead import Lookahead
 
         self._context = context
         self._decoder = KnobDecoder(slices)
         self._rng = np.random.default_rng(seed)
-        self._lookahead = Lookahead(self._backend, self.config.candidates)
-        self._reward = RewardModel(self.weights or RewardWeights.from_yaml(), self._lookahead.context)
+        self._model = model
+        self._reward = RewardModel(self.weights or RewardWeights.from_yaml(), model.context)
         for agent in self.proposals:
             agent.reset(slices, context, seed)
         weight = context.promises.weight
@@ -153,7 +140,7 @@ class Oracle:
     def _replan(self, telemetry: Telemetry, now: FloatArray, proposed: list[FloatArray], steps: int) -> None:
         """Search, and keep the best plan of each lane, (P, 3, S, L)."""
         cfg = self.config
-        self._lookahead.start(steps)
+        self._model.start(steps)
         plans = self._first_round(telemetry, now, proposed)
         best_score = np.full(self._shape[1], -np.inf, np.float32)
         best = self._plan
@@ -172,18 +159,18 @@ class Oracle:
 
     def _score(self, plans: FloatArray, now: FloatArray, steps: int) -> FloatArray:
         """Reward summed over the horizon of plans (P, 3, S, C, L), (C, L)."""
-        look = self._lookahead
+        model = self._model
         candidates, lanes = plans.shape[3:]
-        look.rewind()
+        model.rewind()
         total = np.zeros(candidates * lanes, np.float32)
         rows = np.tile(now, candidates)
         for first in range(0, steps, self._segment_length):
             piece = plans[first // self._segment_length].reshape(*plans.shape[1:3], -1)
             previous = rows
             knobs, rows = self._decoder.decode(piece.transpose(2, 1, 0))
-            look.engine.apply(knobs)
+            model.engine.apply(knobs)
             for _ in range(min(self._segment_length, steps - first)):
-                reward, _ = self._reward(look.engine.advance(), knobs, rows, previous)
+                reward, _ = self._reward(model.engine.advance(), knobs, rows, previous)
                 total += reward
                 previous = rows
         return total.reshape(candidates, lanes)

@@ -6,8 +6,9 @@ import pytest
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.captain import Captain
+from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
 from slicepilot.agents.heuristics.fixed import FixedAgent, published, static_weights
-from slicepilot.agents.heuristics.oracle import Oracle, OracleConfig
+from slicepilot.agents.heuristics.planning import PlanningConfig
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.agents.heuristics.reactive import ReactiveSla
 from slicepilot.env.knobs import Knobs
@@ -15,7 +16,7 @@ from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.lookahead import Future, Lookahead
 from slicepilot.env.simulator.scenario import Ramp, Scenario
 
-QUICK = OracleConfig(candidates=32)
+QUICK = PlanningConfig(candidates=32)
 
 
 def short_ramp() -> ScenarioRuns:
@@ -74,58 +75,63 @@ def test_the_past_cannot_be_looked_up() -> None:
         future.window(1, 10)
 
 
-def test_oracle_is_at_least_as_good_as_every_published_setting(play: Any) -> None:
+def test_it_is_at_least_as_good_as_every_published_setting(play: Any) -> None:
     episodes = short_ramp()
     slices = episodes.slices
     rivals: list[Agent] = [published(n, slices) for n in range(5, 27)]
     rivals += [static_weights(ratio, slices, 4.0) for ratio in (3, 64, 512)]
-    oracle = play(Oracle(config=QUICK), episodes, 4).returns
+    foreseen = play(Clairvoyant(config=QUICK), episodes, 4).returns
     for rival in rivals:
-        assert (oracle >= play(rival, episodes, 4).returns).all(), rival.name
+        assert (foreseen >= play(rival, episodes, 4).returns).all(), rival.name
 
 
-def test_oracle_is_at_least_as_good_as_the_agents_it_asks(contended: Any, play: Any) -> None:
+def test_it_is_at_least_as_good_as_the_agents_it_asks(contended: Any, play: Any) -> None:
     proposals = (ReactiveSla(), Captain(), ProportionalShare())
     alone = [play(agent, contended).returns for agent in proposals]
-    advised = play(Oracle(config=QUICK, proposals=proposals), contended).returns
+    advised = play(Clairvoyant(config=QUICK, proposals=proposals), contended).returns
     assert (advised >= np.max(alone, axis=0)).all()
 
 
-def test_oracle_takes_up_a_proposal_that_it_would_not_find(contended: Any, play: Any) -> None:
+def test_it_takes_up_a_proposal_that_it_would_not_find(contended: Any, play: Any) -> None:
     # One round of four plans and no variation: it can do little more than choose.
-    choosing = OracleConfig(candidates=4, iterations=1, elites=2, segments=1, mutation=(0.0, 0.0, 0.0))
-    good = play(Oracle(config=QUICK), contended).knobs[-1]
+    choosing = PlanningConfig(candidates=4, iterations=1, elites=2, segments=1, mutation=(0.0, 0.0, 0.0))
+    good = play(Clairvoyant(config=QUICK), contended).knobs[-1]
     setting = FixedAgent("found before", good.cpu_limit_mcpu[:, 0], good.nice[:, 0], good.egress_mbps[:, 0])
-    alone = play(Oracle(config=choosing), contended).returns
-    advised = play(Oracle(config=choosing, proposals=(setting,)), contended).returns
+    alone = play(Clairvoyant(config=choosing), contended).returns
+    advised = play(Clairvoyant(config=choosing, proposals=(setting,)), contended).returns
     assert (advised > alone + 1).all()
     assert (advised >= play(setting, contended).returns - 1).all()
 
 
-def test_oracle_is_deterministic_by_seed(contended: Any, play: Any) -> None:
+def test_it_is_deterministic_by_seed(contended: Any, play: Any) -> None:
     contended.steps = 30
-    first, again, other = (play(Oracle(config=QUICK), contended, seed=s) for s in (1, 1, 2))
+    first, again, other = (play(Clairvoyant(config=QUICK), contended, seed=s) for s in (1, 1, 2))
     assert (first.returns == again.returns).all()
     assert all((a.cpu_limit_mcpu == b.cpu_limit_mcpu).all() for a, b in zip(first.knobs, again.knobs, strict=True))
     assert not (first.knobs[0].cpu_limit_mcpu == other.knobs[0].cpu_limit_mcpu).all()
 
 
 def test_more_thought_does_not_hurt(contended: Any, play: Any) -> None:
-    little = OracleConfig(candidates=24, iterations=1)
-    much = OracleConfig(candidates=96, iterations=4)
-    assert play(Oracle(config=much), contended).returns.mean() > play(Oracle(config=little), contended).returns.mean()
+    little = PlanningConfig(candidates=24, iterations=1)
+    much = PlanningConfig(candidates=96, iterations=4)
+    assert (
+        play(Clairvoyant(config=much), contended).returns.mean()
+        > play(Clairvoyant(config=little), contended).returns.mean()
+    )
 
 
 def test_every_proposal_must_have_a_place() -> None:
     with pytest.raises(ValueError, match=r"3 proposals; accepted: at most 2"):
-        Oracle(config=OracleConfig(candidates=4, elites=2), proposals=(ReactiveSla(), Captain(), ProportionalShare()))
+        Clairvoyant(
+            config=PlanningConfig(candidates=4, elites=2), proposals=(ReactiveSla(), Captain(), ProportionalShare())
+        )
 
 
-def test_oracle_needs_its_simulator() -> None:
+def test_it_needs_its_simulator() -> None:
     backend = SimulatorBackend(short_ramp(), 1)
     backend.reset(0)
     with pytest.raises(RuntimeError, match=r"call bind\(backend\) before reset"):
-        Oracle().reset(backend.slices, backend.context, 0)
+        Clairvoyant().reset(backend.slices, backend.context, 0)
 
 
 @pytest.mark.parametrize(
@@ -138,4 +144,4 @@ def test_oracle_needs_its_simulator() -> None:
 )
 def test_impossible_effort_is_refused(fields: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        OracleConfig(**fields)  # type: ignore[arg-type]
+        PlanningConfig(**fields)  # type: ignore[arg-type]

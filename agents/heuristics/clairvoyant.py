@@ -1,0 +1,73 @@
+"""The clairvoyant player: knows the load and the noise to come and searches the simulator itself for the best knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...env.backend import Context
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+from ..base import Agent
+from .planning import Planner, PlanningConfig
+
+if TYPE_CHECKING:
+    from ...env.reward import RewardWeights
+    from ...env.simulator.backend import SimulatorBackend
+
+
+class Clairvoyant:
+    """A `Planner` with the true future of the run: how good could a controller be here?
+
+    It is a lower bound of the optimum: the horizon is finite and the search random, and it cannot change the pods'
+    requests during a run. What nobody can beat is `slicepilot.training.evaluation.bound`.
+
+    `bind` gives it the simulator; do so before `reset`.
+
+    Args:
+        weights: of the reward that counts, None for the default.
+        config: effort.
+        proposals: agents whose wishes are among the candidates.
+        request_mcpu: CPU requests (S,) of the pods, None for the slice specs' own.
+        name: as shown in tables.
+    """
+
+    def __init__(
+        self,
+        weights: RewardWeights | None = None,
+        config: PlanningConfig | None = None,
+        proposals: Sequence[Agent] = (),
+        request_mcpu: FloatArray | None = None,
+        name: str = "clairvoyant",
+    ) -> None:
+        self._planner = Planner(config or PlanningConfig(), weights, proposals)
+        self.request_mcpu, self.name = request_mcpu, name
+        self._backend: SimulatorBackend | None = None
+
+    @property
+    def proposals(self) -> tuple[Agent, ...]:
+        """Whose wishes are among the candidates."""
+        return self._planner.proposals
+
+    def bind(self, backend: SimulatorBackend) -> None:
+        """Look into the future of this simulator from the next `reset` on."""
+        self._backend = backend
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run. The backend must have been reset before.
+
+        Raises:
+            RuntimeError: not bound to a simulator.
+        """
+        if self._backend is None:
+            raise RuntimeError(f"{self.name} needs the simulator it is to foresee: call bind(backend) before reset()")
+        # Only here: compiled kernels have no place in what a live controller imports.
+        from ...env.simulator.lookahead import Lookahead
+
+        model = Lookahead(self._backend, self._planner.config.candidates)
+        self._planner.reset(model, slices, context, seed)
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """What the current plan says for the next period."""
+        return self._planner.decide(telemetry, knobs)

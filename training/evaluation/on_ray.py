@@ -1,0 +1,97 @@
+"""The matrix of an evaluation, scenarios by agents, as tasks of Ray: on this machine's cores or on a cluster.
+
+A task plays one agent on one scenario, with all seeds side by side: the simulator draws the noise of all lanes at once,
+so splitting the seeds would change the figures. As it is they are those of a single process, bit for bit. Another task
+scores each scenario where its recordings are. A task whose worker dies is done again; no other is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...agents.base import Agent
+from ...configs import FailureError
+from ...env.reward import RewardWeights
+from ...env.simulator.scenario import Scenario
+from ..cluster.session import ray_session
+from .bound import Bound
+from .comparison import ScenarioResult
+from .config import EvaluationConfig
+from .judge import bound_of, judge, plays_of, with_bound
+from .rollouts import Rollout, play
+
+RETRIES = 3
+OnPlay = Callable[[str, str], None]
+"""Called with scenario and agent name after every play."""
+
+
+def evaluate_on_ray(
+    scenarios: Sequence[Scenario],
+    agents: Sequence[Sequence[Agent]],
+    config: EvaluationConfig,
+    subjects: Sequence[Sequence[str]],
+    address: str | None = None,
+    on_play: OnPlay | None = None,
+) -> list[ScenarioResult]:
+    """What `slicepilot.training.evaluation.judge.evaluate_scenario` says of each scenario.
+
+    Args:
+        scenarios: what happens.
+        agents: who plays each of them; names must differ.
+        config: seeds, windows, bootstrap.
+        subjects: of each scenario, names of the agents whose verdict is wanted.
+        address: of a Ray cluster, whose nodes see the same files; None = this machine.
+        on_play: progress.
+
+    Raises:
+        ConfigError: Ray is not installed, no cluster answers.
+        FailureError: Ray does not start, or a play has failed.
+    """
+    weights = RewardWeights.from_yaml(config.reward)
+    with ray_session(address) as ray:
+        play_task = ray.remote(num_cpus=1, max_retries=RETRIES)(_play)
+        bound_task = ray.remote(num_cpus=1, max_retries=RETRIES)(bound_of)
+        judge_task = ray.remote(num_cpus=1, max_retries=RETRIES)(_judge)
+        names: dict[Any, tuple[str, str]] = {}
+        judged = []
+        for scenario, own, wanted in zip(scenarios, agents, subjects, strict=True):
+            recordings = []
+            for agent, played in plays_of(scenario, own):
+                recording = play_task.remote(agent, played, config.seeds, config.seed, weights)
+                names[recording] = (scenario.name, agent.name)
+                recordings.append(recording)
+            limit = bound_task.remote(scenario, config)
+            judged.append(judge_task.remote(scenario, own, config, wanted, limit, *recordings))
+        try:
+            waiting = list(names)
+            while waiting:
+                [done], waiting = ray.wait(waiting, num_returns=1, fetch_local=False)
+                if on_play is not None:
+                    on_play(*names.pop(done))
+                del done  # the recording goes when it has been scored
+            results: list[ScenarioResult] = ray.get(judged)
+        except ray.exceptions.RayError as error:
+            raise FailureError(f"ray: a play has failed: {_last_line(error)}") from error
+    return results
+
+
+def _play(agent: Agent, scenario: Scenario, seeds: int, seed: int, weights: RewardWeights) -> Rollout:
+    return play(agent, scenario, seeds, seed, weights)
+
+
+def _judge(
+    scenario: Scenario,
+    agents: Sequence[Agent],
+    config: EvaluationConfig,
+    subjects: Sequence[str],
+    limit: Bound,
+    *recordings: Rollout,
+) -> ScenarioResult:
+    """Ray hands recordings over as they are where they are parameters of their own."""
+    return with_bound(judge(scenario, agents, config, recordings, subjects), limit)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip()[:300]

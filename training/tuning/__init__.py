@@ -1,0 +1,1 @@
+"""Constants of heuristics that are found by playing on the training mixture."""

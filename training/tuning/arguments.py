@@ -1,0 +1,26 @@
+"""What the commands of this package take and how they end: argparse, one line of error, exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from ...configs import ConfigError
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}; accepted: 1 or more")
+    return number
+
+
+def run(main: Callable[[], None]) -> None:
+    """Call a command; what is wrong with its input is one line, as in ``slicepilot``."""
+    try:
+        main()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
