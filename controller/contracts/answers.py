@@ -77,6 +77,17 @@ class Ticks(Document):
     """Overwritten before the publisher had read them."""
 
 
+class InCharge(Document):
+    """Shares of the ticks by who was in charge; their sum is 1."""
+
+    policy: Annotated[float, Example(0.962)]
+    """Its decisions were let through, or delayed or rounded at most."""
+    guard: Annotated[float, Example(0.031)]
+    """It held the knobs, or put something else in place of what the policy wanted for a slice."""
+    safe: Annotated[float, Example(0.007)]
+    """The declared safe setting was in force."""
+
+
 class StageTimes(Document):
     """Quantiles over the last minute; null where there was no tick."""
 
@@ -364,6 +375,8 @@ class Status(Document):
     beat_age_s: Annotated[float, Example(0.004)]
     """Since the controller's last sign of life."""
     ticks: Ticks
+    in_charge: InCharge | None
+    """Of the last minute; null without a tick."""
     loop: Loop
     node: NodeFigures
     slices: list[SliceStatus]

@@ -43,6 +43,8 @@ class Reason(enum.IntEnum):
     SAFE_SETTING = 18
     PAUSED = 19
     ORDERED_SAFE = 20
+    FLOOR_INFEASIBLE = 21
+    FLOOR_TRIAL = 22
 
     @property
     def label(self) -> str:
@@ -85,6 +87,8 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.SAFE_SETTING: Meaning(Severity.INFO, "the declared safe setting is in force"),
     Reason.PAUSED: Meaning(Severity.INFO, "paused: the knobs hold"),
     Reason.ORDERED_SAFE: Meaning(Severity.INFO, "an operator asked for the safe setting"),
+    Reason.FLOOR_INFEASIBLE: Meaning(Severity.INFO, "below a service floor that nobody could keep: no trip"),
+    Reason.FLOOR_TRIAL: Meaning(Severity.INFO, "is the safe setting any better for the slice?"),
 }
 
 

@@ -18,7 +18,7 @@ from ...env.backend import Backend, Context, Receipt
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
-from ..contracts.reasons import names
+from ..contracts.reasons import Reason, names
 from .config import GuardConfig
 from .guard import Guard
 
@@ -101,7 +101,8 @@ class GuardedBackend:
         if self._guard is None:
             raise RuntimeError("the backend has not been reset yet: call reset() first")
         verdict = self._guard.judge(self._telemetry, knobs, self._held, self._now_ns())
-        self.interventions.add(names(verdict.node_reasons | int(np.bitwise_or.reduce(verdict.reasons))))
+        reasons = verdict.node_reasons | int(np.bitwise_or.reduce(verdict.reasons))
+        self.interventions.add(names(reasons & ~Reason.FLOOR_INFEASIBLE.bit))
         receipt = self._backend.apply(verdict.allowed)
         self._held = receipt.applied
         return receipt

@@ -166,11 +166,50 @@ class SlaFloor:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """Whose fault a broken service floor is: the policy's only where the safe setting does better for the slice.
+
+    After a trip the safe setting is in force, and is held against the policy: what the slice gets of what its floor
+    asks for (no more than all of it; for a delay, the floor's over the one measured), in the mean over the last seconds
+    in which each was in charge. Where the safe setting does no better, the policy decides again, and the floor is
+    *spared* for a while: until then it is lowered to a share of what the safe setting did.
+
+    Attributes:
+        patience_s: how long the safe setting is measured at least, after a window for its rates; none is the floor's
+            own patience.
+        memory_s: over which the means fade, of the time that policy or safe setting has been in charge.
+        short_ratio, better_share: the safe setting does better where the share of the floor that the slice misses is
+            less than ``short_ratio`` times what it misses under the policy, less ``better_share``. -1 for the latter:
+            whatever it does.
+        tolerance_ratio: of what the safe setting did, the policy must do so much while a floor is spared.
+        spare_s: how long, the first time; twice as long each time that follows within `Safe.forget_s`, up to
+            most_spare_s.
+        eased_load_ratio, eased_idle_ratio: it ends sooner, after ``spare_s`` and a quarter of its time, when all slices
+            together offer less than so many times what they did, or when so much more of the CPUs is idle.
+        room_ratio: CPU or uplink that the floors need together, over what there is, from which on no division can keep
+            them all: a slice that has its share under the safe setting is spared without a trial. None: no such model.
+    """
+
+    __pydantic_config__ = _STRICT
+    patience_s: Annotated[SecondsOrZero | None, BeforeValidator(_none)] = None
+    memory_s: Seconds = 3.0
+    short_ratio: Annotated[float, Field(ge=0, le=1)] = 0.75
+    better_share: Annotated[float, Field(ge=-1, le=1)] = 0.05
+    tolerance_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
+    spare_s: Seconds = 10.0
+    most_spare_s: Seconds = 120.0
+    eased_load_ratio: Annotated[float, Field(ge=0, le=1)] = 0.7
+    eased_idle_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    room_ratio: Annotated[Annotated[float, Field(ge=1)] | None, BeforeValidator(_none)] = 1.1
+
+
+@dataclass(frozen=True)
 class SlaFloors:
     """`SlaFloor` of every slice, as in `Floors`; rates are means over ``window_s``."""
 
     __pydantic_config__ = _STRICT
     window_s: Annotated[float, Field(gt=0, le=60)] = 0.2
+    trial: Trial = Trial()
     default: SlaFloor = SlaFloor()
     slices: dict[str, SlaFloor] = field(default_factory=dict)
 
@@ -189,7 +228,7 @@ class SafeSetting:
 class Safe:
     """The safe setting of every slice, as in `Floors`, and how long it stays after a trip.
 
-    A trip is a service floor broken or too many overruns.
+    A trip is a service floor broken, unless the safe setting does no better (`Trial`), or too many overruns.
 
     Attributes:
         default, slices: the setting.

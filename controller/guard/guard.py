@@ -2,7 +2,8 @@
 
 `Guard` is a thin shell. Its rules are in `config`, all that it goes by and remembers is one structured array
 (`layout`), and four small kernels work on it: `telemetry` (can the measurement be believed?), `watch` (does the policy
-go on?), `moves` (how far may a knob go?) and `node` (does it fit together?).
+go on? With `floors`: whose fault is a broken service floor?), `moves` (how far may a knob go?) and `node` (does it fit
+together?).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ...env.backend import Context
 from ...env.knobs import Knobs, NiceScope
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
+from ..contracts.charge import InCharge
 from ..contracts.modes import Level
 from ..contracts.reasons import Reason
 from . import layout as at
@@ -53,7 +55,8 @@ class Guard:
 
     While the policy acts, a slice that is measured stays below its service floor (`SlaFloor`) for at most
     ``sla_floor.window_s + patience_s``, each rounded up to whole control periods, and one period more; then the safe
-    setting is asked for. Bad measurements lead there after ``telemetry.hold_s`` and at most one period.
+    setting is asked for, unless the floor is spared because nobody could keep it (`Trial`). Bad measurements lead there
+    after ``telemetry.hold_s`` and at most one period.
 
     Args:
         config: the envelope.
@@ -115,6 +118,12 @@ class Guard:
         """A decision came too late and was not applied. Under the safe setting that counts for nothing."""
         if self.level >= Level.SAFE:
             return
+        if self._node["charge"] == InCharge.POLICY:
+            charges = self._state.node["charges"][0]
+            self._node["charge"] = InCharge.GUARD
+            charges[InCharge.POLICY] -= 1
+            charges[InCharge.GUARD] += 1
+            self._state.node["rules_in_charge"][0, Reason.OVERRUN] += 1
         self._overruns.append(now_ns)
         if len(self._overruns) == self._overruns.maxlen and now_ns - self._overruns[0] < self._overrun_window_ns:
             self._overruns.clear()
@@ -135,7 +144,7 @@ class Guard:
         if node["latched"]:
             node["latched"] = node["trips"] = node["by_overrun"] = 0
             node["safe_until_ns"] = at.NEVER_NS
-            self._state.slices["memory"]["tripped"] = 0
+            self._state.slices["floors"]["tripped"] = 0
 
     def follow(self, previous: Guard) -> None:
         """Take over from the guard of another configuration on the same slices: orders, trips and what is frozen stand,
@@ -145,8 +154,10 @@ class Guard:
         new.node["conditions"]["memory"] = old.node["conditions"]["memory"]
         new.slices["missing"]["memory"] = old.slices["missing"]["memory"]
         new.slices["knobs"]["memory"] = old.slices["knobs"]["memory"]
-        new.slices["memory"]["tripped"] = old.slices["memory"]["tripped"]
+        new.slices["floors"] = old.slices["floors"]
+        new.slices["floors"]["since_ns"] = at.NEVER_NS
         new.node["memory"]["ticks"] = new.node["memory"]["same_ticks"] = 0
+        new.node["memory"]["charge"] = -1
         new.slices["knobs"]["memory"]["reversal"] = 0
         self.level = previous.level
 
@@ -183,6 +194,17 @@ class Guard:
             (Reason(row), column if column < num_slices else -1): table[row, column].item()
             for row, column in np.argwhere(table).tolist()
         }
+
+    @property
+    def charges(self) -> dict[str, int]:
+        """Ticks by who was in charge (`InCharge`)."""
+        return {one.label: self._state.node["charges"][0, one].item() for one in InCharge}
+
+    @property
+    def rules_in_charge(self) -> dict[str, int]:
+        """Ticks of those in which the guard was in charge, by reason; a tick may have several. Without zeros."""
+        counts = self._state.node["rules_in_charge"][0]
+        return {reason.label: counts[reason].item() for reason in Reason if counts[reason]}
 
     def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> GuardDecision:
         failed = wanted is None or wanted.nice_scope != self._scope

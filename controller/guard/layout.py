@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...env.knobs import NUM_KNOBS
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from ..contracts.charge import InCharge
 from ..contracts.reasons import Reason
 
 Structured = npt.NDArray[Any]
@@ -32,6 +33,10 @@ AS_WANTED, AS_HELD, CHANGED, MISSHAPEN = range(4)
 # The node's conditions.
 TELEMETRY_BAD, NOT_A_NUMBER, POLICY_FAILED = range(3)
 CONDITIONS = 3
+
+# A slice's service floors: what it carries, and its p99 delay.
+RATE, DELAY = range(2)
+FLOORS = 2
 
 
 def _record(*fields: tuple[Any, ...]) -> np.dtype[np.void]:
@@ -76,22 +81,46 @@ SLICE_RULES = _record(
     ("committed_mbps", "f8"),
     ("carried_ratio", "f8"),
     ("floor_patience_ns", "f8"),
+    ("trial_patience_ns", "f8"),  # the same for the safe setting, on trial
     ("most_delay_us", "f8"),
 )
 SLICE_MEMORY = _record(
-    ("below_since_ns", "i8"),  # below its service floor
-    ("slow_since_ns", "i8"),
-    ("tripped", "i8"),
     ("samples", "i8"),  # in the sums over the last ticks
     ("offered_sum", "f8"),
     ("carried_sum", "f8"),
     ("cpu_sum", "f8"),
+    ("cost_mcpu_per_mbps", "f8"),  # the least of late; NaN: not known
 )
+FLOOR = _record(
+    ("since_ns", "i8"),  # broken since then
+    # How it was kept of late, while the one or the other was in charge: what the slice got of what the floor asks for.
+    ("policy_got", "f8"),
+    ("policy_asked", "f8"),
+    ("safe_got", "f8"),
+    ("safe_asked", "f8"),
+    # The trip in force.
+    ("tripped", "i8"),  # it is for this floor
+    ("compared", "i8"),  # it was broken when the trip came
+    ("failed", "i8"),  # the safe setting does no better
+    ("load", "f8"),  # what the floor asked for when the trip came
+    ("trial_ticks", "i8"),  # with half of that at least
+    # Spared: nobody could keep it.
+    ("spared_until_ns", "i8"),
+    ("again_from_ns", "i8"),  # the earliest end where the load eases
+    ("spared", "i8"),  # times in a row
+    ("bar", "f8"),  # share of the floor that holds in place of it
+    ("spared_load_mbps", "f8"),
+    ("spared_idle_ratio", "f8"),
+)
+"""A service floor of a slice, as the policy and the safe setting have kept it; see `floors`."""
 SLICE = _record(
     ("rules", SLICE_RULES),
     ("memory", SLICE_MEMORY),
     ("missing", CONDITION),  # not measured
     ("knobs", KNOB, (NUM_KNOBS,)),
+    ("floors", FLOOR, (FLOORS,)),
+    ("excused", "i8"),  # at this tick: below a floor that nobody could keep
+    ("filled", "i8"),  # while a share of the CPU is worked out: it wants no more
     ("course", "i8"),  # of this tick: FOLLOW, STAY or TO_SAFE
     ("counts", "i8", (REASONS,)),  # ticks in which a reason was given
     ("seen", "f4", (len(SLICE_FIELDS),)),  # the last measurement
@@ -117,6 +146,20 @@ NODE_RULES = _record(
     ("most_safe_ns", "f8"),
     ("forget_trips_ns", "f8"),
     ("latch_after", "f8"),
+    # Whose fault a broken service floor is.
+    ("settle_ns", "f8"),
+    ("short_ratio", "f8"),
+    ("better_share", "f8"),
+    ("tolerance_ratio", "f8"),
+    ("spare_ns", "f8"),
+    ("most_spare_ns", "f8"),
+    ("eased_load_ratio", "f8"),
+    ("eased_idle_ratio", "f8"),
+    ("room_ratio", "f8"),  # floors that need more than so many times what there is cannot be kept
+    ("uplink_mbps", "f8"),
+    ("smoothing", "f8"),  # of the node's load and idle share, per tick
+    ("fading", "f8"),  # of how floors were kept, per tick
+    ("forgetting", "f8"),  # of the least that was seen, per tick
     ("most_of_slice", "f8", (len(SLICE_FIELDS),)),  # what each figure can be
     ("most_of_node", "f8", (len(NODE_FIELDS),)),
 )
@@ -126,6 +169,15 @@ NODE_MEMORY = _record(
     ("trips", "i8"),  # in a row
     ("latched", "i8"),
     ("by_overrun", "i8"),  # the trip in force
+    ("on_trial", "i8"),  # the trip in force is for service floors, and may turn out to be nobody's fault
+    ("settled_at_ns", "i8"),  # from then on rates are of those who are in charge now
+    ("counts_at_ns", "i8"),  # when it counts at the earliest; NEVER: it does
+    ("safe_before_ns", "i8"),  # `safe_until_ns` before the trip, and `trips`
+    ("trips_before", "i8"),
+    ("load_mbps", "f8"),  # offered to all slices, smoothed
+    ("idle_ratio", "f8"),  # likewise
+    ("others_mcpu", "f8"),  # the least of late that all but the slices have used; NaN: not known
+    ("charge", "i8"),  # who was in charge at the last tick (`InCharge`); -1: none yet
     ("same_ticks", "i8"),  # in which no figure has changed
     ("ticks", "i8"),  # in the sums over the last ones
     # Said by the operator and the loop.
@@ -139,6 +191,8 @@ NODE = _record(
     ("memory", NODE_MEMORY),
     ("conditions", CONDITION, (CONDITIONS,)),
     ("counts", "i8", (REASONS,)),
+    ("charges", "i8", (len(InCharge),)),  # ticks by who was in charge
+    ("rules_in_charge", "i8", (REASONS,)),  # of those of the guard, by reason
     ("seen", "f4", (len(NODE_FIELDS),)),
 )
 
@@ -185,10 +239,15 @@ class State(NamedTuple):
 
     def begin(self) -> None:
         """Nothing has happened yet; from zeros, with the rules in place."""
-        node, slices, knobs = self.node["memory"], self.slices["memory"], self.slices["knobs"]["memory"]
+        node, knobs = self.node["memory"], self.slices["knobs"]["memory"]
         node["before_ns"] = node["safe_until_ns"] = NEVER_NS
         node["in_control"] = 1
-        slices["below_since_ns"] = slices["slow_since_ns"] = NEVER_NS
+        node["charge"] = -1
+        node["counts_at_ns"] = node["settled_at_ns"] = NEVER_NS
+        self.slices["memory"]["cost_mcpu_per_mbps"] = np.nan
+        node["load_mbps"] = node["idle_ratio"] = node["others_mcpu"] = np.nan
+        for field in ("since_ns", "spared_until_ns", "again_from_ns"):
+            self.slices["floors"][field] = NEVER_NS
         for conditions in (self.node["conditions"], self.slices["missing"]):
             conditions["memory"]["bad_since_ns"] = conditions["memory"]["good_since_ns"] = NEVER_NS
         knobs["changed_at_ns"] = knobs["frozen_until_ns"] = NEVER_NS

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from numba import njit
 
 from ...env.knobs import CPU_LIMIT, NICE, NUM_KNOBS
+from ..contracts.charge import GUARD_MASK, InCharge
+from ..contracts.modes import Level
 from ..contracts.reasons import Reason
 from . import layout as at
 from .layout import State
@@ -17,6 +19,8 @@ from .layout import State
 _STEPS_BACK = 8
 _ROUNDING = 1e-9
 _FLOOR, _BUDGET = Reason.FLOOR.bit, Reason.BUDGET.bit
+_NORMAL, _HOLD = int(Level.NORMAL), int(Level.HOLD)
+_POLICY, _GUARD, _SAFE = map(int, InCharge)
 
 
 @njit(cache=True, error_model="numpy")
@@ -80,19 +84,31 @@ def _tally(reasons: int, counts: npt.NDArray[np.int64]) -> None:
 
 
 @njit(cache=True, error_model="numpy")
+def _charge(node: np.record, level: int, reasons: int) -> None:
+    """Count who was in charge, given the reasons of the node and of all slices together."""
+    charge = _SAFE
+    if level <= _HOLD:
+        charge = _GUARD if level == _HOLD or reasons & GUARD_MASK != 0 else _POLICY
+    node.memory.charge = charge
+    node.charges[charge] += 1
+    if charge == _GUARD:
+        _tally(reasons & GUARD_MASK, node.rules_in_charge)
+
+
+@njit(cache=True, error_model="numpy")
 def settle(
     wanted: npt.NDArray[np.float32],
     held: npt.NDArray[np.float32],
-    free: bool,
+    level: int,
     node_reasons: int,
     state: State,
     out: npt.NDArray[np.float32],
 ) -> int:
     """What goes to the actuator, float32 (3, S, 1), in ``out``; returns AS_WANTED, AS_HELD or CHANGED.
 
-    ``free``: some slices follow the policy; ``node_reasons`` go to each slice that does not get what was wanted.
+    ``level`` is the guard's; ``node_reasons`` go to each slice that does not get what was wanted.
     """
-    if free:
+    if level == _NORMAL:
         _keep_shares(state)
         _keep_budget(state)
     as_wanted, as_held = True, True
@@ -106,9 +122,12 @@ def settle(
                 as_wanted = False
                 state.reasons[s] |= node_reasons
             as_held = as_held and value == held[k, s, 0]
+    reasons = int(node_reasons)
     for s in range(len(state.slices)):
+        reasons |= int(state.reasons[s])
         _tally(int(state.reasons[s]), state.slices[s].counts)
     _tally(int(node_reasons), state.node[0].counts)
+    _charge(state.node[0], level, reasons)
     if as_wanted:
         return at.AS_WANTED
     return at.AS_HELD if as_held else at.CHANGED

@@ -24,6 +24,8 @@ T = TypeVar("T")
 _MOST_MBPS, _MOST_MCPU, _MOST_USE_RATIO = 1e7, 1e8, 1e3
 # A pod without a request has the least weight there is: 2 shares of 1024 a CPU (`GroupWeight`).
 _LEAST_REQUEST_MCPU = 2.0
+# The node's load is smoothed over this time; what traffic costs at least, and others use, is forgotten over that.
+_SMOOTHING_S, _LEAST_S = 1.0, 60.0
 # The kernel's CPU shares and ours are the same number but for rounding.
 _ROUNDING = 1e-9
 
@@ -130,6 +132,8 @@ def _slice_rules(config: GuardConfig, slices: SliceSet, request_mcpu: FloatArray
     rules["committed_mbps"] = [spec.sla.committed_mbps for spec in slices.slices]
     rules["carried_ratio"] = [service.carried_ratio for service in services]
     rules["floor_patience_ns"] = [_ns(service.patience_s) for service in services]
+    trial_s = config.sla_floor.trial.patience_s
+    rules["trial_patience_ns"] = rules["floor_patience_ns"] if trial_s is None else _ns(trial_s)
     rules["most_delay_us"] = [
         math.inf if service.delay_factor is None else 1e3 * service.delay_factor * spec.sla.delay_bound_ms
         for service, spec in zip(services, slices.slices, strict=True)
@@ -161,6 +165,18 @@ def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) ->
     rules["forget_trips_ns"] = _ns(safe.forget_s)
     rules["latch_after"] = safe.latch_after
     most = _most(config)
+    trial = config.sla_floor.trial
+    rules["settle_ns"] = _ns(config.sla_floor.window_s)
+    rules["short_ratio"], rules["better_share"] = trial.short_ratio, trial.better_share
+    rules["tolerance_ratio"] = trial.tolerance_ratio
+    rules["spare_ns"] = _ns(trial.spare_s)
+    rules["most_spare_ns"] = _ns(max(trial.most_spare_s, trial.spare_s))
+    rules["eased_load_ratio"], rules["eased_idle_ratio"] = trial.eased_load_ratio, trial.eased_idle_ratio
+    rules["room_ratio"] = math.inf if trial.room_ratio is None else trial.room_ratio
+    rules["uplink_mbps"] = context.uplink_mbps.item()
+    rules["smoothing"] = min(period_s / _SMOOTHING_S, 1.0)
+    rules["fading"] = min(period_s / trial.memory_s, 1.0)
+    rules["forgetting"] = min(period_s / _LEAST_S, 1.0)
     rules["most_of_slice"] = [most[field] for field in SLICE_FIELDS]
     rules["most_of_node"] = [most[field] for field in NODE_FIELDS]
     return rules

@@ -9,18 +9,17 @@ import numpy.typing as npt
 from numba import njit
 
 from ...env.knobs import NICE, NUM_KNOBS
-from ...env.telemetry import SLICE_FIELDS
 from ..contracts.modes import Level
 from ..contracts.reasons import Reason
 from . import layout as at
+from .floors import forget, nobody_could, notice, policy_again, starved
 from .layout import Measured, State
 
-_P99 = SLICE_FIELDS.index("delay_p99_us")
-_LEAST_MBPS = 1e-3  # less than this is missing by rounding
 _NORMAL, _HOLD, _SAFE, _LATCHED = map(int, Level)
 _NUMBER_BIT, _POLICY_BIT, _PAUSED_BIT = Reason.NOT_A_NUMBER.bit, Reason.POLICY_ERROR.bit, Reason.PAUSED.bit
 _ORDERED_BIT, _SAFE_BIT, _OVERRUN_BIT = Reason.ORDERED_SAFE.bit, Reason.SAFE_SETTING.bit, Reason.OVERRUN.bit
 _FLOOR_BIT, _SLICE_MISSING_BIT = Reason.SLA_FLOOR.bit, Reason.SLICE_MISSING.bit
+_TRIAL_BIT, _INFEASIBLE_BIT = Reason.FLOOR_TRIAL.bit, Reason.FLOOR_INFEASIBLE.bit
 
 
 @njit(cache=True, error_model="numpy")
@@ -44,43 +43,31 @@ def _condition(condition: np.record, bad: bool, now: int) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
-def _since(since: int, bad: bool, now: int) -> int:
-    """Since when something is bad, given since when it was at the last tick."""
-    if not bad:
-        return at.NEVER_NS
-    return now if since == at.NEVER_NS else since
-
-
-@njit(cache=True, error_model="numpy")
-def _starved(measured: Measured, state: State, now: int) -> bool:
-    """Whether a slice has been below its service floor for longer than it may; marks which."""
-    starved = False
-    for s in range(len(state.slices)):
-        rules, memory, valid = state.slices[s].rules, state.slices[s].memory, measured.valid[s, 0]
-        owed = min(memory.offered_sum, rules.committed_mbps * memory.samples) * rules.carried_ratio
-        below = valid and memory.carried_sum < owed - _LEAST_MBPS * memory.samples
-        slow = valid and measured.slices[_P99, s, 0] > rules.most_delay_us
-        memory.below_since_ns = _since(memory.below_since_ns, below, now)
-        memory.slow_since_ns = _since(memory.slow_since_ns, slow, now)
-        long_below = below and now - memory.below_since_ns >= rules.floor_patience_ns
-        long_slow = slow and now - memory.slow_since_ns >= rules.floor_patience_ns
-        if long_below or long_slow:
-            memory.tripped = 1
-            starved = True
-    return starved
-
-
-@njit(cache=True, error_model="numpy")
 def _trip(node: np.record, now: int) -> None:
-    """Safe for a while; for longer each time, and at some time for good."""
+    """Safe for a while, and for longer each time."""
     rules, memory = node.rules, node.memory
+    memory.safe_before_ns, memory.trips_before = memory.safe_until_ns, memory.trips
     if now - memory.safe_until_ns > rules.forget_trips_ns:
         memory.trips = 0
     hold = min(rules.safe_ns * 2.0 ** min(memory.trips, 40), rules.most_safe_ns)
     memory.safe_until_ns = now + math.ceil(hold)
-    memory.trips += 1
-    if memory.trips >= rules.latch_after:
-        memory.latched = 1
+
+
+@njit(cache=True, error_model="numpy")
+def _count(node: np.record) -> None:
+    """The trip in force counts; at some time it is for good."""
+    node.memory.counts_at_ns = at.NEVER_NS
+    node.memory.trips += 1
+    if node.memory.trips >= node.rules.latch_after:
+        node.memory.latched = 1
+
+
+@njit(cache=True, error_model="numpy")
+def _withdraw(node: np.record) -> None:
+    """The trip in force was nobody's fault: as if it had not been."""
+    memory = node.memory
+    memory.safe_until_ns, memory.trips, memory.on_trial = memory.safe_before_ns, memory.trips_before, 0
+    memory.counts_at_ns = at.NEVER_NS
 
 
 @njit(cache=True, error_model="numpy")
@@ -94,25 +81,71 @@ def _numbers(wanted: npt.NDArray[np.float32]) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
+def _end(state: State) -> None:
+    """No trip is in force any more."""
+    memory = state.node[0].memory
+    memory.by_overrun, memory.on_trial = 0, 0
+    for s in range(len(state.slices)):
+        for k in range(at.FLOORS):
+            state.slices[s].floors[k].tripped = 0
+
+
+# What calls another file has no cache of its own, which would not notice a change there: the cache of a whole tick does
+# (`work.judge_of`).
+@njit(error_model="numpy")
+def _try(measured: Measured, state: State, sound: bool, now: int) -> bool:
+    """Whether a trip for service floors turns out to be nobody's fault.
+
+    The safe setting is on trial as long as the trip lasts; if it stands by then, the trip counts. So it does at once
+    when the trial cannot be relied on any more (not ``sound``).
+    """
+    node = state.node[0]
+    memory = node.memory
+    if memory.on_trial == 0:
+        return False
+    if sound and nobody_could(measured, state, now):
+        _withdraw(node)
+        return True
+    over = now >= memory.counts_at_ns and now >= memory.safe_until_ns
+    if memory.counts_at_ns != at.NEVER_NS and (over or not sound):
+        _count(node)
+    if not sound or memory.latched != 0:
+        memory.on_trial = 0
+    return False
+
+
+@njit(error_model="numpy")
 def _tripped(measured: Measured, state: State, usable: bool, elsewise_safe: bool, now: int) -> bool:
     """Whether a trip, an old one or one of this tick, asks for the safe setting."""
     memory = state.node[0].memory
-    over = now >= memory.safe_until_ns and memory.latched == 0
-    if over:
-        memory.by_overrun = 0
-        for s in range(len(state.slices)):
-            state.slices[s].memory.tripped = 0
-    if elsewise_safe or not over or memory.in_control == 0:
-        for s in range(len(state.slices)):
-            service = state.slices[s].memory
-            service.below_since_ns, service.slow_since_ns = at.NEVER_NS, at.NEVER_NS
-    if elsewise_safe or not over:
+    for s in range(len(state.slices)):
+        state.slices[s].excused = 0
+    if usable:
+        notice(measured, state)
+    sound = memory.in_control != 0 and not elsewise_safe
+    in_force = now < memory.safe_until_ns or memory.latched != 0 or memory.counts_at_ns != at.NEVER_NS
+    if in_force and (usable or not sound) and _try(measured, state, sound, now):
+        _end(state)
+        policy_again(state, now)
         memory.overran = 0
-        return not over
-    starved = usable and memory.in_control != 0 and _starved(measured, state, now)
-    if starved or memory.overran != 0:
+        return False
+    in_force = now < memory.safe_until_ns or memory.latched != 0 or memory.counts_at_ns != at.NEVER_NS
+    if not in_force:
+        if memory.on_trial != 0:
+            policy_again(state, now)
+        _end(state)
+    if not sound or (in_force and memory.on_trial == 0):
+        forget(state)
+    if elsewise_safe or in_force:
+        memory.overran = 0
+        return in_force
+    broken = usable and sound and starved(measured, state, now)
+    if broken or memory.overran != 0:
         memory.by_overrun, memory.overran = memory.overran, 0
         _trip(state.node[0], now)
+        if memory.by_overrun != 0:
+            memory.on_trial = 0
+            _count(state.node[0])
         return True
     return False
 
@@ -127,11 +160,13 @@ def _courses(measured: Measured, state: State, common: int, now: int) -> None:
             one.course, state.reasons[s] = at.TO_SAFE, _SLICE_MISSING_BIT
         elif absent:
             one.course, state.reasons[s] = max(common, at.STAY), _SLICE_MISSING_BIT
-        if one.memory.tripped != 0:
+        if one.floors[at.RATE].tripped != 0 or one.floors[at.DELAY].tripped != 0:
             state.reasons[s] |= _FLOOR_BIT
+        if one.excused != 0:
+            state.reasons[s] |= _INFEASIBLE_BIT
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def watch(
     measured: Measured, doubts: int, wanted: npt.NDArray[np.float32], failed: bool, now: int, state: State
 ) -> tuple[int, int]:
@@ -155,6 +190,7 @@ def watch(
     common = at.STAY if bits != 0 else at.FOLLOW
     bits |= _ORDERED_BIT if memory.ordered_safe != 0 else 0
     bits |= _OVERRUN_BIT if memory.by_overrun != 0 else 0
+    bits |= _TRIAL_BIT if memory.counts_at_ns != at.NEVER_NS else 0
     if safe:
         bits, common = bits | _SAFE_BIT, at.TO_SAFE
     _courses(measured, state, common, now)

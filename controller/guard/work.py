@@ -18,6 +18,7 @@ from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import SLICE_FIELDS, Telemetry
 from . import layout as at
+from .floors import notice
 from .layout import Measured, State, Structured, state_dtype
 from .moves import move
 from .node import settle
@@ -69,13 +70,13 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
         doubt = doubts(measured, state)
         level, bits = watch(measured, doubt, wanted, failed, now, state)
         move(wanted, held, now, state)
-        outcome = settle(wanted, held, level == 0, bits, state, out)
+        outcome = settle(wanted, held, level, bits, state, out)
         return at.AS_HELD if failed and outcome == at.AS_WANTED else outcome, bits, level
 
     return judge
 
 
-judge: Any = judge_of(digest_of(doubts, watch, move, settle))
+judge: Any = judge_of(digest_of(doubts, notice, watch, move, settle))
 
 
 def never_compile_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -102,6 +103,7 @@ class LoopReport:
         unusable: decisions that the agent failed to make; `last_error` is the newest failure.
         failed_applies: receipts with an error; `last_error` likewise.
         interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
+        charges: ticks by who was in charge (`InCharge`); rules_in_charge: of those of the guard, by its reason.
         unmeasured: what could not be measured at the last check, and why.
         scheduling: class of the loop's thread.
     """
@@ -117,6 +119,8 @@ class LoopReport:
     failed_applies: int = 0
     last_error: str | None = None
     interventions: dict[str, int] = field(default_factory=dict)
+    charges: Counter[str] = field(default_factory=Counter)
+    rules_in_charge: Counter[str] = field(default_factory=Counter)
     unmeasured: list[str] = field(default_factory=list)
 
     def totals(self) -> dict[str, int]:
@@ -132,6 +136,8 @@ class LoopReport:
             counts[reason.label] = count if index < 0 else counts.get(reason.label, 0) + count
         for label, count in counts.items():
             self.interventions[label] = self.interventions.get(label, 0) + count
+        self.charges.update(guard.charges)
+        self.rules_in_charge.update(guard.rules_in_charge)
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from pydantic import ConfigDict
 
 from ...agents.learned.signature import PROMOTION_FILE, bundle_digest
 from ...configs import ConfigError, read_yaml, validate
+from ..contracts.charge import shares
 from ..contracts.reasons import MEANINGS, Reason, Severity
 from .criteria import Criteria
 
@@ -67,13 +68,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class ShadowRecording:
-    """What a verdict rests on: ticks by run, times of the first and the last one."""
+    """What a verdict rests on: ticks by run, times of the first and the last one, and who was in charge.
+
+    ``in_charge`` has shares of the ticks in shadow, as if the policy had acted, ``in_charge_acting`` of those in canary
+    and live; null without any.
+    """
 
     __pydantic_config__ = _STRICT
     ticks: int
     runs: dict[str, int]
     first: str | None
     last: str | None
+    in_charge: dict[str, float] | None = None
+    in_charge_acting: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,8 @@ def judge(bundle: Path, records: SegmentReader, criteria: Criteria) -> Promotion
     rows = (row for row in records.estimates() if row["bundle"] == digest and row["mode"] == "shadow")
     estimate = EstimateEvidence.of(rows)
     first, last = (None if at is None else rfc3339(at) for at in (shadow.first_ns, shadow.last_ns))
-    recording = ShadowRecording(shadow.ticks, shadow.runs, first, last)
+    charges = map(shares, (shadow.charges, shadow.charges_acting))
+    recording = ShadowRecording(shadow.ticks, shadow.runs, first, last, *charges)
     return PromotionDecision(
         digest, criteria, tuple(_findings(criteria, shadow, estimate)), recording, others, records.broken
     )
@@ -209,6 +217,7 @@ def _findings(criteria: Criteria, shadow: ShadowEvidence, estimate: EstimateEvid
     yield Finding.most("guard.max_severe", guard.max_severe, trips, severe)
     per_hour = _share(shadow.trips_of(Severity.WARNING), hours)
     yield Finding.most("guard.max_warning_per_hour", guard.max_warning_per_hour, per_hour, warnings)
+    yield Finding.most("guard.max_safe_ratio", guard.max_safe_ratio, shadow.safe_ratio)
     yield Finding.most("budget.max_late_ratio", budget.max_late_ratio, _share(shadow.late, shadow.ticks))
     yield Finding.most("budget.max_total_p99_us", budget.max_total_p99_us, shadow.total_p99_us())
     invalid = _share(shadow.invalid, shadow.slice_ticks)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import ConfigDict, Field
 
 from ...configs import ConfigError, did_you_mean, locate, read_yaml, validate
+from ..contracts.charge import MOST_SAFE
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -34,6 +35,8 @@ class GuardCriteria:
         min_agreement_ratio: share that it let through as they were, or shaped for reasons of severity INFO only.
         max_severe: how often a reason of severity SEVERE may have come up.
         max_warning_per_hour: the same of severity WARNING.
+        max_safe_ratio: share of the ticks with the safe setting in charge; of those in shadow, or of those in canary
+            and live where the bundle was recorded there too, whichever is more.
     """
 
     __pydantic_config__ = _STRICT
@@ -41,6 +44,7 @@ class GuardCriteria:
     min_agreement_ratio: Ratio = 0.99
     max_severe: Count = 0
     max_warning_per_hour: NonNegative = 60.0
+    max_safe_ratio: Ratio = MOST_SAFE
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..contracts import charge
 from ..contracts.modes import Level, Mode
 from ..contracts.reasons import MEANINGS, Reason, Severity
 from ..record.columns import Records
@@ -30,6 +31,8 @@ class ShadowEvidence:
 
     Attributes:
         decisions: for slices that were measured; ``unchanged`` and ``agreed`` of them as `GuardCriteria` has it.
+        charges: ticks in shadow by who was in charge; charges_acting: ticks in canary and live, which count for
+            nothing else.
         trips: how often each reason of severity WARNING or SEVERE came up, by name.
     """
 
@@ -43,6 +46,8 @@ class ShadowEvidence:
     slice_ticks: int = 0
     first_ns: int | None = None
     last_ns: int | None = None
+    charges: Counter[str] = field(default_factory=Counter)
+    charges_acting: Counter[str] = field(default_factory=Counter)
     trips: Counter[str] = field(default_factory=Counter)
     runs: dict[str, int] = field(default_factory=dict)
 
@@ -53,12 +58,15 @@ class ShadowEvidence:
     def add(self, description: dict[str, Any], records: Records) -> None:
         """Take more ticks, oldest first within a run."""
         shadow = records["mode"] == Mode.SHADOW
-        kept = shadow & (records["node_reasons"] & _OPERATOR == 0)
+        unasked = records["node_reasons"] & _OPERATOR == 0
+        kept = shadow & unasked
         if not len(records):
             return
         run_id, count = description["run_id"], len(description["slice_set"]["slices"])
         self._count_trips(run_id, records, kept)
+        _count_charges(records[unasked & ~shadow], self.charges_acting)
         counted = records[kept]
+        _count_charges(counted, self.charges)
         if not len(counted):
             return
         self.ticks += len(counted)
@@ -74,6 +82,12 @@ class ShadowEvidence:
         self.slice_ticks += valid.size
         self.invalid += int((~valid).sum())
         self._count_agreement(counted, valid)
+
+    @property
+    def safe_ratio(self) -> float:
+        """Share of the ticks with the safe setting in charge, in shadow or acting, whichever is more; NaN without."""
+        known = [shares["safe"] for shares in map(charge.shares, (self.charges, self.charges_acting)) if shares]
+        return max(known, default=math.nan)
 
     def total_p99_us(self) -> float:
         """99th percentile of observe to apply; NaN without ticks, inf beyond a second."""
@@ -107,6 +121,12 @@ class ShadowEvidence:
         for reason, meaning in MEANINGS.items():
             if meaning.severity is not Severity.INFO and (count := int((risen & reason.bit != 0).sum())):
                 self.trips[reason.label] += count
+
+
+def _count_charges(records: Records, counts: Counter[str]) -> None:
+    masks = np.column_stack([records["reasons"], records["node_reasons"]])
+    found = np.bincount(charge.who(records["level"], records["flags"] & LATE != 0, masks), minlength=3)
+    counts.update({one.label: int(found[one]) for one in charge.InCharge})
 
 
 @dataclass

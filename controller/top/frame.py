@@ -8,11 +8,12 @@ from typing import Any
 
 from rich.text import Text
 
+from ..contracts.charge import MOST_SAFE, InCharge
 from .figures import duration, percent, scaled, short
 from .glyphs import Glyphs
 from .slice_rows import BAD, GOOD, NOTE, QUIET, SEVERITIES, heading, lines_of
 
-HEAD_LINES, FOOT_LINES = 3, 1
+HEAD_LINES, FOOT_LINES = 4, 1
 MOST_LINES = 3  # of a slice
 BUDGET_CELLS = 6
 LEVELS = {"normal": GOOD, "hold": NOTE, "safe": BAD, "latched": "bold reverse red"}
@@ -115,6 +116,15 @@ def _head(document: Document, view: View) -> Iterator[Text]:
         line.append(dot).append("supervisor up" if alive else "supervisor DOWN", style=GOOD if alive else BAD)
     yield line
 
+    charge = document["in_charge"]
+    line = Text("in charge  ", style=QUIET)
+    if charge is None:
+        yield line.append("nobody yet")
+        return
+    said = dot.join(f"{one.label} {percent(charge[one.label])}" for one in InCharge)
+    would = ", had it acted" if mode == "shadow" else ""
+    yield line.append(said, style=NOTE if charge["safe"] > MOST_SAFE else "").append(f" of the last minute{would}")
+
 
 def _right(left: Text, right: str, width: int) -> Text:
     """Text at both ends of a line."""
@@ -131,6 +141,9 @@ def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
         yield f"no sign of life for {duration(document['beat_age_s'])}: what is shown is old", BAD
     if document["level"] == "latched":
         yield "the guard has latched the safe setting: `slicepilot control resume` ends it", BAD
+    charge = document["in_charge"]
+    if charge is not None and charge["safe"] > MOST_SAFE:
+        yield f"safe setting in charge for {percent(charge['safe'])} of the last minute: not the policy's doing", NOTE
     supervisor = notes.get("supervisor")
     if supervisor is not None and not supervisor.get("alive"):
         yield "no supervisor: nobody restores the knobs if the controller dies", BAD

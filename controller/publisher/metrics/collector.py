@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from ....env.knobs import KNOB_FIELDS
 from ....env.telemetry import SLICE_FIELDS
+from ...contracts.charge import InCharge
 from ...contracts.modes import Level, Mode
 from ...contracts.reasons import MEANINGS
 from ...telemetry.histogram import edges_ns
@@ -125,6 +126,12 @@ class Metrics(Collector):
                 for s, name in enumerate(names)
                 for reason in REASONS
             ],
+        )
+        yield family(
+            "in_charge_ticks_total",
+            "Ticks by who was in charge: the policy, the guard or the safe setting; in shadow as if it had acted.",
+            ("who",),
+            [((one.label,), self._totals.charges[one]) for one in InCharge],
         )
         foreign = {(one.get("slice"), one.get("knob")) for one in self._status.notes.get("foreign", ())}
         knobs = [(name, knob) for name in names[:-1] for knob in KNOB_FIELDS]

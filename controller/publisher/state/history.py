@@ -6,9 +6,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from ...contracts.charge import InCharge
 from ...record.ring import LATE
 from ...telemetry.layout import BUCKETS
-from .tally import REASONS, STAGES, Counts, Records, masks_of, quantiles_us, reason_counts, stage_counts, stage_times_ns
+from .tally import (
+    REASONS,
+    STAGES,
+    Counts,
+    Records,
+    charge_counts,
+    masks_of,
+    quantiles_us,
+    reason_counts,
+    stage_counts,
+    stage_times_ns,
+)
 
 SECONDS = 120
 _OFFERED, _CARRIED = SLICE_FIELDS.index("offered_mbps"), SLICE_FIELDS.index("carried_mbps")
@@ -30,6 +42,7 @@ class StatusHistory:
         self._second = np.full(SECONDS, -1, np.int64)
         self._ticks = np.zeros(SECONDS, np.int64)
         self._late = np.zeros(SECONDS, np.int64)
+        self._charges = np.zeros((SECONDS, len(InCharge)), np.int64)
         self._node = np.zeros((SECONDS, len(NODE_FIELDS)))
         self._valid = np.zeros((SECONDS, s), np.int64)
         self._sums = np.zeros((SECONDS, len(SLICE_FIELDS), s))
@@ -118,6 +131,11 @@ class StatusHistory:
         rows = rows[rows >= 0]
         return int(self._ticks[rows].sum()), int(self._late[rows].sum())
 
+    def charges(self, rows: npt.NDArray[np.int64]) -> dict[str, int]:
+        """Ticks in some rows by who was in charge."""
+        counts = self._charges[rows[rows >= 0]].sum(axis=0).tolist()
+        return {one.label: counts[one] for one in InCharge}
+
     def _from_ticks(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         with np.errstate(invalid="ignore"):
             median = self._sums[rows, _P50] / self._valid[rows]
@@ -127,7 +145,7 @@ class StatusHistory:
         row = second % SECONDS
         if self._second[row] != second:
             self._second[row] = second
-            for sums in (self._ticks, self._late, self._node, self._valid, self._sums, self._worst_us):
+            for sums in (self._ticks, self._late, self._charges, self._node, self._valid, self._sums, self._worst_us):
                 sums[row] = 0
             self._reasons[row], self._stages[row], self._delay_us[row] = 0, 0, np.nan
             self._packets[:] = 0
@@ -139,6 +157,7 @@ class StatusHistory:
         valid = chunk["valid"][:, :num_slices].astype(bool)
         self._ticks[row] += len(chunk)
         self._late[row] += np.count_nonzero(chunk["flags"] & LATE)
+        self._charges[row] += charge_counts(chunk)
         self._node[row] += chunk["node"].sum(axis=0)
         self._valid[row] += valid.sum(axis=0)
         seen = np.where(valid[:, None], slices, np.float32(0))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ....env.knobs import KNOB_FIELDS
 from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from ...contracts.charge import shares
 from ...contracts.modes import Level, Mode
 from ...contracts.reasons import MEANINGS, Reason
 from ...record.ring import TickReader
@@ -129,6 +130,7 @@ class Status:
                 "late_last_minute": late,
                 "lost": self.lost,
             },
+            "in_charge": shares(history.charges(minute)),
             "loop": {
                 stage: dict(zip(QUANTILES, _numbers(row), strict=True))
                 for stage, row in zip(STAGES, stages, strict=True)

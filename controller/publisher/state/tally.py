@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...contracts.charge import InCharge, who
 from ...contracts.reasons import Reason
-from ...record.ring import STAGES_NS
+from ...record.ring import LATE, STAGES_NS
 from ...telemetry.histogram import edges_ns
 from ...telemetry.layout import BUCKETS
 
@@ -34,6 +35,12 @@ def reason_counts(masks: npt.NDArray[np.uint32]) -> Counts:
         if given & reason.bit:
             counts[:, reason] = np.count_nonzero(masks & np.uint32(reason.bit), axis=0)
     return counts
+
+
+def charge_counts(records: Records) -> Counts:
+    """Ticks by who was in charge, (3,) in the order of `InCharge`."""
+    charges = who(records["level"], records["flags"] & LATE != 0, masks_of(records))
+    return np.bincount(charges, minlength=len(InCharge))
 
 
 def stage_times_ns(records: Records) -> Counts:

@@ -9,10 +9,21 @@ import numpy.typing as npt
 
 from ....env.promises import AVERAGING_WINDOW_S, RATE_TOLERANCE
 from ....env.telemetry import SLICE_FIELDS
+from ...contracts.charge import InCharge
 from ...contracts.modes import Mode
 from ...record.ring import APPLY_ERROR, LATE, UNUSABLE
 from ...telemetry.layout import BUCKETS
-from .tally import REASONS, STAGES, Counts, Records, masks_of, reason_counts, stage_counts, stage_times_ns
+from .tally import (
+    REASONS,
+    STAGES,
+    Counts,
+    Records,
+    charge_counts,
+    masks_of,
+    reason_counts,
+    stage_counts,
+    stage_times_ns,
+)
 
 OUTCOMES = ("ok", "late", "unusable", "failed")
 PROMISES = ("delay", "rate")
@@ -27,6 +38,7 @@ class Totals:
     Attributes:
         decisions: ticks by mode and outcome, (modes, outcomes): applied or recorded in time, late, without a usable
             decision, not applied in full.
+        charges: ticks by who was in charge, in the order of `InCharge`, (3,).
         reasons: ticks with each reason, (S + 1, reasons), the node's last.
         stages: times of each stage, (6, BUCKETS); stage_s: their sums, (6,).
         offered_bytes, carried_bytes, cpu_s: rates integrated over the ticks' windows, (S,).
@@ -35,6 +47,7 @@ class Totals:
 
     def __init__(self, num_slices: int) -> None:
         self.decisions: Counts = np.zeros((len(Mode), len(OUTCOMES)), np.int64)
+        self.charges: Counts = np.zeros(len(InCharge), np.int64)
         self.reasons: Counts = np.zeros((num_slices + 1, len(REASONS)), np.int64)
         self.stages: Counts = np.zeros((len(STAGES), BUCKETS), np.int64)
         self.stage_s = np.zeros(len(STAGES))
@@ -58,6 +71,7 @@ class Totals:
         times_ns = stage_times_ns(records)
         self.stages += stage_counts(times_ns)
         self.stage_s += times_ns.sum(axis=0) / 1e9
+        self.charges += charge_counts(records)
         self.reasons += reason_counts(masks_of(records))
         period_s = float(description.get("period_s", _DEFAULT_PERIOD_S))
         window_s = self._windows_s(records, period_s)

@@ -73,6 +73,15 @@ class Node:
                 return n * PERIOD_S
         raise AssertionError(f"never {level.label}")
 
+    def starved_until(self, level: Level, wanted: Knobs | None, most: int = 10_000) -> float:
+        """Seconds to a level, on a node where slice 0 is starved as long as the policy is followed."""
+        for n in range(most):
+            self.telemetry.carried_mbps[0] = 10.0 if self.guard.level >= Level.SAFE else 1.0
+            if self.tick(wanted).level is level:
+                self.telemetry.carried_mbps[0] = 10.0
+                return n * PERIOD_S
+        raise AssertionError(f"never {level.label}")
+
     def why(self, index: int = 0) -> list[str]:
         return names(self.last.reasons[index].item())
 

@@ -14,6 +14,7 @@ import pytest
 from numba.core import config as numba_config
 
 from slicepilot.configs import ConfigError, available, load, validate
+from slicepilot.controller.guard import floors as guard_floors
 from slicepilot.controller.guard import guard
 from slicepilot.controller.guard import moves as guard_moves
 from slicepilot.controller.guard import node as guard_node
@@ -191,6 +192,9 @@ def test_compiled_and_interpreted_they_say_the_same(seed: int, monkeypatch: pyte
     compiled = random_run(seed)
     assert len({level for level, *_ in compiled[:-1]}) > 1
     monkeypatch.setattr(numba_config, "DISABLE_JIT", True)
+    plain_floors = interpreted(guard_floors)
+    for name in ("forget", "nobody_could", "notice", "policy_again", "starved"):
+        monkeypatch.setattr(guard_watch, name, getattr(plain_floors, name))
     for name, module in (
         ("doubts", guard_telemetry),
         ("watch", guard_watch),

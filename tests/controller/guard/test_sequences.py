@@ -301,6 +301,13 @@ class AnySequence(RuleBasedStateMachine):
         assert self.verdict is not None
         counts = self.guard.counts
         assert counts == self.twin.counts
+        charges = self.guard.charges
+        assert charges == self.twin.charges
+        assert sum(charges.values()) == self.ticks
+        assert min(charges.values()) >= 0
+        taken = set(self.guard.rules_in_charge)
+        assert bool(taken) == (charges["guard"] > 0)
+        assert taken <= {reason.label for reason, _ in counts} | {Reason.OVERRUN.label}
         assert all(0 < count <= self.ticks and -1 <= s < self.count for (_, s), count in counts.items())
         said = {reason for reason, s in counts if s < 0}
         assert all(reason in said for reason in Reason if self.verdict.node_reasons & reason.bit)

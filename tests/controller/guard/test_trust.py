@@ -55,9 +55,7 @@ def test_a_malicious_policy_starves_a_slice_for_no_longer_than_stated(offset: fl
 
 def test_a_latch_ends_by_an_order_only() -> None:
     node = Node(config(safe={"hold_s": 0.1, "latch_after": 1}))
-    node.telemetry.carried_mbps[0] = 1.0
-    node.until(Level.LATCHED, knobs(nice=3))
-    node.telemetry.carried_mbps[0] = 10.0
+    node.starved_until(Level.LATCHED, knobs(nice=3))
     node.tick(knobs(nice=3), 1000)
     assert node.last.level is Level.LATCHED
     assert node.guard.trips == 1
@@ -70,14 +68,11 @@ def test_a_latch_ends_by_an_order_only() -> None:
 def test_trips_are_forgotten_in_time() -> None:
     node = Node(config(safe={"hold_s": 0.1, "forget_s": 1.0, "latch_after": 2}))
     for _ in range(3):
-        node.telemetry.carried_mbps[0] = 1.0
-        node.until(Level.SAFE, knobs())
-        node.telemetry.carried_mbps[0] = 10.0
+        node.starved_until(Level.SAFE, knobs())
         node.tick(knobs(), 112)
         assert node.last.level is Level.NORMAL
-    node.telemetry.carried_mbps[0] = 1.0
-    node.until(Level.SAFE, knobs())
-    node.until(Level.LATCHED, knobs())
+    node.starved_until(Level.SAFE, knobs())
+    node.starved_until(Level.LATCHED, knobs())
 
 
 def test_what_is_carried_is_owed_up_to_the_commitment_only() -> None:
@@ -301,8 +296,7 @@ def test_a_pause_does_not_keep_from_being_safe() -> None:
 def test_a_new_configuration_takes_over_what_stands() -> None:
     slices = slice_set()
     old = Node(config(safe={"hold_s": 0.1, "latch_after": 1}))
-    old.telemetry.carried_mbps[0] = 1.0
-    old.until(Level.LATCHED, knobs())
+    old.starved_until(Level.LATCHED, knobs())
     old.guard.pause()
     new = Guard(config(sla_floor={"window_s": 1.0}, oscillation={"reversals": 3}), slices, context(slices))
     new.follow(old.guard)

@@ -120,7 +120,9 @@ def test_a_good_recording_promotes(judged: Callable[..., PromotionDecision], bun
     assert PolicyBundle.load(bundle).slices.names == ("slice1", "slice2", "slice3", "slice4", "slice5")
     text = yaml.safe_load((bundle / "promotion.yaml").read_text())
     assert text["criteria"]["guard"]["max_severe"] == 0
-    assert len(text["findings"]) == 13
+    assert len(text["findings"]) == 14
+    assert text["recording"]["in_charge"] == {"policy": 1.0, "guard": 0.0, "safe": 0.0}
+    assert text["recording"]["in_charge_acting"] is None
 
 
 def wish_elsewhere(records: Records, share: float) -> Records:
@@ -209,6 +211,30 @@ def test_hold_and_safe_are_no_agreement(judged: Callable[..., PromotionDecision]
         records["level"][: COUNT // 10] = Level.SAFE
 
     assert failed(judged(safe)) == {"guard.min_agreement_ratio"}
+
+
+def test_a_safe_setting_that_does_the_work_is_no_promotion(judged: Callable[..., PromotionDecision]) -> None:
+    def safe(records: Records) -> None:
+        records["level"][: COUNT // 8] = Level.SAFE
+
+    verdict = judged(safe)
+    assert failed(verdict) == {"guard.max_safe_ratio"}
+    assert verdict.reasons == ["guard.max_safe_ratio: 0.125; required: <= 0.1"]
+    assert verdict.recording.in_charge == {"policy": 0.875, "guard": 0.0, "safe": 0.125}
+
+
+def test_what_a_canary_was_recorded_with_counts_for_who_was_in_charge_alone(
+    judged: Callable[..., PromotionDecision],
+) -> None:
+    def canary(records: Records) -> None:
+        records["mode"][-100:] = Mode.CANARY
+        records["level"][-40:], records["node_reasons"][-40:] = Level.SAFE, Reason.SAFE_SETTING.bit
+        records["reasons"][-40:, 0] = Reason.SLA_FLOOR.bit
+
+    verdict = judged(canary)
+    assert failed(verdict) == {"guard.max_safe_ratio"}
+    assert verdict.recording.in_charge == {"policy": 1.0, "guard": 0.0, "safe": 0.0}
+    assert verdict.recording.in_charge_acting == {"policy": 0.6, "guard": 0.0, "safe": 0.4}
 
 
 def test_paused_ticks_do_not_count(judged: Callable[..., PromotionDecision]) -> None:

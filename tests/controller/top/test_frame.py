@@ -28,7 +28,8 @@ def test_80_by_24_holds_five_slices_with_everything(path: Path) -> None:
     assert re.match(r"slicepilot sp  LIVE  guard NORMAL  captain .* up \d+s$", lines[0])
     assert re.match(r"loop  10 ms: p50 6\d p99 6\d p99.9 6\d of 2000 us \[░+\] late 0/min missed 0$", lines[1])
     assert lines[2] == "node  CPU idle 25% of 2 · uplink 50% of 1000 Mbit/s · supervisor up"
-    assert lines[3] == "nothing to report"
+    assert lines[3] == "in charge  policy 100% · guard 0.0% · safe 0.0% of the last minute"
+    assert lines[4] == "nothing to report"
     assert [line.split()[0] for line in lines if line.startswith("slice") and line[5].isdigit()] == [
         f"slice{k}" for k in range(1, 6)
     ]
@@ -96,6 +97,23 @@ def test_the_guards_level_is_a_word(path: Path, level: Level) -> None:
     assert re.search(r"late 300/min", lines[1])
 
 
+@pytest.mark.parametrize("level", [Level.NORMAL, Level.HOLD, Level.SAFE])
+def test_who_was_in_charge_is_said_and_too_much_of_the_safe_setting_is_warned_of(path: Path, level: Level) -> None:
+    writer = Writer(path)
+    writer.write(200)
+    writer.tick = writer.tick._replace(level=level)
+    writer.write(100)
+    lines = shown(path)
+    third = {Level.NORMAL: "policy", Level.HOLD: "guard", Level.SAFE: "safe"}[level]
+    shares = dict(re.findall(r"(policy|guard|safe) ([0-9.]+)%", lines[3]))
+    assert float(shares[third]) == (100 if level is Level.NORMAL else pytest.approx(33, abs=1))
+    warned = any("safe setting in charge for 33% of the last minute" in line for line in lines)
+    assert warned is (level is Level.SAFE)
+    writer.tick = writer.tick._replace(mode=Mode.SHADOW)
+    writer.write()
+    assert shown(path)[3].endswith("of the last minute, had it acted")
+
+
 def test_what_is_wrong_is_said_as_far_as_there_is_room(path: Path) -> None:
     writer = Writer(path)
     foreign = [{"slice": "slice2", "knob": "nice", "found": 1, "ours": 2, "policy": "respect"}]
@@ -127,7 +145,7 @@ def test_what_is_wrong_is_said_as_far_as_there_is_room(path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("slices", "per_slice"), [(1, 3), (5, 3), (6, 3), (7, 2), (9, 2), (10, 1), (12, 1), (18, 1)])
+@pytest.mark.parametrize(("slices", "per_slice"), [(1, 3), (5, 3), (6, 2), (7, 2), (8, 2), (9, 1), (12, 1), (17, 1)])
 def test_slices_take_as_many_lines_as_let_all_be_seen(path: Path, slices: int, per_slice: int) -> None:
     Writer(path, slices).write(50)
     lines = shown(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -43,6 +44,7 @@ class Terminal:
             preexec_fn=self._control,  # noqa: PLW1509 (a child without threads)
         )
         self.raw = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # what is read may end inside a character
 
     @staticmethod
     def _control() -> None:
@@ -51,7 +53,7 @@ class Terminal:
     def read(self, seconds: float = 0.05) -> str:
         """All that was drawn so far."""
         while select.select([self.end], [], [], seconds)[0]:
-            self.raw += os.read(self.end, 1 << 16).decode()
+            self.raw += self._decoder.decode(os.read(self.end, 1 << 16))
         return self.raw
 
     def until(self, pattern: str, timeout_s: float = 15.0) -> str:
