@@ -99,9 +99,15 @@ def save_bundle(bundle: PolicyBundle, folder: Path) -> PolicyBundle:
         ) from error
 
 
-def open_tracker(name: str, config: Any, source: str, run_id: str | None, config_file: Path) -> Tracker:
-    """An MLflow run of that name: the one of ``run_id`` if it is given and still there, else a new one."""
-    tracker = Tracker(name, run_id)
+def open_tracker(
+    name: str, config: Any, source: str, run_id: str | None, config_file: Path, parent_run_id: str | None = None
+) -> Tracker:
+    """An MLflow run of that name: the one of ``run_id`` if it is given and still there, else a new one.
+
+    Under a parent, a run of that name that is already there is gone on with: a process that was killed before its first
+    checkpoint leaves no second one behind.
+    """
+    tracker = Tracker(name, run_id, parent_run_id)
     if run_id is None or tracker.run_id != run_id:
         tracker.parameters(dataclasses.asdict(config))
         tracker.tags({"git_revision": git_revision(), "source": source})

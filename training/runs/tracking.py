@@ -21,6 +21,8 @@ from ...configs import ConfigError
 EXPERIMENT = "slicepilot"
 DEFAULT_DATABASE = "mlflow.db"
 DEFAULT_ARTIFACTS = "mlartifacts"
+PARENT_TAG = "mlflow.parentRunId"
+MOST_CHILDREN = 10_000
 FLUSH_S = 5.0
 PACKAGES = ("slicepilot", "torch", "stable-baselines3", "gymnasium", "numpy", "onnx", "onnxruntime")
 
@@ -94,12 +96,13 @@ class Tracker:
     Args:
         name: of the run.
         run_id: continue this run instead of starting one; a new one is started where it no longer exists.
+        parent_run_id: the run under which it is kept; one of the same name there is continued.
 
     Raises:
         ConfigError: the tracking server or database does not answer.
     """
 
-    def __init__(self, name: str, run_id: str | None = None) -> None:
+    def __init__(self, name: str, run_id: str | None = None, parent_run_id: str | None = None) -> None:
         self.uri = tracking_uri()
         self.lost = 0
         self._pending: list[Any] = []
@@ -122,7 +125,7 @@ class Tracker:
             try:
                 with _alone(self.uri):
                     self._client = mlflow.MlflowClient(tracking_uri=self.uri)
-                    self.run_id = self._resumed(run_id) or self._started(name)
+                    self.run_id = self._resumed(run_id) or self._started(name, parent_run_id)
             except Exception as error:
                 first_line = (str(error).splitlines() or [""])[0][:200]
                 raise ConfigError(
@@ -141,7 +144,7 @@ class Tracker:
             return None
         return run_id
 
-    def _started(self, name: str) -> str:
+    def _started(self, name: str, parent_run_id: str | None) -> str:
         experiment = self._client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:
             experiment_id = experiment.experiment_id
@@ -149,7 +152,30 @@ class Tracker:
             local = self.uri == _default_uri()
             location = (Path.cwd() / DEFAULT_ARTIFACTS).as_uri() if local else None
             experiment_id = self._client.create_experiment(EXPERIMENT, artifact_location=location)
-        return str(self._client.create_run(experiment_id, run_name=name).info.run_id)
+        if parent_run_id is None:
+            return str(self._client.create_run(experiment_id, run_name=name).info.run_id)
+        for run in self._children(experiment_id, parent_run_id):
+            if run.info.run_name == name:
+                return str(self._resumed(run.info.run_id))
+        tags = {PARENT_TAG: parent_run_id}
+        return str(self._client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
+
+    def _children(self, experiment_id: str, run_id: str) -> list[Any]:
+        """Runs that are kept under a run."""
+        found = self._client.search_runs(
+            [experiment_id], f"tags.`{PARENT_TAG}` = '{run_id}'", max_results=MOST_CHILDREN
+        )
+        return list(found)
+
+    def end_children(self, status: str = "KILLED") -> None:
+        """End the runs under this one whose processes have not come to do it."""
+        with _quiet():
+            try:
+                for run in self._children(self._client.get_run(self.run_id).info.experiment_id, self.run_id):
+                    if run.info.status == "RUNNING":
+                        self._client.set_terminated(run.info.run_id, status)
+            except self._errors:
+                self.lost += 1
 
     def parameters(self, values: dict[str, Any], prefix: str = "") -> None:
         """Log nested plain values as parameters with dotted names."""

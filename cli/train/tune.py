@@ -1,0 +1,140 @@
+"""``slicepilot tune``: many training runs side by side, on this machine's cores or on a cluster."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...configs import ConfigError
+from ..schemas.training import Tuned
+from ..shared.output import console, figures_table, print_json, progress_bar
+from .runs import folder_for
+
+if TYPE_CHECKING:
+    from ...training.sweeps.config import Trial
+    from ...training.sweeps.files import Outcome, Sweep
+    from ...training.sweeps.sweep import SweepResult
+
+
+def tune(
+    config: Annotated[str | None, typer.Option("-c", "--config", help="Name or file of the sweep.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the sweep [default: runs/NAME].")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the sweep in this folder.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster, HOST:PORT or auto, from one of its nodes [default: this machine].")
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, help="Trials at a time [default: as many as there are CPUs for].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Train many policies side by side on Ray: seeds, algorithms, weights of the reward; say which is best.
+
+    Each trial is a training run in FOLDER/trials, tracked in MLflow under one run of the sweep. A worker that dies
+    costs what its own trial has done since its last checkpoint. Needs the extras train and ray.
+
+    Exit code 1: a trial has failed; --resume tries it again.
+
+    Example: slicepilot tune -c ppo-smoke --parallel 2
+    """
+    try:
+        import torch  # noqa: F401 (the extra train)
+
+        from ...training.cluster.session import need_ray
+        from ...training.sweeps.config import SweepConfig
+        from ...training.sweeps.files import new_sweep, read_sweep
+        from ...training.sweeps.sweep import run_sweep
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"tune needs the package {error.name}: install slicepilot[train,ray]") from error
+
+    need_ray("tune")
+    if (config is None) == (resume is None):
+        raise ConfigError(f"config = {config!r}: accepted: -c with a name or a file, or --resume with a sweep's folder")
+    if resume is not None:
+        if out is not None:
+            raise ConfigError(f"out = {str(out)!r}: accepted without --resume, which goes on in its own folder")
+        sweep = read_sweep(resume)
+    else:
+        name = Path(str(config)).stem
+        sweep = new_sweep(name, folder_for(out, None, name), SweepConfig.from_yaml(str(config)))
+    started = time.monotonic()
+    with progress_bar() as bar:
+        task = bar.add_task(f"{len(sweep.trials)} trials", total=1.0)
+        result = run_sweep(sweep, address, parallel, lambda done, _: bar.update(task, completed=done))
+    _tell(result, time.monotonic() - started, as_json)
+    failed = [trial.name for trial, one in _rows(result) if one.status == "failed"]
+    if failed:
+        raise typer.Exit(1)
+
+
+def _rows(result: SweepResult) -> list[tuple[Trial, Outcome]]:
+    return list(zip(result.sweep.trials, result.outcomes, strict=True))
+
+
+def _tell(result: SweepResult, elapsed_s: float, as_json: bool) -> None:
+    sweep = result.sweep
+    if as_json:
+        print_json(_document(result, elapsed_s), Tuned)
+        return
+    from ...training.sweeps.files import label
+
+    table = figures_table(
+        f"{sweep.name}: {len(sweep.trials)} trials in {elapsed_s:.0f} s",
+        ("trial", sweep.config.metric, "reward", "budget\n%", "starts", "status"),
+    )
+    for number, (trial, one) in enumerate(_rows(result)):
+        metric, reward = result.metric_of(one), one.metrics.get("reward")
+        named = f"{trial.name} {label(trial.values)}"
+        table.add_row(
+            f"[bold]{named}[/bold]" if number == result.best else named,
+            *("-" if value is None else f"{value:.4f}" for value in (metric, reward)),
+            f"{one.metrics.get('progress_pct', 0.0):.0f}",
+            str(one.starts),
+            one.status,
+        )
+    console.print(table)
+    for trial, one in _rows(result):
+        if one.error is not None:
+            console.print(f"trial {trial.name} has failed: {one.error}", soft_wrap=True, highlight=False, markup=False)
+    if result.best is not None:
+        best = f"best trial {sweep.trials[result.best].name}: bundle {result.outcomes[result.best].bundle}"
+        console.print(best, soft_wrap=True, highlight=False, markup=False)
+    _how_to_go_on(sweep, result)
+
+
+def _how_to_go_on(sweep: Sweep, result: SweepResult) -> None:
+    if any(one.status in {"failed", "unfinished"} for one in result.outcomes):
+        console.print(f"go on: slicepilot tune --resume {sweep.folder}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _document(result: SweepResult, elapsed_s: float) -> dict[str, object]:
+    sweep, best = result.sweep, None if result.best is None else result.outcomes[result.best]
+    return {
+        "sweep": sweep.name,
+        "folder": str(sweep.folder),
+        "run_id": sweep.run_id,
+        "metric": sweep.config.metric,
+        "best": None if result.best is None else sweep.trials[result.best].name,
+        "bundle": None if best is None else str(best.bundle),
+        "elapsed_s": round(elapsed_s, 3),
+        "trials": [
+            {
+                "trial": trial.name,
+                "values": trial.values,
+                "status": one.status,
+                "metric": result.metric_of(one),
+                "progress_pct": one.metrics.get("progress_pct", 0.0),
+                "steps": int(one.metrics.get("steps", 0)),
+                "train_s": one.metrics.get("elapsed_s", 0.0),
+                "reward_per_step": one.metrics.get("reward"),
+                "starts": one.starts,
+                "bundle": None if one.bundle is None else str(one.bundle),
+                "run_id": one.run_id,
+                "error": one.error,
+            }
+            for trial, one in _rows(result)
+        ],
+    }

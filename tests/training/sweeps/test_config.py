@@ -1,0 +1,145 @@
+"""Sweeps as they are written down: which trials they stand for, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slicepilot.configs import ConfigError, available
+from slicepilot.training.sweeps.config import SweepConfig, trials_of
+from slicepilot.training.sweeps.files import add_report, new_sweep, outcome_of, read_reports, read_sweep, write_json
+
+AXES: dict[str, Any] = {"seed": [0, 1]}
+
+
+def sweep_of(**values: Any) -> SweepConfig:
+    return SweepConfig.of({"training": "ppo-smoke", "axes": AXES} | values, "test")
+
+
+def test_every_combination_is_a_trial() -> None:
+    sweep = sweep_of(
+        axes={"seed": [0, 1], "algorithm": ["ppo", "sac"], "ppo.clip_range": [0.1], "reward.sla": [1.0, 2.0]},
+        metric="sla",
+        cpus_per_trial=2,
+    )
+    trials = trials_of(sweep)
+    assert [trial.name for trial in trials] == [f"{number:03d}" for number in range(8)]
+    assert {(t.config.seed, t.config.algorithm, t.weights.sla) for t in trials if t.weights} == {
+        (seed, algorithm, sla) for seed in (0, 1) for algorithm in ("ppo", "sac") for sla in (1.0, 2.0)
+    }
+    assert {trial.config.ppo.clip_range for trial in trials} == {0.1}
+    assert {trial.config.threads for trial in trials} == {2}
+    assert trials[0].values == {"seed": 0, "algorithm": "ppo", "reward.sla": 1.0}, "what all share is not told"
+    assert {t.weights.carried for t in trials if t.weights} == {3.0}, "other weights are those of the reward"
+
+
+def test_samples_are_the_same_each_time_and_inside_their_ranges() -> None:
+    axes = {
+        "learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
+        "num_envs": [32, 64],
+        "ppo.epochs": {"low": 1, "high": 4},
+    }
+    sweep = sweep_of(axes=axes, samples=40, sample_seed=3)
+    trials = trials_of(sweep)
+    assert len(trials) == 40
+    assert trials == trials_of(sweep)
+    assert trials != trials_of(sweep_of(axes=axes, samples=40, sample_seed=4))
+    rates = [trial.config.learning_rate for trial in trials]
+    assert all(1e-4 <= rate <= 1e-2 for rate in rates)
+    assert 10 <= sum(rate < 1e-3 for rate in rates) <= 30, "as many in each decade"
+    assert {trial.config.ppo.epochs for trial in trials} == {1, 2, 3, 4}
+    assert {trial.config.num_envs for trial in trials} == {32, 64}
+
+
+REFUSED = {
+    "field": ({"samplez": 3}, "samplez = 3: unknown field; did you mean samples?"),
+    "no axes": ({"axes": {}}, "axes: none; accepted: at least one"),
+    "empty axis": ({"axes": {"seed": []}}, "axes.seed"),
+    "range without samples": (
+        {"axes": {"learning_rate": {"low": 1e-4, "high": 1e-3}}},
+        "axes.learning_rate is a range: accepted together with samples",
+    ),
+    "range upside down": (
+        {"axes": {"learning_rate": {"low": 1.0, "high": 0.1}}, "samples": 2},
+        "low = 1.0, high = 0.1: accepted: low < high",
+    ),
+    "logarithm": (
+        {"axes": {"learning_rate": {"low": 0.0, "high": 0.1, "log": True}}, "samples": 2},
+        "low = 0.0: accepted with log: a positive number",
+    ),
+    "metric": ({"metric": "rewards"}, "metric = 'rewards': did you mean reward?"),
+    "metric that does not compare": (
+        {"axes": {"reward.sla": [1.0, 2.0]}},
+        "metric = 'reward' with the axis reward.sla: rewards of different weights do not compare; accepted: one of",
+    ),
+    "too many": ({"axes": {"seed": list(range(200)), "num_envs": list(range(200))}}, "40000 combinations"),
+    "ASHA": ({"asha": {"grace_pct": 100}}, "asha.grace_pct = 100"),
+    "CPUs": ({"cpus_per_trial": 0}, "cpus_per_trial = 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_sweeps_are_refused_in_one_line(case: str) -> None:
+    values, said = REFUSED[case]
+    with pytest.raises(ConfigError) as refused:
+        sweep_of(**values)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+BAD_TRIALS = {
+    "key": ({"ppo.clip": [0.1]}, "axes: unknown key 'ppo.clip'; did you mean ppo.clip_range?"),
+    "part": ({"ppo": [1]}, "axes: unknown key 'ppo'"),
+    "weight": ({"reward.slo": [1.0]}, "trial 000: reward: slo = 1.0: unknown field; did you mean sla?"),
+    "value": ({"gamma": [0.5, 2.0]}, "trial 001: gamma = 2.0"),
+    "mixture": ({"scenario": ["andrade-rampp"]}, "unknown name 'andrade-rampp'; did you mean andrade-ramp"),
+    "reward": ({"reward": ["defaul"]}, "unknown name 'defaul'; did you mean default"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TRIALS)
+def test_bad_trials_are_refused_before_any_is_run(case: str, tmp_path: Path) -> None:
+    axes, said = BAD_TRIALS[case]
+    with pytest.raises(ConfigError) as refused:
+        new_sweep("bad", tmp_path / "sweep", sweep_of(axes=axes, metric="sla"))
+    assert said in str(refused.value)
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize("name", available("sweeps"))
+def test_shipped_sweeps_have_trials(name: str) -> None:
+    assert len(trials_of(SweepConfig.from_yaml(name))) > 1
+
+
+def test_a_folder_holds_the_sweep_as_it_was_begun(tmp_path: Path) -> None:
+    sweep = new_sweep("mine", tmp_path / "sweep", sweep_of(axes={"reward.sla": [1.0, 2.0]}, metric="sla"))
+    again = read_sweep(tmp_path / "sweep")
+    assert [trial.config for trial in again.trials] == [trial.config for trial in sweep.trials]
+    assert (again.name, again.config) == (sweep.name, sweep.config)
+    weights = yaml.safe_load(Path(again.trials[1].config.reward).read_text())
+    assert weights["sla"] == 2.0
+    with pytest.raises(ConfigError, match="has a sweep; accepted: another folder, or --resume"):
+        new_sweep("mine", tmp_path / "sweep", sweep_of())
+
+
+def test_what_is_no_sweep_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no sweep\.json; accepted: a sweep's folder"):
+        read_sweep(tmp_path)
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"sweep\.json is damaged"):
+        read_sweep(tmp_path)
+
+
+def test_a_report_that_a_killed_worker_left_unfinished_is_left_out(tmp_path: Path) -> None:
+    assert outcome_of(tmp_path).status == "unfinished"
+    add_report(tmp_path, {"progress_pct": 10.0})
+    with (tmp_path / "reports.jsonl").open("a") as file:
+        file.write('{"progress_pct": 2')
+    add_report(tmp_path, {"progress_pct": 30.0})
+    assert [report["progress_pct"] for report in read_reports(tmp_path)] == [10.0, 30.0]
+    write_json(tmp_path / "result.json", {"status": "failed", "error": "it broke"})
+    outcome = outcome_of(tmp_path)
+    assert (outcome.status, outcome.error, outcome.metrics) == ("failed", "it broke", {"progress_pct": 30.0})

@@ -1,0 +1,1 @@
+"""Ray: processes on this machine, or a cluster's."""

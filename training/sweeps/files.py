@@ -1,0 +1,179 @@
+"""The folder of a sweep: what it is to do, and what has become of each trial, in files that anybody may read.
+
+``sweep.json`` has the trials, ``trials/NAME/`` is a training run's folder (``config.yaml``, ``checkpoint.pt``,
+``bundle/``) with ``reports.jsonl``, ``worker.json`` and, at the end, ``result.json`` beside. Nothing here is ever
+unpickled: Ray's own state is not kept, a resumed sweep is told to Ray anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...configs import ConfigError
+from ...data.files import replace_file
+from ..online.config import TrainingConfig
+from ..runs.run import plain, plain_config
+from .config import SweepConfig, Trial, Value, trials_of
+
+SWEEP_FILE, TRIALS, RAYS_OWN = "sweep.json", "trials", ".ray"
+REPORTS_FILE, RESULT_FILE, WORKER_FILE, REWARD_FILE = "reports.jsonl", "result.json", "worker.json", "reward.yaml"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep in its folder.
+
+    Attributes:
+        name: of the sweep, and of its run in MLflow.
+        config: what it does.
+        trials: in the order of their names; each one's reward weights are in its folder.
+        run_id: of its run in MLflow, if trials are tracked.
+    """
+
+    name: str
+    folder: Path
+    config: SweepConfig
+    trials: tuple[Trial, ...]
+    run_id: str | None = None
+
+    def folder_of(self, trial: Trial) -> Path:
+        """Where a trial is."""
+        return self.folder / TRIALS / trial.name
+
+    @property
+    def tracked(self) -> bool:
+        """Whether a trial is tracked in MLflow."""
+        return any(trial.config.tracking == "mlflow" for trial in self.trials)
+
+    def write(self) -> None:
+        """Save it; raises ConfigError where it cannot be written to."""
+        document = {
+            "name": self.name,
+            "run_id": self.run_id,
+            "config": plain_config(self.config),
+            "trials": [
+                {"name": one.name, "values": one.values, "config": plain_config(one.config)} for one in self.trials
+            ],
+        }
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_file(self.folder / SWEEP_FILE, (json.dumps(document, indent=1) + "\n").encode())
+        except OSError as error:
+            raise ConfigError(f"out = {str(self.folder)!r}: cannot be written: {error.strerror}") from error
+
+
+def new_sweep(name: str, folder: Path, config: SweepConfig) -> Sweep:
+    """Start a sweep's folder; raises ConfigError for bad values, or where there is a sweep already."""
+    if (folder / SWEEP_FILE).exists():
+        raise ConfigError(f"out = {str(folder)!r}: has a sweep; accepted: another folder, or --resume {folder}")
+    trials = []
+    for trial in trials_of(config):
+        if trial.weights is None:
+            trials.append(trial)
+            continue
+        file = (folder / TRIALS / trial.name / REWARD_FILE).resolve()
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(file, yaml.safe_dump(dataclasses.asdict(trial.weights), sort_keys=False).encode())
+        except OSError as error:
+            raise ConfigError(f"out = {str(folder)!r}: cannot be written: {error.strerror}") from error
+        trials.append(dataclasses.replace(trial, config=dataclasses.replace(trial.config, reward=str(file))))
+    sweep = Sweep(name, folder, config, tuple(trials))
+    sweep.write()
+    return sweep
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """The sweep of a folder; raises ConfigError where there is none."""
+    file = folder / SWEEP_FILE
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        config = SweepConfig.of(document["config"], file.name)
+        trials = tuple(
+            Trial(str(one["name"]), dict(one["values"]), TrainingConfig.of(one["config"], f"trial {one['name']}"))
+            for one in document["trials"]
+        )
+        return Sweep(str(document["name"]), folder, config, trials, document["run_id"])
+    except OSError as error:
+        raise ConfigError(f"resume = {str(folder)!r}: no {SWEEP_FILE}; accepted: a sweep's folder") from error
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"resume = {str(folder)!r}: {SWEEP_FILE} is damaged") from error
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of a trial.
+
+    Attributes:
+        status: ``finished``; ``stopped`` early because others were ahead; ``failed``; ``unfinished``.
+        metrics: figures of the last report, empty before the first: ``progress_pct`` of the budget, ``steps``,
+            ``elapsed_s``, ``reward`` and its terms per control period.
+        bundle: of a finished trial.
+        starts: workers that have worked on it: one, and one for each that died or was interrupted.
+        error: of a failed trial, in one line.
+    """
+
+    status: str
+    metrics: dict[str, float]
+    bundle: Path | None
+    run_id: str | None
+    starts: int
+    error: str | None = None
+
+
+def outcome_of(folder: Path) -> Outcome:
+    """Of a trial's folder."""
+    reports, result = read_reports(folder), read_json(folder / RESULT_FILE)
+    return Outcome(
+        status=str(result.get("status", "unfinished")),
+        metrics=reports[-1] if reports else {},
+        bundle=Path(result["bundle"]) if result.get("bundle") else None,
+        run_id=result.get("run_id"),
+        starts=int(read_json(folder / WORKER_FILE).get("start", 0)),
+        error=result.get("error"),
+    )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A file of ours; empty where there is none."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def write_json(file: Path, values: dict[str, Any]) -> None:
+    """Replace a file of ours."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, (json.dumps(plain(values)) + "\n").encode())
+
+
+def read_reports(folder: Path) -> list[dict[str, float]]:
+    """What a trial has reported, oldest first; a line that a killed worker left unfinished is left out."""
+    try:
+        lines = (folder / REPORTS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")]
+
+
+def add_report(folder: Path, report: dict[str, float]) -> None:
+    """Append a report."""
+    with (folder / REPORTS_FILE).open("a", encoding="utf-8") as file:
+        if file.tell() and not (folder / REPORTS_FILE).read_text(encoding="utf-8").endswith("\n"):
+            file.write("\n")
+        file.write(json.dumps(report) + "\n")
+
+
+def label(values: dict[str, Value]) -> str:
+    """What sets a trial apart, in words: ``seed=1 reward.sla=3.0``."""
+    return " ".join(f"{key}={value}" for key, value in values.items())

@@ -1,0 +1,223 @@
+"""Run a sweep: its trials as actors of Ray Tune, under one run in MLflow, until each has an end."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...configs import ConfigError
+from ..cluster.session import ray_session, usable_cpus
+from ..runs.run import plain_config
+from .config import Trial
+from .files import RAYS_OWN, RESULT_FILE, Outcome, Sweep, label, outcome_of, write_json
+
+OnReport = Callable[[float, str], None]
+"""Called with the share of all budgets that is used up, 0..1, and the name of the trial that reports."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep has found.
+
+    Attributes:
+        outcomes: of the trials, in their order.
+        best: index of the finished trial with the highest metric at its end; None where none has finished.
+    """
+
+    sweep: Sweep
+    outcomes: tuple[Outcome, ...]
+    best: int | None
+
+    def metric_of(self, outcome: Outcome) -> float | None:
+        """What trials are compared by, None before the first report."""
+        return outcome.metrics.get(self.sweep.config.metric)
+
+
+def run_sweep(
+    sweep: Sweep, address: str | None = None, parallel: int | None = None, on_report: OnReport | None = None
+) -> SweepResult:
+    """Run the trials that have no end yet, and say what has come out.
+
+    Args:
+        sweep: new or read from its folder. On a cluster all nodes see that folder under the same path.
+        address: of a Ray cluster; None = processes on this machine.
+        parallel: trials at a time at most; None = as many as there are CPUs for.
+        on_report: progress.
+
+    Raises:
+        ConfigError: bad values, MLflow or the cluster does not answer.
+        FailureError: Ray does not start.
+    """
+    sweep, tracker = _tracked(sweep)
+    status = "FAILED"
+    try:
+        left = [
+            trial for trial in sweep.trials if outcome_of(sweep.folder_of(trial)).status in {"unfinished", "failed"}
+        ]
+        if left:
+            for trial in left:  # one that has failed is tried again
+                (sweep.folder_of(trial) / RESULT_FILE).unlink(missing_ok=True)
+            # Who is ahead is told by all: ended trials hand their reports over once more.
+            _run(sweep, sweep.trials if sweep.config.asha else left, address, parallel, on_report)
+        result = _summed_up(sweep)
+        if tracker is not None and result.best is not None:
+            best = result.outcomes[result.best]
+            tracker.tags({"best_trial": sweep.trials[result.best].name, "best_run_id": best.run_id})
+            tracker.metrics({f"best/{key}": value for key, value in best.metrics.items()}, step=0)
+        status = "FINISHED"
+        return result
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        if tracker is not None:
+            tracker.end_children()
+            tracker.finish(status)
+
+
+def _tracked(sweep: Sweep) -> tuple[Sweep, Any]:
+    """The sweep with its run in MLflow, and that run; none where no trial is tracked."""
+    if not sweep.tracked:
+        return sweep, None
+    from ..runs.tracking import Tracker
+
+    tracker = Tracker(sweep.name, sweep.run_id)
+    if tracker.run_id != sweep.run_id:
+        tracker.parameters(plain_config(sweep.config))
+        sweep = dataclasses.replace(sweep, run_id=tracker.run_id)
+        sweep.write()
+    return sweep, tracker
+
+
+def spec_of(sweep: Sweep, trial: Trial) -> dict[str, Any]:
+    """What a worker is told of a trial: plain values."""
+    return {
+        "name": trial.name,
+        "run_name": f"{sweep.name} {trial.name} {label(trial.values)}".rstrip(),
+        "folder": str(sweep.folder_of(trial).resolve()),
+        "directory": str(Path.cwd()),
+        "config": plain_config(trial.config),
+        "parent_run_id": sweep.run_id,
+        "reports": sweep.config.reports,
+    }
+
+
+def _run(
+    sweep: Sweep, trials: Sequence[Trial], address: str | None, parallel: int | None, on_report: OnReport | None
+) -> None:
+    config = sweep.config
+    environment = {}
+    if sweep.tracked:
+        from ..runs.tracking import tracking_uri
+
+        environment["MLFLOW_TRACKING_URI"] = tracking_uri()
+    at_a_time = parallel or max(1, usable_cpus() // config.cpus_per_trial)
+    rays_own = sweep.folder.resolve() / RAYS_OWN
+    shutil.rmtree(rays_own, ignore_errors=True)
+    try:
+        with ray_session(address, at_a_time * config.cpus_per_trial, config.cpus_per_trial, environment) as ray:
+            if address is not None and ray.cluster_resources().get("CPU", 0) < config.cpus_per_trial:
+                raise ConfigError(f"cpus_per_trial = {config.cpus_per_trial}: accepted: what the cluster has")
+            grid = _fit(sweep, trials, rays_own, parallel, on_report)
+    finally:
+        shutil.rmtree(rays_own, ignore_errors=True)
+    for found in grid:
+        if found.error is not None:
+            folder = Path(found.config["trial"]["folder"])
+            write_json(folder / RESULT_FILE, {"status": "failed", "error": _cause(found.error)})
+
+
+def _fit(
+    sweep: Sweep, trials: Sequence[Trial], rays_own: Path, parallel: int | None, on_report: OnReport | None
+) -> Any:
+    from ray import tune
+    from ray.tune.schedulers import AsyncHyperBandScheduler
+
+    from .trainable import FULL_PCT, PROGRESS, TrialRun
+
+    config = sweep.config
+    scheduler: Any = None
+    if config.asha is not None:
+        scheduler = AsyncHyperBandScheduler(
+            time_attr=PROGRESS,
+            metric=config.metric,
+            mode="max",
+            max_t=int(FULL_PCT),
+            grace_period=config.asha.grace_pct,
+            reduction_factor=config.asha.reduction_factor,
+        )
+    specs = [spec_of(sweep, trial) for trial in trials]
+    tuner = tune.Tuner(
+        tune.with_resources(TrialRun, {"cpu": config.cpus_per_trial}),
+        param_space={"trial": tune.grid_search(specs)},
+        tune_config=tune.TuneConfig(
+            scheduler=scheduler,
+            max_concurrent_trials=parallel,
+            reuse_actors=True,
+            trial_name_creator=_name,
+            trial_dirname_creator=_name,
+        ),
+        run_config=tune.RunConfig(
+            name=rays_own.name,
+            storage_path=str(rays_own.parent),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(max_failures=config.restarts),
+            callbacks=[_watcher(len(specs), on_report)],
+            verbose=0,
+        ),
+    )
+    return tuner.fit()
+
+
+def _name(trial: Any) -> str:
+    return f"trial-{trial.config['trial']['name']}"
+
+
+def _watcher(count: int, on_report: OnReport | None) -> Any:
+    from ray.tune import Callback
+
+    from .trainable import FULL_PCT, PROGRESS
+
+    class Watcher(Callback):
+        """Tells how far all trials are together."""
+
+        def __init__(self, told: OnReport | None) -> None:
+            self._told = told
+            self._done: dict[str, float] = {}
+
+        def __getstate__(self) -> dict[str, Any]:
+            """Ray saves what it was given; a bar cannot be saved."""
+            return {"_told": None, "_done": {}}
+
+        def on_trial_result(
+            self, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **_: Any
+        ) -> None:
+            del iteration, trials
+            name = trial.config["trial"]["name"]
+            self._done[name] = FULL_PCT if result.get("done") else float(result[PROGRESS])
+            if self._told is not None:
+                self._told(sum(self._done.values()) / FULL_PCT / count, name)
+
+    return Watcher(on_report)
+
+
+def _cause(error: BaseException) -> str:
+    """What has gone wrong in a worker, in one line: Ray wraps it in its own errors with their stacks."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).strip().splitlines() if line.strip()]
+    return (lines[-1] if lines else type(cause).__name__)[:300]
+
+
+def _summed_up(sweep: Sweep) -> SweepResult:
+    outcomes = tuple(outcome_of(sweep.folder_of(trial)) for trial in sweep.trials)
+    finished = [
+        (value, -number)
+        for number, one in enumerate(outcomes)
+        if one.status == "finished" and not math.isnan(value := one.metrics[sweep.config.metric])
+    ]
+    return SweepResult(sweep, outcomes, -max(finished)[1] if finished else None)
