@@ -21,7 +21,7 @@ SHOWN = 60  # characters of a value
 
 FaultKind = Literal[
     "columns", "number", "text", "line", "document", "range", "grid", "unit", "mismatch", "clock", "duplicate",
-    "truncated", "missing", "unknown",
+    "truncated", "missing", "unknown", "unanswered",
 ]  # fmt: skip
 """What readers tell apart."""
 MEANINGS: dict[FaultKind, str] = {
@@ -39,6 +39,7 @@ MEANINGS: dict[FaultKind, str] = {
     "truncated": "last rows that were cut off",
     "missing": "values or rows that should be there",
     "unknown": "names that the format does not know",
+    "unanswered": "round trips of 0 although the slice had traffic: no ping was answered",
 }
 """How each `FaultKind` of fault is described."""
 

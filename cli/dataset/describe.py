@@ -11,6 +11,7 @@ from ...configs import ConfigError
 from ..schemas.datasets import DescribedEpisodes, DescribedTable
 from ..shared.output import console, figures_table, print_json, progress_bar
 from .convert import read_any_episodes
+from .missing import print_missing
 from .paths import ConditionOption, KindOption, QfiOption, UnitOption, kind_of, options_of, what_is
 from .releases import shown_bytes, tell
 
@@ -34,7 +35,8 @@ def describe(
 ) -> None:
     """Show rows, columns with units and spans, rows of each group, and faults; of episodes who acted and earned what.
 
-    Of forwarding delays and PFCP latencies the rows of the study's table as well.
+    Of forwarding delays, PFCP latencies and Andrade's collections the rows of the study's table as well; of episodes
+    what was not measured, by setting.
 
     Takes a table of import, a file of a release, episodes, a Minari dataset, or the records of a controller.
 
@@ -146,18 +148,21 @@ def _print_table(document: dict[str, Any]) -> None:
 def _episodes(path: Path, what: str) -> dict[str, Any]:
     import numpy as np
 
+    from ...data.episodes.missing import missing_of
+
     episodes = read_any_episodes(path)
     behaviours = []
     for name in episodes.behaviours:
         own = episodes.of(name)
         rewards = np.concatenate([episode.rewards for episode in own])
+        known = np.isfinite(rewards)
         densities = np.concatenate([episode.log_density for episode in own])
         behaviours.append(
             {
                 "behaviour": name,
                 "episodes": len(own),
                 "steps": own.num_steps,
-                "reward_mean": float(rewards.mean()) if np.isfinite(rewards).all() and len(rewards) else None,
+                "reward_mean": float(rewards[known].mean(dtype=np.float64)) if known.any() else None,
                 "densities": int(np.isfinite(densities).sum()),
             }
         )
@@ -171,6 +176,7 @@ def _episodes(path: Path, what: str) -> dict[str, Any]:
         "action": list(first.actions.shape[1:]),
         "decisions": sorted(first.decisions),
         "behaviours": behaviours,
+        "missing": [one.to_json() for one in missing_of(episodes)],
         "facts": dict(episodes.facts),
     }
 
@@ -182,6 +188,7 @@ def _print_episodes(document: dict[str, Any]) -> None:
         reward = "" if own["reward_mean"] is None else f"{own['reward_mean']:.4f}"
         table.add_row(own["behaviour"], f"{own['episodes']:,}", f"{own['steps']:,}", reward, f"{own['densities']:,}")
     console.print(table)
+    print_missing(document["missing"])
     facts = document["facts"]
     slices = ", ".join(str(spec.get("name")) for spec in facts.get("slices", []))
     tell("slices", slices or "not said")

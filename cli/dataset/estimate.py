@@ -14,6 +14,7 @@ from ...configs import ConfigError
 from ..schemas.episodes import Estimates
 from ..shared.agents_option import load_learned, names_of
 from ..shared.output import console, figures_table, print_json, progress_bar
+from .missing import print_missing
 
 if TYPE_CHECKING:
     from ...agents.base import Agent
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ...training.ope.estimate import Estimate
 
 NO_MODEL = "none"
+WORDS = {"model-based": "the model", "fitted Q": "fitted Q evaluation", "importance": "importance sampling"}
+"""What sentences call estimators."""
 LONGEST = 24  # characters of a policy's name in tables
 
 
@@ -35,8 +38,9 @@ def estimate(
         Path | None, typer.Option(help="What they really earned: episodes of them, or JSON {NAME: REWARD}.")
     ] = None,
     hardware: Annotated[
-        str, typer.Option(help="The node as identified, a name or a file; none: no model.")
-    ] = "testbed",
+        str | None,
+        typer.Option(help="The node as identified, a name or a file; none: no model [default: as the data's]."),
+    ] = None,
     reward: Annotated[
         str | None, typer.Option(help="Other weights than the recorded ones: a name or a YAML file.")
     ] = None,
@@ -47,24 +51,27 @@ def estimate(
     """Say what policies would have earned a control period, how surely, and where the data cannot say.
 
     By a model (they play in the simulator under the loads of the data), by fitted Q evaluation, and by importance
-    sampling where the probabilities of actions are known. With --truth also how far off each was.
+    sampling where the probabilities of actions are known; where one has no figure, why. What was not measured in the
+    data is shown by setting. With --truth also how far off each was.
 
     Example: slicepilot dataset estimate testbed-contention --agents reactive-sla,static-weights-9-nice
     """
+    from ...data.episodes.missing import missing_of
     from ...training.ope.comparison import compare
     from ...training.ope.fitted_q import FittedQConfig
     from ...training.ope.logged import Node
 
-    episodes = _episodes(data, reward)
-    node = _hardware(hardware)
-    policies, stripped = _policies(Node.of(episodes), names_of(agents or []), bundle or [], node)
-    known = read_truth(truth, episodes, reward) if truth is not None else {}
-    if truth is not None and not any(policy.name in known for policy in policies):
-        raise ConfigError(
-            f"truth = {str(truth)!r}: has {', '.join(known) or 'nobody'}; accepted: at least one of the policies"
-        )
     with progress_bar() as progress:
-        task = progress.add_task("estimating", total=1.0)
+        task = progress.add_task("reading", total=1.0)
+        whole = _episodes(data, reward)
+        episodes, missing = whole.unbroken(), [one.to_json() for one in missing_of(whole)]
+        node = hardware_for(hardware, episodes)
+        policies, stripped = _policies(Node.of(episodes), names_of(agents or []), bundle or [], node)
+        known = read_truth(truth, episodes, reward) if truth is not None else {}
+        if truth is not None and not any(policy.name in known for policy in policies):
+            raise ConfigError(
+                f"truth = {str(truth)!r}: has {', '.join(known) or 'nobody'}; accepted: at least one of the policies"
+            )
         found = compare(
             episodes,
             policies,
@@ -74,9 +81,13 @@ def estimate(
             lambda what, share: progress.update(task, completed=share, description=what),
         )
     if as_json:
-        print_json({**found.to_json(), "on_declared_pods": stripped}, Estimates)
+        print_json({**found.to_json(), "on_declared_pods": stripped, "missing": missing}, Estimates)
         return
+    print_missing(missing)
     print_comparison(found, Path(data).name)
+    if others := [name for name in episodes.behaviours if name not in found.behaviours]:
+        few = shown_names(others)
+        _say(f"left out, as recorded on pods with other CPU requests than the slices declare: {few}")
     if stripped:
         _say(f"on pods as the slices declare them, not with CPU requests of their own: {', '.join(stripped)}")
 
@@ -86,12 +97,16 @@ def _episodes(data: str, reward: str | None) -> EpisodeSet:
     from ...training.offline.data import with_reward
     from .convert import read_any_episodes
 
-    return with_reward(read_any_episodes(find(data), reward or "default").unbroken(), reward)
+    return with_reward(read_any_episodes(find(data), reward or "default"), reward)
 
 
-def _hardware(name: str) -> Hardware | None:
+def hardware_for(name: str | None, episodes: EpisodeSet) -> Hardware | None:
+    """The node that a model is to play on: as named, else the study's for its episodes and the testbed for others."""
     from ...env.simulator.hardware import Hardware
 
+    if name is None:
+        of_study = any(episode.info.get("backend") == "study" for episode in episodes)
+        name = "andrade" if of_study else "testbed"
     return None if name == NO_MODEL else Hardware.from_yaml(name)
 
 
@@ -120,7 +135,7 @@ def read_truth(path: Path, episodes: EpisodeSet, reward: str | None = None) -> d
     from ...training.ope.comparison import rewards_of
 
     if path.suffix != ".json":
-        run = _episodes(str(path), reward)
+        run = _episodes(str(path), reward).unbroken()
         for fact in ("reward", "period_s"):
             if run.facts.get(fact) != episodes.facts.get(fact):
                 raise ConfigError(
@@ -157,7 +172,7 @@ def print_comparison(found: Comparison, data: str) -> None:
     for policy in found.policies:
         table.add_row(
             short(policy.name),
-            *(_figure(policy.estimates[name]) for name in shown),
+            *(figure_of(policy.estimates[name]) for name in shown),
             "yes" if policy.coverage.supported else "no",
             *((f"{policy.truth.value:.2f}" if policy.truth else "-",) if truth else ()),
         )
@@ -167,13 +182,12 @@ def print_comparison(found: Comparison, data: str) -> None:
             _say(f"{policy.name}: {policy.coverage.verdict}")
     if any(math.isinf(own.high) for policy in found.policies for own in policy.estimates.values()):
         _say("±?: of a single episode, or nearly so, nobody can say how much a figure depends on it")
-    refused = {policy.name: policy.estimates[IMPORTANCE].refused for policy in found.policies}
-    if any(refused.values()):
-        _say(
-            f"importance sampling has no answer for {sum(map(bool, refused.values()))} of {len(refused)}: for instance"
-        )
-        name, why = next((name, why) for name, why in refused.items() if why)
-        _say(f"{name}: {why}")
+    for name in shown:
+        refused = {policy.name: policy.estimates[name].refused for policy in found.policies}
+        for why in dict.fromkeys(filter(None, refused.values())):
+            own = [policy for policy, reason in refused.items() if reason == why]
+            of = "any policy" if len(own) == len(refused) > 1 else ", ".join(own)
+            _say(f"{WORDS[name]} has no figure for {of}: {why}")
     best = max(found.behaviours.items(), key=lambda item: item[1].value)
     _say(f"best of those who acted: {best[0]}, {best[1].value:.2f}")
     if found.has_truth:
@@ -197,7 +211,8 @@ def _print_scores(found: Comparison, shown: Sequence[str]) -> None:
     console.print(table)
 
 
-def _figure(estimate: Estimate) -> str:
+def figure_of(estimate: Estimate) -> str:
+    """A figure with half of its interval; - for none."""
     if not estimate.answered:
         return "-"
     half = (estimate.high - estimate.low) / 2
@@ -206,6 +221,11 @@ def _figure(estimate: Estimate) -> str:
 
 def _share(covered: float) -> str:
     return "-" if math.isnan(covered) else f"{100 * covered:.0f}%"
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first four, and how many more there are."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def short(name: str) -> str:

@@ -10,6 +10,7 @@ import typer
 from ...configs import ConfigError
 from ..schemas.datasets import Imported
 from ..shared.output import console, figures_table, print_json, progress_bar
+from .missing import print_missing
 from .paths import (
     ConditionOption,
     KindOption,
@@ -21,6 +22,7 @@ from .paths import (
     tell_unusable,
     writing_to,
 )
+from .releases import tell_known
 from .validate import print_faults
 
 if TYPE_CHECKING:
@@ -81,14 +83,18 @@ def import_files(
 def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kind]], list[Path], list[str]]:
     """Files to read, each with its kind; those of no known kind; and what is wrong with those that are unusable.
 
-    A file that is named has to be of a known kind.
+    A file that is named has to be of a known kind, unless it is a README or the like beside others: a shell's
+    ``clone/*`` names them all.
     """
-    from ...data.studies.kinds import detect, detected, files_below
+    from ...data.studies.kinds import detect, detected, files_below, is_paperwork
 
     found: list[tuple[Path, Kind]] = []
     others: list[Path] = []
     unusable: list[str] = []
     for path in files_below(paths):
+        if is_paperwork(path) and paths != [path]:
+            others.append(path)
+            continue
         try:
             own = chosen or (detected(path) if path in paths else detect(path))
         except ConfigError as error:
@@ -145,6 +151,7 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
     if len(tables["latency"]) != 1 or len(tables["receive"]) != 1 or len(tables["cpu"]) > 1:
         return None
     from ...data.episodes.files import write_episodes
+    from ...data.episodes.missing import missing_of
     from ...data.tables.tidy import read_tidy
     from ...env.reward import RewardWeights
     from ...training.recording.andrade import to_episodes
@@ -159,14 +166,27 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
         return {"path": str(path), "problem": str(error)}
     write_episodes(joined.episodes, path)
     figures = {"episodes": len(joined.episodes), "steps": joined.episodes.num_steps, "runs": joined.runs}
-    return {"path": str(path)} | figures | {"points_left_out": joined.left_out}
+    missing = [one.to_json() for one in missing_of(joined.episodes)]
+    return {"path": str(path)} | figures | {"points_left_out": joined.left_out, "missing": missing}
+
+
+def _as_known(own: Description) -> bool | None:
+    """Whether a table's file is the release's as it is known; None where nothing is known of it."""
+    from ...data.studies.kinds import find as kind_by_name
+    from ...data.studies.releases import find
+
+    release = find(kind_by_name(own.kind).release)
+    return release.as_known(own.source["name"], own.source["bytes"], own.source["sha256"])
 
 
 def _document(
     made: dict[Path, Description], others: Sequence[Path], unusable: list[str], joined: dict[str, Any] | None
 ) -> dict[str, Any]:
     return {
-        "tables": [{"path": str(path)} | vars(own) | {"groups": list(own.groups)} for path, own in made.items()],
+        "tables": [
+            {"path": str(path)} | vars(own) | {"groups": list(own.groups), "as_known": _as_known(own)}
+            for path, own in made.items()
+        ],
         "episodes": joined,
         "not_read": [str(path) for path in others],
         "unusable": unusable,
@@ -181,12 +201,15 @@ def _print(
         for path, own in made.items():
             table.add_row(path.name, f"{own.rows:,}", f"{own.faults['left_out']:,}", f"{own.faults['total']:,}")
         console.print(table)
+    for path, own in made.items():
+        tell_known(str(sources[path]), _as_known(own))
     if joined is not None and "problem" in joined:
         _say(f"no {joined['path']}: {joined['problem']}")
     elif joined is not None:
         _say(f"{joined['path']}: {joined['episodes']} episodes of {joined['runs']} runs, {joined['steps']:,} steps")
         if joined["points_left_out"]:
-            _say(f"  {joined['points_left_out']:,} points left out, where a slice with traffic was not measured")
+            _say(f"  {joined['points_left_out']:,} points left out, of runs without a step that could be scored")
+        print_missing(joined["missing"])
     for path, own in made.items():
         if own.faults["total"]:
             _say(f"{sources[path]} -> {path}")

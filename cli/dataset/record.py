@@ -155,13 +155,13 @@ def _play(
     weights: RewardWeights,
     name: str | None,
 ) -> EpisodeSet:
-    from ...agents.heuristics.oracle import Oracle
+    from ...agents.heuristics.clairvoyant import Clairvoyant
     from ...configs.backends import plugin
     from ...training.evaluation.turns import TurnsBackend
     from ...training.recording.recording import record_live
 
-    if oracles := [agent.name for agent in made if isinstance(agent, Oracle)]:
-        raise ConfigError(f"agents: {oracles[0]}: accepted: only with --backend simulator, whose future it sees")
+    if seers := [agent.name for agent in made if isinstance(agent, Clairvoyant)]:
+        raise ConfigError(f"agents: {seers[0]}: accepted: only with --backend simulator, whose future it sees")
     backend: TurnsBackend = plugin(backend_name).call("open_backend", played, name=name)
     try:
         with progress_bar() as progress:

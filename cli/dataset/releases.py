@@ -77,7 +77,13 @@ def fetch(
             progress.remove_task(task)
     if as_json:
         files_json = [
-            {"path": str(f.path), "bytes": f.num_bytes, "sha256": f.sha256, "published_sha256": f.checked}
+            {
+                "path": str(f.path),
+                "bytes": f.num_bytes,
+                "sha256": f.sha256,
+                "published_sha256": f.checked,
+                "as_known": release.as_known(f.path.name, f.num_bytes, f.sha256),
+            }
             for f in fetched
         ]
         document = {"release": _document(release), "folder": str(folder), "files": files_json, "failed": failed}
@@ -87,6 +93,7 @@ def fetch(
             known = "as published" if f.checked else "none published to compare with"
             console.print(f"{f.path}  {shown_bytes(f.num_bytes)}", highlight=False, markup=False, soft_wrap=True)
             console.print(f"  SHA-256 {f.sha256} ({known})", highlight=False, markup=False, soft_wrap=True)
+            tell_known(str(f.path), release.as_known(f.path.name, f.num_bytes, f.sha256))
         if fetched:
             tell("cite", release.citation)
             tell("licence", release.licence or "none known")
@@ -94,6 +101,17 @@ def fetch(
         stderr.print(f"slicepilot: error: {line}", markup=False, highlight=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
+
+
+def tell_known(name: str, as_known: bool | None) -> None:
+    """A line about a file of a release; a warning where it is another than is known, nothing where none is known."""
+    if as_known is None:
+        return
+    if as_known:
+        console.print(f"{name}: this is the release as known", highlight=False, markup=False, soft_wrap=True)
+        return
+    line = f"slicepilot: warning: {name}: differs from the known release in size or SHA-256; figures may differ too"
+    stderr.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def shown_bytes(count: int) -> str:

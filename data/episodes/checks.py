@@ -12,7 +12,8 @@ _TOLERANCE = 1e-4  # of float32 on encoded axes
 
 def check_episodes(episodes: EpisodeSet, faults: Faults) -> None:
     """Note ``range`` faults: steps (from 1, counted through all episodes) with observations, actions or rewards that
-    are not finite, and encoded ones outside of [-1, 1]."""
+    are not finite, and encoded ones outside of [-1, 1]. That a step has no reward is no fault where something was not
+    measured: the episode says so itself."""
     start = 1
     for episode in episodes:
         steps = np.arange(start, start + len(episode))
@@ -23,5 +24,8 @@ def check_episodes(episodes: EpisodeSet, faults: Faults) -> None:
         for name, table in flat.items():
             bad = ~(np.abs(table) <= 1.0 + _TOLERANCE).all(axis=1)
             faults.add_many("range", steps[bad], name, left_out=False)
-        faults.add_many("range", steps[~np.isfinite(episode.rewards)], "rewards", left_out=False)
+        scored = np.isfinite(episode.rewards)
+        if episode.unmeasured is not None:
+            scored |= np.isnan(episode.rewards) & episode.unmeasured[1:].any(axis=1)
+        faults.add_many("range", steps[~scored], "rewards", left_out=False)
         start += len(episode)

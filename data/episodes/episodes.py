@@ -33,6 +33,10 @@ class Episode:
         terms: unweighted terms of the reward, (T,) each.
         telemetry: (T + 1, 8, S) figures behind the observations, rows as in `slicepilot.env.telemetry.SLICE_FIELDS`;
             node: (T + 1, 2); valid: (T + 1, S). None where they were not kept.
+        unmeasured: (T + 1, S), slices that had traffic but of which the measurement lacks something. They are not
+            valid, so that observations show them as slices that are not there; readings that are missing are NaN in
+            ``telemetry``. They are left out of ``rewards`` and ``terms``, which are NaN where too little is left to
+            score a step by. None where what was not measured is not known apart from what was not there.
         decisions: further columns about the decisions, (T,) or (T, S) each, such as mode, level and reasons. ``held``
             (T,) marks those that repeat what was drawn before: a draw that holds for ten steps was one choice, the
             first, whose density is there, and importance weights are products over steps that are not held.
@@ -51,6 +55,7 @@ class Episode:
     telemetry: Floats | None = None
     node: Floats | None = None
     valid: npt.NDArray[np.bool_] | None = None
+    unmeasured: npt.NDArray[np.bool_] | None = None
     decisions: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
 
@@ -73,15 +78,23 @@ class Episode:
             telemetry=None if self.telemetry is None else self.telemetry[seen],
             node=None if self.node is None else self.node[seen],
             valid=None if self.valid is None else self.valid[seen],
+            unmeasured=None if self.unmeasured is None else self.unmeasured[seen],
             decisions={name: column[steps] for name, column in self.decisions.items()},
         )
 
     def unbroken(self) -> tuple[Episode, ...]:
-        """Its stretches of single periods: decisions whose result was measured after ``missed_ticks`` are left out."""
-        missed = self.decisions.get("missed_ticks")
-        if missed is None or not np.any(missed):
+        """Its stretches of single periods that can be learned from and judged by.
+
+        Left out are decisions whose result was measured after ``missed_ticks``, those that have no reward because too
+        little was measured, and those before which nothing was measured of the slices that had traffic.
+        """
+        unusable: npt.NDArray[np.bool_] = np.asarray(self.decisions.get("missed_ticks", np.zeros(len(self))), np.bool_)
+        if self.unmeasured is not None and self.valid is not None:
+            blind = np.any(self.unmeasured, axis=1) & ~np.any(self.valid, axis=1)
+            unusable = unusable | ~np.isfinite(self.rewards) | blind[:-1]
+        if not unusable.any():
             return (self,)
-        ends = [*np.flatnonzero(missed).tolist(), len(self)]
+        ends = [*np.flatnonzero(unusable).tolist(), len(self)]
         firsts = [0, *(end + 1 for end in ends[:-1])]
         return tuple(self.part(first, end) for first, end in zip(firsts, ends, strict=True) if first < end)
 
@@ -92,6 +105,7 @@ class Episode:
         lengths |= {f"terms.{name}": len(column) for name, column in self.terms.items()}
         lengths |= {f"decisions.{name}": len(column) for name, column in self.decisions.items()}
         after = {"observations": self.observations, "telemetry": self.telemetry, "node": self.node, "valid": self.valid}
+        after |= {"unmeasured": self.unmeasured}
         lengths |= {name: len(column) - 1 for name, column in after.items() if column is not None}
         for name, length in lengths.items():
             if length != steps:
@@ -163,7 +177,7 @@ class EpisodeSet:
         return EpisodeSet(tuple(e for e in self.episodes if e.behaviour in behaviours), self.facts)
 
     def unbroken(self) -> EpisodeSet:
-        """The same in stretches of single periods, as is learned from and judged by: see `Episode.unbroken`."""
+        """The same in stretches that can be learned from and judged by: see `Episode.unbroken`."""
         return EpisodeSet(tuple(part for episode in self.episodes for part in episode.unbroken()), self.facts)
 
     def transitions(self) -> Transitions:

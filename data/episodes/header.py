@@ -28,8 +28,9 @@ AXES = {
     "telemetry": ("slice_fields", "slices"),
     "node": ("node_fields",),
     "valid": ("slices",),
+    "unmeasured": ("slices",),
 }
-OBSERVED = ("observations", "telemetry", "node", "valid")
+OBSERVED = ("observations", "telemetry", "node", "valid", "unmeasured")
 MAPPINGS = ("terms", "decisions")
 
 Array = npt.NDArray[Any]
@@ -164,7 +165,8 @@ class Header:
 def arrays_of(episode: Episode) -> dict[str, Array]:
     """An episode's arrays by the names that `ArrayHeader` has for them."""
     found: dict[str, Array] = {}
-    for name in ("observations", "actions", "rewards", "wanted", "log_density", "telemetry", "node", "valid"):
+    names = "observations", "actions", "rewards", "wanted", "log_density", "telemetry", "node", "valid", "unmeasured"
+    for name in names:
         if (array := getattr(episode, name)) is not None:
             found[name] = array
     for mapping in MAPPINGS:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from ..csv.encodings import UTF16, utf16_of
 from ..faults import DatasetError, Faults
 from ..files import what_else
 from ..tables.tidy import Stream
+from .andrade import figures as andrade_figures
 from .andrade import tables as andrade
 from .andrade.mongo_exports import ending_of
 from .andrade.units import COLLECTIONS, unit_of
@@ -45,6 +46,17 @@ class Options:
 Read = Callable[[Path, Faults, Options, OnProgress | None], Stream]
 
 
+class StudyTable(Protocol):
+    """Makes the rows that a study publishes of a file while the batches of its tidy table go by."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+
+    def published(self) -> list[dict[str, Any]]:
+        """The rows of the study's table, of all rows so far."""
+        ...
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of file.
@@ -67,7 +79,20 @@ class Kind:
     groups: tuple[str, ...]
     schema: Callable[[list[str]], Any]
     label: Callable[[Path, Options], str] = lambda path, options: ""
-    study: Callable[[Any, str], mishra_figures.StudyTable] | None = None
+    study: Callable[[Any, str], StudyTable] | None = None
+
+
+PAPERWORK = frozenset({"readme", "license", "licence", "copying", "notice", "changelog", "citation", "makefile"})
+"""Names, without endings, of files that a repository holds beside data."""
+PROSE_AND_CODE = frozenset(
+    {".md", ".rst", ".py", ".sh", ".bt", ".c", ".h", ".awk", ".yaml", ".yml", ".toml", ".cfg", ".ipynb", ".pdf"}
+)
+"""Endings of such files. A README may quote the very lines of a log, and a probe prints them: neither is one."""
+
+
+def is_paperwork(path: Path) -> bool:
+    """Whether a file's name says that it belongs to a repository and not to its data: README.md, LICENSE, plot.py."""
+    return path.stem.lower() in PAPERWORK or path.suffix.lower() in PROSE_AND_CODE
 
 
 def find(name: str) -> Kind:
@@ -84,6 +109,8 @@ def detect(path: Path) -> Kind | None:
     Raises:
         DatasetError: it cannot be read, or it would be of a kind if it were UTF-8 with commas between fields.
     """
+    if is_paperwork(path):
+        return None
     start = read_start(path)
     kind = _fitting(path, start)
     if kind is None and (problem := _misfit(path, start)):
@@ -237,6 +264,7 @@ KINDS = (
             read=partial(_read_andrade, name),
             groups=andrade.GROUPS,
             schema=partial(_schema_andrade, name),
+            study=andrade_figures.StudyTable,
         )
         for name in COLLECTIONS
     ),

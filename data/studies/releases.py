@@ -36,6 +36,8 @@ class ReleaseFile:
         address: where it lies; None where that is not known.
         num_bytes, sha256: as published; None where they are not.
         about_bytes: the size that the study gives in round figures.
+        known_bytes, known_sha256_start: of the file as others have had it, and the first digits of its SHA-256; no
+            study has published them, so that another file is no fault, but worth a word.
     """
 
     __pydantic_config__ = _STRICT
@@ -44,6 +46,14 @@ class ReleaseFile:
     num_bytes: Annotated[int | None, Field(gt=0)] = None
     sha256: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
     about_bytes: Annotated[int | None, Field(gt=0)] = None
+    known_bytes: Annotated[int | None, Field(gt=0)] = None
+    known_sha256_start: Annotated[str | None, Field(pattern=r"^[0-9a-f]{8,64}$")] = None
+
+    def is_as_known(self, num_bytes: int, sha256: str) -> bool | None:
+        """Whether a file is the one that is known; None where nothing is known of it."""
+        if self.known_bytes is None or self.known_sha256_start is None:
+            return None
+        return num_bytes == self.known_bytes and sha256.startswith(self.known_sha256_start)
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,17 @@ class Release:
         """Size of all files as far as it is known; None where nothing is."""
         sizes = [size for file in self.files if (size := file.num_bytes or file.about_bytes) is not None]
         return sum(sizes) if sizes else None
+
+    def as_known(self, name: str, num_bytes: int, sha256: str) -> bool | None:
+        """Whether a file is one of the release's as they are known, whatever it is called.
+
+        Returns:
+            False for one that is called as one of them but is another; None for one of which nothing is known.
+        """
+        if any(file.is_as_known(num_bytes, sha256) for file in self.files):
+            return True
+        same_name = [file for file in self.files if file.name.rpartition("/")[2] == name]
+        return same_name[0].is_as_known(num_bytes, sha256) if same_name else None
 
     @property
     def paper(self) -> str:

@@ -21,17 +21,25 @@ from ...env.slices import SliceSet
 from ..online.advantages import Discount, observed_period_s
 
 
-def open_dataset(name_or_path: str) -> EpisodeSet:
-    """A shipped dataset by name, or a user's file or folder, Minari's among them; raises ConfigError.
-
-    Episodes end where a tick was missed: what was measured there is not of one period.
-    """
+def read_dataset(name_or_path: str) -> EpisodeSet:
+    """A shipped dataset by name, or a user's file or folder, Minari's among them; raises ConfigError."""
     path = find(name_or_path)
     if is_minari(path):
         from ..recording.minari_files import read_minari
 
-        return read_minari(path).unbroken()
-    return read_episodes(path).unbroken()
+        return read_minari(path)
+    return read_episodes(path)
+
+
+def open_dataset(name_or_path: str) -> EpisodeSet:
+    """As `read_dataset`, in stretches that can be learned from.
+
+    Episodes end where a tick was missed: what was measured there is not of one period. They end too where so little was
+    measured that a step has no reward (`slicepilot.data.episodes.episodes.Episode.unbroken`). Where a single slice was
+    not measured, the step's reward is of the others, and the observation does not show the slice: to the networks it is
+    one that is not there.
+    """
+    return read_dataset(name_or_path).unbroken()
 
 
 def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:

@@ -60,6 +60,10 @@ class Progress:
     return_mean: float | None
 
 
+class RunStopped(Exception):
+    """What ``report`` raises to end a run before its budget is used: a checkpoint is written, a bundle is not."""
+
+
 @dataclass(frozen=True)
 class TrainingResult:
     """What a run has made: the bundle's folder, and figures for tables."""
@@ -276,6 +280,7 @@ def train(
     name: str = "train",
     resume: Checkpoint | None = None,
     report: Callable[[Progress], None] | None = None,
+    parent_run_id: str | None = None,
 ) -> TrainingResult:
     """Train a policy and save it.
 
@@ -285,8 +290,10 @@ def train(
         name: of the MLflow run.
         resume: go on from here. Step count, optimiser, generators and MLflow run continue; environments start new runs.
         report: called a few times per second with the state of the run.
+        parent_run_id: MLflow run under which this one is kept, as one of a sweep.
 
     Raises:
+        RunStopped: ``report`` did.
         ConfigError: bad values, unknown names, a folder that cannot be written, a checkpoint that does not fit.
         ExportError: the exported policy does not agree with the trained one.
     """
@@ -303,7 +310,8 @@ def train(
         _restore(learner, env, average, resume)
     config_file, tracker = write_config(root, config), None
     if config.tracking == "mlflow":
-        tracker = open_tracker(name, config, config.source, resume.run_id if resume else None, config_file)
+        run_id = resume.run_id if resume else None
+        tracker = open_tracker(name, config, config.source, run_id, config_file, parent_run_id)
     monitor = _Monitor(config, budget, env, average, root / FILE_NAME, tracker, report)
     status = "FAILED"
     try:
@@ -321,6 +329,11 @@ def train(
         if tracker is not None:
             tracker.artifact(root / "bundle", "bundle")
         status = "FINISHED"
+    except RunStopped:
+        status = "KILLED"
+        budget.stop()
+        monitor.save()
+        raise
     except KeyboardInterrupt:
         status = "KILLED"
         raise

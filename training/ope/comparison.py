@@ -11,18 +11,18 @@ import numpy.typing as npt
 from scipy import stats
 
 from ...agents.base import Agent
-from ...agents.heuristics.oracle import Oracle
+from ...agents.heuristics.clairvoyant import Clairvoyant
 from ...configs import ConfigError
 from ...data.episodes.episodes import EpisodeSet, Floats
 from ...data.intervals import LEVEL, RESAMPLES, Interval, mean, resample_indices
 from ...data.intervals import interval as bootstrap
 from ...env.simulator.hardware import Hardware
 from .coverage import Coverage, LoggedSupport
-from .decisions import fitted_q, settings_of
-from .estimate import Array, Estimate, percentile_ends, plain_ends
+from .decisions import TooFewDecisions, fitted_q, settings_of
+from .estimate import Array, Estimate, percentile_ends, plain_ends, refusal
 from .fitted_q import FittedQConfig
 from .importance import importance, missed_settings
-from .logged import Node, same_pods, watch
+from .logged import Node, run_numbers, same_pods, watch
 from .model_based import IdentifiedModel
 
 MODEL, FITTED_Q, IMPORTANCE = "model-based", "fitted Q", "importance"
@@ -158,14 +158,25 @@ def compare(
     for number, agent in enumerate(agents):
         told(f"watching: {agent.name}", 0.1 * number / len(agents))
         targets[agent.name] = watch(agent, episodes.episodes, node)
-    told("model", 0.1)  # first of all, because it may refuse the episodes
-    model = IdentifiedModel(episodes, node, hardware) if hardware is not None else None
-    fitted = fitted_q(episodes, node, targets, config, lambda share: told("fitted Q evaluation", 0.15 + 0.6 * share))
+    model = None
+    if hardware is not None:  # first of all, because it may refuse the episodes
+        said = "model: those who acted"
+        model = IdentifiedModel(episodes, node, hardware, on_progress=lambda share: told(said, 0.1 + 0.1 * share))
+    fitted = _fitted_q(episodes, node, targets, config, lambda share: told("fitted Q evaluation", 0.2 + 0.5 * share))
+    told("what the data cover", 0.7)
     support = LoggedSupport(episodes, node.slices.names, node.period_s)
-    missed = missed_settings(episodes, settings_of(episodes))
+    missed = missed_settings(
+        episodes, settings_of(episodes), lambda share: told("importance: known settings", 0.72 + 0.08 * share)
+    )
     judged = []
     for number, agent in enumerate(agents):
-        told(f"model: {agent.name}", 0.75 + 0.25 * number / len(agents))
+
+        def one(share: float, number: int = number, name: str = agent.name) -> None:
+            told(f"model: {name}", 0.8 + 0.2 * (number + share) / len(agents))
+
+        one(0.0)
+        if model is not None:
+            model.on_progress = one
         estimates = {FITTED_Q: fitted[agent.name], IMPORTANCE: importance(episodes, targets[agent.name], missed=missed)}
         visited = None
         if model is not None:
@@ -175,8 +186,26 @@ def compare(
     return Comparison(tuple(judged), rewards_of(episodes))
 
 
+def _fitted_q(
+    episodes: EpisodeSet,
+    node: Node,
+    targets: Mapping[str, Sequence[Floats]],
+    config: FittedQConfig | None,
+    on_progress: Callable[[float], None],
+) -> dict[str, Estimate]:
+    """Estimates by fitted Q evaluation; refusals where the data have no two decisions in a row."""
+    try:
+        return fitted_q(episodes, node, targets, config, on_progress)
+    except TooFewDecisions as error:
+        why = (
+            f"it learns from decisions that another one follows, and the data have {error.most} in a row at most: "
+            "episodes are cut where nothing was measured"
+        )
+        return dict.fromkeys(targets, refusal(why))
+
+
 def _check(agent: Agent) -> None:
-    if isinstance(agent, Oracle):
+    if isinstance(agent, Clairvoyant):
         raise ConfigError(
             f"agent = {agent.name!r}: looks into the simulator's future; accepted: ones that decide by what they see"
         )
@@ -188,10 +217,18 @@ def _check(agent: Agent) -> None:
 
 
 def rewards_of(episodes: EpisodeSet) -> dict[str, Interval]:
-    """Mean reward a period of everyone who acted; its bootstrap interval over episodes, infinite for a single one."""
+    """Mean reward a period of everyone who acted; its bootstrap interval over runs, infinite for a single one.
+
+    Runs are episodes, or all stretches of one that was cut where nothing was measured.
+    """
     found = {}
     for name in episodes.behaviours:
-        means = [float(episode.rewards.mean()) for episode in episodes.of(name) if len(episode)]
+        own = episodes.of(name)
+        runs: dict[int, list[Floats]] = {}
+        for run, episode in zip(run_numbers(own).tolist(), own, strict=True):
+            if len(episode):
+                runs.setdefault(run, []).append(episode.rewards)
+        means = [float(np.concatenate(rewards).mean()) for rewards in runs.values()]
         if means:
             found[name] = bootstrap(means, mean) if len(means) > 1 else Interval(means[0], -np.inf, np.inf)
     return found

@@ -25,7 +25,7 @@ from scipy.spatial import KDTree
 from ...data.episodes.episodes import EpisodeSet, Floats
 from ...env.encoding import FEATURES, KNOB_FEATURES, STATIC_FEATURES
 from .estimate import Array
-from .logged import ACTIVE
+from .logged import ACTIVE, arrivals
 
 SIMILAR, NEAR, ENOUGH = 0.1, 0.1, 0.8
 APART_S = 0.05
@@ -118,14 +118,17 @@ class LoggedSupport:
             chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_STATES, replace=False))
         self._rows = chosen + moves.episode[chosen]  # among T + 1 rows an episode
         self._actions = moves.actions[chosen]
-        arrivals = _Standard(moves.observations[chosen], ARRIVALS)
-        self._similar = _nearest(arrivals(moves.observations[chosen]), max(1, round(SIMILAR * len(chosen))))
+        came = np.concatenate([arrivals(episode)[:-1] for episode in episodes])[chosen]
+        self._similar = _nearest(_Standard(came, ARRIVALS)(came), max(1, round(SIMILAR * len(chosen))))
         self._bins = _bins(moves.actions).any(axis=0)
         flat = moves.actions.reshape(len(moves), -1)
         self._settings = KDTree(np.unique(np.round(flat, 2), axis=0))
-        self._figures = _Standard(moves.observations[chosen], FIGURES)
-        self._states = KDTree(self._figures(moves.observations[chosen]))
-        self._known = self._usual_distance(moves.episode[chosen])
+        # A slice that was not measured looks as if it were not there: no state of the node is like that.
+        whole = chosen[~np.concatenate([_lacking(episode) for episode in episodes])[chosen]]
+        whole = whole if len(whole) else chosen
+        self._figures = _Standard(moves.observations[whole], FIGURES)
+        self._states = KDTree(self._figures(moves.observations[whole]))
+        self._known = self._usual_distance(moves.episode[whole])
 
     def _usual_distance(self, episode: npt.NDArray[np.int64]) -> float:
         """How far nearly all logged states lie from the nearest one of another episode; infinite if there is one."""
@@ -180,6 +183,13 @@ class _Standard:
 
     def __call__(self, observations: Floats) -> Rows:
         return (self._rows(observations) - self._mean) / self._scale
+
+
+def _lacking(episode: Any) -> npt.NDArray[np.bool_]:
+    """Steps (T,) before which a slice with traffic was not measured."""
+    if episode.unmeasured is None:
+        return np.zeros(len(episode), np.bool_)
+    return np.asarray(episode.unmeasured[:-1].any(axis=1))
 
 
 def _starts(episodes: EpisodeSet) -> list[tuple[Any, int]]:

@@ -27,7 +27,7 @@ from ..networks.slice_network import linear
 from .estimate import Array, Estimate
 from .fitted_q import FittedQConfig, HeldOut, OnProgress, Steps, evaluate
 from .granted import NUM_INPUTS, Costs, critic_inputs
-from .logged import AROUND, HELD, KNOBS, SAME, Node, decided, fixed_action
+from .logged import AROUND, HELD, KNOBS, SAME, Node, arrivals, decided, fixed_action, run_numbers
 
 DECISION_S = 0.1
 """Of those that hold no decision for several periods."""
@@ -58,6 +58,14 @@ class PooledCritic(nn.Module):
         return self.pooled(torch.cat([weighed, mean, hidden.amax(1)], -1))
 
 
+class TooFewDecisions(ConfigError):
+    """No stretch of the episodes has two decisions in a row."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"episodes: decisions in a row = {most} at most; accepted: 2 or more")
+        self.most = most
+
+
 @dataclass(frozen=True)
 class Decisions:
     """N decisions that another one follows.
@@ -84,7 +92,7 @@ def decisions_of(episodes: EpisodeSet, node: Node) -> Decisions:
     """All but each episode's last one. Where an episode holds none, it is cut into stretches as long as others' are.
 
     Raises:
-        ConfigError: no episode has two.
+        TooFewDecisions: no episode has two.
     """
     usual = _usual_periods(episodes, node)
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in Decisions.__dataclass_fields__}
@@ -111,7 +119,7 @@ def decisions_of(episodes: EpisodeSet, node: Node) -> Decisions:
         for name, column in found.items():
             parts[name].append(column)
     if not parts["start"]:
-        raise ConfigError("episodes: none has two decisions; accepted: longer ones")
+        raise TooFewDecisions(max(len(_edges(episode, usual)) - 1 for episode in episodes))
     return Decisions(**{name: np.concatenate(columns) for name, columns in parts.items()})
 
 
@@ -154,15 +162,20 @@ def fitted_q(
     rows = sum(len(episode) + 1 for episode in episodes)
     actions += [np.broadcast_to(one.action, (rows, *one.action.shape)) for one in constant]
     steps = _steps(episodes, node, made, actions)
-    held_out = [HeldOut(len(targets) + n, one.reward, one.elsewhere) for n, one in enumerate(constant)]
+    runs = run_numbers(episodes)
+    held_out = []
+    for number, one in enumerate(constant):
+        elsewhere = np.ones(int(runs.max()) + 1)
+        np.minimum.at(elsewhere, runs, one.elsewhere)
+        held_out.append(HeldOut(len(targets) + number, one.reward, elsewhere))
     found = evaluate(steps, len(targets), _critic_of(steps, node, config), config, held_out, on_progress)
     return dict(zip(targets, found, strict=True))
 
 
 def _steps(episodes: EpisodeSet, node: Node, made: Decisions, policies: Sequence[Floats]) -> Steps:
     """What critics see of decisions, and of the choices (rows, S, 3) of policies in their place."""
-    observations = np.concatenate([episode.observations for episode in episodes])
-    costs = Costs.of(observations, node)
+    costs = Costs.of(np.concatenate([episode.observations for episode in episodes]), node)
+    observations = np.concatenate([arrivals(episode) for episode in episodes])
     now, then = observations[made.settled], observations[made.next_settled]
 
     def inputs(seen: Floats, held: Floats, action: Floats) -> Tensor:
@@ -175,7 +188,7 @@ def _steps(episodes: EpisodeSet, node: Node, made: Decisions, policies: Sequence
         asked=torch.stack([inputs(now, action, action) for action, _ in own]),
         rewards=torch.from_numpy(made.reward).float(),
         terminated=torch.zeros(len(made.reward), dtype=torch.bool),
-        episode=torch.from_numpy(made.episode),
+        episode=torch.from_numpy(run_numbers(episodes)[made.episode]),
     )
 
 

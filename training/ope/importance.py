@@ -29,7 +29,7 @@ A decision that is held counts once, when it is made. The policy in question is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -162,25 +162,45 @@ def importance(
     """
     windows = windows_of(episodes, target, decisions)
     if not len(windows):
-        return refusal("no decision's probability is known")
+        made = sum(len(decided(episode)) for episode in episodes)
+        return refusal(
+            f"it weighs logged decisions by how likely they were, and of {made:,} decisions in the data 0 say that; "
+            "those of agents that draw (random, exploring-NAME) do"
+        )
     acted = np.asarray([episode.behaviour for episode in episodes])[windows.episode]
     bandwidth, weights, mass = _narrowest(windows, acted, bandwidths)
     left = effective(weights)
     facts: dict[str, Any] = {"windows": len(windows), "decisions": decisions}
     facts |= {"bandwidth": bandwidth, "effective_windows": left, "mean_weight": mass}
     if mass < MIN_MASS:
-        return refusal(f"{100 * mass:.0f}% of what it does lies where anybody's choices do", facts)
+        return refusal(
+            f"at most {100 * mass:.0f}% of what the policy would do lies where one of those who acted made choices; "
+            f"{100 * MIN_MASS:.0f}% are needed",
+            facts,
+        )
     if mass > MAX_MASS:
-        return refusal(f"what was asked for and its densities do not belong together: mean weight {mass:.1f}", facts)
+        return refusal(
+            f"the probabilities in the data are not those of its choices: decisions weigh {mass:.1f} on average, and "
+            f"true ones cannot weigh more than 1 (accepted up to {MAX_MASS:g})",
+            facts,
+        )
     if left < MIN_EFFECTIVE:
-        return refusal(f"{left:.1f} effective windows of {len(windows)}; {MIN_EFFECTIVE:g} are needed", facts)
+        return refusal(
+            f"too few logged decisions are like the policy's own: {len(windows):,} count as much as {left:.1f} would; "
+            f"{MIN_EFFECTIVE:g} are needed",
+            facts,
+        )
     share = np.exp(weights - weights.max())
     by_episode = np.bincount(windows.episode, share, len(episodes))
     earned = np.bincount(windows.episode, share * windows.rewards[:, -1], len(episodes))
     largest = float(by_episode.max() / by_episode.sum())
     facts |= {"largest_share_of_an_episode": largest}
     if largest > MAX_SHARE_OF_ONE:
-        return refusal(f"{100 * largest:.0f}% of the weight lies on one episode", facts)
+        return refusal(
+            f"{100 * largest:.0f}% of the figure would come from a single episode; at most "
+            f"{100 * MAX_SHARE_OF_ONE:.0f}% may",
+            facts,
+        )
     used = by_episode > 0
     draws = bootstrap_ratio(earned[used], by_episode[used], resamples, seed)
     value = float(earned.sum() / by_episode.sum())
@@ -189,10 +209,18 @@ def importance(
     return widened(value, draws, episodes_that_count(by_episode), error, len(missed), facts)
 
 
-def missed_settings(episodes: EpisodeSet, settings: Sequence[tuple[Floats, float]]) -> list[float]:
+def missed_settings(
+    episodes: EpisodeSet,
+    settings: Sequence[tuple[Floats, float]],
+    on_progress: Callable[[float], None] | None = None,
+) -> list[float]:
     """By how much settings (S, 3) are missed whose mean reward is known; only those for which there is an estimate."""
-    found = []
-    for action, reward in settings:
+    found: list[float] = []
+    if not any(np.isfinite(episode.log_density).any() for episode in episodes):
+        return found
+    for number, (action, reward) in enumerate(settings):
+        if on_progress is not None:
+            on_progress(number / len(settings))
         said = importance(episodes, [np.broadcast_to(action, (len(own) + 1, *action.shape)) for own in episodes])
         if said.answered:
             found.append(said.value - reward)

@@ -14,7 +14,7 @@ from ...agents.base import Agent, StochasticAgent
 from ...configs import ConfigError, validate
 from ...data.episodes.episodes import Episode, EpisodeSet, Floats
 from ...env.backend import Context
-from ...env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, unscaled
+from ...env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, scaled, unscaled
 from ...env.knobs import Knobs
 from ...env.reward import RewardWeights
 from ...env.slices import Promises, SliceSet
@@ -23,7 +23,7 @@ from ..offline.data import slices_of
 
 KNOBS = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[-1]) + 1)
 NODE = slice(FEATURES.index(NODE_FEATURES[0]), FEATURES.index(NODE_FEATURES[-1]) + 1)
-ACTIVE = FEATURES.index("active")
+ACTIVE, OFFERED = FEATURES.index("active"), FEATURES.index("offered_mbps")
 HELD = "held"
 """Name of the column of `Episode.decisions` that marks steps in which an earlier decision still held."""
 SAME, AROUND = 1e-4, 0.25
@@ -144,6 +144,20 @@ def fixed_action(episode: Episode) -> npt.NDArray[np.float32] | None:
     return np.clip(wanted[-1], -1.0, 1.0)
 
 
+def run_numbers(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
+    """Which run each episode (E,) is a stretch of, from 0.
+
+    Stretches between steps that have no reward are of one run, and share what is written down about it: they are not
+    independent of each other. Where nothing was unmeasured every episode is a run.
+    """
+    keys: dict[int, int] = {}
+    found = []
+    for number, episode in enumerate(episodes):
+        key = -1 - number if episode.unmeasured is None else id(episode.info)
+        found.append(keys.setdefault(key, len(keys)))
+    return np.asarray(found, np.int64)
+
+
 def alike(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
     """Numbers of groups, one for each of `EpisodeSet.behaviours`.
 
@@ -154,6 +168,21 @@ def alike(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
     table = np.reshape(means, (len(means), -1))
     near = np.square(table[:, None] - table).mean(axis=-1) <= AROUND**2
     return np.asarray(connected_components(near, directed=False)[1], np.int64)
+
+
+def arrivals(episode: Episode) -> Floats:
+    """An episode's observations (T + 1, S, D) as far as they say what arrives, for estimators that start from that.
+
+    A slice that was not measured is not shown to a policy, but it did offer what telemetry says: here it is there.
+    """
+    if episode.unmeasured is None or not episode.unmeasured.any():
+        return episode.observations
+    seen, lacking = episode.observations.copy(), episode.unmeasured
+    seen[..., ACTIVE] = np.where(lacking, 1.0, seen[..., ACTIVE])
+    if episode.telemetry is not None:
+        offered = scaled("offered_mbps", episode.telemetry[:, SLICE_FIELDS.index("offered_mbps")])
+        seen[..., OFFERED] = np.where(lacking & np.isfinite(offered), offered, seen[..., OFFERED])
+    return seen
 
 
 def decided(episode: Episode) -> npt.NDArray[np.int64]:

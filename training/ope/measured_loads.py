@@ -19,7 +19,7 @@ from ...env.simulator.scenario import NEVER_S
 from ...env.slices import FloatArray
 from ...env.telemetry import SLICE_FIELDS
 from .estimate import Array
-from .logged import ACTIVE, Node
+from .logged import ACTIVE, Node, arrivals
 
 EGRESS = FEATURES.index("egress")
 OFFERED, CARRIED, CPU_USE = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "cpu_use_mcpu"))
@@ -53,7 +53,7 @@ class MeasuredLoads:
         self._packet_bytes = packet_bytes(episodes, node, self.hardware)
         rates = [np.pad(one[:, OFFERED], ((0, length - len(one)), (0, 0)), mode="edge") for one in measured]
         self._offered_mbps = np.stack(rates, axis=-1)  # (T + 1, S, L)
-        self._absent = np.stack([(e.observations[..., ACTIVE] < 0.5).all(axis=0) for e in episodes], axis=-1)
+        self._absent = np.stack([(arrivals(e)[..., ACTIVE] < 0.5).all(axis=0) for e in episodes], axis=-1)
 
     def context(self) -> Context:
         """What is fixed for the runs."""
@@ -111,9 +111,10 @@ def _free(episode: Logged, drained: int) -> npt.NDArray[np.bool_]:
 
 
 def _carried_and_used(episode: Logged, periods: npt.NDArray[np.bool_]) -> Array:
-    """Sums (2, S) over some periods (T + 1, S)."""
+    """Sums (2, S) over some periods (T + 1, S), of those in which both were measured."""
     rates = _telemetry(episode)[:, [CARRIED, CPU_USE]]
-    return np.asarray((rates * periods[:, None]).sum(axis=0, dtype=np.float64))
+    both = periods & np.isfinite(rates).all(axis=1)
+    return np.asarray(np.where(both[:, None], rates, 0.0).sum(axis=0, dtype=np.float64))
 
 
 def _length(sums: Array, hardware: Hardware) -> Array:

@@ -12,7 +12,7 @@ bootstrap of episodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,8 @@ from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..evaluation.rollouts import record
 from .coverage import APART_S
-from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, widened
-from .logged import Node, alike
+from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
+from .logged import Node, alike, run_numbers
 from .measured_loads import MeasuredLoads
 
 SPREAD = 0.1
@@ -153,35 +153,64 @@ class IdentifiedModel:
         node: of the episodes.
         hardware: as identified on that node.
         seed: of the noise.
+        on_progress: told the share of the run that is being played, 0..1; may be replaced between runs.
+
+    Attributes:
+        calibration: None where no step was measured in full.
 
     Raises:
         ConfigError: telemetry was not kept.
     """
 
-    def __init__(self, episodes: EpisodeSet, node: Node, hardware: Hardware, seed: int = 0) -> None:
+    def __init__(
+        self,
+        episodes: EpisodeSet,
+        node: Node,
+        hardware: Hardware,
+        seed: int = 0,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
         if any(episode.telemetry is None for episode in episodes):
             raise ConfigError("telemetry = None: accepted: episodes that kept it, whose loads can be played again")
         self.episodes, self.node, self.hardware, self.seed = episodes, node, hardware, seed
         self._lengths = np.asarray([len(episode) for episode in episodes])
-        self.calibration = self._calibration()
+        longest = int(self._lengths.max())
+        self._all_steps = np.arange(longest)[:, None] < self._lengths
+        # Where a slice was not measured the logged reward is of the others alone, and the model's would be of all.
+        self._whole_steps = self._all_steps & np.stack([_measured(e, longest) for e in episodes], axis=1)
+        self.on_progress = on_progress
+        self.calibration = self._calibration() if self._whole_steps.any() else None
 
-    def earned(self, agent: Agent) -> Array:
-        """Sums of the agent's rewards over the length of each episode, (E,)."""
+    def earned(self, agent: Agent, counted: npt.NDArray[np.bool_] | None = None) -> Array:
+        """Sums of the agent's rewards over the length of each episode, (E,), or over some steps (T, E) of them."""
         loads = MeasuredLoads(self.episodes.episodes, self.node, self.hardware)
         backend = SimulatorBackend(loads, len(self.episodes))
         try:
-            rewards = record(agent, backend, self.seed, self.node.weights).reward
+            periods = iter(range(1, len(self._all_steps) + 1))
+
+            def told() -> None:
+                if self.on_progress is not None:
+                    self.on_progress(next(periods) / len(self._all_steps))
+
+            rewards = record(agent, backend, self.seed, self.node.weights, told).reward
         finally:
             backend.close()
-        counted = np.arange(len(rewards))[:, None] < self._lengths
-        return np.asarray(np.sum(rewards * counted, axis=0, dtype=np.float64))
+        return np.asarray(np.sum(rewards * (self._all_steps if counted is None else counted), axis=0, dtype=np.float64))
 
     def estimate(self, agent: Agent, resamples: int = RESAMPLES) -> tuple[Estimate, FloatArray]:
         """Mean reward per period on the scale of real ones; and observations (N, S, D) of the agent's runs."""
         witness = Witness(agent, max(1, round(APART_S / self.node.period_s)))
         earned = self.earned(witness)
         scale = self.calibration
-        draws = scale(bootstrap_ratio(earned, self._lengths, resamples, self.seed))
+        if scale is None:
+            steps = int(self._lengths.sum())
+            return refusal(
+                f"its errors are not known: everything was measured in 0 of {steps:,} steps, and it can be "
+                "held against such steps alone"
+            ), witness.observations
+        runs = run_numbers(self.episodes)
+        by_run, lengths = np.bincount(runs, earned), np.bincount(runs, self._lengths)
+        draws = scale(bootstrap_ratio(by_run, lengths, resamples, self.seed))
         said = float(earned.sum() / self._lengths.sum())
         facts: dict[str, Any] = {
             "held_out_error": scale.error,
@@ -190,14 +219,28 @@ class IdentifiedModel:
             "error_by_behaviour": scale.by_behaviour,
         }
         value = scale.intercept + scale.slope * said
-        independent = episodes_that_count(self._lengths)
+        independent = episodes_that_count(lengths)
         estimate = widened(value, draws, independent, scale.error, max(scale.groups - 1, 1), facts)
         return estimate, witness.observations
 
     def _calibration(self) -> Calibration:
-        said = self.earned(Replayed(self.episodes.episodes, self.node))
-        did = np.asarray([episode.rewards.sum(dtype=np.float64) for episode in self.episodes])
+        """From all who acted in steps in which everything was measured."""
+        whole = self._whole_steps
+        said = self.earned(Replayed(self.episodes.episodes, self.node), whole)
+        did = np.asarray(
+            [e.rewards[whole[: len(e), n]].sum(dtype=np.float64) for n, e in enumerate(self.episodes)], np.float64
+        )
         who = np.asarray([episode.behaviour for episode in self.episodes])
-        names = self.episodes.behaviours
-        pairs = [[sums[who == name].sum() / self._lengths[who == name].sum() for name in names] for sums in (said, did)]
-        return Calibration.of(np.asarray(pairs[0]), np.asarray(pairs[1]), names, alike(self.episodes))
+        steps = whole.sum(axis=0)
+        known = [bool(steps[who == name].any()) for name in self.episodes.behaviours]
+        names = [name for name, some in zip(self.episodes.behaviours, known, strict=True) if some]
+        pairs = [[sums[who == name].sum() / steps[who == name].sum() for name in names] for sums in (said, did)]
+        return Calibration.of(np.asarray(pairs[0]), np.asarray(pairs[1]), names, alike(self.episodes)[known])
+
+
+def _measured(episode: Episode, longest: int) -> npt.NDArray[np.bool_]:
+    """Whether every slice with traffic was measured in the period after each decision, (longest,)."""
+    found = np.ones(longest, np.bool_)
+    if episode.unmeasured is not None:
+        found[: len(episode)] = ~episode.unmeasured[1:].any(axis=1)
+    return found

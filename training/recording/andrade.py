@@ -1,7 +1,7 @@
 """The runs of Andrade and Wickboldt (2025) as episodes: what a policy would have seen, the published setting, a reward.
 
-The study set knobs once and scraped every 30 s, so a run of 1200 s is 40 decisions for the same setting. It did not
-measure all that a policy sees. What stands for what:
+The study set knobs once and scraped every 30 s, so a run of 1200 s is 40 decisions for the same setting, and 41 where
+there is a sample at 1230 s. It did not measure all that a policy sees. What stands for what:
 
     offered_mbps: the load plan (`configs/scenarios/andrade-ramp.yaml`), as a mean over two minutes, as the rates are.
     carried_mbps: what the slice's iperf server received; where an export has none of these, what its UPF did.
@@ -9,7 +9,13 @@ measure all that a policy sees. What stands for what:
     loss_ratio: 1 - carried / offered.
     cpu_use_mcpu: the UPF's; NaN where it is missing.
     throttled_ratio, runqueue_delay_us, cpu_idle_ratio: NaN, which observations show as zero.
-    uplink_use_ratio: what all slices carry over the node's uplink.
+    uplink_use_ratio: what all slices carry over the node's uplink; NaN where one of them was not measured.
+
+Nor did it measure everything at all times: round trips are missing where no ping came back, which is where a node is
+overloaded. An episode keeps its length all the same. A slice with traffic of which round trip or rate is missing is
+``unmeasured`` in that step: its missing readings are NaN, observations do not show it, and its promise and delay are
+left out of the step's reward, which is of the other slices (`slicepilot.training.recording.relabel`); where there is
+too little of them the step has none. ``decisions["unmeasured_share"]`` is the share of the slices' weight left out.
 """
 
 from __future__ import annotations
@@ -23,8 +29,9 @@ import numpy.typing as npt
 
 from ...configs import ConfigError
 from ...data.episodes.episodes import Episode, EpisodeSet
+from ...data.episodes.missing import UNMEASURED_SHARE
 from ...data.reference import published_settings
-from ...data.studies.andrade.tables import LAST_S, STEP_S
+from ...data.studies.andrade.tables import END_S, LAST_S, STEP_S
 from ...data.tables.tidy import Stream
 from ...env.backend import Context
 from ...env.published import requests_of, setting_knobs
@@ -38,6 +45,7 @@ from .recording import facts_of
 from .relabel import Course, look_back
 
 POINTS = LAST_S // STEP_S + 1
+USUAL_POINTS = END_S // STEP_S + 1
 MEAN_OVER_S = 120  # of the study's Prometheus queries
 SERVER = "iperf"  # in the names of the workloads that received what a slice carried
 STAND_INS = {
@@ -61,8 +69,8 @@ class Joined:
 
     Attributes:
         runs: experiments times cycles of which there is anything.
-        left_out: points (41 a run) that no episode holds, because a slice with traffic was not measured then or in
-            between.
+        left_out: points of runs that make no episode, because no step of theirs could be scored: one of the
+            collections has nothing of them.
     """
 
     episodes: EpisodeSet
@@ -71,7 +79,7 @@ class Joined:
 
 
 def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
-    """Join tidy tables to one episode per experiment and cycle: its longest stretch without a hole.
+    """Join tidy tables to one episode per experiment and cycle, with what was not measured marked.
 
     Actions say what `slicepilot.training.recording.recording` has them say: nice of process scope, which the study set,
     moves no weight between pods; it is in ``info["process_nice"]``.
@@ -82,7 +90,7 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
         weights: of the reward.
 
     Raises:
-        ConfigError: a table is missing, or no run has two points in a row with all its slices.
+        ConfigError: a table is missing, or of no run a step can be scored.
     """
     if missing := {"latency", "receive"} - set(tables):
         raise ConfigError(f"tables: no {', '.join(sorted(missing))}; accepted: latency, receive and, if there, cpu")
@@ -90,14 +98,19 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
     measured = {name: _grids(table, len(scenario.slice_set())) for name, table in tables.items()}
     runs = _Runs(sorted(set(measured["latency"]) | set(measured["receive"])), scenario)
     course = runs.course(measured)
+    lacking, readings = course.unmeasured, course.readings
+    assert lacking is not None
+    assert readings is not None
+    weight = runs.context.promises.weight
+    share = (lacking * weight).sum(axis=1) / weight.sum(axis=0)
     seen = look_back(course, runs.slices, runs.context, weights)
-    whole = (course.valid == runs.active).all(axis=1)
-    found = []
+    found, points = [], 0
     for lane, (experiment, cycle) in enumerate(runs.keys):
-        first, end = _longest(whole[:, lane])
-        if end - first < 2:
+        length = POINTS if course.valid[-1, :, lane].any() else USUAL_POINTS
+        points += length
+        decided, observed = slice(0, length - 1), slice(0, length)
+        if not np.isfinite(seen.rewards[lane, decided]).any():
             continue
-        decided, observed = slice(first, end - 1), slice(first, end)
         actions = seen.actions[lane, decided]
         found.append(
             Episode(
@@ -108,17 +121,21 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
                 log_density=np.full(len(actions), np.nan),
                 behaviour=f"experiment-{experiment}",
                 terms={name: values[lane, decided] for name, values in seen.terms.items()},
-                telemetry=np.ascontiguousarray(course.slices[observed, ..., lane]),
+                telemetry=np.ascontiguousarray(readings[observed, ..., lane]),
                 node=np.ascontiguousarray(course.node[observed, :, lane]),
                 valid=np.ascontiguousarray(course.valid[observed, :, lane]),
-                info={"experiment": experiment, "cycle": cycle, "start_s": STEP_S * first} | runs.info(lane),
+                unmeasured=np.ascontiguousarray(lacking[observed, :, lane]),
+                decisions={UNMEASURED_SHARE: share[1:length, lane].astype(np.float32)},
+                info={"experiment": experiment, "cycle": cycle, "start_s": 0} | runs.info(lane),
             )
         )
     if not found:
-        raise ConfigError("tables: no run with two points in a row that have all slices; accepted: whole exports")
+        raise ConfigError(
+            "tables: no run with a step of which enough was measured for a reward; accepted: whole exports"
+        )
     facts = facts_of(runs.slices, runs.context, weights) | {"stand_ins": STAND_INS}
     held = sum(len(episode) + 1 for episode in found)
-    return Joined(EpisodeSet(tuple(found), facts), len(runs.keys), POINTS * len(runs.keys) - held)
+    return Joined(EpisodeSet(tuple(found), facts), len(runs.keys), points - held)
 
 
 class _Runs:
@@ -139,7 +156,8 @@ class _Runs:
         self.context = _context(self.slices, scenario.hardware_spec(), len(keys))
 
     def course(self, measured: Mapping[str, Mapping[Key, Array]]) -> Course:
-        """Telemetry and knobs at each point; a slice that was not measured then is not valid."""
+        """Telemetry and knobs at each point; slices that were not measured then are not valid and have zeros, and in
+        the readings NaN for what is missing of them."""
         latency, carried, cpu = (self._side_by_side(measured.get(name, {})) for name in ("latency", "receive", "cpu"))
         valid = np.isfinite(latency) & np.isfinite(carried) & self.active
         offered = np.broadcast_to(self._plan[..., None], latency.shape)
@@ -153,12 +171,14 @@ class _Runs:
         }
         unknown = np.full(latency.shape, np.nan)
         table = np.stack([rows.get(name, unknown) for name in SLICE_FIELDS], axis=1)
+        readings = np.where(np.broadcast_to(self.active, valid.shape)[:, None], table, 0.0).astype(np.float32)
         table = np.where(valid[:, None], table, 0.0).astype(np.float32)
         node = np.full((POINTS, len(NODE_FIELDS), len(self.keys)), np.nan, np.float32)
-        in_all = table[:, SLICE_FIELDS.index("carried_mbps")].sum(axis=1)
+        in_all = readings[:, SLICE_FIELDS.index("carried_mbps")].sum(axis=1)
         node[:, NODE_FIELDS.index("uplink_use_ratio")] = np.minimum(in_all / self.context.uplink_mbps, 1.0)
         held = [knobs.between_groups().values for knobs in self._knobs]
-        return Course(table, node, valid, np.repeat(np.concatenate(held, axis=-1)[None], POINTS, axis=0))
+        knobs = np.repeat(np.concatenate(held, axis=-1)[None], POINTS, axis=0)
+        return Course(table, node, valid, knobs, self.active & ~valid, readings)
 
     def info(self, lane: int) -> dict[str, Any]:
         """What is known of a run besides."""
@@ -170,7 +190,7 @@ class _Runs:
         }
 
     def _side_by_side(self, grids: Mapping[Key, Array]) -> Array:
-        """One quantity (41, S, L), NaN where there is none."""
+        """One quantity (42, S, L), NaN where there is none."""
         unknown = np.full((POINTS, len(self.slices)), np.nan)
         return np.stack([grids.get(key, unknown) for key in self.keys], axis=-1)
 
@@ -184,7 +204,7 @@ def _context(slices: SliceSet, hardware: Hardware, lanes: int) -> Context:
 
 
 def _grids(table: Stream, num_slices: int) -> dict[Key, Array]:
-    """The last column of a table by time and slice, (41, S) for each run; servers' rates before UPFs."""
+    """The last column of a table by time and slice, (42, S) for each run; servers' rates before UPFs."""
     value = table.schema.names[-1]
     grids: dict[bool, dict[Key, Array]] = {True: {}, False: {}}
     for batch in table.batches:
@@ -199,7 +219,7 @@ def _grids(table: Stream, num_slices: int) -> dict[Key, Array]:
 
 
 def _planned_mbps(loads: Sequence[Load]) -> Array:
-    """What a slice was to offer (41,), as a mean over `MEAN_OVER_S` before each point; nothing before the start."""
+    """What a slice was to offer (42,), as a mean over `MEAN_OVER_S` before each point; nothing before the start."""
     seconds = np.arange(LAST_S)
     plan = np.zeros(MEAN_OVER_S + LAST_S)
     for load in loads:
@@ -210,10 +230,3 @@ def _planned_mbps(loads: Sequence[Load]) -> Array:
     total = np.concatenate([[0.0], np.cumsum(plan)])
     ends = MEAN_OVER_S + STEP_S * np.arange(POINTS)
     return (total[ends] - total[ends - MEAN_OVER_S]) / MEAN_OVER_S
-
-
-def _longest(whole: Array) -> tuple[int, int]:
-    """First and end of the longest run of True; (0, 0) without any."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], whole, [False]])))
-    spans = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-    return max(spans, key=lambda span: span[1] - span[0], default=(0, 0))

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...agents.base import Agent, StochasticAgent
-from ...agents.heuristics.oracle import Oracle
+from ...agents.heuristics.clairvoyant import Clairvoyant
 from ...agents.learned.bundle import decoder_layout
 from ...data.episodes.episodes import Episode, EpisodeSet
 from ...env.backend import Backend, Context
@@ -207,7 +207,7 @@ def run(backend: Backend, agent: Agent, seed: int, on_period: OnPeriod | None = 
     telemetry = backend.reset(seed)
     context = backend.context
     view = SlidingView(context)
-    if isinstance(agent, Oracle) and isinstance(backend, SimulatorBackend):
+    if isinstance(agent, Clairvoyant) and isinstance(backend, SimulatorBackend):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
     kept = Kept(agent, backend.slices, context, seed)

@@ -6,6 +6,7 @@ Measurements become lanes here, side by side, so that it is quick.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from ...env.backend import Context
 from ...env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from ...env.knobs import Knobs
-from ...env.reward import TERMS, RewardModel, RewardWeights
+from ...env.reward import TERMS, TINY, RewardModel, RewardWeights
 from ...env.simulator.lanes import tile_context
 from ...env.slices import FloatArray, SliceSet
 from ...env.sliding import SlidingView
@@ -33,12 +34,18 @@ class Course:
         slices: float32 (N, 8, S, L); node: float32 (N, 2, L); valid: bool (N, S, L); as in
             `slicepilot.env.telemetry.Telemetry`.
         knobs: float32 (N, 3, S, L): CPU limit, nice (of group scope) and egress rate in the period that was measured.
+        unmeasured: bool (N, S, L), slices that were there but could not be measured in full; they are not ``valid``,
+            and their figures are zero. None: there are none.
+        readings: float32 (N, 8, S, L), what was measured of all slices that were there, those included, with NaN for
+            what was not; given with ``unmeasured``.
     """
 
     slices: FloatArray
     node: FloatArray
     valid: npt.NDArray[np.bool_]
     knobs: FloatArray
+    unmeasured: npt.NDArray[np.bool_] | None = None
+    readings: FloatArray | None = None
 
     def __len__(self) -> int:
         """Number of measurements N."""
@@ -58,7 +65,7 @@ class Hindsight:
     Attributes:
         observations: float32 (L, N, S, D), as agents are shown them (`slicepilot.env.sliding`).
         actions: float32 (L, N - 1, S, 3), the encoded knobs that came to hold after each observation but the last.
-        rewards: float32 (L, N - 1); terms: unweighted, likewise.
+        rewards: float32 (L, N - 1); terms: unweighted, likewise. NaN where too little was measured, see `_of_measured`.
     """
 
     observations: FloatArray
@@ -84,7 +91,15 @@ def look_back(course: Course, slices: SliceSet, context: Context, weights: Rewar
         table = ObservationEncoder(beside).encode(shown.beside(part), now)
         observations[part] = table.reshape(size, *observations.shape[1:])
         knobs = Knobs(_side_by_side(course.knobs[part]))
-        reward, terms = RewardModel(weights, beside)(course.beside(part), knobs, now, _side_by_side(before[part]))
+        measured, previous = course.beside(part), _side_by_side(before[part])
+        if course.unmeasured is None or course.readings is None:
+            reward, terms = RewardModel(weights, beside)(measured, knobs, now, previous)
+        else:
+            lacking = _side_by_side(course.unmeasured[part])
+            there = replace(measured, valid=measured.valid | lacking)  # for what their CPU limits could hold
+            _, terms = RewardModel(weights, beside)(there, knobs, now, previous)
+            rates = _side_by_side(course.readings[part, :2])
+            reward, terms = _of_measured(terms, weights, beside, measured.valid, lacking, rates)
         scores[:, part] = np.stack([*terms.values(), reward]).reshape(-1, size, lanes)
     by_lane = np.ascontiguousarray(scores[:, 1:].swapaxes(1, 2))
     return Hindsight(
@@ -93,6 +108,42 @@ def look_back(course: Course, slices: SliceSet, context: Context, weights: Rewar
         rewards=by_lane[-1],
         terms=dict(zip(TERMS, by_lane, strict=False)),
     )
+
+
+def _of_measured(
+    terms: Mapping[str, FloatArray],
+    weights: RewardWeights,
+    context: Context,
+    measured: npt.NDArray[np.bool_],
+    lacking: npt.NDArray[np.bool_],
+    rates: FloatArray,
+) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """Rewards (L,) and terms from which slices that could not be measured have been taken out again.
+
+    A slice whose figures are zero counts in ``sla`` as one whose promise is kept, and in ``delay`` as one without
+    delay; both are means over slices by weight. Here they are means over the slices that were measured (those that are
+    not there count as kept, as everywhere). ``carried`` is what the others carry of what they offer, of those whose
+    rates (2, S, L), offered and carried, are known. Where no slice with traffic was measured, or no other's rate is
+    known, there is nothing to say ``sla`` and ``delay``, or ``carried``, by: they and the reward are NaN.
+    """
+    weight = context.promises.weight
+    share = weight / weight.sum(axis=0)
+    others = np.arange(len(weight))[:, None] != np.argmax(weight, axis=0)
+    left = 1.0 - (share * lacking).sum(axis=0)
+    found = dict(terms)
+    nothing = lacking.any(axis=0) & ~measured.any(axis=0)
+    told = others & (measured | lacking) & np.isfinite(rates).all(axis=0)
+    no_other = (lacking & others).any(axis=0) & ~told.any(axis=0)
+    offered, carried = (np.where(told, column, 0.0).sum(axis=0) + TINY for column in rates)
+    some = np.where(nothing, 1.0, left)
+    found["sla"] = np.where(nothing, np.nan, np.clip((terms["sla"] - (1.0 - left)) / some, 0.0, 1.0))
+    found["delay"] = np.where(nothing, np.nan, np.maximum(terms["delay"] / some, -1.0))
+    found["carried"] = np.where(no_other, np.nan, np.minimum(carried / offered, 1.0))
+    found = {name: np.asarray(column, np.float32) for name, column in found.items()}
+    reward = np.zeros(len(left), np.float32)
+    for name, column in found.items():
+        reward = reward + np.float32(getattr(weights, name)) * column
+    return np.asarray(reward, np.float32), found
 
 
 def actions_of(knobs: FloatArray, slices: SliceSet) -> FloatArray:

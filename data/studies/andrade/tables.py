@@ -1,11 +1,17 @@
 """Exports of the MongoDB collections of Andrade and Wickboldt (JNSM 33(4):90, 2025) as tidy tables.
 
 The collections ``cpu``, ``latency`` and ``receive`` hold one document per experiment (1 to 26), run of it (``cycle``;
-in older exports ``cicle``), time since its start (``ts``, every 30 s up to 1200) and workload: a UPF
-(``open5gs-upf-1``), a UE simulator (``open5gs-my5gran01``) or an iperf server (``open5gs-iperf01``), whose number is
-the slice's. ``receive`` has the rates of UPFs and of iperf servers, told apart by ``interface``. Rates and round trips
-are means over the last two minutes, as the study's Prometheus queries made them; a document whose value is NaN was
-written where Prometheus had no series, and is noted as ``missing``.
+in older exports ``cicle``), time since its start (``ts``, every 30 s up to 1200, in some runs to 1230) and workload: a
+UPF (``open5gs-upf-1``), a UE simulator (``open5gs-my5gran01``) or an iperf server (``open5gs-iperf01``), whose number
+is the slice's. ``receive`` has the rates of UPFs and of iperf servers, told apart by ``interface``. Rates and round
+trips are means over the last two minutes, as the study's Prometheus queries made them; a document whose value is NaN
+was written where Prometheus had no series, and is noted as ``missing``.
+
+The study's scripts (``etl/info.py`` and ``etl/stat.py`` in its repository) count time from the first sample of a run,
+whose start they round down to half a minute: a run may have a 42nd sample, at 1230 s. They take the last five minutes
+as all from 900 s on, without an upper end, and drop values of 0. A round trip of 0 in a slice that has traffic is one
+of which no ping was answered; it is noted as ``unanswered`` and left out. Slices that the experiment leaves without
+traffic have zeros by right, which stay.
 """
 
 from __future__ import annotations
@@ -28,7 +34,9 @@ from ...tables.tidy import Stream
 from .mongo_exports import ENDINGS, Document, ending_of, read_documents
 from .units import COLLECTIONS, Unit, choose_unit
 
-STEP_S, LAST_S = 30, 1200
+STEP_S, END_S = 30, 1200
+LAST_S = END_S + STEP_S
+"""The last time that there may be; no run has to have it."""
 FIELDS = ("_id", "ts", "exp", "cycle", "cicle", "value", "workload", "priority", "interface")
 REQUIRED = ("ts", "exp", "cycle", "value", "workload")
 GROUPS = ("experiment", "slice", "priority")
@@ -58,7 +66,7 @@ def read_andrade(
         path: an export; see `slicepilot.data.studies.andrade.mongo_exports`.
         collection: one of `COLLECTIONS`.
         faults: ``number``, ``range``, ``grid`` (times between the steps), ``unknown`` (experiments, workloads, fields),
-            ``duplicate``, ``missing`` (no value, and points of the grid without a document), ``unit``.
+            ``duplicate``, ``missing`` (no value, and points of the grid without a document), ``unanswered``, ``unit``.
         unit: the export's unit, one of the collection's; None: told by what is plausible.
         on_progress: told after every part of the file.
 
@@ -67,7 +75,7 @@ def read_andrade(
             be told.
     """
     own = COLLECTIONS[collection]
-    points = _Points(path, faults)
+    points = _Points(path, faults, zero_is_no_answer=collection == "latency")
     for line, document in read_documents(path, FIELDS, faults, on_progress):
         points.add(line, document)
     columns = points.columns()
@@ -108,9 +116,9 @@ class _Point:
 
     def problem(self) -> tuple[FaultKind, str, object] | None:
         """Kind of fault, field and value where it is no point of the study."""
-        if self.experiment not in _active_slices():
+        if self.experiment not in active_slices():
             return "unknown", "exp", self.experiment
-        if not 1 <= self.slice <= max(_active_slices().values()):
+        if not 1 <= self.slice <= max(active_slices().values()):
             return "unknown", "workload", self.workload
         if self.cycle < 0:
             return "range", "cycle", self.cycle
@@ -126,8 +134,8 @@ class _Point:
 class _Points:
     """Checks documents one by one, and at the end what is missing between them."""
 
-    def __init__(self, path: Path, faults: Faults) -> None:
-        self._path, self._faults = path, faults
+    def __init__(self, path: Path, faults: Faults, zero_is_no_answer: bool) -> None:
+        self._path, self._faults, self._zero_is_no_answer = path, faults, zero_is_no_answer
         self._points: list[_Point] = []
         self._seen: dict[tuple[int, int, str, str | None], dict[int, int]] = {}  # line by time, per series
         self._unknown: set[str] = set()
@@ -159,6 +167,9 @@ class _Points:
         times[point.time_s] = line
         if math.isnan(point.value):
             self._faults.add("missing", line, "value", document.get("value"))
+            return
+        if self._zero_is_no_answer and point.value == 0 and point.slice <= active_slices()[point.experiment]:
+            self._faults.add("unanswered", line, "value", document.get("value"))
             return
         self._points.append(point)
 
@@ -198,7 +209,7 @@ class _Points:
             first = "; ".join(self._faults.describe()[:2])
             raise DatasetError.at(self._path, f"{what} ({first}); accepted: {', '.join(FIELDS)}")
         for (experiment, cycle, workload, _), lines in self._seen.items():
-            holes = [time for time in range(0, LAST_S + 1, STEP_S) if time not in lines]
+            holes = [time for time in range(0, END_S + 1, STEP_S) if time not in lines]
             names = [f"experiment {experiment}, cycle {cycle}, {workload}: {time} s" for time in holes]
             last = max(lines.values())
             self._faults.add_many("missing", [last] * len(holes), "ts", names, left_out=False)
@@ -213,11 +224,12 @@ class _Points:
 
     def active(self, columns: dict[str, Any]) -> Any:
         """Where the slice had traffic by the experiment's design, (N,)."""
-        return columns["slice"] <= np.asarray([_active_slices()[n] for n in columns["experiment"].tolist()])
+        return columns["slice"] <= np.asarray([active_slices()[n] for n in columns["experiment"].tolist()])
 
 
 @cache
-def _active_slices() -> dict[int, int]:
+def active_slices() -> dict[int, int]:
+    """How many slices have traffic in each experiment: slice1 to this one."""
     return {setting.experiment: setting.active_slices for setting in published_settings()}
 
 

@@ -27,6 +27,8 @@ from slicepilot.data.studies.kinds import Options
 from slicepilot.data.studies.mishra.figures import summarise_forwarding, summarise_pfcp
 from slicepilot.data.tables.tidy import read_description
 
+from ...data.andrade_clone import RUNS, make_clone
+
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 PROGRAM = [sys.executable, "-m", "slicepilot.cli", "dataset"]
 TABLES = {
@@ -165,6 +167,94 @@ def test_andrades_collections_become_episodes(tables: Path) -> None:
     assert len(episodes) == 1
     [episode] = episodes
     assert (episode.behaviour, len(episode)) == ("experiment-21", 40)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone of the study's repository, with the faults that its release is known to have."""
+    return make_clone(tmp_path_factory.mktemp("clone"))
+
+
+@pytest.fixture(scope="module")
+def study(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an import makes of it."""
+    folder = tmp_path_factory.mktemp("study")
+    command = [*PROGRAM, "import", str(clone), "--out", str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    for name in ("cpu", "latency", "receive"):
+        assert f"{name}.bson.gz: differs from the known release" in result.stderr
+    assert "unanswered: 21 round trips of 0" in result.stdout
+    assert "not read, of no known kind: 8 files" in result.stdout
+    return folder
+
+
+def test_a_whole_clone_is_imported_over_its_readme(study: Path) -> None:
+    episodes = read_episodes(study / "andrade-episodes.parquet")
+    assert [len(episode) for episode in episodes] == ([41] + [40] * 6) * 3
+    assert set(episodes.behaviours) == {"experiment-2", "experiment-5", "experiment-8"}
+    faults = read_description(study / "andrade-latency.parquet").faults
+    assert faults["left_out"] == faults["kinds"]["unanswered"]["count"] == 3 * RUNS["latency"]
+
+
+def test_what_a_shell_names_of_a_clone_may_be_a_readme(run: Callable[..., Ran], clone: Path, tmp_path: Path) -> None:
+    named = sorted(path for path in clone.iterdir() if not path.name.startswith("."))
+    assert clone / "README.md" in named
+    document = run("import", *named, "--out", tmp_path / "out", "--json").json
+    assert document["unusable"] == []
+    assert str(clone / "README.md") in document["not_read"]
+    assert [table["as_known"] for table in document["tables"]] == [False] * 3
+    other = tmp_path / "data.csv"
+    other.write_text("a,b\n1,2\n")
+    result = run("import", clone / "backup", other, "--out", tmp_path / "other")
+    assert result.code == 2, "data of no known kind that are named are an error all the same"
+    assert "of no known kind" in result.err
+
+
+def test_describe_shows_what_is_missing_by_setting(run: Callable[..., Ran], study: Path) -> None:
+    path = study / "andrade-episodes.parquet"
+    missing = {row["behaviour"]: row for row in run("describe", path, "--json").json["missing"]}
+    starved = missing["experiment-8"]
+    assert starved["episodes"] == RUNS["latency"]
+    # Of 40 steps and one more: slice2 lacks 600 s besides what all others lack from 630 s on, 20 steps or 21.
+    assert starved["unmeasured"] == RUNS["latency"] * (4 * 20 + 1) + 4
+    assert starved["unmeasured_by_slice"]["slice1"] == 0
+    assert starved["reward_at_worst"] < starved["reward"]
+    assert missing["experiment-2"]["readings"] == 2 * missing["experiment-2"]["steps"]
+    shown = run("describe", path).out
+    assert "not measured, of the slices that had traffic" in shown
+    [row] = [line.split() for line in shown.splitlines() if "experiment-8" in line and "%" in line]
+    assert row[1:5] == ["7", "41%", "0%", "51%"]
+    assert all(len(line) <= 80 or str(path) in line for line in shown.splitlines())  # paths are not cut
+
+
+def test_describe_of_a_collection_has_the_studys_rows_and_its_cycles(run: Callable[..., Ran], study: Path) -> None:
+    latency = run("describe", study / "andrade-latency.parquet", "--json").json["study"]
+    receive = run("describe", study / "andrade-receive.parquet", "--json").json["study"]
+    assert {row["cycles"] for row in latency} == {RUNS["latency"]}
+    assert {row["cycles"] for row in receive} == {RUNS["receive"]}
+    [starved] = [row for row in latency if row["experiment"] == 8 and row["group"] == "others"]
+    assert (starved["n"], starved["missing"], starved["mean"]) == (0, 4 * 11 * RUNS["latency"], None)
+    [whole] = [row for row in latency if row["experiment"] == 5 and row["group"] == "slice1"]
+    assert (whole["n"], whole["missing"]) == (11 * RUNS["latency"] + 1, 0), "the row at 1230 s is of the last window"
+    assert run("describe", study / "andrade-latency.parquet").code == 0
+
+
+def test_validate_takes_steps_without_a_reward_as_said(run: Callable[..., Ran], study: Path) -> None:
+    [checked] = run("validate", study / "andrade-episodes.parquet", "--json").json["checked"]
+    assert checked["faults"]["total"] == 0
+
+
+def test_estimate_on_runs_with_holes(run: Callable[..., Ran], study: Path) -> None:
+    result = run("estimate", study / "andrade-episodes.parquet", "--agents", "no-control", "--updates", "50", "--json")
+    document = result.json
+    assert {row["behaviour"] for row in document["missing"]} == {"experiment-2", "experiment-5", "experiment-8"}
+    [policy] = document["policies"]
+    for estimator in ("model-based", "fitted Q"):
+        assert np.isfinite(policy["estimates"][estimator]["value"])
+    why = policy["estimates"]["importance"]["refused"]
+    assert why.endswith("0 say that; those of agents that draw (random, exploring-NAME) do")
+    assert document["behaviours"]["experiment-5"]["ci95"] is not None
 
 
 def test_an_import_goes_on_after_an_unusable_file(run: Callable[..., Ran], tmp_path: Path) -> None:

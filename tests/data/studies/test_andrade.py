@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.studies.andrade.figures import StudyTable
 from slicepilot.data.studies.andrade.mongo_exports import read_documents
 from slicepilot.data.studies.andrade.tables import collection_of, read_andrade, schema_of
 from slicepilot.data.studies.andrade.units import COLLECTIONS, unit_of
@@ -175,7 +176,7 @@ WRONG = {
     "an unknown experiment": ({"exp": 27}, "unknown", "exp"),
     "an unknown workload": ({"workload": "open5gs-upf-6"}, "unknown", "workload"),
     "a workload without a number": ({"workload": "amf"}, "unknown", "workload"),
-    "too late": ({"ts": 1230}, "range", "ts"),
+    "too late": ({"ts": 1260}, "range", "ts"),
     "between the steps": ({"ts": 45}, "grid", "ts"),
     "a negative value": ({"value": -1.0}, "range", "value"),
     "an infinite value": ({"value": {"$numberDouble": "Infinity"}}, "range", "value"),
@@ -213,6 +214,72 @@ def test_duplicates_and_holes_of_the_grid(tmp_path: Path) -> None:
         "experiment 7, cycle 1, open5gs-upf-1: 330 s",
     ]
     assert (table.num_rows, faults.left_out) == (39, 1)
+
+
+def test_a_last_sample_at_1230_s_is_a_row_and_need_not_be_there(tmp_path: Path) -> None:
+    rows = documents("latency", slices=1)
+    table, faults = read_lines(tmp_path, [*rows, rows[-1] | {"ts": 1230}], "latency")
+    assert not faults
+    assert table.column("time_s").to_pylist()[-2:] == [1200, 1230]
+    assert not read_lines(tmp_path, rows, "latency")[1], "nor is it a hole where a run has none"
+
+
+def test_a_round_trip_of_0_is_no_answer_where_the_slice_has_traffic(tmp_path: Path) -> None:
+    rows = documents("latency", experiment=2, slices=3)  # slice3 has no traffic in experiment 2
+    zeros = [row | {"value": 0.0} if row["ts"] == 600 or row["workload"].endswith("3") else row for row in rows]
+    table, faults = read_lines(tmp_path, zeros, "latency")
+    assert faults.counts == {"unanswered": 2}, "not a hole of the grid besides"
+    assert [fault.line for fault in faults.examples("unanswered")] == [21, 62]
+    assert faults.left_out == 2
+    kept = table.to_pylist()
+    assert [row["latency_ms"] for row in kept if row["slice"] == "slice3"] == [0.0] * 41
+    assert all(row["latency_ms"] > 0 for row in kept if row["slice"] != "slice3")
+
+
+@pytest.mark.parametrize("collection", ["cpu", "receive"])
+def test_a_rate_or_use_of_0_is_a_measurement(collection: str, tmp_path: Path) -> None:
+    rows = documents(collection)
+    rows[7] |= {"value": 0.0}
+    table, faults = read_lines(tmp_path, rows, collection)
+    assert not faults
+    assert table.num_rows == len(rows)
+
+
+def test_the_last_five_minutes_are_the_studys(tmp_path: Path) -> None:
+    """All from 900 s on, 1230 s with them, without what nobody answered and without slices that have no traffic."""
+    rows = documents("latency", experiment=4, cycle=1, slices=5)
+    for row in rows:
+        row["value"] = 0.0 if row["workload"].endswith("5") else (0.1 if row["ts"] < 900 else row["ts"] / 1000)
+    late = [row | {"ts": 1230, "value": 1.230} for row in rows if row["ts"] == 1200 and row["value"]]
+    unanswered = [row | {"value": 0.0} if (row["ts"], row["priority"]) == (930, "others") else row for row in rows]
+    path = tmp_path / "latency.json"
+    path.write_bytes(lines_of([*unanswered, *late]))
+    stream = read_andrade(path, "latency", Faults())
+    study = StudyTable(stream.schema, path)
+    for batch in stream.batches:
+        study.add(batch)
+    first, others = study.published()
+    window = [float(time) for time in range(900, 1231, 30)]
+    assert (first["group"], first["cycles"], first["n"], first["missing"]) == ("slice1", 1, 12, 0)
+    assert first["mean"] == pytest.approx(sum(window) / 12)
+    assert first["median"] == pytest.approx((1050 + 1080) / 2)
+    window.remove(930.0)
+    assert (others["n"], others["missing"], others["unit"]) == (3 * 11, 3, "ms")
+    assert others["mean"] == pytest.approx(sum(window) / 11)
+
+
+def test_received_rates_are_the_servers_in_the_studys_unit(tmp_path: Path) -> None:
+    servers = documents("receive", experiment=1, slices=1)
+    upfs = [row | {"workload": "open5gs-upf-1", "value": 99e6} for row in servers]
+    path = tmp_path / "receive.json"
+    path.write_bytes(lines_of([*upfs, *servers]))
+    stream = read_andrade(path, "receive", Faults())
+    study = StudyTable(stream.schema, path)
+    for batch in stream.batches:
+        study.add(batch)
+    [row] = study.published()
+    assert (row["n"], row["unit"]) == (11, "Mibit/s")
+    assert row["mean"] == pytest.approx(88e6 / 2**20)
 
 
 def test_the_older_name_of_the_cycle(tmp_path: Path) -> None:

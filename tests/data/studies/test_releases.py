@@ -28,6 +28,28 @@ def test_names_are_unique_and_those_of_the_kinds() -> None:
     assert {release.status for release in releases()} <= set(STATUS_MEANINGS)
 
 
+def test_a_file_is_the_one_that_is_known_or_another_or_nothing_is_known() -> None:
+    andrade = find("andrade")
+    for file in andrade.files:
+        assert file.known_bytes is not None
+        digest = f"{file.known_sha256_start}{'0' * 56}"
+        assert andrade.as_known("renamed.bson.gz", file.known_bytes, digest) is True
+        assert andrade.as_known(file.name, file.known_bytes, "f" * 64) is False
+        assert andrade.as_known(file.name, file.known_bytes + 1, digest) is False
+    assert andrade.as_known("cpu.json", 10, "f" * 64) is None
+    assert find("mishra").as_known("o1_pfcp_exp_light.csv", 10, "f" * 64) is None
+
+
+@pytest.mark.parametrize("name", ["README.md", "README", "LICENSE", "readme.txt", "latency.bt", "cpu.py", "Makefile"])
+def test_what_a_repository_holds_beside_data_is_of_no_kind(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "qf1_baseline" / name
+    path.parent.mkdir()
+    path.write_text("UE IP: 10.1.0.44 | Decapsulation Overhead: 14350 ns\n")
+    assert detect(path) is None
+    (path.parent / "latency.txt").write_text(path.read_text())
+    assert detected(path.parent / "latency.txt").name == "moreira-latency"
+
+
 @pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
 def test_each_can_be_found_and_cited(release: Release) -> None:
     assert release.title in " ".join(release.citation.split())

@@ -259,14 +259,26 @@ def test_the_command_trains_tracks_and_goes_on(
     assert figures["updates"] == 3
     assert figures["dataset_steps"] == 600
     assert figures["run_id"] is not None
+    assert figures["missing"] == []
+    worth = figures["worth"]
+    assert worth["best"] in figures["behaviours"]
+    for name, difference in worth["differences"].items():
+        less = worth["estimates"][name]["value"] - worth["best_reward"]["value"]
+        assert difference["value"] == pytest.approx(less)
+        low, high = difference["ci95"] or (-1.0, 1.0)
+        assert difference["verdict"] == ("better" if low > 0 else "worse" if high < 0 else "cannot be told apart")
+    assert "model-based" in worth["differences"]
+    assert "refused" in worth["estimates"]["importance"]
     assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
     import mlflow
 
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     assert client.get_metric_history(figures["run_id"], "train/gap")[-1].step == 3
-    again = CliRunner().invoke(app, ["train", "--resume", "run", "--steps", "5"], catch_exceptions=False)
+    more = ["train", "--resume", "run", "--steps", "5", "--no-estimate"]
+    again = CliRunner().invoke(app, more, catch_exceptions=False)
     assert again.exit_code == 0, again.output
     assert "5 updates" in again.stdout
+    assert "estimated worth" not in again.stdout
     assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
 
 

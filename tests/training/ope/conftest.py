@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.recording.recording import record_simulated
 
 INF = np.inf
+STEADY_NODE = str(Path(__file__).with_name("steady-node.yaml"))
 WEIGHTS = RewardWeights.from_yaml("delay-first")
 
 
 def contention(seconds: float = 3.0) -> Scenario:
     """Five slices that ask for more than there is, in periods of 10 ms."""
-    return replace(Scenario.from_yaml("testbed-contention"), control_period_s=0.01, duration_s=seconds)
+    scenario = Scenario.from_yaml("testbed-contention")
+    return replace(scenario, hardware=STEADY_NODE, control_period_s=0.01, duration_s=seconds)
 
 
 def recorded(agents: Sequence[Agent], seconds: float = 3.0, episodes: int = 2, seed: int = 0) -> EpisodeSet:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from slicepilot.training.ope.estimate import Estimate, bootstrap_ratio, episodes
 from slicepilot.training.ope.fitted_q import FittedQConfig
 from slicepilot.training.ope.logged import Node
 
-NODE = Hardware.from_yaml("testbed")
+NODE = Hardware.from_yaml(str(Path(__file__).with_name("steady-node.yaml")))
 QUICK = FittedQConfig(updates=300, members=1, batch=96, width=32)
 
 
@@ -69,7 +70,7 @@ def test_who_cannot_be_asked_about(log: EpisodeSet) -> None:
     slices = Node.of(log).slices
     for agent, why in (
         (RandomAgent(), "draws at random"),
-        (make("oracle", slices, NODE), "looks into the simulator's future"),
+        (make("clairvoyant", slices, NODE), "looks into the simulator's future"),
         (make("static-weights-9", slices, NODE), "counts on CPU requests of its own"),
     ):
         with pytest.raises(ConfigError, match=why):

@@ -52,7 +52,7 @@ def test_episodes_that_are_too_short(log: EpisodeSet) -> None:
         first.log_density[:1],
         "brief",
     )
-    with pytest.raises(ConfigError, match="none has two decisions"):
+    with pytest.raises(ConfigError, match="decisions in a row = 1 at most; accepted: 2 or more"):
         decisions_of(EpisodeSet((short,), log.facts), Node.of(log))
 
 

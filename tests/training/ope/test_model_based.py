@@ -1,6 +1,7 @@
 """The identified simulator as a model: exact where it is the node, calibrated where it is not."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from slicepilot.training.ope.logged import Node
 from slicepilot.training.ope.measured_loads import MeasuredLoads, packet_bytes
 from slicepilot.training.ope.model_based import Calibration, IdentifiedModel, line
 
-NODE = Hardware.from_yaml("testbed")
+NODE = Hardware.from_yaml(str(Path(__file__).with_name("steady-node.yaml")))
 
 
 def test_loads_are_the_measured_ones_in_every_lane(log: EpisodeSet) -> None:
@@ -69,6 +70,7 @@ def test_on_its_own_node_the_model_is_right(log: EpisodeSet, policies: list[Fixe
 
 def test_on_its_own_node_nothing_is_to_be_corrected(log: EpisodeSet) -> None:
     calibration = IdentifiedModel(log, Node.of(log), NODE).calibration
+    assert calibration is not None
     assert calibration.slope == pytest.approx(1.0, abs=0.03)
     assert calibration.intercept == pytest.approx(0.0, abs=0.1)
     assert calibration.error < 0.05
@@ -82,6 +84,7 @@ def test_on_another_node_the_error_is_known(log: EpisodeSet, policies: list[Fixe
     slow = replace(NODE, upf_cost_us=1.3 * NODE.upf_cost_us, wake_wait_ms=30.0)
     model = IdentifiedModel(log, Node.of(log), slow)
     off = model.calibration
+    assert off is not None
     plain = float(np.sqrt(np.mean(np.square(list(off.by_behaviour.values())))))
     assert plain > 0.1
     right = IdentifiedModel(log, Node.of(log), NODE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,22 @@ import pytest
 
 from slicepilot.agents.heuristics.fixed import published
 from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.episodes.files import read_episodes, write_episodes
+from slicepilot.data.episodes.header import arrays_of
+from slicepilot.data.episodes.missing import missing_of
 from slicepilot.data.studies.andrade.tables import schema_of
 from slicepilot.data.tables.tidy import Stream
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import FEATURES, KnobDecoder, ObservationEncoder, scaled
 from slicepilot.env.knobs import Knobs
+from slicepilot.env.promises import RATE_TOLERANCE
 from slicepilot.env.reward import RewardModel, RewardWeights
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.recording.andrade import STAND_INS, Joined, to_episodes
+from slicepilot.training.recording.minari_files import read_minari, write_minari
 
 SLICES = SliceSet.from_yaml("five-video")
 WEIGHTS = RewardWeights.from_yaml()
@@ -109,7 +116,7 @@ def test_figures_are_those_of_the_tables_and_of_the_load_plan() -> None:
         assert np.isnan(telemetry[:, row_of(name)]).all()
     assert episode.node is not None
     assert np.isnan(episode.node[:, 0]).all()
-    assert episode.node[0, 1] == pytest.approx(515 / 940)
+    assert episode.node[0, 1] == pytest.approx(515 / 985)
 
 
 def test_observations_rewards_and_actions_are_the_projects_own() -> None:
@@ -163,15 +170,125 @@ def test_rates_of_upfs_do_where_there_are_no_servers() -> None:
     assert episode.telemetry[3, row_of("carried_mbps"), 0] == 151.0
 
 
-def test_an_episode_is_the_longest_stretch_without_a_hole() -> None:
-    def hole(name: str, row: Row) -> bool:
-        return name == "latency" and row["slice"] == "slice3" and row["time_s"] == 360
+def unanswered(slices: tuple[str, ...], first_s: int = 0) -> Any:
+    """Leaves out the round trips of some slices from a time on."""
+    return lambda name, row: name == "latency" and row["slice"] in slices and row["time_s"] >= first_s
 
-    found = joined([(5, 1)], without=hole)
+
+OTHERS = ("slice2", "slice3", "slice4", "slice5")
+
+
+def test_a_run_keeps_its_length_and_what_was_not_measured_is_marked() -> None:
+    found = joined([(5, 1)], without=unanswered(("slice3",), 600))
     [episode] = found.episodes
-    assert (episode.info["start_s"], len(episode), found.left_out) == (390, 27, 13)
-    # In a slice that had no traffic nobody misses a point.
-    assert joined([(2, 1)], without=hole).left_out == 0
+    assert (len(episode), episode.info["start_s"], found.left_out) == (40, 0, 0)
+    assert episode.unmeasured is not None
+    assert episode.valid is not None
+    assert episode.telemetry is not None
+    assert episode.unmeasured[:, 2].tolist() == [False] * 20 + [True] * 21
+    assert not episode.unmeasured[:, [0, 1, 3, 4]].any()
+    assert (episode.valid == ~episode.unmeasured).all()
+    late = episode.telemetry[20:, :, 2]
+    assert np.isnan(late[:, row_of("delay_p99_us")]).all(), "no delay is made up"
+    assert (late[:, row_of("carried_mbps")] == 103.0).all(), "what was measured stays"
+    assert not episode.observations[20:, 2, FEATURES.index("active")].any()
+    assert np.isfinite(episode.observations).all()
+    # In a slice that had no traffic nobody misses anything.
+    [idle] = joined([(2, 1)], without=unanswered(("slice3",), 600)).episodes
+    assert idle.unmeasured is not None
+    assert not idle.unmeasured.any()
+
+
+def test_rewards_are_of_what_was_measured() -> None:
+    """The same run with and without round trips of slice3: its promise and its delay leave the means by weight."""
+    [whole] = joined([(5, 1)]).episodes
+    [part] = joined([(5, 1)], without=unanswered(("slice3",), 600)).episodes
+    before, after = slice(0, 19), slice(19, 40)
+    assert np.array_equal(whole.rewards[before], part.rewards[before])
+    telemetry, promised = whole.telemetry, context().promises
+    assert telemetry is not None
+    share = promised.weight[:, 0] / promised.weight.sum()
+    log_delay = np.log1p(telemetry[20:, row_of("delay_p99_us")] / 1e3) / np.log1p(1e4)
+    assert whole.terms["delay"][after] == pytest.approx(-(log_delay @ share), abs=1e-5)
+    left = np.delete(share, 2) / np.delete(share, 2).sum()
+    assert part.terms["delay"][after] == pytest.approx(-(np.delete(log_delay, 2, axis=1) @ left), abs=1e-5)
+    # sla by its parts: rates are kept in all alike, so that only who is counted differs.
+    score = slice_scores(telemetry[20:], promised)
+    assert part.terms["sla"][after] == pytest.approx(np.delete(score, 2, axis=1) @ left, abs=1e-5)
+    for name in ("carried", "cpu_held", "churn"):
+        assert np.allclose(whole.terms[name], part.terms[name], atol=1e-6), f"{name} was measured"
+    assert part.decisions["unmeasured_share"][after] == pytest.approx(share[2])
+    total = sum(getattr(WEIGHTS, name) * column for name, column in part.terms.items())
+    assert part.rewards == pytest.approx(total, abs=1e-5)
+
+
+def slice_scores(telemetry: Any, promised: Promises) -> Any:
+    """What each slice adds to ``sla`` per weight, (N, S): 30% if kept, 50% by rate, 20% by delay."""
+    offered, carried, delay = (telemetry[:, row_of(name)] for name in ("offered_mbps", "carried_mbps", "delay_p99_us"))
+    owed = RATE_TOLERANCE * np.minimum(offered, promised.committed_mbps[:, 0])
+    rate, late = np.minimum(carried / owed, 1.0), np.minimum(promised.delay_bound_us[:, 0] / delay, 1.0)
+    return 0.3 * (np.minimum(rate, late) >= 1) + 0.5 * rate + 0.2 * late
+
+
+def test_a_step_of_which_too_little_was_measured_has_no_reward() -> None:
+    [episode] = joined([(5, 1)], without=lambda name, row: name == "latency" and row["time_s"] == 600).episodes
+    assert np.flatnonzero(np.isnan(episode.rewards)).tolist() == [19]
+    parts = episode.unbroken()
+    assert [len(part) for part in parts] == [19, 19], "nor is a decision taken on nothing that was measured"
+    assert all(np.isfinite(part.rewards).all() for part in parts)
+    # Nobody's rate but the priority slice's: nothing says what the others carried.
+    [blind] = joined([(5, 1)], without=lambda _, row: row["slice"] in OTHERS and row["time_s"] >= 900).episodes
+    assert np.isnan(blind.rewards[29:]).all()
+    assert np.isfinite(blind.rewards[:29]).all()
+    assert np.isnan(blind.terms["carried"][29:]).all()
+
+
+def test_the_overloaded_half_of_a_run_stays() -> None:
+    """With 250 mCPU nobody answers pings, but what arrives is counted: all steps have rewards, of what is known."""
+    [episode] = joined([(8, 1)], without=unanswered(OTHERS, 600)).episodes
+    assert len(episode) == 40
+    assert np.isfinite(episode.rewards).all()
+    [part] = episode.unbroken()
+    assert len(part) == 40
+    [row] = missing_of(EpisodeSet((episode,), joined([(8, 1)]).episodes.facts))
+    assert (row.readings, row.unmeasured, row.unscored_steps) == (200, 84, 0)
+    assert row.unmeasured_by_slice["slice1"] == 0
+    assert row.unmeasured_by_slice["slice5"] == pytest.approx(21 / 40)
+    assert row.reward == pytest.approx(episode.rewards.mean(), abs=1e-6)
+    assert row.reward is not None
+    assert row.reward_at_worst is not None
+    assert row.reward_at_worst < row.reward - 0.1
+
+
+def test_what_was_not_measured_survives_files(tmp_path: Path) -> None:
+    found = joined([(5, 1), (8, 1)], without=unanswered(OTHERS, 600)).episodes
+    write_episodes(found, tmp_path / "episodes.parquet")
+    write_minari(found, tmp_path / "episodes-v0")
+    for back in (read_episodes(tmp_path / "episodes.parquet"), read_minari(tmp_path / "episodes-v0")):
+        for old, new in zip(found, back, strict=True):
+            before, after = arrays_of(old), arrays_of(new)
+            assert before.keys() == after.keys()
+            assert "unmeasured" in before
+            assert all(np.array_equal(before[name], after[name], equal_nan=True) for name in before)
+
+
+def test_a_sample_at_1230_s_is_one_more_step() -> None:
+    def late(collection: str, run: Run) -> list[Row]:
+        own = list(rows(collection, [run]))
+        return [*own, *(row | {"time_s": 1230} for row in own if row["time_s"] == 1200)]
+
+    tables = {name: table(name, [*late(name, (5, 1)), *rows(name, [(5, 2)])]) for name in WORKLOADS}
+    first, second = to_episodes(tables, WEIGHTS).episodes
+    assert (len(first), len(second)) == (41, 40)
+    assert first.telemetry is not None
+    assert first.telemetry[41, row_of("offered_mbps")].tolist() == [180.0] + [225.0] * 4
+    assert np.isfinite(first.rewards).all()
+
+
+def test_a_run_without_round_trips_makes_no_episode() -> None:
+    """The collections of the release have different numbers of runs."""
+    found = joined([(5, 1), (5, 2)], without=lambda name, row: name == "latency" and row["cycle"] == 2)
+    assert (len(found.episodes), found.runs, found.left_out) == (1, 2, 41)
 
 
 def test_cpu_use_may_be_missing() -> None:
@@ -185,5 +302,5 @@ def test_cpu_use_may_be_missing() -> None:
 def test_tables_that_make_no_episode_are_refused() -> None:
     with pytest.raises(ConfigError, match="tables: no latency; accepted: latency, receive and, if there, cpu"):
         joined([(5, 1)], names=("cpu", "receive"))
-    with pytest.raises(ConfigError, match="no run with two points in a row"):
-        joined([(5, 1)], without=lambda _, row: row["time_s"] % 60 == 0)
+    with pytest.raises(ConfigError, match="no run with a step of which enough was measured"):
+        joined([(5, 1)], without=lambda name, row: name == "latency" and row["time_s"] > 0)

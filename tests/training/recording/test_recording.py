@@ -254,7 +254,7 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
         (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "accepted: simulator, testbed"),
         (["--agents", "random", "--name", "sp", "--out", "x.parquet"], "only with a --backend of real UPFs"),
         (["--agents", "random", "--scenario", "nowhere", "--out", "x.parquet"], "scenarios: unknown name 'nowhere'"),
-        (["--agents", "oracle", "--backend", "testbed", "--out", "x.parquet"], "only with --backend simulator"),
+        (["--agents", "clairvoyant", "--backend", "testbed", "--out", "x.parquet"], "only with --backend simulator"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_recorded(

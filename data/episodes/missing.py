@@ -1,0 +1,99 @@
+"""How much of what episodes were to measure is missing, by who acted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .episodes import Episode, EpisodeSet
+
+UNMEASURED_SHARE = "unmeasured_share"
+"""Name of the column of `Episode.decisions` with the share of the slices' weight that rewards leave out, (T,)."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What is missing of the runs of one behaviour.
+
+    Attributes:
+        behaviour: who acted, or which setting held.
+        episodes, steps: how many.
+        readings: steps times the slices that had traffic in them: each should have been measured.
+        unmeasured: those of these that were not.
+        unmeasured_by_slice: share of each slice's readings that were not; only slices that had traffic.
+        unscored_steps: steps without a reward, because too little of them was measured.
+        reward: mean over the steps that have one, of what was measured; None without any.
+        reward_at_worst: the same if every promise that was not measured had been broken altogether, with the longest
+            delay; None where it cannot be told.
+    """
+
+    behaviour: str
+    episodes: int
+    steps: int
+    readings: int
+    unmeasured: int
+    unmeasured_by_slice: dict[str, float]
+    unscored_steps: int
+    reward: float | None
+    reward_at_worst: float | None
+
+    @property
+    def share(self) -> float:
+        """Of the readings that are missing, 0..1."""
+        return self.unmeasured / max(self.readings, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return asdict(self)
+
+
+def missing_of(episodes: EpisodeSet) -> list[Missing]:
+    """One for each behaviour; empty where everything was measured, or nobody has written down what was not."""
+    found = []
+    for name in episodes.behaviours:
+        own = [episode for episode in episodes.of(name) if episode.unmeasured is not None and len(episode)]
+        if not own:
+            continue
+        # The measurement that ends a step is the one that its reward is of.
+        lacking = np.concatenate([e.unmeasured[1:] for e in own if e.unmeasured is not None])
+        there = lacking | np.concatenate([e.valid[1:] for e in own if e.valid is not None])
+        rewards = np.concatenate([episode.rewards for episode in own])
+        worst = np.concatenate([_at_worst(episode, episodes.facts) for episode in own])
+        by_slice = {
+            _name(episodes, s): float(lacking[:, s].sum() / count)
+            for s, count in enumerate(there.sum(axis=0).tolist())
+            if count
+        }
+        found.append(
+            Missing(
+                name, len(own), len(lacking), int(there.sum()), int(lacking.sum()), by_slice,
+                int((~np.isfinite(rewards)).sum()), _mean(rewards), _mean(worst),
+            )
+        )  # fmt: skip
+    return found if any(one.unmeasured for one in found) else []
+
+
+def _at_worst(episode: Episode, facts: Mapping[str, Any]) -> npt.NDArray[np.float64]:
+    """Rewards (T,) with the worst there is for what was not measured: NaN where that is not known, or no reward is.
+
+    ``sla`` is 0 and ``delay`` -1 of a slice whose promise is broken altogether; both are means by weight.
+    """
+    share, weights = episode.decisions.get(UNMEASURED_SHARE), facts.get("reward")
+    if share is None or not isinstance(weights, Mapping) or not {"sla", "delay"} <= set(episode.terms):
+        return np.full(len(episode), np.nan)
+    lost = weights["sla"] * episode.terms["sla"] + weights["delay"] * (1.0 + episode.terms["delay"])
+    return np.asarray(episode.rewards - share * lost, np.float64)
+
+
+def _mean(column: npt.NDArray[Any]) -> float | None:
+    known = column[np.isfinite(column)]
+    return float(known.mean(dtype=np.float64)) if len(known) else None
+
+
+def _name(episodes: EpisodeSet, index: int) -> str:
+    slices = episodes.facts.get("slices")
+    return str(slices[index].get("name")) if isinstance(slices, list) else str(index)
