@@ -59,7 +59,7 @@ dist: .venv/.dev ## build the source distribution and this platform's wheel into
 
 # UPGRADE=--upgrade takes the newest versions that pyproject.toml allows; without it the pins stay.
 lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	$(LOCK) requirements/dev.txt --extra train --group dev $(UPGRADE)
+	$(LOCK) requirements/dev.txt --extra train --extra ray --group dev $(UPGRADE)
 	$(LOCK) requirements/train.txt --extra train --group build --constraints requirements/dev.txt
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt

@@ -43,7 +43,7 @@ def demo(
     simulate(study="andrade", experiments="1-8,13", repetitions=5)
     headline("2/4  Training from scratch on random nodes and loads")
     train(config=config, seed=seed, minutes=minutes, out=out / "training")
-    headline("3/4  Judging on scenarios it has never seen, against every fixed setting, heuristic and an oracle")
+    headline("3/4  Judging on scenarios it has never seen, against every fixed setting, heuristic, a clairvoyant")
     report = out / "report.html"
     evaluate(bundle=[out / "training" / "bundle"], config=judge, results=out / "results", report=report)
     headline("4/4  The same policy on real UPFs")

@@ -68,6 +68,7 @@ def _python_checks() -> list[Check]:
         ("stable-baselines3", "train", "train"),
         ("mlflow", "train", "train"),
         ("matplotlib", "train", "train"),
+        ("ray", "tune", "train,ray"),
         ("pyroute2", "live", ""),
     ):
         found = _version(package)

@@ -33,6 +33,11 @@ COMMANDS = {
         "slicepilot.cli.train.train:train",
         "Train a policy in the simulator, or from recorded episodes, and save it as a bundle.",
     ),
+    "tune": Command(
+        "slicepilot.cli.train.tune:tune",
+        "Train many policies side by side on Ray: seeds, algorithms, weights of the reward; say which is best.",
+        makes=True,
+    ),
     "evaluate": Command(
         "slicepilot.cli.evaluation.evaluate:evaluate",
         "Play agents on the same seeds of the same scenarios and compare them.",

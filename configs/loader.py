@@ -10,7 +10,7 @@ import dataclasses
 from importlib import resources
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -93,6 +93,7 @@ def validate(kind: type[T], raw: Any, source: str) -> T:
 
 def _nearest(kind: Any, where: tuple[int | str, ...]) -> str:
     """What is accepted instead of an unknown field: the nearest names, then all."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind  # a dataclass with checks of its own
     for part in where[:-1]:
         kind = _part(kind, part)
     names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []

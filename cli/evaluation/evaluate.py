@@ -47,6 +47,10 @@ def evaluate(
         str | None,
         typer.Option("-c", "--config", help="How to judge: a shipped name or a file."),
     ] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Play on all cores, by Ray, to the same figures.")] = False,
+    address: Annotated[
+        str | None, typer.Option(help="With --ray: a cluster, HOST:PORT or auto, from one of its nodes.")
+    ] = None,
     results: Annotated[Path, typer.Option(help="Folder to save the results in.")] = RESULTS,
     report: Annotated[Path | None, typer.Option(help="Also write an HTML report to this file.")] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Log figures and report to MLflow.")] = True,
@@ -65,6 +69,14 @@ def evaluate(
     drawn = _drawn(suite, seed, scenarios, scenario)
     settings = EvaluationConfig.from_yaml(config or ("drawn" if drawn else "default"))
     settings = _settings(settings, scenario, agents, seeds, period_ms)
+    if address is not None and not ray:
+        raise ConfigError(f"address = {address!r}: accepted together with --ray")
+    if ray:
+        from ...training.cluster.session import need_ray
+
+        need_ray("evaluate --ray")
+        if settings.backend != SIMULATOR:
+            raise ConfigError(f"ray: accepted with backend {SIMULATOR}: a {settings.backend} is one machine's")
     learned = load_learned(bundle or [])
     if drawn:
         from ...training.evaluation.drawn import draw_scenarios
@@ -78,6 +90,8 @@ def evaluate(
         judged = [
             _judge_live(played, made, settings, learned) for played, made in zip(chosen, made_for_each, strict=True)
         ]
+    elif ray:
+        judged = _judge_on_ray(chosen, made_for_each, settings, learned, address)
     else:
         judged = _judge(chosen, made_for_each, settings, learned)
     command = shlex.join(["slicepilot", *sys.argv[1:]])
@@ -92,7 +106,7 @@ def evaluate(
         run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
         log_evaluation(evaluation, report, run_id)
     if drawn:
-        _print_suite(judged, as_json)
+        _print_suite(judged, drawn[0], as_json)
         return
     if as_json:
         documents = [result.to_json() for result in judged]
@@ -133,6 +147,26 @@ def _judge(
             subjects = [a.name for a in learned] or _first_heuristic(made)
             judged.append(evaluate_scenario(played, made, settings, subjects, on_period))
     return judged
+
+
+def _judge_on_ray(
+    scenarios: Sequence[Scenario],
+    made_for_each: Sequence[Sequence[Agent]],
+    settings: EvaluationConfig,
+    learned: Sequence[LearnedAgent],
+    address: str | None,
+) -> list[ScenarioResult]:
+    """All scenarios in the simulator, every play a task of Ray, with progress."""
+    from ...training.evaluation.on_ray import evaluate_on_ray
+
+    subjects = [[a.name for a in learned] or _first_heuristic(made) for made in made_for_each]
+    with progress_bar() as progress:
+        task = progress.add_task("evaluating", total=sum(len(made) + 2 for made in made_for_each))
+
+        def on_play(where: str, who: str) -> None:
+            progress.update(task, advance=1, description=f"{where}: {who}")
+
+        return evaluate_on_ray(scenarios, made_for_each, settings, subjects, address, on_play)
 
 
 def _judge_live(
@@ -236,14 +270,20 @@ def _first_heuristic(made: Sequence[Agent]) -> list[str]:
     return [agent.name for agent in made if role_of(agent) == "adaptive"][:1]
 
 
-def _print_suite(judged: Sequence[ScenarioResult], as_json: bool) -> None:
+def _print_suite(judged: Sequence[ScenarioResult], seed: int, as_json: bool) -> None:
     """How each judged agent fares over all scenarios, as distributions."""
-    from ...training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, against_rivals
+    from ...training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, GREEDY, against_rivals, summary
 
     compared = [one for subject in judged[0].subjects for one in against_rivals(judged, subject)]
     if as_json:
-        documents = [result.to_json() for result in judged]
-        print_json({"against": [one.to_json() for one in compared], "scenarios": documents}, schema.Suite)
+        document = {
+            "suite": DRAWN,
+            "seed": seed,
+            "scenarios": [result.to_json() for result in judged],
+            "against": [one.to_json() for one in compared],
+            "summary": summary(judged),
+        }
+        print_json(document, schema.Suite)
         return
     for subject in judged[0].subjects:
         table = figures_table(
@@ -263,6 +303,11 @@ def _print_suite(judged: Sequence[ScenarioResult], as_json: bool) -> None:
                 name.removeprefix("drawn-"),
             )
         console.print(table)
+    gaps = {name: figures["gap_to_bound_pct"] for name, figures in summary(judged).items()}
+    shown = [(name, gaps.get(name)) for name in dict.fromkeys((*judged[0].subjects, GREEDY))]
+    said = ", ".join(f"{name} {gap['median']:.1f}%" for name, gap in shown if gap)
+    if said:
+        console.print(f"Return below what nobody can beat, median: {said}.", highlight=False)
     console.print(
         f"{BEST_FIXED}: of each scenario, in hindsight. Less than {100 * FLOOR_SHARE:g}% of a run counts as that much.",
         highlight=False,

@@ -66,6 +66,8 @@ def _document(bundle: Path, verdict: PromotionDecision, signed: bool) -> dict[st
 
 
 def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
+    from ...controller.contracts.charge import spoken
+
     recording = verdict.recording
     table = figures_table(
         f"{bundle.name} ({verdict.digest[:12]}) in shadow", ("criterion", "required", "measured", "ok")
@@ -77,6 +79,12 @@ def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
     console.print(table)
     if recording.ticks:
         _say(f"recorded from {recording.first} to {recording.last}")
+    for where, shares in (
+        ("shadow, had it acted", recording.in_charge),
+        ("canary or live", recording.in_charge_acting),
+    ):
+        if shares is not None:
+            _say(f"in charge in {where}: {spoken(shares)}")
     _say(f"{recording.ticks} ticks of {len(recording.runs)} runs; {verdict.others} other ticks do not count")
     for name, why in sorted(verdict.broken.items()):
         stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)

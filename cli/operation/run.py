@@ -154,6 +154,8 @@ class _Totals:
 
 
 def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: LoopReport) -> dict[str, Any]:
+    from ...controller.contracts.charge import shares
+
     stages = {f"{stage}_us": histogram.summary_us() for stage, histogram in report.stages.items()}
     return {
         "agent": settings.agent or settings.bundle,
@@ -161,6 +163,8 @@ def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: L
         "scenario": settings.scenario,
         "period_s": node.backend.context.period_s.item(),
         "slices": totals.rows() if totals is not None and totals.ticks else [],
+        "in_charge": shares(report.charges),
+        "guard_rules": {name: count / report.ticks for name, count in sorted(report.rules_in_charge.items())},
         "loop": report.totals()
         | {"interventions": report.interventions, "last_error": report.last_error, "scheduling": str(report.scheduling)}
         | (stages if report.ticks else {}),
@@ -191,6 +195,7 @@ def _print(document: dict[str, Any]) -> None:
     if loop["interventions"]:
         counts = ", ".join(f"{name} {count}" for name, count in sorted(loop["interventions"].items()))
         console.print(f"guard: {counts}", highlight=False)
+    _print_charge(document)
     if "episodes" in document:
         told = document["episodes"]
         console.print(f"{told['episodes']} episodes, {told['steps']:,} steps:", highlight=False)
@@ -198,3 +203,19 @@ def _print(document: dict[str, Any]) -> None:
             console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     if loop["last_error"]:
         console.print(f"[yellow]{loop['failed_applies']} receipts with errors, the last:[/yellow] {loop['last_error']}")
+
+
+def _print_charge(document: dict[str, Any]) -> None:
+    from ...controller.contracts.charge import MOST_SAFE, spoken
+
+    charge = document["in_charge"]
+    if charge is None:
+        return
+    acted = ", had it acted" if document["mode"] == "shadow" else ""
+    console.print(f"in charge{acted}: {spoken(charge, document['guard_rules'])}", highlight=False)
+    if charge["safe"] > MOST_SAFE:
+        console.print(
+            f"[yellow]warning:[/yellow] the safe setting was in charge for {charge['safe']:.0%} of the ticks "
+            f"(more than {MOST_SAFE:.0%}): what was gained is not the policy's doing alone",
+            highlight=False,
+        )

@@ -37,6 +37,7 @@ PRINTED = (
     Printed("train", training.Trained, "training in the simulator"),
     Printed("train", training.TrainedOffline, "`--offline`"),
     Printed("train", training.FineTuned, "`--finetune`"),
+    Printed("tune", training.Tuned),
     Printed("evaluate", evaluation.Evaluation, "one scenario"),
     Printed("evaluate", list[evaluation.Evaluation], "several scenarios"),
     Printed("evaluate", evaluation.Suite, "`--suite`"),

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal, NotRequired
 
 from ...configs.documents import Document, Example
-from .shared import AgentName, FilePath, Sha256
+from .shared import AgentName, FilePath, Sha256, SliceName
 
 Kind = Annotated[str, Example("mishra-forwarding")]
 Citation = Annotated[str, Example("Mishra and Pandey, 2025")]
@@ -28,6 +28,10 @@ class ReleaseFile(Document):
     """Its SHA-256, likewise."""
     about_bytes: Bytes | None
     """The size that the study gives in round figures; null where it does not."""
+    known_bytes: Bytes | None
+    """Its size as others have had it; null where that is not known."""
+    known_sha256_start: Annotated[str, Example("d3627012")] | None
+    """First digits of its SHA-256, likewise."""
 
 
 class Release(Document):
@@ -69,6 +73,8 @@ class FetchedFile(Document):
     """Its SHA-256."""
     published_sha256: bool
     """Whether that is as published; false: none was published to compare with."""
+    as_known: bool | None
+    """Whether it is the release's file as others have had it; null where nothing is known of it."""
 
 
 class Fetched(Document):
@@ -145,6 +151,31 @@ class ImportedTable(Document):
     """Null where none is known."""
     format: Annotated[int, Example(1)]
     """Version of the table's format."""
+    as_known: bool | None
+    """Whether its file is the release's as others have had it; null where nothing is known of it."""
+
+
+class MissingOfSetting(Document):
+    """How much of what one setting's runs were to measure is missing."""
+
+    behaviour: AgentName
+    """The setting, or who acted."""
+    episodes: int
+    """Its runs."""
+    steps: int
+    """Control periods in them."""
+    readings: int
+    """Control periods times slices that had traffic in them: each should have been measured."""
+    unmeasured: int
+    """Those of these that were not."""
+    unmeasured_by_slice: dict[SliceName, Annotated[float, Example(0.25)]]
+    """Share of each slice's that were not; only slices that had traffic."""
+    unscored_steps: int
+    """Control periods without a reward, because too little of them was measured."""
+    reward: float | None
+    """Mean reward of the others, of what was measured in them; null without any."""
+    reward_at_worst: float | None
+    """The same if every promise that was not measured had been broken; null where that cannot be told."""
 
 
 class JoinedEpisodes(Document):
@@ -161,7 +192,9 @@ class JoinedEpisodes(Document):
     runs: NotRequired[int]
     """Runs of the study that they are of."""
     points_left_out: NotRequired[int]
-    """Points of these that no episode holds."""
+    """Points of runs of which no step could be scored."""
+    missing: NotRequired[list[MissingOfSetting]]
+    """What was not measured, by setting."""
 
 
 class Imported(Document):
@@ -231,21 +264,40 @@ class Column(Document):
 
 
 class StudyRow(Document):
-    """A row as in the table that the study has published: delays by slice, or latencies by type of message."""
+    """A row as in the table that the study has published.
 
+    Mishra's: delays by slice, or latencies by type of message. Andrade's: the last five minutes by experiment.
+    """
+
+    experiment: NotRequired[int]
+    """Andrade's: knob setting."""
+    group: NotRequired[Literal["slice1", "others"]]
+    """Andrade's: the priority slice, or the others that had traffic."""
+    cycles: NotRequired[int]
+    """Andrade's: runs of the experiment in the table."""
+    missing: NotRequired[int]
+    """Andrade's: points from 900 to 1200 s of these runs and slices without a value."""
+    unit: NotRequired[Literal["mCPU", "ms", "Mibit/s"]]
+    """Andrade's: of mean, median and standard deviation."""
+    mean: NotRequired[float | None]
+    """Andrade's: mean; null without a value."""
+    median: NotRequired[float | None]
+    """Andrade's: median; null without a value."""
+    std: NotRequired[float | None]
+    """Andrade's: standard deviation; null with fewer than two values."""
     slice: NotRequired[Annotated[str, Example("URLLC")]]
     """Of delays."""
-    load: Annotated[str, Example("light")]
+    load: NotRequired[Annotated[str, Example("light")]]
     """As the file's name says; empty where it does not."""
     type: NotRequired[Annotated[str, Example("Session Establishment")]]
     """Of latencies: type of PFCP message."""
     n: int
-    """Packets or messages."""
-    mean_us: float
+    """Packets, messages or samples."""
+    mean_us: NotRequired[float]
     """Mean."""
     p50_us: NotRequired[float]
     """Of delays: median."""
-    p99_us: float
+    p99_us: NotRequired[float]
     """99th percentile."""
 
 
@@ -271,7 +323,7 @@ class DescribedTable(Document):
     """Rows by value, of columns that say what a row belongs to; null where there are too many values."""
     faults: Faults
     study: NotRequired[list[StudyRow]]
-    """Of forwarding delays and PFCP latencies: rows as in the study's table."""
+    """Of forwarding delays, PFCP latencies and Andrade's collections: rows as in the study's table."""
 
 
 class Behaviour(Document):
@@ -284,7 +336,7 @@ class Behaviour(Document):
     steps: int
     """Control periods in them."""
     reward_mean: float | None
-    """Mean reward of a control period; null where it is not known of all."""
+    """Mean reward of the control periods that have one, of what was measured in them; null where none has."""
     densities: int
     """Control periods of which is known how likely the choice was."""
 
@@ -307,5 +359,7 @@ class DescribedEpisodes(Document):
     decisions: list[Annotated[str, Example("missed_ticks")]]
     """Further columns of the first episode."""
     behaviours: list[Behaviour]
+    missing: list[MissingOfSetting]
+    """What was not measured, by who acted; empty where everything was."""
     facts: dict[Annotated[str, Example("period_s", "fact")], Any]
     """What all episodes share, such as slices, reward and control period; whatever was written down."""

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal, NotRequired
 
 from ...configs.documents import Document, Example, configured
+from .datasets import MissingOfSetting
 from .shared import AgentName, Ends, SliceName
 
 
@@ -63,7 +64,7 @@ class EstimatorAnswer(Document):
     ci95: NotRequired[Ends | None]
     """Ends of its 95% interval; null where there are too few episodes to tell."""
     refused: NotRequired[Annotated[str, Example(...)]]
-    """Why there is no figure, in its place."""
+    """Why there is no figure, in its place and in a sentence."""
     diagnostics: dict[Annotated[str, Example("held_out_error", "figure")], Any]
     """How it came about; these differ from estimator to estimator."""
 
@@ -145,6 +146,8 @@ class Estimates(Document):
     """With `--truth`: how the estimators did."""
     on_declared_pods: list[AgentName]
     """Policies that would deploy pods with CPU requests of their own, and are played without."""
+    missing: list[MissingOfSetting]
+    """What was not measured, by who acted; empty where everything was."""
 
 
 @configured("allow")

@@ -88,6 +88,17 @@ class JudgedAgent(Document):
     """Interquartile mean over runs of the mean reward per control period."""
     ci95: Ends
     """Ends of the 95% interval of `return_iqm`."""
+    gap_to_bound_pct: Annotated[float | None, Example(9.5)]
+    """How far its mean return is below what nobody can beat; null on real UPFs."""
+
+
+class Bound(Document):
+    """What nobody can beat, whatever they do and know: the node's capacity alone allows no more."""
+
+    mean_return: float
+    """No mean reward per control period is higher."""
+    sla_violation_s: float
+    """No promises are broken for less time, slices counting by their weight."""
 
 
 class WorstScenario(Document):
@@ -131,13 +142,51 @@ class Evaluation(Document):
     dominated_by_agent: list[Annotated[str, Example("experiment-5")]]
     """Fixed settings that the first judged agent beats; empty where nobody is judged."""
     oracle_gap_pct: float | None
-    """How far the first judged agent's return is below the oracle's; negative: above. Null where no oracle played."""
+    """How far the first judged agent's return is below the clairvoyant player's; negative: above. Null
+    where that did not play."""
+    bound: Bound | None
+    """Means over runs; null on real UPFs."""
+
+
+class Ratios(Document):
+    """Broken seconds over a rival's, over all scenarios."""
+
+    median: float
+    """Of the scenarios."""
+    worst: float
+    """The highest."""
+    wins: int
+    """Scenarios with a ratio below 1."""
+
+
+class Gap(Document):
+    """How far the mean return is below what nobody can beat, over all scenarios."""
+
+    median: float
+    """In per cent."""
+
+
+class Summary(Document):
+    """One agent over all scenarios; null for a rival that did not play."""
+
+    over_best_fixed: Ratios | None
+    """Against the fixed setting that is best in each scenario, in hindsight."""
+    over_greedy: Ratios | None
+    """Against the rule."""
+    gap_to_bound_pct: Gap | None
+    """See `Bound`."""
 
 
 class Suite(Document):
     """Many scenarios: how the judged agents fare over all of them, and each of them."""
 
+    suite: Annotated[str, Example("drawn")]
+    """Its name."""
+    seed: Annotated[int, Example(0)]
+    """What it was drawn from."""
     against: list[Against]
     """Every judged agent against every rival."""
     scenarios: list[Evaluation]
     """In the order in which they were drawn."""
+    summary: dict[AgentName, Summary]
+    """Every agent over all scenarios."""

@@ -102,6 +102,8 @@ class IdentifiedErrors(Document):
     """By which factor a slice's p99 delay is off: median."""
     delay_p99_p90_factor: float
     """90th percentile of that factor."""
+    delay_p99_within_1_5_pct: float
+    """Share of the factors of at most 1.5."""
     delay_p99_within_2_pct: float
     """Share of the factors of at most 2."""
 
@@ -115,3 +117,5 @@ class Identified(Document):
     """On the loads that it was fitted on."""
     unseen: IdentifiedErrors
     """On others."""
+    repeated: IdentifiedErrors
+    """The machine against itself: the others played once more, with other phases of their loads."""

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, NotRequired
 
 from ...configs.documents import Document, Example
-from ...controller.contracts.answers import ModeLabel
+from ...controller.contracts.answers import InCharge, ModeLabel
 from .shared import AgentName, BundlePath, Quantiles, ReasonName, RunId, ScenarioName, Sha256, SliceName, Time
 
 
@@ -83,6 +83,10 @@ class RunReport(Document):
     """Control period."""
     slices: list[RunSlice]
     """In order; empty for an endless run."""
+    in_charge: InCharge | None
+    """Null without a tick."""
+    guard_rules: dict[ReasonName, float]
+    """Shares of the ticks in which the guard was in charge, by its reason; a tick may have several."""
     loop: RunLoop
     episodes: NotRequired[RunEpisodes]
     """With `--record`."""
@@ -116,6 +120,10 @@ class Recording(Document):
     """The first of them; null without any."""
     last: Time | None
     """The last of them."""
+    in_charge: InCharge | None
+    """In shadow, of what the policy would have been; null without a tick."""
+    in_charge_acting: InCharge | None
+    """In canary and live; null where the bundle was not recorded there."""
     other_ticks: int
     """Ticks in the folder that do not count: another bundle's, or not in shadow."""
 

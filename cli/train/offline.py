@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...configs import ConfigError
+from ...data.episodes.missing import missing_of
+from ..dataset.estimate import WORDS, figure_of, hardware_for, shown_names
+from ..dataset.missing import print_missing
 from ..schemas.training import TrainedOffline
-from ..shared.output import console, print_json
+from ..shared.output import console, figures_table, print_json, progress_bar
 from .runs import folder_for, training_bar
 
 if TYPE_CHECKING:
+    from ...data.episodes.episodes import EpisodeSet
     from ...training.offline.config import OfflineConfig
     from ...training.offline.train import OfflineProgress, OfflineResult
+    from ...training.ope.worth import Worth
     from ...training.runs.checkpoint import Checkpoint
 
 SHOWN = ("critic_loss", "actor_loss", "value", "action_error")
@@ -28,9 +34,13 @@ def run_offline(
     resume: Path | None,
     checkpoint: Checkpoint | None,
     out: Path | None,
+    estimate: bool,
     as_json: bool,
 ) -> None:
-    """Train as the command line says; ``checkpoint`` is that of the run to ``resume``."""
+    """Train as the command line says; ``checkpoint`` is that of the run to ``resume``.
+
+    In the end estimate what the policy is worth, if that is wanted. That the data cannot say is no failure.
+    """
     from ...training.offline.config import OfflineConfig
     from ...training.offline.train import resumed_config, train_offline
 
@@ -51,7 +61,35 @@ def run_offline(
             show(now.fraction, "  ".join([f"{now.updates:,} updates", *figures]))
 
         result = train_offline(settings, folder, name, checkpoint, report)
-    _tell(settings, result, as_json)
+    missing = [one.to_json() for one in missing_of(_dataset(settings))]
+    worth = _worth(settings, result) if estimate else None
+    _tell(settings, result, missing, worth, as_json)
+
+
+def _dataset(settings: OfflineConfig) -> EpisodeSet:
+    """What was learned from, before it is cut where nothing was measured."""
+    from ...training.offline.data import read_dataset, select, with_reward
+
+    return with_reward(select(read_dataset(settings.dataset), settings.behaviours), settings.reward)
+
+
+def _worth(settings: OfflineConfig, result: OfflineResult) -> Worth | str:
+    """What the policy is estimated to be worth, or why nobody can say."""
+    from ...agents.learned.agent import LearnedAgent
+    from ...training.ope.worth import worth_of
+
+    episodes = _dataset(settings).unbroken()
+    with progress_bar() as progress:
+        task = progress.add_task("estimating what it is worth", total=1.0)
+        try:
+            return worth_of(
+                LearnedAgent(result.bundle),
+                episodes,
+                hardware_for(None, episodes),
+                on_step=lambda what, share: progress.update(task, completed=share, description=what),
+            )
+        except ConfigError as error:
+            return str(error)
 
 
 def _budget(config: OfflineConfig, updates: int | None, minutes: float | None) -> OfflineConfig:
@@ -61,7 +99,13 @@ def _budget(config: OfflineConfig, updates: int | None, minutes: float | None) -
     return dataclasses.replace(config, updates=None, minutes=None).override(updates=updates, minutes=minutes)
 
 
-def _tell(settings: OfflineConfig, result: OfflineResult, as_json: bool) -> None:
+def _tell(
+    settings: OfflineConfig,
+    result: OfflineResult,
+    missing: list[dict[str, Any]],
+    worth: Worth | str | None,
+    as_json: bool,
+) -> None:
     assert result.bundle.agreement is not None
     error = result.bundle.agreement.max_abs_error
     if as_json:
@@ -78,6 +122,8 @@ def _tell(settings: OfflineConfig, result: OfflineResult, as_json: bool) -> None
             "updates_per_s": round(result.updates_per_s, 1),
             "device": result.device,
             "onnx_max_abs_error": error,
+            "missing": missing,
+            "worth": {"problem": worth} if isinstance(worth, str) else worth and worth.to_json(),
         }
         print_json(figures, TrainedOffline)
         return
@@ -87,3 +133,54 @@ def _tell(settings: OfflineConfig, result: OfflineResult, as_json: bool) -> None
         soft_wrap=True,
     )
     console.print(f"bundle {result.bundle.origin}: ONNX and PyTorch agree to {error:.1e}", soft_wrap=True)
+    print_missing(missing)
+    if isinstance(worth, str):
+        _say(f"what it is worth cannot be estimated: {worth}")
+    elif worth is not None:
+        _print_worth(worth, missing)
+
+
+def _print_worth(worth: Worth, missing: list[dict[str, Any]]) -> None:
+    """A table of estimates against the best of those who acted, and in words what it says."""
+    best = worth.best_reward
+    half = (best.high - best.low) / 2
+    earned = f"{best.value:.2f} ±{half:.2f}" if math.isfinite(half) else f"{best.value:.2f} ±?"
+    table = figures_table(
+        "estimated worth: reward a control period, 95% intervals",
+        ("estimator", "policy", "less the best who acted", "verdict"),
+    )
+    differences = worth.differences()
+    for name, estimate in worth.judged.estimates.items():
+        own = differences.get(name)
+        if own is None:
+            table.add_row(name, "-", "-", "no figure")
+        else:
+            reach = f"±{(own.high - own.low) / 2:.2f}" if math.isfinite(own.high) else "±?"
+            table.add_row(name, figure_of(estimate), f"{own.value:+.2f} {reach}", own.verdict)
+    console.print(table)
+    _say(f"best who acted, chosen in hindsight: {worth.best}, {earned}")
+    if worth.left_out:
+        few = shown_names(worth.left_out)
+        _say(f"not compared, as they had fewer slices or pods with other CPU requests: {few}")
+    for row in missing:
+        if row["behaviour"] == worth.best and row["unmeasured"] and row["reward_at_worst"] is not None:
+            share = 100 * row["unmeasured"] / row["readings"]
+            _say(
+                f"of {worth.best} {share:.1f}% was not measured: what it earned is of the rest, and could be as low as "
+                f"{row['reward_at_worst']:.2f}"
+            )
+    for name, estimate in worth.judged.estimates.items():
+        if not estimate.answered:
+            _say(f"{WORDS[name]} has no figure: {estimate.refused}")
+    if not worth.judged.coverage.supported:
+        _say(worth.judged.coverage.verdict)
+    words = {
+        "better": f"estimated to be better than {worth.best}: try it in shadow before it acts",
+        "worse": f"estimated to be worse than {worth.best}",
+        "cannot be told apart": f"not distinguishable from {worth.best} by these data",
+    }
+    _say(f"the policy is {words[worth.verdict]}")
+
+
+def _say(text: str) -> None:
+    console.print(f"- {text}", highlight=False, markup=False)

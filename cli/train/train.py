@@ -32,6 +32,9 @@ def train(
     minutes: Annotated[float | None, typer.Option(help="Budget in minutes, in place of the config's.")] = None,
     scenario: Annotated[str | None, typer.Option(help="Train on this scenario.")] = None,
     mixture: Annotated[str | None, typer.Option(help="Train on this mixture of random runs.")] = None,
+    estimate: Annotated[
+        bool, typer.Option(help="With --offline: estimate at the end what the policy is worth.")
+    ] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/NAME-seedN].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
@@ -39,7 +42,7 @@ def train(
     """Train a policy in the simulator, or from recorded episodes, and save it as a bundle.
 
     Tracked in MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db). The run's folder gets config.yaml, checkpoint.pt
-    and bundle/.
+    and bundle/. Offline training ends with what the policy is estimated to earn, against the best of those who acted.
 
     Example: slicepilot train -c ppo --minutes 2 --out runs/mine
 
@@ -75,7 +78,7 @@ def train(
         for option, value in (("scenario", scenario), ("mixture", mixture)):
             if value is not None:
                 raise ConfigError(f"{option} = {value!r}: accepted without --offline, which learns from a dataset")
-        run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, as_json)
+        run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, estimate, as_json)
         return
     if dataset is not None:
         raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")

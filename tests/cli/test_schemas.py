@@ -175,7 +175,7 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
     ),
     "scenario": (("simulate", "--scenario", "slice-churn"), evaluation.Played, 0),
     "evaluate": (
-        *(("evaluate", "--scenario", "slice-churn", "--agents", "no-control,captain,oracle", "--seeds", "2"),),
+        *(("evaluate", "--scenario", "slice-churn", "--agents", "no-control,captain,clairvoyant", "--seeds", "2"),),
         *(evaluation.Evaluation, 0),
     ),
     "evaluate two": (
