@@ -166,6 +166,7 @@ def _difference(figures: Array, error: float) -> dict[str, Any]:
 def _in_time(window: Records) -> FloatArray:
     """Knobs that would have held (N, 3, S): decisions that came too late would not have been applied."""
     in_time = np.equal(window["flags"] & LATE, 0)
-    last = np.maximum.accumulate(np.where(in_time, np.arange(len(window)), 0))
+    last = np.maximum.accumulate(np.where(in_time, np.arange(len(window)), -1))
     allowed: FloatArray = window["allowed"][last]
-    return allowed
+    held: FloatArray = window["applied"]
+    return np.where(last[:, None, None] < 0, held, allowed)  # before the first decision in time, what held
