@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from .knobs import Knobs
 from .slices import FloatArray, Promises, SliceSet
 from .telemetry import Telemetry
+
+PACERS = ("none", "edt", "tbf", "htb")
+"""Kinds of egress pacers: none that could be moved, earliest departure times (Cilium), token buckets of Linux' tc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +29,28 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeTraits:
+    """How a node's egress is paced and where its packets wait, for L lanes, (L,) each.
+
+    Attributes:
+        pacer: of `PACERS`, as its place there.
+        cfs_period_s: of CPU limits.
+        n3_buffer_packets: what a UPF's N3 socket holds.
+        pacer_ms: how long a token bucket's queue can get at its own rate; 0 for kinds that have none.
+    """
+
+    pacer: npt.NDArray[np.int64]
+    cfs_period_s: FloatArray
+    n3_buffer_packets: FloatArray
+    pacer_ms: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What is fixed for one run of L lanes and known to the controller.
 
     ``period_s``, ``logical_cpus``, ``uplink_mbps``: (L,); ``threads``: CPUs that each UPF can use at once, (S, L).
+    ``traits``: what is known of how the node queues and paces, None where nothing is.
     """
 
     period_s: FloatArray
@@ -35,6 +59,7 @@ class Context:
     promises: Promises
     threads: FloatArray
     num_steps: int
+    traits: NodeTraits | None = None
 
 
 class Backend(Protocol):

@@ -47,6 +47,30 @@ class GreedyConfig:
     uplink_busy: float = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Workings:
+    """What a decision of `Greedy` came from; a policy that improves on it is shown this.
+
+    Attributes:
+        kept: promises that were granted both CPU and uplink; tight: bounds that allow no full N3 buffer. (S, L).
+        promised_mbps, offered_mbps: what the promise takes, what is offered on average, (S, L).
+        cost_mcpu_per_mbps: with the margin, (S, L).
+        share_mcpu, share_mbps: what the slice was given of either, also where nothing limits it to that, (S, L).
+        capacity_mcpu, uplink_mbps, idle_ratio: what there is to give, (L,).
+    """
+
+    kept: BoolArray
+    tight: BoolArray
+    promised_mbps: FloatArray
+    offered_mbps: FloatArray
+    cost_mcpu_per_mbps: FloatArray
+    share_mcpu: FloatArray
+    share_mbps: FloatArray
+    capacity_mcpu: FloatArray
+    uplink_mbps: FloatArray
+    idle_ratio: FloatArray
+
+
 class Greedy:
     """Grant promises in the order of weight per need as long as they fit, then share out what is left.
 
@@ -80,6 +104,7 @@ class Greedy:
         self._idle = np.ones_like(context.logical_cpus)
         self._uplink = np.array(context.uplink_mbps, np.float32)
         self._limit, self._rate = (np.full(shape, np.inf, np.float32) for _ in range(2))
+        self.workings: Workings | None = None
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """One allocation: of the uplink, and of the CPU to what passes that."""
@@ -92,9 +117,13 @@ class Greedy:
         wanted = offered if self.egress else rate
         cost: FloatArray = np.multiply(self._cost, cfg.margin, dtype=np.float32)
         granted, limit = allocate(np.minimum(promised, wanted) * cost, wanted * cost, promises.weight, self._capacity)
-        limit = np.where(limit >= offered * cost, np.inf, np.minimum(limit, self._most))
+        share = np.minimum(limit, self._most)
+        limit = np.where(limit >= offered * cost, np.inf, share)
         self._limit = _settled(limit, self._limit, cfg.dead_band)
         kept = granted & passes
+        self.workings = Workings(
+            kept, self._tight, promised, offered, cost, share, rate, self._capacity, self._uplink, self._idle
+        )
         nice = np.select([kept & self._tight, kept], cfg.nice[:2], cfg.nice[2])
         nice = np.where((self._idle < cfg.idle_ratio) | np.isfinite(self._limit).any(axis=0), nice, 0)
         if self.egress:

@@ -15,6 +15,7 @@ from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..runtime.onnx_file import OnnxError
 from .bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle
+from .guide import NUM_GUIDED, GuidedEncoder
 
 if TYPE_CHECKING:
     from ..runtime.policy import CompiledPolicy
@@ -57,11 +58,12 @@ class LearnedAgent:
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Start a run. Raises ConfigError if the bundle was not made for these slices."""
         fitted = self.bundle.for_slices(slices, self.transfer)
-        self._encoder = ObservationEncoder(context)
+        guided = self.bundle.guided
+        self._encoder = GuidedEncoder(slices, context) if guided else ObservationEncoder(context)
         self._decoder = KnobDecoder(fitted.slices, fitted.nice_scope)
         self._session = self._session or fitted.session()
         num_slices, lanes = context.promises.weight.shape
-        shape = lanes, num_slices, NUM_FEATURES
+        shape = lanes, num_slices, NUM_GUIDED if guided else NUM_FEATURES
         if self._shape != shape:
             self._table = np.zeros(shape, np.float32)
             self._action = np.zeros((lanes, num_slices, NUM_KNOBS), np.float32)
@@ -69,7 +71,7 @@ class LearnedAgent:
             self._program = _compiled(self.bundle.model, self._session, shape) if lanes == 1 else None
             self._policy = None
             self._shape = shape
-        if self._program is not None:
+        if self._program is not None and isinstance(self._encoder, ObservationEncoder):
             from ..runtime.codec import CompiledCodec
             from ..runtime.policy import CompiledPolicy
 
@@ -83,7 +85,9 @@ class LearnedAgent:
 
     def warm_up(self, telemetry: Telemetry) -> None:
         """Decide and forget it: brings code and data into caches shortly before a decision is due."""
-        if self._decided is not None:
+        if self._program is not None and self.bundle.guided:  # its encoder has to see each period once
+            self._program.run(self._table, np.empty_like(self._action))
+        elif self._decided is not None:
             knobs, rows = self._decided
             self._decide(telemetry, rows if self._policy is None else self._policy.codec.knob_rows(knobs))
 
@@ -94,6 +98,9 @@ class LearnedAgent:
         if self._session is None:
             raise RuntimeError("the agent has not been reset yet: call reset() first")
         self._table[:] = self._encoder.encode(telemetry, rows)
+        if self._program is not None:
+            self._program.run(self._table, self._action)
+            return self._decoder.decode(self._action)
         self._session.run_with_iobinding(self._binding)
         return self._decoder.decode(self._action)
 

@@ -32,6 +32,7 @@ from ...env.encoding import (
 )
 from ...env.knobs import NUM_KNOBS, NiceScope
 from ...env.slices import SliceSet
+from .guide import GUIDE_FEATURES, NUM_GUIDED, guided_layout
 
 FORMAT_VERSION = 1
 MODEL_FILE, DESCRIPTION_FILE, SUMS_FILE = "policy.onnx", "bundle.yaml", "SHA256SUMS"
@@ -115,6 +116,7 @@ class PolicyBundle:
         nice_scope: what its nice column moves.
         training, agreement: where it comes from, how exactly it was exported.
         origin: folder it was loaded from or saved to.
+        guided: observations have what the greedy rule says behind them (`slicepilot.agents.learned.guide`).
     """
 
     slices: SliceSet
@@ -123,6 +125,7 @@ class PolicyBundle:
     nice_scope: NiceScope = "group"
     agreement: Agreement | None = None
     origin: Path | None = None
+    guided: bool = False
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class PolicyBundle:
         description = Description(
             format_version=FORMAT_VERSION,
             slices=self.slices,
-            encoder=encoder_layout(),
+            encoder=guided_layout() if self.guided else encoder_layout(),
             decoder=decoder_layout(),
             nice_scope=self.nice_scope,
             training=self.training,
@@ -179,9 +182,10 @@ class PolicyBundle:
         _check_sums(root, data)
         source = f"bundle {str(root)!r}: {DESCRIPTION_FILE}"
         raw = _parse(source, data[DESCRIPTION_FILE])
-        _check_layout(source, raw)
+        guided = _is_guided(raw)
+        _check_layout(source, raw, guided)
         description = validate(Description, raw, source)
-        _check_model(root, data[MODEL_FILE])
+        _check_model(root, data[MODEL_FILE], NUM_GUIDED if guided else NUM_FEATURES)
         return cls(
             slices=description.slices,
             model=data[MODEL_FILE],
@@ -189,6 +193,7 @@ class PolicyBundle:
             nice_scope=description.nice_scope,
             agreement=description.agreement,
             origin=root,
+            guided=guided,
         )
 
     # -- use ---------------------------------------------------------------------------------------------------
@@ -299,12 +304,19 @@ def _check_sums(root: Path, data: dict[str, bytes]) -> None:
             )
 
 
-def _check_layout(source: str, raw: dict[str, Any]) -> None:
+def _is_guided(raw: dict[str, Any]) -> bool:
+    """Whether a description's observations are wider than the plain ones."""
+    encoder = raw.get("encoder")
+    features = encoder.get("features") if isinstance(encoder, dict) else None
+    return isinstance(features, list) and features[NUM_FEATURES : NUM_FEATURES + 1] == [GUIDE_FEATURES[0]]
+
+
+def _check_layout(source: str, raw: dict[str, Any], guided: bool) -> None:
     """Format version first: only a known format's other fields mean anything."""
     version = raw.get("format_version")
     if version != FORMAT_VERSION:
         raise ConfigError(f"{source}: format_version = {version!r}: accepted: {FORMAT_VERSION}")
-    for part, layout in (("encoder", encoder_layout()), ("decoder", decoder_layout())):
+    for part, layout in (("encoder", guided_layout() if guided else encoder_layout()), ("decoder", decoder_layout())):
         stored = raw.get(part)
         if not isinstance(stored, dict):
             raise ConfigError(f"{source}: {part} = {stored!r}: accepted: the {part}'s layout")
@@ -348,7 +360,7 @@ def _session(model: bytes) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _check_model(root: Path, model: bytes) -> None:
+def _check_model(root: Path, model: bytes, columns: int) -> None:
     where = f"bundle {str(root)!r}: {MODEL_FILE}"
     try:
         session = _session(model)
@@ -356,12 +368,12 @@ def _check_model(root: Path, model: bytes) -> None:
         first_line = str(error).splitlines()[0][:200]
         raise ConfigError(f"{where}: not a model that onnxruntime {ort.__version__} can run: {first_line}") from error
     sides: tuple[tuple[Literal["input", "output"], Any, str, int], ...] = (
-        ("input", session.get_inputs(), INPUT_NAME, NUM_FEATURES),
+        ("input", session.get_inputs(), INPUT_NAME, columns),
         ("output", session.get_outputs(), OUTPUT_NAME, NUM_KNOBS),
     )
-    for side, values, name, columns in sides:
+    for side, values, name, width in sides:
         shapes = {value.name: list(value.shape) for value in values}
         shape = shapes.get(name)
         dynamic = shape is not None and len(shape) == 3 and not any(isinstance(n, int) for n in shape[:2])
-        if len(shapes) != 1 or not dynamic or shape is None or shape[2] != columns:
-            raise ConfigError(f"{where}: {side} = {shapes}: accepted: {name} of shape (lanes, slices, {columns})")
+        if len(shapes) != 1 or not dynamic or shape is None or shape[2] != width:
+            raise ConfigError(f"{where}: {side} = {shapes}: accepted: {name} of shape (lanes, slices, {width})")

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ..backend import Backend
+from ..backend import Backend, Context
 from ..encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from ..knobs import NUM_KNOBS, Knobs
 from ..reward import RewardModel, RewardWeights
-from ..slices import FloatArray
+from ..slices import FloatArray, SliceSet
 from ..sliding import SlidingView
 from ..telemetry import Telemetry
+
+
+class Encoder(Protocol):
+    """From telemetry and the rows of the knobs that hold (3, S, L) to a table (L, S, D) in [-1, 1]."""
+
+    def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray: ...
+
+
+Encoding = Callable[[SliceSet, Context], Encoder]
+"""Makes a run's encoder."""
+
+
+def plain_encoding(slices: SliceSet, context: Context) -> Encoder:
+    """`ObservationEncoder`."""
+    return ObservationEncoder(context)
 
 
 class ControlLoop:
@@ -24,8 +40,8 @@ class ControlLoop:
     Attributes hold the last period: ``telemetry`` (views into the backend), ``knobs``, ``terms`` (reward terms (L,)).
     """
 
-    def __init__(self, backend: Backend, weights: RewardWeights) -> None:
-        self.backend, self.weights = backend, weights
+    def __init__(self, backend: Backend, weights: RewardWeights, encoding: Encoding = plain_encoding) -> None:
+        self.backend, self.weights, self.encoding = backend, weights, encoding
         self.decoder = KnobDecoder(backend.slices)
         self.steps_left = 0
         self.terms: dict[str, FloatArray] = {}
@@ -34,7 +50,7 @@ class ControlLoop:
         """Start a run; observations (L, S, D)."""
         self.telemetry: Telemetry = self.backend.reset(seed)
         context = self.backend.context
-        self.encoder, self._view = ObservationEncoder(context), SlidingView(context)
+        self.encoder, self._view = self.encoding(self.backend.slices, context), SlidingView(context)
         self.reward = RewardModel(self.weights, context)
         self.knobs: Knobs = Knobs.none(len(self.backend.slices), self.backend.num_lanes)
         self._rows = self.decoder.encode(self.knobs)
@@ -54,9 +70,9 @@ class ControlLoop:
         return self.encoder.encode(self._view.see(self.telemetry), rows), reward, self.steps_left <= 0
 
 
-def observation_space(num_slices: int) -> gym.spaces.Box[np.float32]:
+def observation_space(num_slices: int, columns: int = NUM_FEATURES) -> gym.spaces.Box[np.float32]:
     """The encoder's table (S, D) row by row: a vector (S * D,) in [-1, 1], which every algorithm's library takes."""
-    return gym.spaces.Box(-1.0, 1.0, (num_slices * NUM_FEATURES,), np.float32)
+    return gym.spaces.Box(-1.0, 1.0, (num_slices * columns,), np.float32)
 
 
 def action_space(num_slices: int) -> gym.spaces.Box[np.float32]:
@@ -67,16 +83,24 @@ def action_space(num_slices: int) -> gym.spaces.Box[np.float32]:
 class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     """L environments over one backend of L lanes. All lanes end at the same step and restart at once.
 
+    ``encoding`` makes observations of ``columns`` per slice; the plain one unless a policy is shown more.
+
     Autoreset mode is SAME_STEP: the step that ends a run returns the first observation of the next one, and the last
     of the old one in ``info["final_obs"]``. ``info["terms"]`` holds the reward terms, (L,) each. `reset` takes one seed
     for all lanes (a sequence is folded into one).
     """
 
-    def __init__(self, backend: Backend, weights: RewardWeights | None = None) -> None:
-        self.loop = ControlLoop(backend, weights or RewardWeights.from_yaml())
+    def __init__(
+        self,
+        backend: Backend,
+        weights: RewardWeights | None = None,
+        encoding: Encoding = plain_encoding,
+        columns: int = NUM_FEATURES,
+    ) -> None:
+        self.loop = ControlLoop(backend, weights or RewardWeights.from_yaml(), encoding)
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = backend.num_lanes
-        self.single_observation_space = observation_space(len(backend.slices))
+        self.single_observation_space = observation_space(len(backend.slices), columns)
         self.single_action_space = action_space(len(backend.slices))
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)

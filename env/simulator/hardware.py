@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from ...configs import load
+from ..backend import PACERS, NodeTraits
 from ..slices import FloatArray
 from .kernels import HARDWARE_ROWS, UNLIMITED
 
@@ -159,6 +160,16 @@ class HardwareArrays:
                 setattr(self, spec.name, np.full(lanes, value, np.float32))
         self.is_edt = np.full(lanes, hardware.egress_mode == "edt")
         self.is_htb = np.full(lanes, hardware.egress_mode == "htb")
+
+    def traits(self) -> NodeTraits:
+        """What a controller is told of them."""
+        kinds = [PACERS.index(kind) for kind in ("edt", "htb", "tbf")]
+        return NodeTraits(
+            pacer=np.select([self.is_edt, self.is_htb], kinds[:2], kinds[2]),
+            cfs_period_s=np.float32(1e-3) * self.cfs_period_ms,
+            n3_buffer_packets=self.n3_buffer_packets,
+            pacer_ms=np.where(self.is_edt | self.is_htb, np.float32(0.0), self.tbf_latency_ms).astype(np.float32),
+        )
 
     def kernel_rows(self) -> FloatArray:
         """The rows that the kernel reads, (17, L), in the order of `kernels.HARDWARE_ROWS`.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import fields
 
 import numpy as np
 
-from ..backend import Context
+from ..backend import Context, NodeTraits
 from ..slices import FloatArray, Promises
 from .exogenous import Block, BlockSource
 from .hardware import HardwareArrays
@@ -35,7 +36,13 @@ def tile_context(context: Context, copies: int) -> Context:
         promises=tile_promises(context.promises, copies),
         threads=tile_lanes(context.threads, copies),
         num_steps=context.num_steps,
+        traits=context.traits and tile_traits(context.traits, copies),
     )
+
+
+def tile_traits(traits: NodeTraits, copies: int) -> NodeTraits:
+    """The same traits for ``copies`` times the lanes."""
+    return NodeTraits(*(tile_lanes(getattr(traits, field.name), copies) for field in fields(traits)))
 
 
 def tile_hardware(hardware: HardwareArrays, copies: int) -> HardwareArrays:

@@ -70,6 +70,8 @@ class Mixture:
         event_factor: what is left of the uplink or the CPU in an event.
         edge_share: lanes whose node also runs an edge application with as many threads as CPUs; edge_request_mcpu: its
             CPU request.
+        requested_share: lanes whose pods have CPU requests; of what their loads take on average they request
+            ``request``. In the others it is what the slice set says.
         disturbances: how often in a run other knobs than the agent's hold, at random times, each time for
             ``disturbed_steps`` control periods (log-uniform): see `Disturbances`.
     """
@@ -101,6 +103,8 @@ class Mixture:
     event_factor: PositiveRange = (0.2, 0.9)
     edge_share: Ratio = 0.0
     edge_request_mcpu: Span = (0.0, 200.0)
+    requested_share: Ratio = 0.0
+    request: Span = (0.3, 1.0)
     disturbances: Annotated[int, Field(ge=0)] = 0
     disturbed_steps: PositiveRange = (2.0, 16.0)
 
@@ -159,10 +163,22 @@ class MixtureEpisodes:
             period_s=period_s,
             promises=promises,
             threads=slices.column("upf_threads") * np.ones((1, lanes), np.float32),
-            request_mcpu=slices.column("cpu_request_mcpu") * np.ones((1, lanes), np.float32),
+            request_mcpu=self._requests(traffic, hardware, lanes, rng),
             num_steps=mix.steps,
             disturbances=self._disturbances(lanes, rng) if mix.disturbances else None,
         )
+
+    def _requests(
+        self, traffic: Traffic, hardware: HardwareArrays, lanes: int, rng: np.random.Generator
+    ) -> FloatArray:
+        """CPU requests (S, L)."""
+        mix = self.mixture
+        declared = self.slices.column("cpu_request_mcpu") * np.ones((1, lanes), np.float32)
+        if not mix.requested_share:
+            return declared
+        used = 1e3 * (traffic.flow_mbps * traffic.on_s / traffic.cycle_s * _cpu_per_mbit(traffic, hardware)).sum(0)
+        requested = rng.random(lanes) < mix.requested_share
+        return np.where(requested, used * rng.uniform(*mix.request, lanes), declared).astype(np.float32)
 
     def _disturbances(self, lanes: int, rng: np.random.Generator) -> Disturbances:
         """Knobs anywhere within their bounds, every second CPU limit none; egress rates stay none."""
@@ -226,8 +242,7 @@ class MixtureEpisodes:
         traffic.packet_bytes = np.where(rng.random(shape) < 0.3, rng.uniform(120, 600, shape), 1400.0).astype(
             np.float32
         )
-        cost = 1e-6 * (hardware.upf_cost_us + hardware.rx_cost_us + hardware.tx_cost_us)
-        cpu_per_mbit = cost / (8e-6 * traffic.packet_bytes)
+        cpu_per_mbit = _cpu_per_mbit(traffic, hardware)
         share = rng.exponential(1.0, shape) * present
         share[1] *= rng.random(present.shape) < 0.6
         share[0] *= rng.uniform(0.2, 1.0, present.shape)
@@ -288,6 +303,12 @@ class MixtureEpisodes:
             times[:] = np.stack([start, start + 2 * period_s], axis=1)
             hit = (rng.random(lanes) < EVENT_SHARE) & ~nominal
             factors[:, 1] = np.where(hit, rng.uniform(*self.mixture.event_factor, lanes), 1.0)
+
+
+def _cpu_per_mbit(traffic: Traffic, hardware: HardwareArrays) -> FloatArray:
+    """CPU seconds that a Mbit of each source takes, (sources, S, L)."""
+    cost = 1e-6 * (hardware.upf_cost_us + hardware.rx_cost_us + hardware.tx_cost_us)
+    return np.asarray(cost / (8e-6 * traffic.packet_bytes), np.float32)
 
 
 def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float], size: int | tuple[int, ...]) -> FloatArray:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .guided import GuidedPolicy
 from .slice_network import DeterministicPolicy
 
 # The weight of update t grows as t to this power: about the last tenth of a run counts, however long it is.
@@ -19,9 +20,9 @@ class PolicyAverage:
     ``policy`` is the average after the updates seen so far of the one that learns.
     """
 
-    def __init__(self, learned: DeterministicPolicy) -> None:
+    def __init__(self, learned: DeterministicPolicy | GuidedPolicy) -> None:
         self._learned, self.updates = learned, 0
-        self.policy: DeterministicPolicy = copy.deepcopy(self._learned)
+        self.policy: DeterministicPolicy | GuidedPolicy = copy.deepcopy(self._learned)
 
     def update(self) -> None:
         """Take the present weights in; call it after each update of the learned policy."""

@@ -15,6 +15,7 @@ from ...agents.learned.bundle import INPUT_NAME, OUTPUT_NAME, Agreement
 from ...env.encoding import NUM_FEATURES
 from ...env.slices import FloatArray
 from .node_shares import ACTIVE
+from .guided import GuidedPolicy
 from .slice_network import DeterministicPolicy
 
 OPSET = 18  # the first that the exporter emits without conversion; onnxruntime 1.14 and later read it
@@ -27,10 +28,10 @@ class ExportError(RuntimeError):
     """The exported policy does not decide as the trained one."""
 
 
-def to_onnx(policy: DeterministicPolicy) -> bytes:
+def to_onnx(policy: DeterministicPolicy | GuidedPolicy) -> bytes:
     """One self-contained ONNX model: ``observation`` (lanes, slices, D) to ``action`` (lanes, slices, 3) in [-1, 1]."""
     policy = policy.eval().cpu()
-    example = torch.zeros(3, 4, NUM_FEATURES)
+    example = torch.zeros(3, 4, policy.columns)
     axes = {0: torch.export.Dim("lanes", min=1), 1: torch.export.Dim("slices", min=1)}
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -63,15 +64,17 @@ def _strip_metadata(model: Any) -> None:
         part.ClearField("doc_string")
 
 
-def random_observations(num_slices: int, count: int, rng: np.random.Generator) -> FloatArray:
+def random_observations(
+    num_slices: int, count: int, rng: np.random.Generator, columns: int = NUM_FEATURES
+) -> FloatArray:
     """Tables (count, S, D) over the encoder's whole range; a fifth of the slices absent."""
-    table = rng.uniform(-1.0, 1.0, (count, num_slices, NUM_FEATURES)).astype(np.float32)
+    table = rng.uniform(-1.0, 1.0, (count, num_slices, columns)).astype(np.float32)
     table[..., ACTIVE] = rng.random((count, num_slices)) > 0.2
     return table
 
 
 def check_agreement(
-    policy: DeterministicPolicy, model: bytes, recorded: Sequence[FloatArray] = (), seed: int = 0
+    policy: DeterministicPolicy | GuidedPolicy, model: bytes, recorded: Sequence[FloatArray] = (), seed: int = 0
 ) -> Agreement:
     """Largest difference between network and export over random tables of several slice counts and recorded ones.
 
@@ -85,7 +88,7 @@ def check_agreement(
         ExportError: an action differs by more than `TOLERANCE`, or is not a number.
     """
     rng = np.random.default_rng(seed)
-    tables = [random_observations(s, OBSERVATIONS, rng) for s in SLICE_COUNTS] + list(recorded)
+    tables = [random_observations(s, OBSERVATIONS, rng, policy.columns) for s in SLICE_COUNTS] + list(recorded)
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
     worst = 0.0
     for table in tables:

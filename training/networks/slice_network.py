@@ -215,6 +215,8 @@ class DeterministicPolicy(nn.Module):
     A slice that is absent or could not be measured keeps the knobs it has: they are part of its row.
     """
 
+    columns = NUM_FEATURES
+
     def __init__(self, encoder: SliceEncoder, actor: ActionHead) -> None:
         super().__init__()
         self.shares, self.encoder, self.actor = NodeShares(), encoder, actor

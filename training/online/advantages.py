@@ -36,10 +36,10 @@ class Discount:
         return np.clip(self.gamma ** (period_s / self.span_s), self.gamma, max(self.gamma, self.most))
 
 
-def observed_period_s(observations: FloatArray) -> FloatArray:
-    """Control periods (T, L) in seconds that observations (T, L, S * D) tell."""
+def observed_period_s(observations: FloatArray, columns: int = NUM_FEATURES) -> FloatArray:
+    """Control periods (T, L) in seconds that observations (T, L, S * D) of D ``columns`` tell."""
     low, high = PERIOD_RANGE_S
-    encoded = observations.reshape(*observations.shape[:2], -1, NUM_FEATURES)[:, :, 0, PERIOD]
+    encoded = observations.reshape(*observations.shape[:2], -1, columns)[:, :, 0, PERIOD]
     return low * (high / low) ** encoded
 
 
@@ -61,6 +61,7 @@ class AdvantageBuffer(RolloutBuffer):
         groups, copies: of lanes; with one copy there is no baseline.
         inputs: what the policy makes of observations (T * L, S * D) before it applies weights; done once per rollout
             instead of in each epoch.
+        columns: of an observation, per slice.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class AdvantageBuffer(RolloutBuffer):
         groups: int,
         copies: int,
         inputs: Callable[[Tensor], Tensor] | None = None,
+        columns: int = NUM_FEATURES,
         **kwargs: Any,
     ) -> None:
+        self.columns = columns
         self.discount, self.groups, self.copies, self.inputs = discount, groups, copies, inputs
         self._prepared: Tensor | None = None
         super().__init__(*args, **kwargs)
@@ -92,7 +95,7 @@ class AdvantageBuffer(RolloutBuffer):
     def compute_returns_and_advantage(self, last_values: Tensor, dones: np.ndarray) -> None:
         """Fill ``returns`` and ``advantages``, (T, L) each."""
         steps = self.buffer_size
-        gamma = self.discount.per_period(observed_period_s(self.observations))
+        gamma = self.discount.per_period(observed_period_s(self.observations, self.columns))
         values = np.concatenate([self.values, last_values.detach().numpy().reshape(1, -1)])
         goes_on = 1.0 - np.concatenate([self.episode_starts[1:], dones[None].astype(np.float32)])
         delta = self.rewards + gamma * goes_on * values[1:] - values[:-1]

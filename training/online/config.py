@@ -87,6 +87,8 @@ class TrainingConfig:
         gamma: discount per control period; for PPO that of periods of at least a quarter of a second, shorter ones have
             a higher one (`slicepilot.training.online.advantages.Discount`).
         learning_rate: at the start; falls linearly to ``final_learning_rate`` over the budget.
+        guided: the policy departs from the greedy rule's decision (`slicepilot.training.networks.guided`); of the
+            network its width and deviations count then, and PPO alone trains it.
         network: size of the policy.
         checkpoint_minutes: time between checkpoints.
         threads: CPU threads of PyTorch.
@@ -107,6 +109,7 @@ class TrainingConfig:
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.95
     learning_rate: Positive = 1e-3
     final_learning_rate: NonNegative = 1e-4
+    guided: bool = False
     network: NetworkConfig = field(default_factory=NetworkConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
     sac: SacConfig = field(default_factory=SacConfig)
@@ -159,6 +162,8 @@ def _check(config: TrainingConfig) -> TrainingConfig:
             f"ppo.batch_transitions = {config.ppo.batch_transitions}: accepted: a divisor of "
             f"num_envs * ppo.rollout_steps = {rollout}"
         )
+    if config.guided and config.algorithm != "ppo":
+        raise ValueError(f"guided = true with algorithm = {config.algorithm}: accepted: ppo")
     config.network.check()
     return config
 

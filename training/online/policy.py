@@ -18,6 +18,9 @@ from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACP
 from torch import Tensor
 
 from ...env.knobs import NUM_KNOBS
+from ...agents.learned.guide import NUM_GUIDED
+from ..networks import guided
+from ..networks.guided import GuidedPolicy
 from ..networks.node_shares import HALF, NUM_INPUTS, NodeShares, present
 from ..networks.slice_network import (
     CLIPPED_GAIN,
@@ -114,6 +117,37 @@ class PpoPolicy(ActorCriticPolicy):
     def deterministic(self) -> DeterministicPolicy:
         """The policy without noise, sharing this one's weights."""
         return DeterministicPolicy(self.encoder, self.actor_head)
+
+
+class GuidedPpoPolicy(PpoPolicy):
+    """The same for a policy that departs from the greedy rule: actions are departures (B, S, 3).
+
+    Whoever steps an environment makes knobs of them (`slicepilot.training.networks.guided.knob_action`).
+    """
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        self.encoder, self.actor_head, self.value_encoder, self.value_head = guided.network(self.network)  # type: ignore[assignment]
+        self.register_buffer("log_std", torch.tensor(self.network.initial_std).log())
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def rows(self, observation: Tensor) -> Tensor:
+        """The table (B, S, D)."""
+        return observation if observation.ndim == 3 else observation.reshape(len(observation), -1, NUM_GUIDED)
+
+    def _moments(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        table = self.rows(observation)
+        mask = present(table)
+        mean = self.actor_head(*self.encoder(table, mask)) * mask
+        return mean, self.value_head(self.value_encoder(table, mask)[1]), mask
+
+    def predict_values(self, obs: Tensor) -> Tensor:  # type: ignore[override]
+        """Values (B, 1)."""
+        table = self.rows(obs)
+        return self.value_head(self.value_encoder(table, present(table))[1])
+
+    def deterministic(self) -> GuidedPolicy:  # type: ignore[override]
+        """The policy without noise, sharing this one's weights."""
+        return GuidedPolicy(self.encoder, self.actor_head)  # type: ignore[arg-type]
 
 
 class _SacActor(Actor):

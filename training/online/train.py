@@ -34,7 +34,7 @@ from ..runs.run import Budget, check_resumed, open_tracker, plain_config, save_b
 from ..runs.tracking import Tracker, git_revision, versions
 from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
-from .policy import PpoPolicy, SacPolicy
+from .policy import GuidedPpoPolicy, PpoPolicy, SacPolicy
 from .vec_env import ReturnScaler, SliceVecEnv
 
 Optimiser = PPO | SAC
@@ -85,7 +85,8 @@ def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True
     episodes = config.episodes()
     backends = [SimulatorBackend(episodes, lanes, config.copies) for _ in range(config.phase_groups)]
     scaler = ReturnScaler(config.gamma) if scale else None
-    return SliceVecEnv(backends, RewardWeights.from_yaml(config.reward), scaler, config.seed if seed is None else seed)
+    seed = config.seed if seed is None else seed
+    return SliceVecEnv(backends, RewardWeights.from_yaml(config.reward), scaler, seed, config.guided)
 
 
 def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Optimiser:
@@ -106,7 +107,7 @@ def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Op
     if config.algorithm == "ppo":
         ppo, shares = config.ppo, NodeShares()
         learner = PPO(
-            PpoPolicy,
+            GuidedPpoPolicy if config.guided else PpoPolicy,
             env,
             n_steps=ppo.rollout_steps,
             batch_size=ppo.batch_transitions,
@@ -122,7 +123,8 @@ def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Op
                 "discount": Discount(config.gamma),
                 "groups": config.phase_groups,
                 "copies": config.copies,
-                "inputs": lambda observations: shares(as_table(observations)),
+                "inputs": None if config.guided else lambda observations: shares(as_table(observations)),
+                "columns": env.columns,
             },
             **common,
         )
@@ -382,7 +384,7 @@ def _bundle(
         versions=versions(),
         config=plain_config(config),
     )
-    return PolicyBundle(env.slices, model, record, agreement=agreement)
+    return PolicyBundle(env.slices, model, record, agreement=agreement, guided=config.guided)
 
 
 def _recorded(env: SliceVecEnv, learner: Any) -> FloatArray:
@@ -393,4 +395,4 @@ def _recorded(env: SliceVecEnv, learner: Any) -> FloatArray:
         count += len(observation)
         env.step_async(learner.predict(observation, deterministic=True)[0])
         observation = env.step_wait()[0]
-    return np.concatenate(parts)[:RECORDED_OBSERVATIONS].reshape(RECORDED_OBSERVATIONS, -1, NUM_FEATURES)
+    return np.concatenate(parts)[:RECORDED_OBSERVATIONS].reshape(RECORDED_OBSERVATIONS, -1, env.columns)

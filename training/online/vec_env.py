@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3.common.vec_env import VecEnv
 
+from ...agents.learned.guide import NUM_GUIDED, GuidedEncoder
 from ...env.backend import Backend
 from ...env.encoding import NUM_FEATURES
-from ...env.environments.vector_env import SliceVectorEnv
+from ...env.environments.vector_env import SliceVectorEnv, plain_encoding
 from ...env.reward import TERMS, RewardWeights
 from ...env.slices import FloatArray, SliceSet
+from ..networks.guided import knob_action
 
 NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in the middle, no egress rate
 
@@ -72,6 +75,7 @@ class SliceVecEnv(VecEnv):
         backends: at least one; all with the same slices.
         weights: of the reward terms.
         scaler: rewards are scaled by it if given; episode statistics never are.
+        guided: observations have what the greedy rule says, and actions are departures from it.
         seed: each backend's seed is derived from it; ``seed()`` of the base class sets another for the next reset.
     """
 
@@ -81,8 +85,11 @@ class SliceVecEnv(VecEnv):
         weights: RewardWeights | None = None,
         scaler: ReturnScaler | None = None,
         seed: int | None = None,
+        guided: bool = False,
     ) -> None:
-        self.groups = [SliceVectorEnv(backend, weights) for backend in backends]
+        self.guided, self.columns = guided, NUM_GUIDED if guided else NUM_FEATURES
+        encoding = GuidedEncoder if guided else plain_encoding
+        self.groups = [SliceVectorEnv(backend, weights, encoding, self.columns) for backend in backends]
         self.scaler = scaler
         first = self.groups[0]
         bounds = np.cumsum([0, *(group.num_envs for group in self.groups)])
@@ -90,7 +97,7 @@ class SliceVecEnv(VecEnv):
         lanes = int(bounds[-1])
         super().__init__(lanes, first.single_observation_space, first.single_action_space)
         self._seed, self._started = seed, time.monotonic()
-        self._observation = np.zeros((lanes, len(self.slices) * NUM_FEATURES), np.float32)
+        self._observation = np.zeros((lanes, len(self.slices) * self.columns), np.float32)
         self._reward, self._return = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
         self._length = np.zeros(len(self.groups), np.int64)
         self._done = np.zeros(lanes, np.bool_)
@@ -117,7 +124,10 @@ class SliceVecEnv(VecEnv):
         return self._observation.copy()
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions for `step_wait`."""
+        """Keep the actions for `step_wait`; a guided policy's departures become knobs."""
+        if self.guided:
+            table = torch.from_numpy(self._observation).reshape(*actions.shape[:2], NUM_GUIDED)
+            actions = knob_action(torch.from_numpy(actions), table).numpy()
         self._actions = actions
 
     def step_wait(self) -> tuple[FloatArray, FloatArray, np.ndarray, list[dict[str, Any]]]:
