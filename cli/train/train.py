@@ -15,6 +15,7 @@ from .offline import run_offline
 from .runs import folder_for, training_bar
 
 if TYPE_CHECKING:
+    from ...agents.learned.bundle import PolicyBundle
     from ...training.online.config import TrainingConfig
     from ...training.online.train import Progress, TrainingResult
     from ...training.runs.checkpoint import Checkpoint
@@ -35,6 +36,9 @@ def train(
     estimate: Annotated[
         bool, typer.Option(help="With --offline: estimate at the end what the policy is worth.")
     ] = True,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Start from this bundle: generalist, or a folder.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/NAME-seedN].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
@@ -45,6 +49,8 @@ def train(
     and bundle/. Offline training ends with what the policy is estimated to earn, against the best of those who acted.
 
     Example: slicepilot train -c ppo --minutes 2 --out runs/mine
+
+    Example: slicepilot train -c node --from generalist --scenario multi-promise
 
     Example: slicepilot train --offline -c iql --dataset records.parquet
 
@@ -58,6 +64,8 @@ def train(
         raise ConfigError(f"train needs the package {error.name}: install slicepilot[train]") from error
 
     checkpoint = Checkpoint.read(resume) if resume is not None else None
+    if start is not None and (offline or finetune is not None):
+        raise ConfigError(f"from = {start!r}: accepted for training in the simulator")
     if finetune is not None or (checkpoint is not None and is_finetune(checkpoint)):
         others: dict[str, object] = {
             "offline": offline or None,
@@ -84,7 +92,8 @@ def train(
         raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")
     settings = _settings(config, checkpoint, seed, steps, minutes, scenario, mixture)
     name = Path(config).stem if config is not None else settings.algorithm
-    result = _run(settings, folder_for(out, resume, f"{name}-seed{settings.seed}"), name, checkpoint)
+    folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
+    result = _run(settings, folder, name, checkpoint, _start(start, checkpoint))
     _tell(settings, result, as_json)
 
 
@@ -131,7 +140,20 @@ def _budget(config: TrainingConfig, steps: int | None, minutes: float | None) ->
     return replace(config, total_steps=None, minutes=None).override(total_steps=steps, minutes=minutes)
 
 
-def _run(settings: TrainingConfig, folder: Path, name: str, checkpoint: Checkpoint | None) -> TrainingResult:
+def _start(name_or_path: str | None, checkpoint: Checkpoint | None) -> PolicyBundle | None:
+    """What to start from; a run that is resumed has started."""
+    if name_or_path is None:
+        return None
+    if checkpoint is not None:
+        raise ConfigError(f"from = {name_or_path!r}: accepted without --resume, which goes on from the checkpoint")
+    from ...agents.learned.bundle import PolicyBundle
+
+    return PolicyBundle.load(name_or_path)
+
+
+def _run(
+    settings: TrainingConfig, folder: Path, name: str, checkpoint: Checkpoint | None, start: PolicyBundle | None
+) -> TrainingResult:
     """Train with a bar."""
     from ...training.online.train import train as run
 
@@ -141,7 +163,7 @@ def _run(settings: TrainingConfig, folder: Path, name: str, checkpoint: Checkpoi
             shown = f"{now.steps / 1e6:.2f} M steps  reward {now.reward:.3f}"
             show(now.fraction, shown if now.return_mean is None else f"{shown}  return {now.return_mean:.1f}")
 
-        return run(settings, folder, name, checkpoint, report)
+        return run(settings, folder, name, checkpoint, report, start=start)
 
 
 def _tell(settings: TrainingConfig, result: TrainingResult, as_json: bool) -> None:

@@ -27,6 +27,7 @@ from ...env.simulator.backend import SimulatorBackend
 from ...env.slices import FloatArray
 from ..networks.averaging import PolicyAverage
 from ..networks.export import check_agreement, to_onnx
+from ..networks.importing import load_weights
 from ..networks.node_shares import NodeShares
 from ..networks.slice_network import as_table
 from ..runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
@@ -283,6 +284,7 @@ def train(
     resume: Checkpoint | None = None,
     report: Callable[[Progress], None] | None = None,
     parent_run_id: str | None = None,
+    start: PolicyBundle | None = None,
 ) -> TrainingResult:
     """Train a policy and save it.
 
@@ -292,6 +294,7 @@ def train(
         name: of the MLflow run.
         resume: go on from here. Step count, optimiser, generators and MLflow run continue; environments start new runs.
         report: called a few times per second with the state of the run.
+        start: a policy to start from instead of an untrained one; its critic is learned anew.
         parent_run_id: MLflow run under which this one is kept, as one of a sweep.
 
     Raises:
@@ -307,6 +310,8 @@ def train(
     budget = Budget(config.total_steps, config.minutes, resume.elapsed_s if resume else 0.0)
     learner = make_learner(config, env, budget)
     assert isinstance(learner.policy, (PpoPolicy, SacPolicy))
+    if start is not None:
+        load_weights(learner.policy.deterministic(), start)
     average = PolicyAverage(learner.policy.deterministic())
     if resume is not None:
         _restore(learner, env, average, resume)

@@ -1,0 +1,21 @@
+"""Policies that come with the package, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SHIPPED = Path(__file__).with_name("bundles")
+GENERALIST = "generalist"
+"""Trained on nodes of any kind (`configs/training/guided.yaml`)."""
+
+
+def bundle_folder(name_or_path: str | Path) -> Path:
+    """The folder of a bundle: a name alone is a shipped one's, if there is one, whatever lies in the working folder."""
+    given = Path(name_or_path)
+    shipped = SHIPPED / given.name
+    return shipped if given.name == str(given) == GENERALIST and shipped.is_dir() else given
+
+
+def is_shipped(folder: str | Path) -> bool:
+    """Whether a bundle is part of the package, where nobody writes."""
+    return bundle_folder(folder).parent == SHIPPED

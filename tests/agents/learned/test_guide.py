@@ -1,0 +1,144 @@
+"""A guided policy is shown the rule's decision and what it came from, and does what the rule does until it learns."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slicepilot.agents.heuristics.greedy import Greedy
+from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.guide import GUIDE_FEATURES, NUM_GUIDED, GuidedEncoder, guided_layout
+from slicepilot.configs import ConfigError
+from slicepilot.env.backend import PACERS
+from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+from slicepilot.env.simulator.mixture import MixtureEpisodes
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.slices import SliceSet
+from slicepilot.training.networks import guided
+from slicepilot.training.networks.export import to_onnx
+from slicepilot.training.networks.slice_network import NetworkConfig
+
+RECORD = TrainingRecord(
+    algorithm="ppo", seed=0, env_steps=0, train_s=0.0, source="", run_id=None, git_revision=None, versions={}, config={}
+)
+
+
+def column(name: str) -> int:
+    return NUM_FEATURES + GUIDE_FEATURES.index(name)
+
+
+@pytest.fixture(scope="module", name="untrained")
+def _untrained() -> guided.GuidedPolicy:
+    torch.manual_seed(0)
+    encoder, actor, *_ = guided.network(NetworkConfig(width=16))
+    with torch.no_grad():
+        actor.out.weight.zero_()
+    return guided.GuidedPolicy(encoder, actor)
+
+
+def bundle_of(policy: guided.GuidedPolicy, slices: SliceSet) -> PolicyBundle:
+    return PolicyBundle(slices, to_onnx(policy), RECORD, guided=True)
+
+
+@pytest.mark.parametrize("scenario", ["multi-promise", "link-degradation", "slice-churn"])
+def test_before_it_learns_it_does_what_the_rule_does(
+    scenario: str, untrained: guided.GuidedPolicy, play: Any
+) -> None:
+    spec = Scenario.from_yaml(scenario)
+    learned = LearnedAgent(bundle_of(untrained, ScenarioRuns(spec).slices), transfer=True)
+    backend = SimulatorBackend(ScenarioRuns(spec), 3)
+    telemetry = backend.reset(0)
+    rule = Greedy(egress=True)
+    for agent in (rule, learned):
+        agent.reset(backend.slices, backend.context, 0)
+    knobs = Knobs.none(len(backend.slices), 3)
+    for _ in range(60):
+        wanted, done = rule.decide(telemetry, knobs), learned.decide(telemetry, knobs)
+        there = np.broadcast_to(telemetry.valid, wanted.values.shape)
+        np.testing.assert_array_equal(np.isinf(wanted.values[there]), np.isinf(done.values[there]))
+        finite = there & np.isfinite(wanted.values)
+        np.testing.assert_allclose(done.values[finite], wanted.values[finite], rtol=2e-3, atol=1e-3)
+        knobs = backend.apply(wanted).applied
+        telemetry = backend.observe()
+
+
+def test_every_entry_is_a_finite_number_within_the_space() -> None:
+    backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 64)
+    telemetry = backend.reset(3)
+    encoder, decoder = GuidedEncoder(backend.slices, backend.context), KnobDecoder(backend.slices)
+    rng, seen = np.random.default_rng(0), []
+    for _ in range(40):
+        knobs, rows = decoder.decode(rng.uniform(-1, 1, (64, len(backend.slices), 3)).astype(np.float32))
+        backend.apply(knobs)
+        seen.append(encoder.encode(telemetry, rows))
+        telemetry = backend.observe()
+    tables = np.asarray(seen)
+    assert tables.shape[-1] == NUM_GUIDED
+    assert np.isfinite(tables).all()
+    assert np.abs(tables).max() <= 1.0
+    shown = tables.reshape(-1, NUM_GUIDED)[:, NUM_FEATURES:]
+    still = {name for name, values in zip(GUIDE_FEATURES, shown.T, strict=True) if np.ptp(values) == 0}
+    assert still == {"pacer_none"}  # the simulator always has a pacer
+
+
+def test_the_pacer_is_told_and_an_unknown_one_is_not() -> None:
+    backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 64)
+    telemetry = backend.reset(0)
+    traits = backend.context.traits
+    assert traits is not None
+    rows = KnobDecoder(backend.slices).encode(Knobs.none(len(backend.slices), 64))
+    table = GuidedEncoder(backend.slices, backend.context).encode(telemetry, rows)
+    at = [column(f"pacer_{kind}") for kind in PACERS]
+    np.testing.assert_array_equal(table[:, 0, at].argmax(axis=1), traits.pacer)
+    assert {1, 2, 3} <= set(traits.pacer.tolist())
+
+
+def test_the_compiled_policy_decides_alike(untrained: guided.GuidedPolicy) -> None:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        untrained.actor.out.weight.normal_(0, 0.3)
+    spec = Scenario.from_yaml("multi-promise")
+    backends = [SimulatorBackend(ScenarioRuns(spec), lanes) for lanes in (1, 2)]
+    bundle = bundle_of(untrained, backends[0].slices)
+    agents = [LearnedAgent(bundle, transfer=True) for _ in backends]
+    telemetries = [backend.reset(0) for backend in backends]
+    held = [Knobs.none(len(backend.slices), backend.num_lanes) for backend in backends]
+    for agent, backend in zip(agents, backends, strict=True):
+        agent.reset(backend.slices, backend.context, 0)
+    assert agents[0].compiled
+    assert not agents[1].compiled
+    for _ in range(30):
+        first = telemetries[0].copy()
+        again = type(first)(*(np.repeat(part, 2, axis=-1) for part in (first.slices, first.node, first.age_s, first.valid)))
+        agents[0].warm_up(first)  # looks at nothing that the decision would miss
+        one, two = agents[0].decide(first, held[0]), agents[1].decide(again, held[1])
+        np.testing.assert_allclose(two.values[..., :1], one.values, rtol=1e-4)
+        held = [one, two]
+        backends[0].apply(one)
+        telemetries[0] = backends[0].observe()
+
+
+def test_a_bundle_says_that_it_is_guided(untrained: guided.GuidedPolicy, tmp_path: Any) -> None:
+    slices = SliceSet.from_yaml("five-video")
+    bundle_of(untrained, slices).save(tmp_path / "bundle")
+    loaded = PolicyBundle.load(tmp_path / "bundle")
+    assert loaded.guided
+    text = (tmp_path / "bundle" / "bundle.yaml").read_text()
+    assert all(name in text for name in guided_layout()["features"])
+
+
+def test_a_guide_that_shows_something_else_is_refused(untrained: guided.GuidedPolicy, tmp_path: Any) -> None:
+    folder = tmp_path / "bundle"
+    bundle_of(untrained, SliceSet.from_yaml("five-video")).save(folder)
+    description = folder / "bundle.yaml"
+    description.write_text(description.read_text().replace("- trend", "- fashion"))
+    import hashlib
+
+    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("policy.onnx", "bundle.yaml")}
+    (folder / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
+    with pytest.raises(ConfigError, match=r"encoder\.features.*'fashion'"):
+        PolicyBundle.load(folder)

@@ -1,0 +1,41 @@
+"""Back from a bundle to a network: the weights of an exported policy, to go on training from."""
+
+from __future__ import annotations
+
+import torch
+
+from ...agents.learned.bundle import PolicyBundle
+from ...agents.runtime.onnx_file import OnnxError, read_graph
+from ...configs import ConfigError
+from .export import ExportError, check_agreement
+from .guided import GuidedPolicy
+from .slice_network import DeterministicPolicy
+
+
+def load_weights(policy: GuidedPolicy | DeterministicPolicy, bundle: PolicyBundle) -> None:
+    """Give a policy the weights of a bundle, and prove that it then decides as the bundle does.
+
+    The exporter keeps the names of parameters, but for matrices that it transposes; those keep their order.
+
+    Raises:
+        ConfigError: the bundle's network is another one than the policy.
+    """
+    other = f"{bundle}: accepted: one whose network is the one that the training config describes"
+    try:
+        constants = read_graph(bundle.model).constants
+    except OnnxError as error:
+        raise ConfigError(f"{other}; {error}") from error
+    named = dict(policy.named_parameters())
+    transposed = iter([value for name, value in constants.items() if name not in named and value.ndim == 2])
+    with torch.no_grad():
+        for name, parameter in named.items():
+            value = constants[name] if name in constants else next(transposed, None)
+            if value is not None and name not in constants:
+                value = value.T
+            if value is None or value.shape != tuple(parameter.shape):
+                raise ConfigError(f"{other} ({name} differs in shape)")
+            parameter.copy_(torch.from_numpy(value.copy()))
+    try:
+        check_agreement(policy, bundle.model)
+    except ExportError as error:
+        raise ConfigError(f"{other}; {error}") from error
