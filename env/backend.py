@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from .knobs import Knobs
 from .slices import FloatArray, Promises, SliceSet
 from .telemetry import Telemetry
@@ -30,19 +27,23 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class NodeTraits:
-    """How a node's egress is paced and where its packets wait, for L lanes, (L,) each.
+    """How a node's egress is paced, where its packets wait and what its CPUs are, for L lanes, (L,) each.
 
     Attributes:
         pacer: of `PACERS`, as its place there.
         cfs_period_s: of CPU limits.
         n3_buffer_packets: what a UPF's N3 socket holds.
         pacer_ms: how long a token bucket's queue can get at its own rate; 0 for kinds that have none.
+        physical_cores: of which SMT makes the logical CPUs.
+        request_mcpu: CPU requests (S, L) of the pods, which nice 0 stands for; 0 for none.
     """
 
-    pacer: npt.NDArray[np.int64]
+    pacer: FloatArray
     cfs_period_s: FloatArray
     n3_buffer_packets: FloatArray
     pacer_ms: FloatArray
+    physical_cores: FloatArray
+    request_mcpu: FloatArray
 
 
 @dataclass(frozen=True, slots=True)

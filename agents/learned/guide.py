@@ -26,6 +26,7 @@ GUIDE_FEATURES = (
     *("kept", "tight", "promised_cpu", "offered_cpu", "promised_uplink", "offered_uplink"),
     *("node_offered_cpu", "node_offered_uplink", "node_idle", "trend", "rate_kept", "delay_kept"),
     *("lateness", "lateness_average", "broken_average", "buffer_time", "period_over_cfs", "pacer_queue"),
+    *("requested", "cores_per_cpu"),
     *(f"pacer_{kind}" for kind in PACERS),
 )
 NUM_GUIDED = NUM_FEATURES + len(GUIDE_FEATURES)
@@ -37,6 +38,7 @@ MOST_SHARE = np.float32(2.0)
 PACKET_BITS = np.float32(8 * 1400)
 TINY = np.float32(1e-6)
 LEAST_MBPS = np.float32(0.01)
+LEAST_REQUEST_MCPU = np.float32(2.0)  # the least `cpu.shares` is 2
 
 
 class GuidedEncoder:
@@ -63,10 +65,15 @@ class GuidedEncoder:
             return
         promises = context.promises
         # How late a full N3 buffer makes packets at the promised rate, over the bound on that.
-        buffer_s = 1e-6 * PACKET_BITS * traits.n3_buffer_packets / np.maximum(promises.committed_mbps, LEAST_MBPS)
-        self._features[at("buffer_time")] = log_ratio(1e6 * buffer_s, promises.delay_bound_us)
+        rate = np.maximum(promises.committed_mbps, LEAST_MBPS)
+        buffer_us = (PACKET_BITS * traits.n3_buffer_packets / rate).astype(np.float32)
+        self._features[at("buffer_time")] = log_ratio(buffer_us, promises.delay_bound_us)
         self._features[at("period_over_cfs")] = log_ratio(context.period_s, traits.cfs_period_s)
         self._features[at("pacer_queue")] = np.log1p(traits.pacer_ms) / LOG_SCALE
+        # What nice 0 stands for: groups of little weight are not helped by their nice alone.
+        requests = np.maximum(traits.request_mcpu, LEAST_REQUEST_MCPU)
+        self._features[at("requested")] = log_ratio(requests, requests.mean(axis=0))
+        self._features[at("cores_per_cpu")] = traits.physical_cores / context.logical_cpus
         for kind in range(len(PACERS)):
             self._features[at(f"pacer_{PACERS[kind]}")] = traits.pacer == kind
 
@@ -76,8 +83,7 @@ class GuidedEncoder:
         made = self._rule.workings
         assert made is not None
         shares = np.array([made.share_mcpu, np.zeros_like(made.share_mcpu), made.share_mbps], np.float32)
-        shares = within_bounds(Knobs(np.maximum(shares, TINY)), self._slices)
-        share_rows = self._decoder.encode(shares)
+        share_rows = self._decoder.encode(within_bounds(Knobs(np.maximum(shares, TINY)), self._slices))
         promises, valid = self._context.promises, telemetry.valid
         rate_kept, delay_kept = promise_scores(telemetry, self._context)
         late = log_ratio(telemetry.delay_p99_us, promises.delay_bound_us)

@@ -36,7 +36,7 @@ def train(
     estimate: Annotated[
         bool, typer.Option(help="With --offline: estimate at the end what the policy is worth.")
     ] = True,
-    start: Annotated[
+    origin: Annotated[
         str | None, typer.Option("--from", help="Start from this bundle: generalist, or a folder.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
@@ -64,8 +64,8 @@ def train(
         raise ConfigError(f"train needs the package {error.name}: install slicepilot[train]") from error
 
     checkpoint = Checkpoint.read(resume) if resume is not None else None
-    if start is not None and (offline or finetune is not None):
-        raise ConfigError(f"from = {start!r}: accepted for training in the simulator")
+    if origin is not None and (offline or finetune is not None):
+        raise ConfigError(f"from = {origin!r}: accepted for training in the simulator")
     if finetune is not None or (checkpoint is not None and is_finetune(checkpoint)):
         others: dict[str, object] = {
             "offline": offline or None,
@@ -93,7 +93,7 @@ def train(
     settings = _settings(config, checkpoint, seed, steps, minutes, scenario, mixture)
     name = Path(config).stem if config is not None else settings.algorithm
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
-    result = _run(settings, folder, name, checkpoint, _start(start, checkpoint))
+    result = _run(settings, folder, name, checkpoint, _start(origin, checkpoint))
     _tell(settings, result, as_json)
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...env.backend import Context, Receipt
+from ...env.backend import Context, NodeTraits, Receipt
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray, Promises, SliceSet
 from ...env.telemetry import Telemetry
@@ -82,12 +82,14 @@ class NodeFacts:
         uplink_mbps: rate of the shared N6 uplink.
         logical_cpus: of the node; none takes those this process may use.
         num_steps: control periods of one run.
+        traits: how it queues and paces, None where that is not known.
     """
 
     period_s: float
     uplink_mbps: float
     logical_cpus: float | None = None
     num_steps: int = 1 << 31
+    traits: NodeTraits | None = None
 
     def context(self, slices: SliceSet) -> Context:
         """The same in the form of the contract."""
@@ -95,9 +97,8 @@ class NodeFacts:
         period_s, logical_cpus, uplink_mbps = (
             np.full(1, value, np.float32) for value in (self.period_s, cpus, self.uplink_mbps)
         )
-        return Context(
-            period_s, logical_cpus, uplink_mbps, Promises.of(slices), slices.column("upf_threads"), self.num_steps
-        )
+        promises, threads = Promises.of(slices), slices.column("upf_threads")
+        return Context(period_s, logical_cpus, uplink_mbps, promises, threads, self.num_steps, self.traits)
 
 
 class LiveBackend:

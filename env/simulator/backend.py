@@ -134,7 +134,7 @@ class SimulatorBackend:
             promises=episode.promises,
             threads=episode.threads,
             num_steps=episode.num_steps,
-            traits=episode.hardware.traits(),
+            traits=episode.hardware.traits(episode.request_mcpu),
         )
         self._context = context = tile_context(context, copies)
         self._disturbances = None if episode.disturbances is None else episode.disturbances.tiled(copies)

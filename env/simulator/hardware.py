@@ -161,14 +161,16 @@ class HardwareArrays:
         self.is_edt = np.full(lanes, hardware.egress_mode == "edt")
         self.is_htb = np.full(lanes, hardware.egress_mode == "htb")
 
-    def traits(self) -> NodeTraits:
-        """What a controller is told of them."""
+    def traits(self, request_mcpu: FloatArray) -> NodeTraits:
+        """What a controller is told of them; with the pods' CPU requests (S, L)."""
         kinds = [PACERS.index(kind) for kind in ("edt", "htb", "tbf")]
         return NodeTraits(
-            pacer=np.select([self.is_edt, self.is_htb], kinds[:2], kinds[2]),
+            pacer=np.select([self.is_edt, self.is_htb], kinds[:2], kinds[2]).astype(np.float32),
             cfs_period_s=np.float32(1e-3) * self.cfs_period_ms,
             n3_buffer_packets=self.n3_buffer_packets,
             pacer_ms=np.where(self.is_edt | self.is_htb, np.float32(0.0), self.tbf_latency_ms).astype(np.float32),
+            physical_cores=self.physical_cores,
+            request_mcpu=request_mcpu,
         )
 
     def kernel_rows(self) -> FloatArray:

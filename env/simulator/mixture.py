@@ -168,9 +168,7 @@ class MixtureEpisodes:
             disturbances=self._disturbances(lanes, rng) if mix.disturbances else None,
         )
 
-    def _requests(
-        self, traffic: Traffic, hardware: HardwareArrays, lanes: int, rng: np.random.Generator
-    ) -> FloatArray:
+    def _requests(self, traffic: Traffic, hardware: HardwareArrays, lanes: int, rng: np.random.Generator) -> FloatArray:
         """CPU requests (S, L)."""
         mix = self.mixture
         declared = self.slices.column("cpu_request_mcpu") * np.ones((1, lanes), np.float32)

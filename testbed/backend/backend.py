@@ -17,10 +17,12 @@ from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts
 from ...controller.loop.node import Node
+from ...controller.system.cores import physical_cores
 from ...controller.system.realtime import no_collections, on_time
 from ...controller.telemetry.histogram import quantiles_us
 from ...controller.telemetry.points import NetPoint, SlicePoints
 from ...controller.telemetry.source import KernelSource
+from ...env.backend import PACERS, NodeTraits
 from ...env.simulator.scenario import Scenario
 from ...env.telemetry import Telemetry
 from ..lifecycle.layout import netns_path
@@ -30,6 +32,7 @@ from ..lifecycle.testbed import Testbed
 from .timeline import Timeline
 from .traffic import LoadRun
 
+N3_BUFFER_PACKETS = 110.0  # what a UPF's socket was identified to hold (configs/hardware/testbed.yaml)
 SETTLE_S = 0.3  # for queues to drain and the load to reach its rate before a run's first measurement
 
 
@@ -85,6 +88,7 @@ class TestbedBackend(LiveBackend):
                     period_s=period_s,
                     uplink_mbps=testbed.spec.uplink_mbps,
                     num_steps=max(1, round(scenario.duration_s / period_s)),
+                    traits=traits_of(testbed),
                 ),
             )
             undo.pop_all()
@@ -209,7 +213,7 @@ def attach_backend(name: str, control_period_s: float) -> LiveBackend:
         actuator = ShadowActuator(targets_of(testbed))
         undo.callback(actuator.close)
         groups = [testbed.cgroup(name) for name in testbed.slices.names]
-        facts = NodeFacts(period_s=control_period_s, uplink_mbps=testbed.spec.uplink_mbps)
+        facts = NodeFacts(control_period_s, testbed.spec.uplink_mbps, traits=traits_of(testbed))
         backend = LiveBackend(testbed.slices, source, actuator, groups, facts)
         undo.pop_all()
     return backend
@@ -254,6 +258,22 @@ def actuator_of(testbed: Testbed) -> NodeActuator:
 def quota_of(testbed: Testbed) -> QuotaConfig:
     """How CPU limits are set."""
     return QuotaConfig(period_us=round(1e3 * testbed.spec.quota_period_ms))
+
+
+def traits_of(testbed: Testbed) -> NodeTraits:
+    """What a policy is told of how it queues and paces."""
+
+    def one(value: float) -> npt.NDArray[np.float32]:
+        return np.full(1, value, np.float32)
+
+    return NodeTraits(
+        pacer=one(PACERS.index("htb")),
+        cfs_period_s=one(1e-3 * testbed.spec.quota_period_ms),
+        n3_buffer_packets=one(N3_BUFFER_PACKETS),
+        pacer_ms=one(0.0),
+        physical_cores=one(physical_cores()),
+        request_mcpu=testbed.slices.column("cpu_request_mcpu"),
+    )
 
 
 def points_of(testbed: Testbed) -> list[SlicePoints]:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from .guided import GuidedPolicy
 from .slice_network import DeterministicPolicy
 
+Policy = TypeVar("Policy", DeterministicPolicy, GuidedPolicy)
 # The weight of update t grows as t to this power: about the last tenth of a run counts, however long it is.
 POWER = 9
 
 
-class PolicyAverage:
+class PolicyAverage(Generic[Policy]):
     """Polynomial-decay average of a policy's weights (Shamir and Zhang 2013, arXiv:1212.1824, section 4).
 
     ``policy`` is the average after the updates seen so far of the one that learns.
     """
 
-    def __init__(self, learned: DeterministicPolicy | GuidedPolicy) -> None:
-        self._learned, self.updates = learned, 0
-        self.policy: DeterministicPolicy | GuidedPolicy = copy.deepcopy(self._learned)
+    def __init__(self, learned: Policy) -> None:
+        self._learned: Policy = learned
+        self.updates = 0
+        self.policy: Policy = copy.deepcopy(self._learned)
 
     def update(self) -> None:
         """Take the present weights in; call it after each update of the learned policy."""

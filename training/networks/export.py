@@ -14,8 +14,8 @@ import torch
 from ...agents.learned.bundle import INPUT_NAME, OUTPUT_NAME, Agreement
 from ...env.encoding import NUM_FEATURES
 from ...env.slices import FloatArray
-from .node_shares import ACTIVE
 from .guided import GuidedPolicy
+from .node_shares import ACTIVE
 from .slice_network import DeterministicPolicy
 
 OPSET = 18  # the first that the exporter emits without conversion; onnxruntime 1.14 and later read it

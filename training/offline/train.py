@@ -188,7 +188,7 @@ class _Run:
         self,
         config: OfflineConfig,
         learner: Learner,
-        average: PolicyAverage,
+        average: PolicyAverage[DeterministicPolicy],
         budget: Budget,
         checkpoint: Path,
         tracker: Tracker | None,
@@ -251,7 +251,9 @@ def _policy(learner: Learner) -> DeterministicPolicy:
     return policy
 
 
-def _restore(learner: Learner, average: PolicyAverage, checkpoint: Checkpoint, device: torch.device) -> None:
+def _restore(
+    learner: Learner, average: PolicyAverage[DeterministicPolicy], checkpoint: Checkpoint, device: torch.device
+) -> None:
     """Put a learner where the checkpoint was taken."""
     state: dict[str, Any] = {
         "networks": checkpoint.policy,

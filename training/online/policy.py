@@ -17,8 +17,8 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACPolicy
 from torch import Tensor
 
-from ...env.knobs import NUM_KNOBS
 from ...agents.learned.guide import NUM_GUIDED
+from ...env.knobs import NUM_KNOBS
 from ..networks import guided
 from ..networks.guided import GuidedPolicy
 from ..networks.node_shares import HALF, NUM_INPUTS, NodeShares, present

@@ -21,7 +21,6 @@ from stable_baselines3.common.logger import Logger
 
 from ...agents.learned.bundle import PolicyBundle, TrainingRecord
 from ...configs import ConfigError
-from ...env.encoding import NUM_FEATURES
 from ...env.reward import RewardWeights
 from ...env.simulator.backend import SimulatorBackend
 from ...env.slices import FloatArray
@@ -163,7 +162,7 @@ class _Monitor(BaseCallback):
         config: TrainingConfig,
         budget: Budget,
         env: SliceVecEnv,
-        average: PolicyAverage,
+        average: PolicyAverage[Any],
         checkpoint: Path,
         tracker: Tracker | None,
         report: Callable[[Progress], None] | None,
@@ -247,7 +246,7 @@ class _Monitor(BaseCallback):
         ).write(self.checkpoint)
 
 
-def _restore(learner: Any, env: SliceVecEnv, average: PolicyAverage, checkpoint: Checkpoint) -> None:
+def _restore(learner: Any, env: SliceVecEnv, average: PolicyAverage[Any], checkpoint: Checkpoint) -> None:
     """Put a learner where the checkpoint was taken. Environments start new runs."""
     try:
         learner.policy.load_state_dict(checkpoint.policy)
@@ -368,7 +367,7 @@ def _next_seed(seed: int, steps: int) -> int:
 def _bundle(
     config: TrainingConfig,
     learner: Optimiser,
-    average: PolicyAverage,
+    average: PolicyAverage[Any],
     env: SliceVecEnv,
     elapsed_s: float,
     tracker: Tracker | None,

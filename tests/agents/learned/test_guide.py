@@ -18,6 +18,7 @@ from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.mixture import MixtureEpisodes
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.networks import guided
 from slicepilot.training.networks.export import to_onnx
 from slicepilot.training.networks.slice_network import NetworkConfig
@@ -45,9 +46,7 @@ def bundle_of(policy: guided.GuidedPolicy, slices: SliceSet) -> PolicyBundle:
 
 
 @pytest.mark.parametrize("scenario", ["multi-promise", "link-degradation", "slice-churn"])
-def test_before_it_learns_it_does_what_the_rule_does(
-    scenario: str, untrained: guided.GuidedPolicy, play: Any
-) -> None:
+def test_before_it_learns_it_does_what_the_rule_does(scenario: str, untrained: guided.GuidedPolicy, play: Any) -> None:
     spec = Scenario.from_yaml(scenario)
     learned = LearnedAgent(bundle_of(untrained, ScenarioRuns(spec).slices), transfer=True)
     backend = SimulatorBackend(ScenarioRuns(spec), 3)
@@ -113,7 +112,8 @@ def test_the_compiled_policy_decides_alike(untrained: guided.GuidedPolicy) -> No
     assert not agents[1].compiled
     for _ in range(30):
         first = telemetries[0].copy()
-        again = type(first)(*(np.repeat(part, 2, axis=-1) for part in (first.slices, first.node, first.age_s, first.valid)))
+        slices, node, age_s = (np.repeat(part, 2, axis=-1) for part in (first.slices, first.node, first.age_s))
+        again = Telemetry(slices, node, age_s, np.repeat(first.valid, 2, axis=-1))
         agents[0].warm_up(first)  # looks at nothing that the decision would miss
         one, two = agents[0].decide(first, held[0]), agents[1].decide(again, held[1])
         np.testing.assert_allclose(two.values[..., :1], one.values, rtol=1e-4)
