@@ -36,9 +36,7 @@ def train(
     estimate: Annotated[
         bool, typer.Option(help="With --offline: estimate at the end what the policy is worth.")
     ] = True,
-    origin: Annotated[
-        str | None, typer.Option("--from", help="Start from this bundle: generalist, or a folder.")
-    ] = None,
+    origin: Annotated[str | None, typer.Option("--from", help="Start from this bundle of a guided policy.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/NAME-seedN].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
@@ -50,7 +48,7 @@ def train(
 
     Example: slicepilot train -c ppo --minutes 2 --out runs/mine
 
-    Example: slicepilot train -c node --from generalist --scenario multi-promise
+    Example: slicepilot train -c node --from runs/mine/bundle --scenario multi-promise
 
     Example: slicepilot train --offline -c iql --dataset records.parquet
 

@@ -120,7 +120,12 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One control period; ``actions`` (L, S, 3) in [-1, 1]; observations (L, S * D)."""
-        table, reward, ended = self.loop.step(actions)
+        return self.ended(*self.loop.step(actions))
+
+    def ended(
+        self, table: FloatArray, reward: FloatArray, ended: bool
+    ) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """What `step` returns for what the loop's returned; where the run has ended the next one starts."""
         observation = table.reshape(self.num_envs, -1)
         info: dict[str, Any] = {"terms": self.loop.terms}
         if ended:

@@ -89,6 +89,8 @@ class TrainingConfig:
         learning_rate: at the start; falls linearly to ``final_learning_rate`` over the budget.
         guided: the policy departs from the greedy rule's decision (`slicepilot.training.networks.guided`); of the
             network its width and deviations count then, and PPO alone trains it.
+        broken_over_rule: guided policies may break promises for this share of what the rule does
+            (`slicepilot.training.online.constraint`); none: the reward alone counts.
         network: size of the policy.
         checkpoint_minutes: time between checkpoints.
         threads: CPU threads of PyTorch.
@@ -110,6 +112,7 @@ class TrainingConfig:
     learning_rate: Positive = 1e-3
     final_learning_rate: NonNegative = 1e-4
     guided: bool = False
+    broken_over_rule: Positive | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
     sac: SacConfig = field(default_factory=SacConfig)
@@ -164,6 +167,8 @@ def _check(config: TrainingConfig) -> TrainingConfig:
         )
     if config.guided and config.algorithm != "ppo":
         raise ValueError(f"guided = true with algorithm = {config.algorithm}: accepted: ppo")
+    if config.broken_over_rule is not None and not config.guided:
+        raise ValueError(f"broken_over_rule = {config.broken_over_rule}: accepted with guided = true")
     config.network.check()
     return config
 

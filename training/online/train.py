@@ -207,6 +207,8 @@ class _Monitor(BaseCallback):
         means = self.env.take_means()
         returns = [float(run["r"]) for run in self.model.ep_info_buffer or ()]
         reward = means.pop("reward")
+        if self.env.constraint is not None:
+            means |= {"broken_over_rule": self.env.constraint.over, "multiplier": self.env.constraint.multiplier}
         self.progress = Progress(
             self.num_timesteps,
             elapsed_s,
@@ -241,6 +243,7 @@ class _Monitor(BaseCallback):
             average=self.average.state(),
             optimizers={name: optimizer.state_dict() for name, optimizer in _optimizers(learner).items()},
             scaler=self.env.scaler.state() if self.env.scaler else {},
+            constraint=self.env.constraint.state() if self.env.constraint else {},
             temperature=None if temperature is None else temperature.detach().clone(),
             generators=generator_states(),
         ).write(self.checkpoint)
@@ -260,6 +263,8 @@ def _restore(learner: Any, env: SliceVecEnv, average: PolicyAverage[Any], checkp
     learner.num_timesteps, learner._n_updates = checkpoint.steps, checkpoint.updates
     if env.scaler is not None:
         env.scaler.restore(checkpoint.scaler)
+    if env.constraint is not None and checkpoint.constraint:
+        env.constraint.restore(checkpoint.constraint)
     restore_generators(checkpoint.generators)
 
 
@@ -306,6 +311,8 @@ def train(
     # A resumed run must not replay the environments' first runs.
     seed = config.seed if resume is None else _next_seed(config.seed, resume.steps)
     env = make_env(config, seed)
+    if config.broken_over_rule is not None:
+        env.constrain(config.broken_over_rule, seed)
     budget = Budget(config.total_steps, config.minutes, resume.elapsed_s if resume else 0.0)
     learner = make_learner(config, env, budget)
     assert isinstance(learner.policy, (PpoPolicy, SacPolicy))

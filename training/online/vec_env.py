@@ -16,9 +16,11 @@ from ...agents.learned.guide import NUM_GUIDED, GuidedEncoder
 from ...env.backend import Backend
 from ...env.encoding import NUM_FEATURES
 from ...env.environments.vector_env import SliceVectorEnv, plain_encoding
+from ...env.knobs import NUM_KNOBS
 from ...env.reward import TERMS, RewardWeights
 from ...env.slices import FloatArray, SliceSet
 from ..networks.guided import knob_action
+from .constraint import BrokenPromises, broken_share
 
 NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in the middle, no egress rate
 
@@ -62,6 +64,19 @@ class ReturnScaler:
         self.steps, self.mean, self.variance = int(state["steps"]), state["mean"], state["variance"]
 
 
+class _Group(SliceVectorEnv):
+    """One backend's lanes; ``broken`` is the last period's `broken_share`, (L,)."""
+
+    broken: FloatArray
+
+    def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One control period; what was measured in it is gone where it ends the run."""
+        loop = self.loop
+        table, reward, ended = loop.step(actions)
+        self.broken = broken_share(loop.telemetry, loop.backend.context)
+        return self.ended(table, reward, ended)
+
+
 class SliceVecEnv(VecEnv):
     """`SliceVectorEnv`s over one or more backends as one ``VecEnv`` of all their lanes.
 
@@ -89,8 +104,9 @@ class SliceVecEnv(VecEnv):
     ) -> None:
         self.guided, self.columns = guided, NUM_GUIDED if guided else NUM_FEATURES
         encoding = GuidedEncoder if guided else plain_encoding
-        self.groups = [SliceVectorEnv(backend, weights, encoding, self.columns) for backend in backends]
+        self.groups = [_Group(backend, weights, encoding, self.columns) for backend in backends]
         self.scaler = scaler
+        self.constraint: BrokenPromises | None = None
         first = self.groups[0]
         bounds = np.cumsum([0, *(group.num_envs for group in self.groups)])
         self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
@@ -99,6 +115,7 @@ class SliceVecEnv(VecEnv):
         self._seed, self._started = seed, time.monotonic()
         self._observation = np.zeros((lanes, len(self.slices) * self.columns), np.float32)
         self._reward, self._return = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
+        self._broken = np.zeros(lanes, np.float32)
         self._length = np.zeros(len(self.groups), np.int64)
         self._done = np.zeros(lanes, np.bool_)
         empty: dict[str, Any] = {}
@@ -123,6 +140,18 @@ class SliceVecEnv(VecEnv):
         self._return[:], self._length[:] = 0, 0
         return self._observation.copy()
 
+    def constrain(self, over_rule: float, seed: int) -> None:
+        """From now on broken promises cost what keeps them below a share of the rule's, which is played first."""
+        broken = []
+        for group in self.groups:
+            observation = group.reset(seed=seed)[0]
+            for _ in range(group.loop.steps_left - 1):
+                table = torch.from_numpy(observation).reshape(group.num_envs, -1, NUM_GUIDED)
+                still = torch.zeros(*table.shape[:2], NUM_KNOBS)
+                observation = group.step(knob_action(still, table).numpy())[0]
+                broken.append(float(group.broken.mean()))
+        self.constraint = BrokenPromises(over_rule, float(np.mean(broken)))
+
     def step_async(self, actions: np.ndarray) -> None:
         """Keep the actions for `step_wait`; a guided policy's departures become knobs."""
         if self.guided:
@@ -139,6 +168,8 @@ class SliceVecEnv(VecEnv):
             observation, reward, _, truncated, info = group.step(self._actions[span])
             self._observation[span] = observation
             self._reward[span] = reward
+            if self.constraint is not None:
+                self._broken[span] = group.broken
             self._length[k] += 1
             share = group.num_envs / self.num_envs
             for name, value in info["terms"].items():
@@ -151,7 +182,8 @@ class SliceVecEnv(VecEnv):
         self._term_steps += 1
         if self.terminal_observations:
             infos = self._end_infos()
-        reward = self.scaler(self._reward, self._done) if self.scaler else self._reward.copy()
+        reward = self._reward if self.constraint is None else self._reward - self.constraint(self._broken)
+        reward = self.scaler(reward, self._done) if self.scaler else reward.copy()
         return self._observation.copy(), reward, self._done.copy(), infos
 
     def _end_infos(self) -> list[dict[str, Any]]:
