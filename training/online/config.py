@@ -91,6 +91,8 @@ class TrainingConfig:
             network its width and deviations count then, and PPO alone trains it.
         broken_over_rule: guided policies may break promises for this share of what the rule does
             (`slicepilot.training.online.constraint`); none: the reward alone counts.
+        departure_cost: what a guided policy pays in each period for the mean square of its departures, so that it
+            departs where that is worth something, and not where it does not know.
         network: size of the policy.
         checkpoint_minutes: time between checkpoints.
         threads: CPU threads of PyTorch.
@@ -113,6 +115,7 @@ class TrainingConfig:
     final_learning_rate: NonNegative = 1e-4
     guided: bool = False
     broken_over_rule: Positive | None = None
+    departure_cost: NonNegative = 0.0
     network: NetworkConfig = field(default_factory=NetworkConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
     sac: SacConfig = field(default_factory=SacConfig)
@@ -167,8 +170,9 @@ def _check(config: TrainingConfig) -> TrainingConfig:
         )
     if config.guided and config.algorithm != "ppo":
         raise ValueError(f"guided = true with algorithm = {config.algorithm}: accepted: ppo")
-    if config.broken_over_rule is not None and not config.guided:
-        raise ValueError(f"broken_over_rule = {config.broken_over_rule}: accepted with guided = true")
+    for name in ("broken_over_rule", "departure_cost"):
+        if getattr(config, name) and not config.guided:
+            raise ValueError(f"{name} = {getattr(config, name)}: accepted with guided = true")
     config.network.check()
     return config
 

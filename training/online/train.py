@@ -86,7 +86,8 @@ def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True
     backends = [SimulatorBackend(episodes, lanes, config.copies) for _ in range(config.phase_groups)]
     scaler = ReturnScaler(config.gamma) if scale else None
     seed = config.seed if seed is None else seed
-    return SliceVecEnv(backends, RewardWeights.from_yaml(config.reward), scaler, seed, config.guided)
+    weights = RewardWeights.from_yaml(config.reward)
+    return SliceVecEnv(backends, weights, scaler, seed, config.guided, config.departure_cost)
 
 
 def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Optimiser:

@@ -91,6 +91,7 @@ class SliceVecEnv(VecEnv):
         weights: of the reward terms.
         scaler: rewards are scaled by it if given; episode statistics never are.
         guided: observations have what the greedy rule says, and actions are departures from it.
+        departure_cost: taken off the reward for their mean square.
         seed: each backend's seed is derived from it; ``seed()`` of the base class sets another for the next reset.
     """
 
@@ -101,7 +102,9 @@ class SliceVecEnv(VecEnv):
         scaler: ReturnScaler | None = None,
         seed: int | None = None,
         guided: bool = False,
+        departure_cost: float = 0.0,
     ) -> None:
+        self.departure_cost = departure_cost
         self.guided, self.columns = guided, NUM_GUIDED if guided else NUM_FEATURES
         encoding = GuidedEncoder if guided else plain_encoding
         self.groups = [_Group(backend, weights, encoding, self.columns) for backend in backends]
@@ -115,7 +118,7 @@ class SliceVecEnv(VecEnv):
         self._seed, self._started = seed, time.monotonic()
         self._observation = np.zeros((lanes, len(self.slices) * self.columns), np.float32)
         self._reward, self._return = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
-        self._broken = np.zeros(lanes, np.float32)
+        self._broken, self._departed = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
         self._length = np.zeros(len(self.groups), np.int64)
         self._done = np.zeros(lanes, np.bool_)
         empty: dict[str, Any] = {}
@@ -156,6 +159,7 @@ class SliceVecEnv(VecEnv):
         """Keep the actions for `step_wait`; a guided policy's departures become knobs."""
         if self.guided:
             table = torch.from_numpy(self._observation).reshape(*actions.shape[:2], NUM_GUIDED)
+            self._departed = np.square(actions).mean(axis=(1, 2))
             actions = knob_action(torch.from_numpy(actions), table).numpy()
         self._actions = actions
 
@@ -183,6 +187,8 @@ class SliceVecEnv(VecEnv):
         if self.terminal_observations:
             infos = self._end_infos()
         reward = self._reward if self.constraint is None else self._reward - self.constraint(self._broken)
+        if self.departure_cost:
+            reward = reward - np.float32(self.departure_cost) * self._departed
         reward = self.scaler(reward, self._done) if self.scaler else reward.copy()
         return self._observation.copy(), reward, self._done.copy(), infos
 

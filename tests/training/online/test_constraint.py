@@ -62,3 +62,16 @@ def test_the_rule_is_measured_before_training() -> None:
     assert before is None
     assert env.constraint.average is not None
     assert env.take_means()["reward"] > 0
+
+
+def test_departures_cost_their_mean_square() -> None:
+    config = TrainingConfig.from_yaml("guided").override(num_envs=128, phase_groups=1, copies=1)
+    rewards = []
+    for cost in (0.0, 2.0):
+        env = make_env(config.override(departure_cost=cost), seed=3, scale=False)
+        env.reset()
+        departures = np.zeros((128, len(env.slices), 3), np.float32)
+        departures[..., 1] = 0.3
+        env.step_async(departures)
+        rewards.append(env.step_wait()[1])
+    np.testing.assert_allclose(rewards[0] - rewards[1], 2.0 * 0.3**2 / 3, rtol=1e-3)
