@@ -37,6 +37,7 @@ LOG_SCALE = np.float32(6.0)
 MOST_SHARE = np.float32(2.0)
 PACKET_BITS = np.float32(8 * 1400)
 TINY = np.float32(1e-6)
+MOST_MEASURED = np.float32(1e9)
 LEAST_MBPS = np.float32(0.01)
 LEAST_REQUEST_MCPU = np.float32(2.0)  # the least `cpu.shares` is 2
 
@@ -79,6 +80,9 @@ class GuidedEncoder:
 
     def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
         """Encode the next measurement; ``knob_rows`` as `ObservationEncoder.encode` takes them."""
+        # What is no number would stay in the averages for ever.
+        slices, node = (np.fmin(np.fmax(part, 0.0), MOST_MEASURED) for part in (telemetry.slices, telemetry.node))
+        telemetry = Telemetry(slices, node, telemetry.age_s, telemetry.valid)
         rule = self._rule.decide(telemetry, Knobs(knob_rows))
         made = self._rule.workings
         assert made is not None

@@ -84,6 +84,21 @@ def test_every_entry_is_a_finite_number_within_the_space() -> None:
     assert still == {"pacer_none"}  # the simulator always has a pacer
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -1.0])
+def test_figures_that_are_no_numbers_are_forgotten(odd: float) -> None:
+    backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 4)
+    telemetry = backend.reset(0)
+    rows = KnobDecoder(backend.slices).encode(Knobs.none(len(backend.slices), 4))
+    encoder = GuidedEncoder(backend.slices, backend.context)
+    broken = telemetry.copy()
+    broken.slices[:] = odd
+    broken.node[:] = odd
+    for shown in (telemetry, broken, telemetry):
+        table = encoder.encode(shown, rows)
+        assert np.isfinite(table).all()
+        assert np.abs(table).max() <= 1.0
+
+
 def test_the_pacer_is_told_and_an_unknown_one_is_not() -> None:
     backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 64)
     telemetry = backend.reset(0)
