@@ -6,7 +6,7 @@ from pathlib import Path
 
 SHIPPED = Path(__file__).with_name("bundles")
 GENERALIST = "generalist"
-"""Trained on nodes of any kind (`configs/training/guided.yaml`); there as soon as one beats the rule."""
+"""Trained on nodes of any kind (`configs/training/guided.yaml`); docs/results.md says what it is worth."""
 
 
 def bundle_folder(name_or_path: str | Path) -> Path:

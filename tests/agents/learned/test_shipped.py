@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slicepilot.agents.learned import shipped
+from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.shipped import GENERALIST, bundle_folder, is_shipped
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+from slicepilot.env.simulator.scenario import Scenario
 
 
 def test_the_name_wins_over_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +29,16 @@ def test_the_name_wins_over_the_working_folder(tmp_path: Path, monkeypatch: pyte
 def test_any_other_name_is_a_path() -> None:
     assert bundle_folder("runs/generalist") == Path("runs/generalist")
     assert bundle_folder("mine") == Path("mine")
+
+
+def test_the_shipped_policy_decides_for_any_slices() -> None:
+    bundle = PolicyBundle.load(GENERALIST)
+    assert bundle.guided
+    assert bundle.agreement is not None
+    backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("multi-promise")), 2)
+    agent = LearnedAgent(bundle, transfer=True)
+    telemetry = backend.reset(0)
+    agent.reset(backend.slices, backend.context, 0)
+    knobs = agent.decide(telemetry, Knobs.none(len(backend.slices), 2))
+    assert np.isfinite(knobs.nice).all()
+    assert knobs.values.shape == (3, len(backend.slices), 2)
