@@ -10,8 +10,6 @@ Deep Sets as `slicepilot.training.networks.slice_network`: shared weights per sl
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -105,9 +103,3 @@ def network(config: NetworkConfig) -> tuple[GuidedEncoder, DepartureHead, Guided
     """Actor and critic, which share nothing: departures are small, and a value is mostly about loads."""
     width = config.width
     return GuidedEncoder(width), DepartureHead(width), GuidedEncoder(width), value_head(width)
-
-
-def log_likelihood(noise: Tensor, log_std: Tensor, mask: Tensor) -> Tensor:
-    """Of standard-normal ``noise`` (B, S, 3) over present slices, (B,)."""
-    terms = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
-    return (terms * mask).sum((1, 2))

@@ -170,6 +170,10 @@ def _check(config: TrainingConfig) -> TrainingConfig:
         )
     if config.guided and config.algorithm != "ppo":
         raise ValueError(f"guided = true with algorithm = {config.algorithm}: accepted: ppo")
+    plain = NetworkConfig()
+    for name in ("attention_heads", "limits", "nice"):
+        if config.guided and getattr(config.network, name) != getattr(plain, name):
+            raise ValueError(f"network.{name} = {getattr(config.network, name)!r}: accepted with guided = false")
     for name in ("broken_over_rule", "departure_cost"):
         if getattr(config, name) and not config.guided:
             raise ValueError(f"{name} = {getattr(config, name)}: accepted with guided = true")

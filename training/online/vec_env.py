@@ -65,15 +65,17 @@ class ReturnScaler:
 
 
 class _Group(SliceVectorEnv):
-    """One backend's lanes; ``broken`` is the last period's `broken_share`, (L,)."""
+    """One backend's lanes; while ``watched``, ``broken`` is the last period's `broken_share`, (L,)."""
 
+    watched = False
     broken: FloatArray
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One control period; what was measured in it is gone where it ends the run."""
         loop = self.loop
         table, reward, ended = loop.step(actions)
-        self.broken = broken_share(loop.telemetry, loop.backend.context)
+        if self.watched:
+            self.broken = broken_share(loop.telemetry, loop.backend.context)
         return self.ended(table, reward, ended)
 
 
@@ -147,6 +149,7 @@ class SliceVecEnv(VecEnv):
         """From now on broken promises cost what keeps them below a share of the rule's, which is played first."""
         broken = []
         for group in self.groups:
+            group.watched = True
             observation = group.reset(seed=seed)[0]
             for _ in range(group.loop.steps_left - 1):
                 table = torch.from_numpy(observation).reshape(group.num_envs, -1, NUM_GUIDED)

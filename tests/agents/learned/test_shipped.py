@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slicepilot.agents.learned import shipped
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.shipped import GENERALIST, bundle_folder, is_shipped
+from slicepilot.agents.learned.shipped import GENERALIST, SHIPPED, bundle_folder, is_shipped
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
@@ -16,11 +15,9 @@ from slicepilot.env.simulator.scenario import Scenario
 
 def test_the_name_wins_over_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else whoever may write there could put a policy of their own in a command's way."""
-    monkeypatch.setattr(shipped, "SHIPPED", tmp_path / "package")
-    (tmp_path / "package" / GENERALIST).mkdir(parents=True)
     (tmp_path / GENERALIST).mkdir()
     monkeypatch.chdir(tmp_path)
-    assert bundle_folder(GENERALIST) == tmp_path / "package" / GENERALIST
+    assert bundle_folder(GENERALIST) == SHIPPED / GENERALIST
     assert is_shipped(GENERALIST)
     assert bundle_folder(tmp_path / GENERALIST) == tmp_path / GENERALIST
     assert not is_shipped(tmp_path / GENERALIST)

@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.agents.learned.guide import GUIDE_FEATURES, NUM_GUIDED, RULE_AT
 from slicepilot.env.encoding import FEATURES, NUM_FEATURES
+from slicepilot.env.slices import SliceSet
 from slicepilot.training.networks import guided
 from slicepilot.training.networks.export import check_agreement, to_onnx
 from slicepilot.training.networks.guided import FREE_ABOVE, LET_GO_ABOVE, knob_action
 from slicepilot.training.networks.importing import load_weights
 from slicepilot.training.networks.slice_network import NetworkConfig
 
+RECORD = TrainingRecord(
+    algorithm="ppo", seed=0, env_steps=0, train_s=0.0, source="", run_id=None, git_revision=None, versions={}, config={}
+)
 ACTIVE = FEATURES.index("active")
 
 
@@ -81,9 +85,7 @@ def test_the_order_of_slices_does_not_matter() -> None:
 
 def test_weights_come_back_from_the_export() -> None:
     first, second = policy(0), policy(1)
-    bundle = PolicyBundle.__new__(PolicyBundle)
-    object.__setattr__(bundle, "model", to_onnx(first))
-    object.__setattr__(bundle, "origin", None)
+    bundle = PolicyBundle(SliceSet.from_yaml("five-video"), to_onnx(first), RECORD, guided=True)
     load_weights(second, bundle)
     for ours, theirs in zip(second.parameters(), first.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
