@@ -33,7 +33,7 @@ from ...env.encoding import (
 from ...env.knobs import NUM_KNOBS, NiceScope
 from ...env.slices import SliceSet
 from .guide import GUIDE_FEATURES, NUM_GUIDED, guided_layout
-from .shipped import bundle_folder
+from .shipped import folder_of
 
 FORMAT_VERSION = 1
 MODEL_FILE, DESCRIPTION_FILE, SUMS_FILE = "policy.onnx", "bundle.yaml", "SHA256SUMS"
@@ -170,13 +170,13 @@ class PolicyBundle:
 
     @classmethod
     def load(cls, folder: str | Path) -> PolicyBundle:
-        """Read and check a bundle: a folder, or the name of one that is shipped (`shipped.bundle_folder`).
+        """Read and check a bundle: a folder, or the name of one that is shipped (`shipped.folder_of`).
 
         Raises:
             ConfigError: a missing or changed file, an unknown format version, another encoder or decoder than this
                 version's, an invalid field, a model whose inputs or outputs are not the policy's.
         """
-        root = bundle_folder(folder)
+        root = folder_of(folder)
         if not _is_folder(root):
             raise ConfigError(f"bundle {str(root)!r}: no such folder; accepted: a folder that training has written")
         data = {name: read_part(root, name) for name in (SUMS_FILE, DESCRIPTION_FILE, MODEL_FILE)}

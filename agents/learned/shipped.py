@@ -9,7 +9,7 @@ GENERALIST = "generalist"
 """Trained on nodes of any kind (`configs/training/guided.yaml`); docs/results.md says what it is worth."""
 
 
-def bundle_folder(name_or_path: str | Path) -> Path:
+def folder_of(name_or_path: str | Path) -> Path:
     """The folder of a bundle: a name alone is a shipped one's, if there is one, whatever lies in the working folder."""
     given = Path(name_or_path)
     shipped = SHIPPED / given.name
@@ -18,4 +18,4 @@ def bundle_folder(name_or_path: str | Path) -> Path:
 
 def is_shipped(folder: str | Path) -> bool:
     """Whether a bundle is part of the package, where nobody writes."""
-    return bundle_folder(folder).parent == SHIPPED
+    return folder_of(folder).parent == SHIPPED

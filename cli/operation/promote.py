@@ -29,7 +29,7 @@ def promote(
     """
     from ...agents.learned import signature
     from ...agents.learned.bundle import PolicyBundle
-    from ...agents.learned.shipped import bundle_folder, is_shipped
+    from ...agents.learned.shipped import folder_of, is_shipped
     from ...controller.promotion import certificate as promotion
     from ...controller.promotion.criteria import Criteria
     from ...controller.record.reader import SegmentReader
@@ -38,7 +38,7 @@ def promote(
     if is_shipped(bundle):
         raise ConfigError(
             f"bundle = {str(bundle)!r}: comes with the package, where nothing is written; accepted: a copy of "
-            f"{str(bundle_folder(bundle))!r}, or what `slicepilot train --from {bundle}` makes"
+            f"{str(folder_of(bundle))!r}, or what `slicepilot train --from {bundle}` makes"
         )
     PolicyBundle.load(bundle)
     if sign is not None:

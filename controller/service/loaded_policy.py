@@ -11,7 +11,7 @@ from typing import Any
 from ...agents.base import Agent
 from ...agents.learned.agent import LearnedAgent
 from ...agents.learned.bundle import PolicyBundle
-from ...agents.learned.shipped import bundle_folder
+from ...agents.learned.shipped import folder_of
 from ...agents.learned.signature import bundle_digest, verify
 from ...configs import ConfigError
 from ...env.backend import Context
@@ -56,7 +56,7 @@ class LoadedPolicy:
 
 def load_bundle(folder: str | Path, trust: str | None = None) -> LoadedPolicy:
     """A learned policy, its sums checked, and its signature where a public key is trusted; raises ConfigError."""
-    root = bundle_folder(folder)
+    root = folder_of(folder)
     bundle = PolicyBundle.load(root)
     if trust is not None:
         verify(root, Path(trust))

@@ -7,7 +7,7 @@ import pytest
 
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.shipped import GENERALIST, SHIPPED, bundle_folder, is_shipped
+from slicepilot.agents.learned.shipped import GENERALIST, SHIPPED, folder_of, is_shipped
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
@@ -17,15 +17,15 @@ def test_the_name_wins_over_the_working_folder(tmp_path: Path, monkeypatch: pyte
     """Else whoever may write there could put a policy of their own in a command's way."""
     (tmp_path / GENERALIST).mkdir()
     monkeypatch.chdir(tmp_path)
-    assert bundle_folder(GENERALIST) == SHIPPED / GENERALIST
+    assert folder_of(GENERALIST) == SHIPPED / GENERALIST
     assert is_shipped(GENERALIST)
-    assert bundle_folder(tmp_path / GENERALIST) == tmp_path / GENERALIST
+    assert folder_of(tmp_path / GENERALIST) == tmp_path / GENERALIST
     assert not is_shipped(tmp_path / GENERALIST)
 
 
 def test_any_other_name_is_a_path() -> None:
-    assert bundle_folder("runs/generalist") == Path("runs/generalist")
-    assert bundle_folder("mine") == Path("mine")
+    assert folder_of("runs/generalist") == Path("runs/generalist")
+    assert folder_of("mine") == Path("mine")
 
 
 def test_the_shipped_policy_decides_for_any_slices() -> None:
