@@ -50,16 +50,24 @@ class PromiseMeter:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        periods = max(1, round(AVERAGING_WINDOW_S / float(context.period_s.min())))
-        self._rates = np.zeros((periods, 2, *context.promises.weight.shape), np.float32)
+        # (L,): control periods of a lane in a window; no more than a run has.
+        windows = np.rint(AVERAGING_WINDOW_S / context.period_s.astype(np.float64)).astype(np.int64)
+        self._windows = np.clip(windows, 1, max(context.num_steps, 1))
+        self._rates = np.zeros((int(self._windows.max()), 2, *context.promises.weight.shape), np.float32)
+        self._sums = np.zeros(self._rates.shape[1:])
+        self._lanes = np.arange(len(self._windows))
         self._seen = 0
 
     def broken(self, telemetry: Telemetry) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Where a present slice's promise is broken, (S, L); to be called once a period."""
-        periods = len(self._rates)
-        self._rates[self._seen % periods] = telemetry.offered_mbps, telemetry.carried_mbps
+        size = len(self._rates)
+        # What leaves each lane's window: nothing before it has been filled once.
+        leaves = self._rates[(self._seen - self._windows) % size, :, :, self._lanes].transpose(1, 2, 0)
+        self._sums -= leaves * (self._seen >= self._windows)
+        self._rates[self._seen % size] = telemetry.offered_mbps, telemetry.carried_mbps
+        self._sums += self._rates[self._seen % size]
         self._seen += 1
-        offered, carried = self._rates[: self._seen].sum(axis=0) / np.float32(min(self._seen, periods))
+        offered, carried = self._sums / np.minimum(self._seen, self._windows)
         promises = self._context.promises
         owed = RATE_TOLERANCE * np.minimum(offered, promises.committed_mbps)
         return np.asarray((carried < owed) | (telemetry.delay_p99_us > promises.delay_bound_us))

@@ -1,4 +1,4 @@
-"""Greedy: the promises that fit, dearest per CPU first; what is left is shared out."""
+"""Rules that grant the promises that fit, in the order of weight per need, and share out what is left."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...env.backend import Context
+from ...env.backend import PACERS, Context
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from .bounds import filled, most_cpu_mcpu, smoothing, within_bounds
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-TINY = np.float32(1e-3)
+TINY, ONE = np.float32(1e-3), np.float32(1.0)
 # A slice that carries less tells little of what a Mbit costs it.
 LEAST_CARRIED_MBPS = np.float32(0.1)
 # Of the CPUs, what the slices can always have: an edge application gives way to those whose promises are at stake.
 LEAST_SHARE = np.float32(0.5)
+PACKET_MBIT = np.float32(8e-6 * 1400)
+MOST_BURST = np.float32(100.0)
+LEAST_LIMIT_MCPU = np.float32(100.0)
+LEAST_COST = np.float32(1e-3)
+# A promise out of reach comes after all the others.
+LAST = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,61 @@ class GreedyConfig:
     uplink_busy: float = 0.5
 
 
+@dataclass(frozen=True)
+class QueueGreedyConfig(GreedyConfig):
+    """One setting for all nodes, found by hand on development scenarios (docs/results.md).
+
+    Attributes:
+        nice: of a slice whose promise is granted, for a bound of up to the first and from the second of
+            ``nice_bounds_ms`` on, between them by the logarithm of the bound; of the rest.
+        queue_share: of the delay bound, what a full queue may take.
+        committed_margin: over the committed rate, what a slice that is cut to it gets.
+        weight_power: of the weight, in the order in which promises are granted.
+        reach: a promise that takes more than this times what its threads can use is granted last.
+        headroom: a slice that gets all it offers is limited to this times what its peak takes.
+        peak_periods: control periods in which a peak is forgotten.
+        relief: how much more a slice that was throttled all the time gets from then on; burst_periods: control periods
+            in which that is forgotten.
+        spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
+    """
+
+    margin: float = 1.08
+    rise_s: float = 0.06
+    fall_s: float = 0.2
+    dead_band: float = 0.06
+    idle_ratio: float = 1.0
+    nice_bounds_ms: tuple[float, float] = (20.0, 2000.0)
+    queue_share: float = 0.85
+    committed_margin: float = 1.05
+    weight_power: float = 1.2
+    reach: float = 1.0
+    headroom: float = 2.0
+    peak_periods: float = 100.0
+    relief: float = 3.0
+    burst_periods: float = 1000.0
+    spare_cpu: float = 0.9
+    spare_uplink: float = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Rates that keep a promise, of what is offered: through the UPF, and through the shaper; (S, L) each.
+
+    ``order`` multiplies a slice's place in the order of weight per need.
+    """
+
+    cpu_mbps: FloatArray
+    uplink_mbps: FloatArray
+    order: FloatArray | np.float32
+
+
 @dataclass(frozen=True, slots=True)
 class Workings:
     """What a decision of `Greedy` came from; a policy that improves on it is shown this.
 
     Attributes:
-        kept: promises that were granted both CPU and uplink; tight: bounds that allow no full N3 buffer. (S, L).
-        promised_mbps, offered_mbps: what the promise takes, what is offered on average, (S, L).
+        kept: promises that were granted both CPU and uplink; tight: bounds below ``tight_ms``. (S, L).
+        need_cpu_mbps, need_uplink_mbps: what the promise takes of each, offered_mbps: on average, (S, L).
         cost_mcpu_per_mbps: with the margin, (S, L).
         share_mcpu, share_mbps: what the slice was given of either, also where nothing limits it to that, (S, L).
         capacity_mcpu, uplink_mbps, idle_ratio: what there is to give, (L,).
@@ -61,7 +115,8 @@ class Workings:
 
     kept: BoolArray
     tight: BoolArray
-    promised_mbps: FloatArray
+    need_cpu_mbps: FloatArray
+    need_uplink_mbps: FloatArray
     offered_mbps: FloatArray
     cost_mcpu_per_mbps: FloatArray
     share_mcpu: FloatArray
@@ -85,6 +140,7 @@ class Greedy:
     """
 
     request_mcpu: FloatArray | None = None
+    _spare: tuple[float, float] = (1.0, 1.0)
 
     def __init__(self, egress: bool = False, config: GreedyConfig | None = None) -> None:
         self.egress, self.config = egress, config or GreedyConfig()
@@ -97,6 +153,7 @@ class Greedy:
         shape = promises.weight.shape
         self._most = most_cpu_mcpu(slices, context)
         self._tight = promises.delay_bound_us < np.float32(1e3 * cfg.tight_ms)
+        self._kept_nice = np.where(self._tight, *cfg.nice[:2]).astype(np.float32)
         self._rise, self._fall = smoothing(context.period_s, cfg.rise_s), smoothing(context.period_s, cfg.fall_s)
         self._cost = np.zeros(shape, np.float32)
         self._offered = np.zeros(shape, np.float32)
@@ -104,65 +161,177 @@ class Greedy:
         self._idle = np.ones_like(context.logical_cpus)
         self._uplink = np.array(context.uplink_mbps, np.float32)
         self._limit, self._rate = (np.full(shape, np.inf, np.float32) for _ in range(2))
+        self._shapes = np.full(shape[1], self.egress)
         self.workings: Workings | None = None
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """One allocation: of the uplink, and of the CPU to what passes that."""
-        self._measure(telemetry)
+        self.measure(telemetry)
+        return self.hold(*self.grant())
+
+    def grant(
+        self, bid: FloatArray | np.float32 = ONE, margin: FloatArray | np.float32 = ONE
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """CPU limits, nice levels and egress rates for what was measured last, (S, L) each; remembers its `workings`.
+
+        Args:
+            bid: multiplies each slice's place in the order of weight per need.
+            margin: multiplies what it is taken to need.
+        """
         cfg, promises = self.config, self._context.promises
-        offered = self._offered * telemetry.valid
-        promised = np.where(self._tight, offered, np.minimum(offered, promises.committed_mbps))
-        passes, rate = allocate(promised, offered, promises.weight, np.float32(cfg.uplink_share) * self._uplink)
+        offered = self._offered * self._valid
+        needs = self._needs(offered)
+        weight, need_cpu, need_uplink = bid * promises.weight, needs.cpu_mbps * margin, needs.uplink_mbps * margin
+        uplink = np.float32(cfg.uplink_share) * self._uplink
+        order, spare_cpu, spare_uplink = weight * needs.order, *self._spare
+        passes, rate = allocate(np.minimum(need_uplink, offered), offered, order, uplink, weight, spare_uplink)
         # Without a shaper a UPF that is short of CPU is what keeps a slice off the uplink.
-        wanted = offered if self.egress else rate
+        wanted = np.where(self._shapes, offered, rate)
         cost: FloatArray = np.multiply(self._cost, cfg.margin, dtype=np.float32)
-        granted, limit = allocate(np.minimum(promised, wanted) * cost, wanted * cost, promises.weight, self._capacity)
+        demand, need = wanted * cost, np.minimum(need_cpu, wanted) * cost
+        granted, limit = allocate(need, demand, order, self._capacity, weight, spare_cpu)
         share = np.minimum(limit, self._most)
-        limit = np.where(limit >= offered * cost, np.inf, share)
-        self._limit = _settled(limit, self._limit, cfg.dead_band)
+        limit = np.where(limit >= offered * cost, self._enough(), share)
         kept = granted & passes
         self.workings = Workings(
-            kept, self._tight, promised, offered, cost, share, rate, self._capacity, self._uplink, self._idle
+            kept=kept,
+            tight=self._tight,
+            need_cpu_mbps=need_cpu,
+            need_uplink_mbps=need_uplink,
+            offered_mbps=offered,
+            cost_mcpu_per_mbps=cost,
+            share_mcpu=share,
+            share_mbps=rate,
+            capacity_mcpu=self._capacity,
+            uplink_mbps=self._uplink,
+            idle_ratio=self._idle,
         )
-        nice = np.select([kept & self._tight, kept], cfg.nice[:2], cfg.nice[2])
-        nice = np.where((self._idle < cfg.idle_ratio) | np.isfinite(self._limit).any(axis=0), nice, 0)
-        if self.egress:
-            self._rate = _settled(np.where(rate >= offered, np.inf, rate), self._rate, cfg.dead_band)
+        nice = np.where(kept, self._kept_nice, cfg.nice[2])
+        acts = (self._idle < cfg.idle_ratio) | (limit < offered * cost).any(axis=0)
+        return limit, np.where(acts, nice, 0), np.where((rate >= offered) | ~self._shapes, np.inf, rate)
+
+    def hold(self, limit: FloatArray, nice: FloatArray, rate: FloatArray) -> Knobs:
+        """Knobs within the bounds; limits and rates that move little stay where they were."""
+        self._limit = _settled(limit, self._limit, self.config.dead_band)
+        self._rate = _settled(rate, self._rate, self.config.dead_band)
         return within_bounds(Knobs.of(self._limit, nice, self._rate), self._slices)
 
-    def _measure(self, telemetry: Telemetry) -> None:
+    def _enough(self) -> FloatArray | float:
+        """Limits (S, L) of slices that get all they offer."""
+        return np.inf
+
+    def _needs(self, offered: FloatArray) -> Needs:
+        promised = np.where(self._tight, offered, np.minimum(offered, self._context.promises.committed_mbps))
+        return Needs(promised, promised, ONE)
+
+    def measure(self, telemetry: Telemetry) -> None:
         """Averages of rates and costs, quick to rise and slow to fall; what the slices can have of CPUs and uplink."""
         cfg, valid = self.config, telemetry.valid
+        self._valid = valid
         carries = valid & (telemetry.carried_mbps > LEAST_CARRIED_MBPS)
         cost = telemetry.cpu_use_mcpu / np.maximum(telemetry.carried_mbps, LEAST_CARRIED_MBPS)
-        newest = np.where(self._cost == 0, np.float32(1.0), self._fall) * carries
-        self._cost += newest * (cost - self._cost)
+        self._cost = _towards(cost, self._cost, np.where(self._cost == 0, ONE, self._fall) * carries)
         rises = telemetry.offered_mbps > self._offered
-        self._offered += np.where(rises, self._rise, self._fall) * (telemetry.offered_mbps - self._offered)
+        self._offered = _towards(telemetry.offered_mbps, self._offered, np.where(rises, self._rise, self._fall))
         node = np.float32(1e3) * self._context.logical_cpus
         usable = (telemetry.cpu_use_mcpu * valid).sum(axis=0) + telemetry.cpu_idle_ratio * node
-        self._idle += self._fall * (telemetry.cpu_idle_ratio - self._idle)
-        self._capacity += self._fall * (np.maximum(usable, LEAST_SHARE * node) - self._capacity)
+        self._idle = _towards(telemetry.cpu_idle_ratio, self._idle, self._fall)
+        self._capacity = _towards(np.maximum(usable, LEAST_SHARE * node), self._capacity, self._fall)
         # Its rate is known while it is busy: what is carried over how busy that makes it.
         busy = telemetry.uplink_use_ratio > cfg.uplink_busy
         uplink = (telemetry.carried_mbps * valid).sum(axis=0) / np.maximum(telemetry.uplink_use_ratio, cfg.uplink_busy)
         now = np.where(busy, uplink, self._context.uplink_mbps)
-        self._uplink += np.where(now < self._uplink, self._rise, self._fall) * (now - self._uplink)
+        self._uplink = _towards(now, self._uplink, np.where(now < self._uplink, self._rise, self._fall))
+
+
+class QueueGreedy(Greedy):
+    """`Greedy` that works out what a promise takes of a slice that is cut, from how long its queue can get.
+
+    A slice that gets less than it offers has a full queue in front of what cuts it: the UPF's N3 socket buffer where it
+    is short of CPU, the shaper's queue where its egress is limited. The rate at which the full queue just keeps the
+    delay bound is enough, and often far below what is offered. CPU limits also make it wait for the rest of a period of
+    the CFS bandwidth control once its threads have used up their quota
+    (https://docs.kernel.org/scheduler/sched-bwc.html). Where a node's traits are not known this is `Greedy`.
+
+    Args:
+        egress: shape the uplink in the same way.
+        config: see there.
+    """
+
+    config: QueueGreedyConfig
+
+    def __init__(self, egress: bool = True, config: QueueGreedyConfig | None = None) -> None:
+        super().__init__(egress, config or QueueGreedyConfig())
+        self._spare = self.config.spare_cpu, self.config.spare_uplink
+        self.name = "queue-greedy" if egress else "queue-greedy-cpu"
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Forget rates and costs; take over how long queues can get."""
+        super().reset(slices, context, seed)
+        traits, bound_us = context.traits, context.promises.delay_bound_us
+        first, last = np.log(np.multiply(self.config.nice_bounds_ms, 1e3))
+        along = np.clip((np.log(np.maximum(bound_us, TINY)) - first) / (last - first), 0.0, 1.0)
+        self._kept_nice = np.rint(self.config.nice[0] + along * (self.config.nice[1] - self.config.nice[0]))
+        self.peak_mcpu, self._burst = np.zeros_like(bound_us), np.ones_like(bound_us)
+        if traits is None:
+            return
+        self._shapes &= traits.pacer != PACERS.index("none")
+        self._order = context.promises.weight ** np.float32(self.config.weight_power - 1.0)
+        self._room_s = np.float32(1e-6 * self.config.queue_share) * bound_us
+        self._buffer_mbit = PACKET_MBIT * traits.n3_buffer_packets
+        queue_mbit = PACKET_MBIT * traits.pacer_packets
+        in_time = np.float32(1e-3) * traits.pacer_ms <= self._room_s
+        # A queue that is bounded in time keeps the bound at any rate, or at none; EDT's holds seconds.
+        kinds = [np.broadcast_to(traits.pacer == PACERS.index(kind), bound_us.shape) for kind in ("tbf", "htb")]
+        least = [np.where(in_time, np.float32(0.0), np.inf), queue_mbit / self._room_s]
+        self._least_shaped = np.select(kinds, least, np.inf).astype(np.float32)
+
+    def measure(self, telemetry: Telemetry) -> None:
+        """As `Greedy.measure`; and the most CPU that each slice has taken of late, and if a quota held back its bursts."""
+        super().measure(telemetry)
+        cfg = self.config
+        takes = self._offered * telemetry.valid * self._cost * np.float32(cfg.margin)
+        kept = self.peak_mcpu + (takes - self.peak_mcpu) / np.float32(cfg.peak_periods)
+        self.peak_mcpu = np.minimum(np.maximum(takes, kept), self._most)
+        self._burst += (ONE - self._burst) / np.float32(cfg.burst_periods)
+        self._burst *= ONE + np.float32(cfg.relief) * telemetry.throttled_ratio
+        np.minimum(self._burst, MOST_BURST, out=self._burst)
+
+    def _enough(self) -> FloatArray:
+        enough = np.float32(self.config.headroom) * self.peak_mcpu * self._burst
+        return np.where(enough < self._most, np.maximum(enough, LEAST_LIMIT_MCPU), np.inf)
+
+    def _needs(self, offered: FloatArray) -> Needs:
+        cfg, traits, promises = self.config, self._context.traits, self._context.promises
+        if traits is None:
+            return super()._needs(offered)
+        # At rate r a full buffer takes buffer / r, and a quota that is used up T (1 - r cost / threads): with both
+        # equal to the room that there is, a quadratic equation for r.
+        period_s = traits.cfs_period_s
+        per_rate = period_s * np.maximum(self._cost, LEAST_COST) / (np.float32(1e3) * self._context.threads)
+        spare = self._room_s - period_s
+        least = (np.sqrt(spare * spare + 4 * per_rate * self._buffer_mbit) - spare) / (2 * per_rate)
+        committed = np.float32(cfg.committed_margin) * promises.committed_mbps
+        cpu = np.minimum(offered, np.maximum(committed, least))
+        uplink = np.minimum(offered, np.maximum(committed, np.where(self._shapes, self._least_shaped, least)))
+        within = cpu * self._cost <= np.float32(cfg.reach) * self._most
+        return Needs(cpu, uplink, self._order * np.where(within, ONE, LAST))
 
 
 def allocate(
-    need: FloatArray, demand: FloatArray, weight: FloatArray, capacity: FloatArray
+    need: FloatArray, demand: FloatArray, worth: FloatArray, capacity: FloatArray, claim: FloatArray, spare: float
 ) -> tuple[BoolArray, FloatArray]:
-    """Grant needs in the order of weight per need while they fit, then fill demands by weight with what is left.
+    """Grant needs in the order of worth per need while they fit, then fill demands by claim with a share of the rest.
 
     Args:
-        need, demand, weight: (S, L); a need is at most the demand.
+        need, demand, worth, claim: (S, L); a need is at most the demand.
         capacity: (L,).
+        spare: that share.
 
     Returns:
         Which needs were granted, and what each slice gets, (S, L) each.
     """
-    order = np.argsort(-weight / np.maximum(need, TINY), axis=0, kind="stable")
+    order = np.argsort(-worth / np.maximum(need, TINY), axis=0, kind="stable")
     granted = np.zeros(need.shape, np.bool_)
     left = np.array(capacity, np.float32)
     lanes = np.arange(need.shape[1])
@@ -171,7 +340,12 @@ def allocate(
         fits = asked <= left
         granted[row, lanes] = fits
         left -= asked * fits
-    return granted, filled(need * granted, demand, weight, capacity)
+    return granted, filled(need * granted, demand, claim, capacity - np.float32(1.0 - spare) * np.maximum(left, 0.0))
+
+
+def _towards(new: FloatArray, old: FloatArray, weight: FloatArray) -> FloatArray:
+    """Old moved by a weight (0..1) towards new; neither is subtracted, so that one huge value leaves nothing behind."""
+    return np.asarray(weight * new + (ONE - weight) * old, np.float32)
 
 
 def _settled(new: FloatArray, held: FloatArray, dead_band: float) -> FloatArray:

@@ -15,7 +15,7 @@ from .captain import Captain
 from .clairvoyant import Clairvoyant
 from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
-from .greedy import Greedy
+from .greedy import Greedy, QueueGreedy
 from .mpc import Mpc
 from .pi import Pi
 from .proportional import ProportionalShare
@@ -72,7 +72,7 @@ def _mpc(setting: Setting) -> Agent:
 
 
 def _proposals() -> tuple[Agent, ...]:
-    return ReactiveSla(), ProportionalShare(), Captain(), Greedy(), Greedy(egress=True)
+    return ReactiveSla(), ProportionalShare(), Captain(), Greedy(), Greedy(egress=True), QueueGreedy()
 
 
 ALIASES: dict[str, Factory] = {"oracle": partial(_clairvoyant, name="oracle")}
@@ -92,6 +92,8 @@ def _factories() -> dict[str, Factory]:
         "static-weights-promise": lambda s: static_weights_by_promise(s.slices, s.hardware),
         "greedy": lambda _: Greedy(),
         "greedy-egress": lambda _: Greedy(egress=True),
+        "queue-greedy": lambda _: QueueGreedy(),
+        "queue-greedy-cpu": lambda _: QueueGreedy(egress=False),
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
         "pi": lambda _: Pi(),

@@ -15,7 +15,7 @@ from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..runtime.onnx_file import OnnxError
 from .bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle
-from .guide import NUM_GUIDED, GuidedEncoder
+from .guide import NUM_CORRECTIONS, NUM_GUIDED, Guide
 
 if TYPE_CHECKING:
     from ..runtime.policy import CompiledPolicy
@@ -59,23 +59,28 @@ class LearnedAgent:
         """Start a run. Raises ConfigError if the bundle was not made for these slices."""
         fitted = self.bundle.for_slices(slices, self.transfer)
         guided = self.bundle.guided
-        self._encoder = GuidedEncoder(slices, context) if guided else ObservationEncoder(context)
-        self._decoder = KnobDecoder(fitted.slices, fitted.nice_scope)
+        self._rows_of = KnobDecoder(fitted.slices, fitted.nice_scope)
+        self._encoder: ObservationEncoder | Guide = ObservationEncoder(context)
+        self._decoder: KnobDecoder | Guide = self._rows_of
+        if guided:
+            self._encoder = self._decoder = Guide(fitted.slices, context, fitted.nice_scope)
         self._session = self._session or fitted.session()
         num_slices, lanes = context.promises.weight.shape
         shape = lanes, num_slices, NUM_GUIDED if guided else NUM_FEATURES
         if self._shape != shape:
             self._table = np.zeros(shape, np.float32)
-            self._action = np.zeros((lanes, num_slices, NUM_KNOBS), np.float32)
+            self._action = np.zeros((lanes, num_slices, NUM_CORRECTIONS if guided else NUM_KNOBS), np.float32)
             self._binding = _bind(self._session, self._table, self._action)
-            self._program = _compiled(self.bundle.model, self._session, shape) if lanes == 1 else None
+            self._program = (
+                _compiled(self.bundle.model, self._session, shape, self._action.shape) if lanes == 1 else None
+            )
             self._policy = None
             self._shape = shape
         if self._program is not None and isinstance(self._encoder, ObservationEncoder):
             from ..runtime.codec import CompiledCodec
             from ..runtime.policy import CompiledPolicy
 
-            self._policy = CompiledPolicy(self._program, CompiledCodec(self._encoder, self._decoder))
+            self._policy = CompiledPolicy(self._program, CompiledCodec(self._encoder, self._rows_of))
         self._decided = self._encoded = None
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
@@ -111,7 +116,7 @@ class LearnedAgent:
         if self._decided is not None and knobs.same_as(self._decided[0]):
             return self._decided[1]
         if self._encoded is None or not knobs.same_as(self._encoded[0]):
-            rows = self._decoder.encode(knobs) if self._policy is None else self._policy.codec.knob_rows(knobs)
+            rows = self._rows_of.encode(knobs) if self._policy is None else self._policy.codec.knob_rows(knobs)
             self._encoded = knobs, rows
         return self._encoded[1]
 
@@ -129,7 +134,9 @@ def _bind(session: ort.InferenceSession, table: FloatArray, action: FloatArray) 
     return binding
 
 
-def _compiled(model: bytes, session: ort.InferenceSession, shape: tuple[int, int, int]) -> Program | None:
+def _compiled(
+    model: bytes, session: ort.InferenceSession, shape: tuple[int, int, int], action_shape: tuple[int, ...]
+) -> Program | None:
     """The policy as a program, if it can be compiled and then decides as onnxruntime does."""
     try:
         from ..runtime.program import compile_policy
@@ -139,7 +146,7 @@ def _compiled(model: bytes, session: ort.InferenceSession, shape: tuple[int, int
         logging.getLogger(__name__).info("policy not compiled: %s", error)
         return None
     rng = np.random.default_rng(0)
-    action = np.zeros((*shape[:2], NUM_KNOBS), np.float32)
+    action = np.zeros(action_shape, np.float32)
     for _ in range(OBSERVATIONS):
         table = rng.uniform(0.0, 1.0, shape).astype(np.float32)
         table[..., ACTIVE] = table[..., ACTIVE] > 0.2

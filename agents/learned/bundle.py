@@ -32,7 +32,7 @@ from ...env.encoding import (
 )
 from ...env.knobs import NUM_KNOBS, NiceScope
 from ...env.slices import SliceSet
-from .guide import GUIDE_FEATURES, NUM_GUIDED, guided_layout
+from .guide import GUIDE_FEATURES, NUM_CORRECTIONS, NUM_GUIDED, corrections_layout, guided_layout
 from .shipped import folder_of
 
 FORMAT_VERSION = 1
@@ -44,14 +44,16 @@ _STRICT = ConfigDict(extra="forbid")
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
-def decoder_layout() -> dict[str, Any]:
+def decoder_layout(guided: bool = False) -> dict[str, Any]:
     """What an action's columns mean: a bundle stores it, and refuses a runtime whose decoder differs."""
+    corrections = corrections_layout() if guided else {}
     return {
         "knobs": list(KNOB_FEATURES),
         "none_above": round(float(NONE_ABOVE), 6),
         "cpu_axis_per_thread_mcpu": list(CPU_AXIS_PER_THREAD_MCPU),
         "nice_axis": float(NICE_AXIS),
         "egress_axis_mbps": list(EGRESS_AXIS_MBPS),
+        **corrections,
     }
 
 
@@ -117,7 +119,8 @@ class PolicyBundle:
         nice_scope: what its nice column moves.
         training, agreement: where it comes from, how exactly it was exported.
         origin: folder it was loaded from or saved to.
-        guided: observations have what the greedy rule says behind them (`slicepilot.agents.learned.guide`).
+        guided: observations have what a rule says behind them, and actions are corrections of that
+            (`slicepilot.agents.learned.guide`).
     """
 
     slices: SliceSet
@@ -159,7 +162,7 @@ class PolicyBundle:
             format_version=FORMAT_VERSION,
             slices=self.slices,
             encoder=guided_layout() if self.guided else encoder_layout(),
-            decoder=decoder_layout(),
+            decoder=decoder_layout(self.guided),
             nice_scope=self.nice_scope,
             training=self.training,
             agreement=self.agreement,
@@ -186,7 +189,7 @@ class PolicyBundle:
         guided = _is_guided(raw)
         _check_layout(source, raw, guided)
         description = validate(Description, raw, source)
-        _check_model(root, data[MODEL_FILE], NUM_GUIDED if guided else NUM_FEATURES)
+        _check_model(root, data[MODEL_FILE], *((NUM_GUIDED, NUM_CORRECTIONS) if guided else (NUM_FEATURES, NUM_KNOBS)))
         return cls(
             slices=description.slices,
             model=data[MODEL_FILE],
@@ -223,7 +226,7 @@ class PolicyBundle:
         return self
 
     def session(self) -> ort.InferenceSession:
-        """A fresh onnxruntime session on one thread: input ``observation`` (L, S, D), output ``action`` (L, S, 3)."""
+        """A fresh onnxruntime session on one thread: input ``observation`` (L, S, D), output ``action`` (L, S, A)."""
         return _session(self.model)
 
     def __str__(self) -> str:
@@ -317,7 +320,10 @@ def _check_layout(source: str, raw: dict[str, Any], guided: bool) -> None:
     version = raw.get("format_version")
     if version != FORMAT_VERSION:
         raise ConfigError(f"{source}: format_version = {version!r}: accepted: {FORMAT_VERSION}")
-    for part, layout in (("encoder", guided_layout() if guided else encoder_layout()), ("decoder", decoder_layout())):
+    for part, layout in (
+        ("encoder", guided_layout() if guided else encoder_layout()),
+        ("decoder", decoder_layout(guided)),
+    ):
         stored = raw.get(part)
         if not isinstance(stored, dict):
             raise ConfigError(f"{source}: {part} = {stored!r}: accepted: the {part}'s layout")
@@ -361,7 +367,7 @@ def _session(model: bytes) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _check_model(root: Path, model: bytes, columns: int) -> None:
+def _check_model(root: Path, model: bytes, columns: int, actions: int) -> None:
     where = f"bundle {str(root)!r}: {MODEL_FILE}"
     try:
         session = _session(model)
@@ -370,7 +376,7 @@ def _check_model(root: Path, model: bytes, columns: int) -> None:
         raise ConfigError(f"{where}: not a model that onnxruntime {ort.__version__} can run: {first_line}") from error
     sides: tuple[tuple[Literal["input", "output"], Any, str, int], ...] = (
         ("input", session.get_inputs(), INPUT_NAME, columns),
-        ("output", session.get_outputs(), OUTPUT_NAME, NUM_KNOBS),
+        ("output", session.get_outputs(), OUTPUT_NAME, actions),
     )
     for side, values, name, width in sides:
         shapes = {value.name: list(value.shape) for value in values}

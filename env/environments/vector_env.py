@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -19,19 +18,34 @@ from ..sliding import SlidingView
 from ..telemetry import Telemetry
 
 
-class Encoder(Protocol):
-    """From telemetry and the rows of the knobs that hold (3, S, L) to a table (L, S, D) in [-1, 1]."""
+class Coding(Protocol):
+    """What a policy sees of a run, and what its actions mean there; made of the run's slices and context.
 
-    def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray: ...
+    ``columns`` and ``actions`` are how many numbers a slice's row of the observation and of the action has.
+    """
+
+    columns: ClassVar[int]
+    actions: ClassVar[int]
+
+    def __init__(self, slices: SliceSet, context: Context) -> None: ...
+
+    def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
+        """From telemetry and the rows of the knobs that hold (3, S, L) to a table (L, S, columns) in [-1, 1]."""
+        ...
+
+    def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
+        """From actions (L, S, actions) to knobs and their rows; after `encode` of the period before them."""
+        ...
 
 
-Encoding = Callable[[SliceSet, Context], Encoder]
-"""Makes a run's encoder."""
+class PlainCoding:
+    """`ObservationEncoder` and `KnobDecoder`."""
 
+    columns: ClassVar[int] = NUM_FEATURES
+    actions: ClassVar[int] = NUM_KNOBS
 
-def plain_encoding(slices: SliceSet, context: Context) -> Encoder:
-    """`ObservationEncoder`."""
-    return ObservationEncoder(context)
+    def __init__(self, slices: SliceSet, context: Context) -> None:
+        self.encode, self.decode = ObservationEncoder(context).encode, KnobDecoder(slices).decode
 
 
 class ControlLoop:
@@ -40,8 +54,8 @@ class ControlLoop:
     Attributes hold the last period: ``telemetry`` (views into the backend), ``knobs``, ``terms`` (reward terms (L,)).
     """
 
-    def __init__(self, backend: Backend, weights: RewardWeights, encoding: Encoding = plain_encoding) -> None:
-        self.backend, self.weights, self.encoding = backend, weights, encoding
+    def __init__(self, backend: Backend, weights: RewardWeights, coding: type[Coding] = PlainCoding) -> None:
+        self.backend, self.weights, self._make_coding = backend, weights, coding
         self.decoder = KnobDecoder(backend.slices)
         self.steps_left = 0
         self.terms: dict[str, FloatArray] = {}
@@ -50,16 +64,16 @@ class ControlLoop:
         """Start a run; observations (L, S, D)."""
         self.telemetry: Telemetry = self.backend.reset(seed)
         context = self.backend.context
-        self.encoder, self._view = self.encoding(self.backend.slices, context), SlidingView(context)
+        self.coding, self._view = self._make_coding(self.backend.slices, context), SlidingView(context)
         self.reward = RewardModel(self.weights, context)
         self.knobs: Knobs = Knobs.none(len(self.backend.slices), self.backend.num_lanes)
         self._rows = self.decoder.encode(self.knobs)
         self.steps_left = context.num_steps
-        return self.encoder.encode(self._view.see(self.telemetry), self._rows)
+        return self.coding.encode(self._view.see(self.telemetry), self._rows)
 
     def step(self, action: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
         """Observations (L, S, D), rewards (L,) and whether the run has ended (all lanes end together)."""
-        wanted, rows = self.decoder.decode(action)
+        wanted, rows = self.coding.decode(action)
         self.knobs = self.backend.apply(wanted).applied
         if not self.knobs.same_as(wanted):
             rows = self.decoder.encode(self.knobs)
@@ -67,7 +81,7 @@ class ControlLoop:
         reward, self.terms = self.reward(self.telemetry, self.knobs, rows, self._rows)
         self._rows = rows
         self.steps_left -= 1
-        return self.encoder.encode(self._view.see(self.telemetry), rows), reward, self.steps_left <= 0
+        return self.coding.encode(self._view.see(self.telemetry), rows), reward, self.steps_left <= 0
 
 
 def observation_space(num_slices: int, columns: int = NUM_FEATURES) -> gym.spaces.Box[np.float32]:
@@ -75,15 +89,15 @@ def observation_space(num_slices: int, columns: int = NUM_FEATURES) -> gym.space
     return gym.spaces.Box(-1.0, 1.0, (num_slices * columns,), np.float32)
 
 
-def action_space(num_slices: int) -> gym.spaces.Box[np.float32]:
+def action_space(num_slices: int, columns: int = NUM_KNOBS) -> gym.spaces.Box[np.float32]:
     """CPU limit, nice and egress rate per slice: (S, 3) in [-1, 1]; `KnobDecoder` gives the meaning."""
-    return gym.spaces.Box(-1.0, 1.0, (num_slices, NUM_KNOBS), np.float32)
+    return gym.spaces.Box(-1.0, 1.0, (num_slices, columns), np.float32)
 
 
 class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     """L environments over one backend of L lanes. All lanes end at the same step and restart at once.
 
-    ``encoding`` makes observations of ``columns`` per slice; the plain one unless a policy is shown more.
+    ``coding`` says what policies see and what their actions mean.
 
     Autoreset mode is SAME_STEP: the step that ends a run returns the first observation of the next one, and the last
     of the old one in ``info["final_obs"]``. ``info["terms"]`` holds the reward terms, (L,) each. `reset` takes one seed
@@ -94,14 +108,13 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
         self,
         backend: Backend,
         weights: RewardWeights | None = None,
-        encoding: Encoding = plain_encoding,
-        columns: int = NUM_FEATURES,
+        coding: type[Coding] = PlainCoding,
     ) -> None:
-        self.loop = ControlLoop(backend, weights or RewardWeights.from_yaml(), encoding)
+        self.loop = ControlLoop(backend, weights or RewardWeights.from_yaml(), coding)
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = backend.num_lanes
-        self.single_observation_space = observation_space(len(backend.slices), columns)
-        self.single_action_space = action_space(len(backend.slices))
+        self.single_observation_space = observation_space(len(backend.slices), coding.columns)
+        self.single_action_space = action_space(len(backend.slices), coding.actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._false = np.zeros(self.num_envs, np.bool_)
@@ -119,7 +132,7 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
         return self.loop.reset(seed).reshape(self.num_envs, -1), {}
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One control period; ``actions`` (L, S, 3) in [-1, 1]; observations (L, S * D)."""
+        """One control period; ``actions`` (L, S, A) in [-1, 1]; observations (L, S * D)."""
         return self.ended(*self.loop.step(actions))
 
     def ended(

@@ -169,6 +169,7 @@ class HardwareArrays:
             cfs_period_s=np.float32(1e-3) * self.cfs_period_ms,
             n3_buffer_packets=self.n3_buffer_packets,
             pacer_ms=np.where(self.is_edt | self.is_htb, np.float32(0.0), self.tbf_latency_ms).astype(np.float32),
+            pacer_packets=np.where(self.is_htb, self.htb_queue_packets, np.float32(0.0)).astype(np.float32),
             physical_cores=self.physical_cores,
             request_mcpu=request_mcpu,
         )

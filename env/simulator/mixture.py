@@ -7,7 +7,7 @@ as one at 30 s.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
 import numpy as np
@@ -60,11 +60,16 @@ class Mixture:
         demand: CPU that all loads would need over the node's CPUs.
         promised: committed rate over a slice's mean rate.
         delay_bound_ms: log-uniform.
-        weight: log-uniform; the first slice of a lane is not special.
+        weight: log-uniform; the first slice of a lane is not special. In ``ranked_share`` of the lanes the tighter a
+            delay bound the more it weighs: who is promised milliseconds seldom counts least.
         cost_factor, buffer_factor, uplink_factor, cpus_factor: multiply the node's costs, buffers, uplink, CPUs.
         wake_factor: multiplies ``wake_wait_ms``, of declared nodes too: of what `training.identify` fits, the least
             certain, and what a priority slice's delay depends on most.
         smt_yield, placement_cv: drawn instead of the node's.
+        sched_slice_ms, wake_wait_ms: the same, log-uniform, the latter in half of the lanes and 0 in the others; (0, 0):
+            the node's.
+        near_share: lanes whose delays are measured on the node alone, without the UEs' link: no round trip, no access
+            path that is ever short.
         tbf_share, htb_share: lanes with a token bucket instead of EDT, its queue bounded in time or in packets.
         cycle_steps: length of on/off cycles in control periods.
         event_factor: what is left of the uplink or the CPU in an event.
@@ -88,8 +93,11 @@ class Mixture:
     present: Span = (0.4, 1.0)
     demand: Span = (0.3, 2.0)
     promised: Span = (0.5, 1.0)
+    admitted_share: Ratio = 0.0
+    admitted: PositiveRange = (0.5, 1.1)
     delay_bound_ms: PositiveRange = (2.0, 1000.0)
     weight: PositiveRange = (0.5, 20.0)
+    ranked_share: Ratio = 0.0
     cost_factor: PositiveRange = (0.5, 2.0)
     buffer_factor: PositiveRange = (0.25, 1.5)
     uplink_factor: PositiveRange = (0.1, 2.0)
@@ -97,6 +105,9 @@ class Mixture:
     wake_factor: PositiveRange = (1.0, 1.0)
     smt_yield: Span = (0.6, 1.0)
     placement_cv: Span = (0.0, 0.4)
+    sched_slice_ms: Span = (0.0, 0.0)
+    wake_wait_ms: Span = (0.0, 0.0)
+    near_share: Ratio = 0.0
     tbf_share: Ratio = 0.35
     htb_share: Ratio = 0.25
     cycle_steps: PositiveRange = (8.0, 120.0)
@@ -152,6 +163,11 @@ class MixtureEpisodes:
                 nominal, near(declared.delay_bound_us), 1e3 * _log_uniform(rng, mix.delay_bound_ms, shape)
             ),
         )
+        if mix.admitted_share:
+            fits = self._admitted(promises.committed_mbps * present, traffic, hardware, rng)
+            promises = replace(promises, committed_mbps=np.maximum(promises.committed_mbps * fits, np.float32(0.1)))
+        if mix.ranked_share:
+            promises = replace(promises, weight=self._ranked(promises, rng))
         self._nominal_traffic(traffic, nominal, rng)
         events = NodeEvents.none(*shape, knots=2)
         self._events(events, nominal, period_s, rng)
@@ -167,6 +183,22 @@ class MixtureEpisodes:
             num_steps=mix.steps,
             disturbances=self._disturbances(lanes, rng) if mix.disturbances else None,
         )
+
+    def _admitted(
+        self, committed_mbps: FloatArray, traffic: Traffic, hardware: HardwareArrays, rng: np.random.Generator
+    ) -> FloatArray:
+        """What is left of promises (S, L) where an operator promises what the node has, (L,); 1 elsewhere."""
+        lanes, mix = committed_mbps.shape[1], self.mixture
+        cpus = (committed_mbps * _cpu_per_mbit(traffic, hardware)[0]).sum(axis=0) / hardware.logical_cpus
+        taken = np.maximum(cpus, committed_mbps.sum(axis=0) / hardware.uplink_mbps)
+        fits = np.minimum(rng.uniform(*mix.admitted, lanes) / np.maximum(taken, 1e-6), 1.0)
+        return np.where(rng.random(lanes) < mix.admitted_share, fits, 1.0).astype(np.float32)
+
+    def _ranked(self, promises: Promises, rng: np.random.Generator) -> FloatArray:
+        """Weights (S, L), in some lanes dealt out by how tight the delay bounds are."""
+        rank = promises.delay_bound_us.argsort(axis=0).argsort(axis=0)
+        by_bound = np.take_along_axis(-np.sort(-promises.weight, axis=0), rank, axis=0)
+        return np.where(rng.random(rank.shape[1]) < self.mixture.ranked_share, by_bound, promises.weight)
 
     def _requests(self, traffic: Traffic, hardware: HardwareArrays, lanes: int, rng: np.random.Generator) -> FloatArray:
         """CPU requests (S, L)."""
@@ -218,6 +250,15 @@ class MixtureEpisodes:
         vary("access_mbps", np.where(rng.random(lanes) < 0.5, arrays.access_mbps, 1e5))
         vary("access_cv", arrays.access_cv * rng.uniform(0.0, 1.0, lanes))
         vary("cpu_cv", arrays.cpu_cv * rng.uniform(0.2, 1.0, lanes))
+        if mix.sched_slice_ms[1]:
+            vary("sched_slice_ms", _log_uniform(rng, mix.sched_slice_ms, lanes))
+        if mix.wake_wait_ms[1]:
+            waits = rng.random(lanes) < 0.5
+            vary("wake_wait_ms", np.where(waits, _log_uniform(rng, mix.wake_wait_ms, lanes), 0.0))
+        if mix.near_share:
+            near = rng.random(lanes) < mix.near_share
+            arrays.round_trip_ms = np.where(near, 0.0, arrays.round_trip_ms).astype(np.float32)
+            arrays.access_mbps = np.where(near, 1e5, arrays.access_mbps).astype(np.float32)
         if mix.wake_factor != (1.0, 1.0):
             vary("wake_wait_ms", arrays.wake_wait_ms * _log_uniform(rng, mix.wake_factor, lanes), fixed=nominal)
         if mix.edge_share:

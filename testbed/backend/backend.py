@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs import ConfigError
+from ...controller.actuators.egress import EgressConfig
 from ...controller.actuators.node import NodeActuator, SliceTargets
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
@@ -271,6 +272,7 @@ def traits_of(testbed: Testbed) -> NodeTraits:
         cfs_period_s=one(1e-3 * testbed.spec.quota_period_ms),
         n3_buffer_packets=one(N3_BUFFER_PACKETS),
         pacer_ms=one(0.0),
+        pacer_packets=one(EgressConfig().queue_packets),
         physical_cores=one(physical_cores()),
         request_mcpu=testbed.slices.column("cpu_request_mcpu"),
     )

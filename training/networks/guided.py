@@ -1,11 +1,7 @@
-"""A policy that starts at the greedy rule's decision and learns how far to go from it.
+"""A policy that corrects a rule's decision, and at first leaves it as it is.
 
-An action is a table of departures (B, S, 3) in [-1, 1], 0 = what the rule does. Towards lower values a limit goes down
-from the slice's share, towards higher ones up and then away; beside a rule that leaves a slice free, the share is what
-the slice would be limited to, and nothing happens near 0. Nice moves by up to `NICE_REACH` of its axis. An egress that
-the node cannot pace is left alone.
-
-Deep Sets as `slicepilot.training.networks.slice_network`: shared weights per slice, mean and maximum as context.
+Actions are corrections (B, S, 5), see `slicepilot.agents.learned.guide.CORRECTIONS`. Deep Sets as
+`slicepilot.training.networks.slice_network`: shared weights per slice, mean and maximum as context.
 """
 
 from __future__ import annotations
@@ -13,44 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...agents.learned.guide import GUIDE_FEATURES, NUM_GUIDED, RULE_AT
-from ...env.encoding import NONE_ABOVE
-from ...env.knobs import NUM_KNOBS
-from .node_shares import HALF, present
-from .slice_network import HELD, NetworkConfig, linear
-
-RULE = slice(RULE_AT, RULE_AT + NUM_KNOBS)
-SHARE_CPU, SHARE_EGRESS, PACER_NONE = (
-    RULE_AT + GUIDE_FEATURES.index(name) for name in ("share_cpu", "share_egress", "pacer_none")
-)
-NONE = float(NONE_ABOVE)
-# A slice that the rule leaves free stays free above the first departure; one that it limits is let go above the second.
-FREE_ABOVE, LET_GO_ABOVE = -0.3, 0.6
-# Departures to positions on the axes: a CPU limit moves by up to a factor of some 8, an egress rate by some 7.
-CPU_REACH, EGRESS_REACH, NICE_REACH = 1.0, 0.4, 0.5
-FREE_OFFSET = 0.6  # where a free slice is first limited, its limit is twice its share
-
-
-def knob_action(departure: Tensor, table: Tensor) -> Tensor:
-    """Actions on the knobs' own axes (B, S, 3) for departures (B, S, 3) from what the rule says in a table (B, S, D).
-
-    A slice that is absent keeps its knobs.
-    """
-    rule = table[..., RULE]
-    limit = _limit(departure[..., 0], rule[..., 0], table[..., SHARE_CPU], CPU_REACH)
-    egress = _limit(departure[..., 2], rule[..., 2], table[..., SHARE_EGRESS], EGRESS_REACH)
-    egress = torch.where(table[..., PACER_NONE] > HALF, torch.ones_like(egress), egress)
-    nice = rule[..., 1] + NICE_REACH * departure[..., 1]
-    action = torch.stack([limit, nice, egress], -1)
-    return torch.where(present(table) > HALF, action, table[..., HELD]).clamp(-1.0, 1.0)
-
-
-def _limit(departure: Tensor, rule: Tensor, share: Tensor, reach: float) -> Tensor:
-    free = (rule > NONE).to(rule.dtype)
-    none = departure > LET_GO_ABOVE + (FREE_ABOVE - LET_GO_ABOVE) * free
-    # A rule that limits says to what, within its dead band; one that does not, what the share would be.
-    start = free * (share + FREE_OFFSET * reach) + (1.0 - free) * rule
-    return torch.where(none, torch.ones_like(rule), (start + reach * departure).clamp(-1.0, NONE))
+from ...agents.learned.guide import NUM_CORRECTIONS, NUM_GUIDED
+from .node_shares import present
+from .slice_network import NetworkConfig, linear
 
 
 class GuidedEncoder(nn.Module):
@@ -67,31 +28,32 @@ class GuidedEncoder(nn.Module):
         return hidden, torch.cat([mean, hidden.amax(1)], -1)
 
 
-class DepartureHead(nn.Module):
-    """Features and context to mean departures, at first next to none."""
+class CorrectionHead(nn.Module):
+    """Features and context to mean corrections, at first next to none."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.own, self.context = linear(width, width), linear(2 * width, width)
-        self.out = linear(width, NUM_KNOBS, 0.01)
+        self.out = linear(width, NUM_CORRECTIONS, 0.01)
 
     def forward(self, hidden: Tensor, context: Tensor) -> Tensor:
-        """(B, S, 3)."""
+        """(B, S, 5)."""
         return torch.tanh(self.out(torch.relu(self.own(hidden) + self.context(context).unsqueeze(1))))
 
 
 class GuidedPolicy(nn.Module):
-    """What is exported: the guided table (L, S, D) to actions (L, S, 3) in [-1, 1]."""
+    """What is exported: the guided table (L, S, D) to corrections (L, S, 5) in [-1, 1]."""
 
     columns = NUM_GUIDED
 
-    def __init__(self, encoder: GuidedEncoder, actor: DepartureHead) -> None:
+    def __init__(self, encoder: GuidedEncoder, actor: CorrectionHead) -> None:
         super().__init__()
         self.encoder, self.actor = encoder, actor
 
     def forward(self, observation: Tensor) -> Tensor:
-        """The mean departure, as knobs."""
-        return knob_action(self.actor(*self.encoder(observation, present(observation))), observation)
+        """The mean corrections."""
+        mask = present(observation)
+        return self.actor(*self.encoder(observation, mask)) * mask
 
 
 def value_head(width: int) -> nn.Module:
@@ -99,7 +61,7 @@ def value_head(width: int) -> nn.Module:
     return nn.Sequential(linear(2 * width, width), nn.ReLU(), linear(width, 1, 1.0))
 
 
-def network(config: NetworkConfig) -> tuple[GuidedEncoder, DepartureHead, GuidedEncoder, nn.Module]:
-    """Actor and critic, which share nothing: departures are small, and a value is mostly about loads."""
+def network(config: NetworkConfig) -> tuple[GuidedEncoder, CorrectionHead, GuidedEncoder, nn.Module]:
+    """Actor and critic, which share nothing: corrections are small, and a value is mostly about loads."""
     width = config.width
-    return GuidedEncoder(width), DepartureHead(width), GuidedEncoder(width), value_head(width)
+    return GuidedEncoder(width), CorrectionHead(width), GuidedEncoder(width), value_head(width)

@@ -55,6 +55,8 @@ class NetworkConfig:
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
             action's scale. PPO's shrinks geometrically from the first to the second; SAC and the offline algorithms
             learn their own from the first.
+        initial_order_std, final_order_std: the same of a guided policy's bids and needs
+            (`slicepilot.agents.learned.guide.CORRECTIONS`).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -64,6 +66,8 @@ class NetworkConfig:
     nice: Literal["free", "ranked"] = "free"
     initial_std: tuple[Deviation, Deviation, Deviation] = (0.25, 0.2, 0.2)
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
+    initial_order_std: tuple[Deviation, Deviation] = (0.15, 0.15)
+    final_order_std: tuple[Deviation, Deviation] = (0.05, 0.05)
 
     def check(self) -> None:
         """Raises ValueError if the sizes do not fit together."""

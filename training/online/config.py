@@ -87,12 +87,12 @@ class TrainingConfig:
         gamma: discount per control period; for PPO that of periods of at least a quarter of a second, shorter ones have
             a higher one (`slicepilot.training.online.advantages.Discount`).
         learning_rate: at the start; falls linearly to ``final_learning_rate`` over the budget.
-        guided: the policy departs from the greedy rule's decision (`slicepilot.training.networks.guided`); of the
-            network its width and deviations count then, and PPO alone trains it.
+        guided: the policy corrects a rule's decision (`slicepilot.training.networks.guided`); of the network its width
+            and deviations count then, and PPO alone trains it.
         broken_over_rule: guided policies may break promises for this share of what the rule does
             (`slicepilot.training.online.constraint`); none: the reward alone counts.
-        departure_cost: what a guided policy pays in each period for the mean square of its departures, so that it
-            departs where that is worth something, and not where it does not know.
+        departure_cost: what a guided policy pays in each period for the mean square of its corrections, so that it
+            corrects where that is worth something, and not where it does not know.
         network: size of the policy.
         checkpoint_minutes: time between checkpoints.
         threads: CPU threads of PyTorch.

@@ -63,13 +63,21 @@ class PpoPolicy(ActorCriticPolicy):
         self.shares, self.encoder = NodeShares(), SliceEncoder(self.network)
         self.actor_head = ActionHead(self.network, CLIPPED_GAIN)
         self.value_head = value_head(width)
-        self.register_buffer("log_std", torch.tensor(self.network.initial_std).log())
+        self._explore(lr_schedule)
+
+    def _explore(self, lr_schedule: Schedule) -> None:
+        """The noise, and the optimiser, which Stable-Baselines3 expects to be made last."""
+        self.register_buffer("log_std", torch.tensor(self.deviations[0]).log())
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    @property
+    def deviations(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of the noise in each column of an action, at first and at last."""
+        return self.network.initial_std, self.network.final_std
 
     def set_progress(self, fraction: float) -> None:
         """Set the exploration noise for a share (0..1) of the training budget that is used up."""
-        start = torch.tensor(self.network.initial_std).log()
-        end = torch.tensor(self.network.final_std).log()
+        start, end = (torch.tensor(deviations).log() for deviations in self.deviations)
         self.log_std.copy_(torch.lerp(start, end, min(fraction / SHRUNK_AT, 1.0)))
 
     def rows(self, observation: Tensor) -> Tensor:
@@ -120,15 +128,17 @@ class PpoPolicy(ActorCriticPolicy):
 
 
 class GuidedPpoPolicy(PpoPolicy):
-    """The same for a policy that departs from the greedy rule: actions are departures (B, S, 3).
-
-    Whoever steps an environment makes knobs of them (`slicepilot.training.networks.guided.knob_action`).
-    """
+    """The same for a policy that corrects a rule: actions are corrections (B, S, 5)."""
 
     def _build(self, lr_schedule: Schedule) -> None:
         self.encoder, self.actor_head, self.value_encoder, self.value_head = guided.network(self.network)  # type: ignore[assignment]
-        self.register_buffer("log_std", torch.tensor(self.network.initial_std).log())
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+        self._explore(lr_schedule)
+
+    @property
+    def deviations(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of the noise in each column of an action, at first and at last."""
+        net = self.network
+        return (*net.initial_order_std, *net.initial_std), (*net.final_order_std, *net.final_std)
 
     def rows(self, observation: Tensor) -> Tensor:
         """The table (B, S, D)."""

@@ -9,20 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from stable_baselines3.common.vec_env import VecEnv
 
-from ...agents.learned.guide import NUM_GUIDED, GuidedEncoder
+from ...agents.learned.guide import Guide
 from ...env.backend import Backend
-from ...env.encoding import NUM_FEATURES
-from ...env.environments.vector_env import SliceVectorEnv, plain_encoding
-from ...env.knobs import NUM_KNOBS
+from ...env.environments.vector_env import PlainCoding, SliceVectorEnv
 from ...env.reward import TERMS, RewardWeights
 from ...env.slices import FloatArray, SliceSet
-from ..networks.guided import knob_action
-from .constraint import BrokenPromises, broken_share
+from .constraint import BrokenPromises, BrokenShare, log_share
 
 NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in the middle, no egress rate
+NO_CORRECTION = np.zeros(Guide.actions, np.float32)
 
 
 @dataclass
@@ -64,26 +61,49 @@ class ReturnScaler:
         self.steps, self.mean, self.variance = int(state["steps"]), state["mean"], state["variance"]
 
 
+def rule_log_share(backend: Backend, seed: int) -> float:
+    """What the rule breaks that guided policies correct: the mean of `log_share` over the runs of a backend's lanes."""
+    group = _Group(backend, coding=Guide)
+    group.watched = True
+    group.reset(seed=seed)
+    steps = group.loop.steps_left - 1  # the last one's context is gone
+    still = np.zeros((group.num_envs, *(group.single_action_space.shape or ())), np.float32)
+    total = np.zeros(group.num_envs, np.float32)
+    for _ in range(steps):
+        group.step(still)
+        total += group.broken
+    return float(log_share(total / steps).mean())
+
+
 class _Group(SliceVectorEnv):
-    """One backend's lanes; while ``watched``, ``broken`` is the last period's `broken_share`, (L,)."""
+    """One backend's lanes; while ``watched``, ``broken`` is the last period's `BrokenShare`, (L,)."""
 
     watched = False
     broken: FloatArray
+
+    def reset(self, **kwargs: Any) -> tuple[FloatArray, dict[str, Any]]:
+        """Start a run in every lane."""
+        started = super().reset(**kwargs)
+        self._share = BrokenShare(self.loop.backend.context)
+        return started
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One control period; what was measured in it is gone where it ends the run."""
         loop = self.loop
         table, reward, ended = loop.step(actions)
         if self.watched:
-            self.broken = broken_share(loop.telemetry, loop.backend.context)
-        return self.ended(table, reward, ended)
+            self.broken = self._share(loop.telemetry)
+        stepped = self.ended(table, reward, ended)
+        if ended:
+            self._share = BrokenShare(loop.backend.context)
+        return stepped
 
 
 class SliceVecEnv(VecEnv):
     """`SliceVectorEnv`s over one or more backends as one ``VecEnv`` of all their lanes.
 
     All lanes of a backend end at the same step. With several backends, their first runs are played ahead without
-    control by staggered lengths, so that at any time different groups of lanes are at different points of their runs.
+    control (with ``guided``, by the rule) by staggered lengths, so that at any time different groups of lanes are at different points of their runs.
 
     Infos are shared empty dictionaries, except at the end of a run: ``terminal_observation``, ``TimeLimit.truncated``
     and ``episode`` with ``r`` (sum of unscaled rewards), ``l`` (periods) and ``t`` (seconds since creation).
@@ -92,8 +112,9 @@ class SliceVecEnv(VecEnv):
         backends: at least one; all with the same slices.
         weights: of the reward terms.
         scaler: rewards are scaled by it if given; episode statistics never are.
-        guided: observations have what the greedy rule says, and actions are departures from it.
+        guided: observations have what a rule says, and actions are corrections of it.
         departure_cost: taken off the reward for their mean square.
+        copies: lanes of a backend that are the same deployment.
         seed: each backend's seed is derived from it; ``seed()`` of the base class sets another for the next reset.
     """
 
@@ -105,11 +126,13 @@ class SliceVecEnv(VecEnv):
         seed: int | None = None,
         guided: bool = False,
         departure_cost: float = 0.0,
+        copies: int = 1,
     ) -> None:
-        self.departure_cost = departure_cost
-        self.guided, self.columns = guided, NUM_GUIDED if guided else NUM_FEATURES
-        encoding = GuidedEncoder if guided else plain_encoding
-        self.groups = [_Group(backend, weights, encoding, self.columns) for backend in backends]
+        self.departure_cost, self.copies = departure_cost, copies
+        self._idle_action = NO_CORRECTION if guided else NO_CONTROL
+        coding = Guide if guided else PlainCoding
+        self.columns = coding.columns
+        self.groups = [_Group(backend, weights, coding) for backend in backends]
         self.scaler = scaler
         self.constraint: BrokenPromises | None = None
         first = self.groups[0]
@@ -137,34 +160,25 @@ class SliceVecEnv(VecEnv):
         for k, (group, span) in enumerate(zip(self.groups, self._spans, strict=True)):
             self._observation[span] = group.reset(seed=int(seeds[k]) if self._seed is not None else None)[0]
             ahead = k * group.loop.steps_left // len(self.groups)
-            no_control = np.broadcast_to(NO_CONTROL, (group.num_envs, *(self.action_space.shape or ())))
+            idle = np.broadcast_to(self._idle_action, (group.num_envs, *(self.action_space.shape or ())))
             for _ in range(ahead):
-                self._observation[span] = group.step(no_control)[0]
+                self._observation[span] = group.step(idle)[0]
         self._seed = None
         self._reset_seeds()
         self._return[:], self._length[:] = 0, 0
         return self._observation.copy()
 
-    def constrain(self, over_rule: float, seed: int) -> None:
-        """From now on broken promises cost what keeps them below a share of the rule's, which is played first."""
-        broken = []
+    def constrain(self, over_rule: float, rule_log_share: float) -> None:
+        """From now on broken promises cost what keeps them below a share of the rule's (`log_share`)."""
         for group in self.groups:
             group.watched = True
-            observation = group.reset(seed=seed)[0]
-            for _ in range(group.loop.steps_left - 1):
-                table = torch.from_numpy(observation).reshape(group.num_envs, -1, NUM_GUIDED)
-                still = torch.zeros(*table.shape[:2], NUM_KNOBS)
-                observation = group.step(knob_action(still, table).numpy())[0]
-                broken.append(float(group.broken.mean()))
-        self.constraint = BrokenPromises(over_rule, float(np.mean(broken)))
+        self.constraint = BrokenPromises(over_rule, rule_log_share, len(self.groups), self.copies)
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions for `step_wait`; a guided policy's departures become knobs."""
-        if self.guided:
-            table = torch.from_numpy(self._observation).reshape(*actions.shape[:2], NUM_GUIDED)
-            self._departed = np.square(actions).mean(axis=(1, 2))
-            actions = knob_action(torch.from_numpy(actions), table).numpy()
+        """Keep the actions for `step_wait`."""
         self._actions = actions
+        if self.departure_cost:
+            self._departed = np.square(actions).mean(axis=(1, 2))
 
     def step_wait(self) -> tuple[FloatArray, FloatArray, np.ndarray, list[dict[str, Any]]]:
         """One control period in every lane."""
@@ -189,7 +203,9 @@ class SliceVecEnv(VecEnv):
         self._term_steps += 1
         if self.terminal_observations:
             infos = self._end_infos()
-        reward = self._reward if self.constraint is None else self._reward - self.constraint(self._broken)
+        reward = self._reward
+        if self.constraint is not None:
+            reward = reward - self.constraint(self._broken, self._done)
         if self.departure_cost:
             reward = reward - np.float32(self.departure_cost) * self._departed
         reward = self.scaler(reward, self._done) if self.scaler else reward.copy()

@@ -1,15 +1,27 @@
 """A guided policy is shown the rule's decision and what it came from, and does what the rule does until it learns."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from slicepilot.agents.heuristics.greedy import Greedy
+from slicepilot.agents.heuristics.greedy import QueueGreedy
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
-from slicepilot.agents.learned.guide import GUIDE_FEATURES, NUM_GUIDED, GuidedEncoder, guided_layout
+from slicepilot.agents.learned.guide import (
+    CORRECTIONS,
+    FREE_ABOVE,
+    GUIDE_FEATURES,
+    LET_GO_ABOVE,
+    NUM_CORRECTIONS,
+    NUM_GUIDED,
+    RULE_AT,
+    Guide,
+    departed,
+    guided_layout,
+)
 from slicepilot.configs import ConfigError
 from slicepilot.env.backend import PACERS
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder
@@ -51,7 +63,7 @@ def test_before_it_learns_it_does_what_the_rule_does(scenario: str, untrained: g
     learned = LearnedAgent(bundle_of(untrained, ScenarioRuns(spec).slices), transfer=True)
     backend = SimulatorBackend(ScenarioRuns(spec), 3)
     telemetry = backend.reset(0)
-    rule = Greedy(egress=True)
+    rule = QueueGreedy()
     for agent in (rule, learned):
         agent.reset(backend.slices, backend.context, 0)
     knobs = Knobs.none(len(backend.slices), 3)
@@ -68,12 +80,12 @@ def test_before_it_learns_it_does_what_the_rule_does(scenario: str, untrained: g
 def test_every_entry_is_a_finite_number_within_the_space() -> None:
     backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 64)
     telemetry = backend.reset(3)
-    encoder, decoder = GuidedEncoder(backend.slices, backend.context), KnobDecoder(backend.slices)
-    rng, seen = np.random.default_rng(0), []
+    guide, rng, seen = Guide(backend.slices, backend.context), np.random.default_rng(0), []
+    rows = KnobDecoder(backend.slices).encode(Knobs.none(len(backend.slices), 64))
     for _ in range(40):
-        knobs, rows = decoder.decode(rng.uniform(-1, 1, (64, len(backend.slices), 3)).astype(np.float32))
+        seen.append(guide.encode(telemetry, rows))
+        knobs, rows = guide.decode(rng.uniform(-1, 1, (64, len(backend.slices), NUM_CORRECTIONS)).astype(np.float32))
         backend.apply(knobs)
-        seen.append(encoder.encode(telemetry, rows))
         telemetry = backend.observe()
     tables = np.asarray(seen)
     assert tables.shape[-1] == NUM_GUIDED
@@ -89,7 +101,7 @@ def test_figures_that_are_no_numbers_are_forgotten(odd: float) -> None:
     backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 4)
     telemetry = backend.reset(0)
     rows = KnobDecoder(backend.slices).encode(Knobs.none(len(backend.slices), 4))
-    encoder = GuidedEncoder(backend.slices, backend.context)
+    encoder = Guide(backend.slices, backend.context)
     broken = telemetry.copy()
     broken.slices[:] = odd
     broken.node[:] = odd
@@ -105,7 +117,7 @@ def test_the_pacer_is_told_and_an_unknown_one_is_not() -> None:
     traits = backend.context.traits
     assert traits is not None
     rows = KnobDecoder(backend.slices).encode(Knobs.none(len(backend.slices), 64))
-    table = GuidedEncoder(backend.slices, backend.context).encode(telemetry, rows)
+    table = Guide(backend.slices, backend.context).encode(telemetry, rows)
     at = [column(f"pacer_{kind}") for kind in PACERS]
     np.testing.assert_array_equal(table[:, 0, at].argmax(axis=1), traits.pacer)
     assert {1, 2, 3} <= set(traits.pacer.tolist())
@@ -157,3 +169,90 @@ def test_a_guide_that_shows_something_else_is_refused(untrained: guided.GuidedPo
     (folder / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
     with pytest.raises(ConfigError, match=r"encoder\.features.*'fashion'"):
         PolicyBundle.load(folder)
+
+
+# -- corrections ---------------------------------------------------------------------------------------------------
+
+
+def test_no_departure_is_the_rule() -> None:
+    at = np.asarray([0.1, -0.5, 1.0], np.float32)
+    np.testing.assert_allclose(departed(np.zeros(3), at, np.full(3, 0.2), 0.3), at, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [0.1, 1.0])
+def test_more_departure_is_never_a_tighter_limit(rule: float) -> None:
+    course = departed(np.linspace(-1, 1, 81), np.full(81, rule), np.full(81, 0.1), 0.3)
+    assert (np.diff(course) >= -1e-6).all()
+    assert course[0] < 0.1 < course[-1] == 1.0
+
+
+def test_a_free_slice_stays_free_and_a_limited_one_limited_for_small_departures() -> None:
+    assert departed(np.float32(FREE_ABOVE + 0.01), np.float32(1.0), np.float32(0.1), 0.3) == 1.0
+    assert departed(np.float32(LET_GO_ABOVE - 0.01), np.float32(0.1), np.float32(0.1), 0.3) <= 0.9
+
+
+class OneStep:
+    """A guide that has seen a mixture's first period, to be corrected."""
+
+    def __init__(self, lanes: int = 64, **traits: Any) -> None:
+        self.backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), lanes)
+        telemetry = self.backend.reset(1)
+        slices, context = self.backend.slices, self.backend.context
+        assert context.traits is not None
+        context = dataclasses.replace(context, traits=dataclasses.replace(context.traits, **traits))
+        self.valid, self.lanes = telemetry.valid, lanes
+        self.held = KnobDecoder(slices).encode(Knobs.of(*(np.full(self.valid.shape, v) for v in (700.0, 3.0, 20.0))))
+        self.guide = Guide(slices, context)
+        self.table = self.guide.encode(telemetry, self.held)
+
+    def corrected(self, **by: float) -> tuple[Knobs, np.ndarray]:
+        action = np.zeros((self.lanes, self.valid.shape[0], NUM_CORRECTIONS), np.float32)
+        for name, value in by.items():
+            action[..., CORRECTIONS.index(name)] = value
+        return self.guide.decode(action)
+
+
+def test_where_nothing_paces_egress_is_left_alone() -> None:
+    none = np.full(64, PACERS.index("none"), np.float32)
+    step = OneStep(pacer=none)
+    assert np.isinf(step.corrected(egress=-1.0)[0].egress_mbps[step.valid]).all()
+    assert np.isfinite(OneStep().corrected(egress=-1.0)[0].egress_mbps[step.valid]).all()
+
+
+def test_an_absent_slice_keeps_its_knobs() -> None:
+    step = OneStep()
+    assert not step.valid.all()
+    _, rows = step.corrected(cpu_limit=1.0, nice=-1.0, egress=-1.0)
+    np.testing.assert_allclose(rows[:, ~step.valid], step.held[:, ~step.valid], atol=2e-3)
+
+
+def test_a_bid_moves_what_is_granted_from_one_slice_to_another() -> None:
+    """With every other slice bid down, a slice is granted its promise wherever that alone fits."""
+    step = OneStep(256)
+    kept = RULE_AT + GUIDE_FEATURES.index("kept")
+    action = np.full((256, step.valid.shape[0], NUM_CORRECTIONS), 0.0, np.float32)
+    action[..., 0] = -1.0
+    action[:, 0, 0] = 1.0
+    step.guide.decode(action)
+    workings = step.guide._rule.workings
+    assert workings is not None
+    before, after = step.table[:, 0, kept] > 0, workings.kept[0]
+    assert (after | ~before).mean() > 0.99
+    assert (after & ~before).sum() > 0
+
+
+def test_who_is_taken_to_need_less_is_kept_beside_more_others() -> None:
+    kept = []
+    for need in (-1.0, 0.0, 1.0):
+        step = OneStep(256)
+        step.corrected(need=need)
+        workings = step.guide._rule.workings
+        assert workings is not None
+        kept.append(int(workings.kept[step.valid].sum()))
+    assert kept[0] > kept[1] > kept[2]
+
+
+@pytest.mark.parametrize("bad", [np.zeros((2, 3, NUM_CORRECTIONS)), np.full((64, 12, NUM_CORRECTIONS), np.nan)])
+def test_corrections_of_another_shape_or_no_numbers_are_refused(bad: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="accepted"):
+        OneStep().guide.decode(bad)

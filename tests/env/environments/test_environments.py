@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -278,7 +278,7 @@ def test_promises_are_judged_against_what_is_owed() -> None:
 def test_a_rate_is_promised_over_an_averaging_window() -> None:
     telemetry = all_well()
     _, context = judged(telemetry, Knobs.none(5))
-    meter = PromiseMeter(replace(context, period_s=np.full(1, 0.2, np.float32)))
+    meter = PromiseMeter(replace(context, period_s=np.full(1, 0.2, np.float32), num_steps=50))
     carried = telemetry.carried_mbps.copy()
     assert not meter.broken(telemetry).any()
     # What is late by a period comes in the next one; what is lost does not.
@@ -293,6 +293,33 @@ def test_a_rate_is_promised_over_an_averaging_window() -> None:
     # A delay is bounded in every period.
     telemetry.delay_p99_us[4] = 1.1 * context.promises.delay_bound_us[4]
     np.testing.assert_array_equal(meter.broken(telemetry)[:, 0], [0, 0, 0, 0, 1])
+
+
+def test_each_lane_has_its_own_averaging_window() -> None:
+    """Lanes of other periods side by side are judged as each by itself."""
+    random, periods_s = np.random.default_rng(0), (0.2, 0.9, 4.0)
+    _, one = judged(all_well(), Knobs.none(5))
+    one = replace(one, num_steps=40)
+    shape = 5, len(periods_s)
+    together = replace(
+        one,
+        period_s=np.asarray(periods_s, np.float32),
+        promises=Promises(*(np.repeat(getattr(one.promises, f.name), 3, axis=1) for f in fields(Promises))),
+    )
+    meters = [PromiseMeter(replace(one, period_s=np.full(1, p, np.float32))) for p in periods_s]
+    meter, seen = PromiseMeter(together), []
+    for _ in range(40):
+        telemetry = Telemetry.empty(*shape)
+        telemetry.offered_mbps[:] = random.uniform(0, 60, shape)
+        telemetry.carried_mbps[:] = telemetry.offered_mbps * random.uniform(0.9, 1.05, shape)
+        alone = []
+        for k, own in enumerate(meters):
+            lane = Telemetry.empty(5, 1)
+            lane.slices[:] = telemetry.slices[..., k : k + 1]
+            alone.append(own.broken(lane)[:, 0])
+        seen.append(meter.broken(telemetry))
+        np.testing.assert_array_equal(seen[-1], np.stack(alone, axis=1))
+    assert np.ptp(np.asarray(seen).mean(axis=(0, 1))) > 0
 
 
 def test_an_absent_slice_holds_no_cpu() -> None:
