@@ -18,15 +18,17 @@ LIVE_SCENARIO, LIVE_S = "testbed-contention", 5.0
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for bundle, results and report.")] = Path("runs/demo"),
-    config: Annotated[str, typer.Option("-c", "--config", help="Training configuration.")] = "ppo",
+    config: Annotated[str | None, typer.Option("-c", "--config", help="Training configuration.")] = None,
     judge: Annotated[str, typer.Option(help="Evaluation configuration.")] = "demo",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
     minutes: Annotated[float | None, typer.Option(help="Training time, in place of the configuration's.")] = None,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start from nothing, not the generalist.")] = False,
 ) -> None:
     """Check the simulator against the published study, train an agent, judge it against every alternative, report.
 
     Takes about six minutes on two CPUs. Example: [bold]slicepilot demo --out runs/mine[/bold]
     """
+    from ..agents.learned.shipped import GENERALIST
     from .evaluation.evaluate import evaluate
     from .evaluation.simulate import simulate
     from .train.train import train
@@ -41,8 +43,10 @@ def demo(
 
     headline("1/4  The simulator against the published study (Andrade and Wickboldt, 2025)")
     simulate(study="andrade", experiments="1-8,13", repetitions=5)
-    headline("2/4  Training from scratch on random nodes and loads")
-    train(config=config, seed=seed, minutes=minutes, out=out / "training")
+    start = "from scratch" if from_scratch else f"on from the policy that comes with the package ({GENERALIST})"
+    headline(f"2/4  Training {start}, on random nodes and loads")
+    config, origin = config or ("ppo" if from_scratch else "node"), None if from_scratch else GENERALIST
+    train(config=config, seed=seed, minutes=minutes, out=out / "training", origin=origin)
     headline("3/4  Judging on scenarios it has never seen, against every fixed setting, heuristic, a clairvoyant")
     report = out / "report.html"
     evaluate(bundle=[out / "training" / "bundle"], config=judge, results=out / "results", report=report)

@@ -33,8 +33,8 @@ class NodeTraits:
         pacer: of `PACERS`, as its place there.
         cfs_period_s: of CPU limits.
         n3_buffer_packets: what a UPF's N3 socket holds.
-        pacer_ms: how long a token bucket's queue can get at its own rate; 0 for kinds whose queue is not bounded in time.
-        pacer_packets: what an HTB class's queue holds; 0 for kinds whose queue is not bounded in packets.
+        pacer_ms: how long a token bucket's queue can get at its own rate; 0 for kinds not bounded in time.
+        pacer_packets: what an HTB class's queue holds; 0 for kinds not bounded in packets.
         physical_cores: of which SMT makes the logical CPUs.
         request_mcpu: CPU requests (S, L) of the pods, which nice 0 stands for; 0 for none.
     """

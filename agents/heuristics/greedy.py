@@ -167,7 +167,9 @@ class Greedy:
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """One allocation: of the uplink, and of the CPU to what passes that."""
         self.measure(telemetry)
-        return self.hold(*self.grant())
+        limit, nice, rate = self.grant()
+        limit, rate = self.settle(limit, rate)
+        return within_bounds(Knobs.of(limit, nice, rate), self._slices)
 
     def grant(
         self, bid: FloatArray | np.float32 = ONE, margin: FloatArray | np.float32 = ONE
@@ -210,11 +212,11 @@ class Greedy:
         acts = (self._idle < cfg.idle_ratio) | (limit < offered * cost).any(axis=0)
         return limit, np.where(acts, nice, 0), np.where((rate >= offered) | ~self._shapes, np.inf, rate)
 
-    def hold(self, limit: FloatArray, nice: FloatArray, rate: FloatArray) -> Knobs:
-        """Knobs within the bounds; limits and rates that move little stay where they were."""
+    def settle(self, limit: FloatArray, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Limits and rates (S, L) that move little stay where they were."""
         self._limit = _settled(limit, self._limit, self.config.dead_band)
         self._rate = _settled(rate, self._rate, self.config.dead_band)
-        return within_bounds(Knobs.of(self._limit, nice, self._rate), self._slices)
+        return self._limit, self._rate
 
     def _enough(self) -> FloatArray | float:
         """Limits (S, L) of slices that get all they offer."""
@@ -230,7 +232,8 @@ class Greedy:
         self._valid = valid
         carries = valid & (telemetry.carried_mbps > LEAST_CARRIED_MBPS)
         cost = telemetry.cpu_use_mcpu / np.maximum(telemetry.carried_mbps, LEAST_CARRIED_MBPS)
-        self._cost = _towards(cost, self._cost, np.where(self._cost == 0, ONE, self._fall) * carries)
+        newest = np.where(self._cost == 0, ONE, self._fall) * carries
+        self._cost = _towards(cost.astype(np.float32), self._cost, newest)
         rises = telemetry.offered_mbps > self._offered
         self._offered = _towards(telemetry.offered_mbps, self._offered, np.where(rises, self._rise, self._fall))
         node = np.float32(1e3) * self._context.logical_cpus
@@ -287,7 +290,7 @@ class QueueGreedy(Greedy):
         self._least_shaped = np.select(kinds, least, np.inf).astype(np.float32)
 
     def measure(self, telemetry: Telemetry) -> None:
-        """As `Greedy.measure`; and the most CPU that each slice has taken of late, and if a quota held back its bursts."""
+        """As `Greedy.measure`; and how much CPU each slice has taken at most, and if a quota held back its bursts."""
         super().measure(telemetry)
         cfg = self.config
         takes = self._offered * telemetry.valid * self._cost * np.float32(cfg.margin)
@@ -340,7 +343,8 @@ def allocate(
         fits = asked <= left
         granted[row, lanes] = fits
         left -= asked * fits
-    return granted, filled(need * granted, demand, claim, capacity - np.float32(1.0 - spare) * np.maximum(left, 0.0))
+    kept_back: FloatArray = np.float32(1.0 - spare) * np.maximum(left, np.float32(0.0))
+    return granted, filled(need * granted, demand, claim, capacity - kept_back)
 
 
 def _towards(new: FloatArray, old: FloatArray, weight: FloatArray) -> FloatArray:

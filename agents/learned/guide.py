@@ -20,7 +20,7 @@ from ...env.knobs import CPU_LIMIT, EGRESS, NICE, NUM_KNOBS, Knobs, NiceScope
 from ...env.promises import promise_scores
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
-from ..heuristics.bounds import smoothing, within_bounds
+from ..heuristics.bounds import smoothing
 from ..heuristics.greedy import QueueGreedy
 
 RULE_FEATURES = ("rule_cpu_limit", "rule_nice", "rule_egress", "share_cpu", "share_egress")
@@ -52,7 +52,8 @@ NUM_CORRECTIONS = len(CORRECTIONS)
 BID_REACH, NEED_REACH = 3.0, 0.5
 # A slice that the rule leaves free stays free above the first departure; one that it limits is let go above the second.
 FREE_ABOVE, LET_GO_ABOVE = -0.3, 0.6
-# Departures to positions on the axes: a CPU limit and an egress rate move by up to a factor of some 1.8, nice by 10 levels.
+# Departures to positions on the axes: a CPU limit and an egress rate move by up to a factor of some 1.8, nice by ten
+# levels.
 CPU_REACH, EGRESS_REACH, NICE_REACH = 0.3, 0.12, 0.5
 FREE_OFFSET = 0.6  # where a free slice is first limited, over its share, in reaches
 
@@ -69,7 +70,7 @@ class Guide:
 
     def __init__(self, slices: SliceSet, context: Context, nice_scope: NiceScope = "group") -> None:
         self._plain, self._decoder = ObservationEncoder(context), KnobDecoder(slices, nice_scope)
-        self._slices, self._context, self._scope = slices, context, nice_scope
+        self._context = context
         self._rule = QueueGreedy()
         self._rule.reset(slices, context, seed=0)
         shape = context.promises.weight.shape
@@ -90,7 +91,7 @@ class Guide:
         # How late a full N3 buffer makes packets at the promised rate, over the bound on that.
         rate = np.maximum(promises.committed_mbps, LEAST_MBPS)
         buffer_us = (PACKET_BITS * traits.n3_buffer_packets / rate).astype(np.float32)
-        queue_us = np.float32(1e3) * traits.pacer_ms + PACKET_BITS * traits.pacer_packets / rate
+        queue_us = (np.float32(1e3) * traits.pacer_ms + PACKET_BITS * traits.pacer_packets / rate).astype(np.float32)
         self._features[at("buffer_time")] = log_ratio(buffer_us, promises.delay_bound_us)
         self._features[at("period_over_cfs")] = log_ratio(context.period_s, traits.cfs_period_s)
         self._features[at("pacer_queue")] = log_ratio(queue_us, promises.delay_bound_us)
@@ -145,7 +146,7 @@ class Guide:
             ValueError: wrong shape, or a correction that is not a number.
         """
         table = np.asarray(action, np.float32)
-        shape = (self._context.promises.weight.shape[1], len(self._slices), NUM_CORRECTIONS)
+        shape = (*self._valid.shape[::-1], NUM_CORRECTIONS)
         if table.shape != shape:
             raise ValueError(f"action: shape {table.shape}; accepted: {shape}")
         corrections = table.transpose(2, 1, 0)
@@ -159,9 +160,9 @@ class Guide:
         rows[NICE] = rule[NICE] + np.float32(NICE_REACH) * nice
         rows[EGRESS] = np.where(self._paced, departed(egress, rule[EGRESS], shares[EGRESS], EGRESS_REACH), 1.0)
         rows = np.where(self._valid, rows, self._held)
-        wanted, _ = self._decoder.decode(rows.transpose(2, 1, 0))
-        held = self._rule.hold(*wanted.values)
-        knobs = Knobs(held.values, self._scope)
+        knobs, _ = self._decoder.decode(rows.transpose(2, 1, 0))
+        settled = self._rule.settle(knobs.cpu_limit_mcpu, knobs.egress_mbps)
+        knobs.values[[CPU_LIMIT, EGRESS]] = settled
         return knobs, self._decoder.encode(knobs)
 
     def _shares(self) -> FloatArray:
@@ -169,7 +170,7 @@ class Guide:
         made = self._rule.workings
         assert made is not None
         shares = np.array([made.share_mcpu, np.zeros_like(made.share_mcpu), made.share_mbps], np.float32)
-        return self._decoder.encode(within_bounds(Knobs(np.maximum(shares, TINY)), self._slices))
+        return self._decoder.encode(Knobs(np.maximum(shares, TINY)))
 
 
 def departed(departure: FloatArray, rule: FloatArray, share: FloatArray, reach: float) -> FloatArray:

@@ -65,7 +65,7 @@ def safe(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -
 
 
 def reload(
-    bundle: Annotated[Path | None, typer.Option(help="Folder of another policy.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Another policy: its folder, or generalist.")] = None,
     guard: Annotated[str | None, typer.Option(help="Name or file of another guard configuration.")] = None,
     force: Force = False,
     name: Name = None,
@@ -78,7 +78,9 @@ def reload(
     """
     order: dict[str, Any] = {"command": "reload"}
     if bundle is not None:
-        order["bundle"] = str(bundle.absolute())  # the controller has another working directory
+        from ...agents.learned.shipped import folder_of
+
+        order["bundle"] = str(folder_of(bundle).absolute())  # the controller has another working directory
     if guard is not None:
         order["guard"] = str(Path(guard).absolute()) if "/" in guard or guard.endswith((".yaml", ".yml")) else guard
     _order(order | _force(force), name, run_root, as_json)

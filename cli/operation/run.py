@@ -34,7 +34,7 @@ def run(
         str | None, typer.Option(help="shadow writes nothing, canary acts on some slices, live on all.")
     ] = None,
     canary: Annotated[list[str] | None, typer.Option(help="A slice that mode canary acts on; may be repeated.")] = None,
-    bundle: Annotated[Path | None, typer.Option(help="Folder of a learned policy.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Learned policy: its folder, or generalist.")] = None,
     agent: Annotated[str | None, typer.Option(help="Or an agent by name, for instance no-control or captain.")] = None,
     scenario: Annotated[
         str | None, typer.Option(help="Loads to play, a shipped name or a YAML file; else what traffic there is.")

@@ -66,8 +66,7 @@ class Mixture:
         wake_factor: multiplies ``wake_wait_ms``, of declared nodes too: of what `training.identify` fits, the least
             certain, and what a priority slice's delay depends on most.
         smt_yield, placement_cv: drawn instead of the node's.
-        sched_slice_ms, wake_wait_ms: the same, log-uniform, the latter in half of the lanes and 0 in the others; (0, 0):
-            the node's.
+        sched_slice_ms, wake_wait_ms: the same, log-uniform, the latter 0 in half of the lanes; (0, 0): the node's.
         near_share: lanes whose delays are measured on the node alone, without the UEs' link: no round trip, no access
             path that is ever short.
         tbf_share, htb_share: lanes with a token bucket instead of EDT, its queue bounded in time or in packets.

@@ -72,7 +72,7 @@ def rule_log_share(backend: Backend, seed: int) -> float:
     for _ in range(steps):
         group.step(still)
         total += group.broken
-    return float(log_share(total / steps).mean())
+    return float(log_share(total / np.float32(steps)).mean())
 
 
 class _Group(SliceVectorEnv):
@@ -103,7 +103,8 @@ class SliceVecEnv(VecEnv):
     """`SliceVectorEnv`s over one or more backends as one ``VecEnv`` of all their lanes.
 
     All lanes of a backend end at the same step. With several backends, their first runs are played ahead without
-    control (with ``guided``, by the rule) by staggered lengths, so that at any time different groups of lanes are at different points of their runs.
+    control (with ``guided``, by the rule) by staggered lengths, so that at any time different groups of lanes are at
+    different points of their runs.
 
     Infos are shared empty dictionaries, except at the end of a run: ``terminal_observation``, ``TimeLimit.truncated``
     and ``episode`` with ``r`` (sum of unscaled rewards), ``l`` (periods) and ``t`` (seconds since creation).

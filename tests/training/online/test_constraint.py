@@ -17,7 +17,6 @@ from slicepilot.training.online.constraint import FLOOR, BrokenPromises, BrokenS
 from slicepilot.training.online.train import make_env
 from slicepilot.training.online.vec_env import rule_log_share
 
-
 RULE = math.log(0.1 + FLOOR)
 
 
