@@ -22,7 +22,7 @@ def demo(
     judge: Annotated[str, typer.Option(help="Evaluation configuration.")] = "demo",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
     minutes: Annotated[float | None, typer.Option(help="Training time, in place of the configuration's.")] = None,
-    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start from nothing, not the generalist.")] = False,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start from no policy.")] = False,
 ) -> None:
     """Check the simulator against the published study, train an agent, judge it against every alternative, report.
 

@@ -33,7 +33,7 @@ STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
 
 
 def evaluate(
-    bundle: Annotated[list[Path] | None, typer.Option(help="Learned policy: its folder, or generalist; repeatable.")] = None,
+    bundle: Annotated[list[Path] | None, typer.Option(help="Policy: folder, or generalist; repeatable.")] = None,
     scenario: Annotated[list[str] | None, typer.Option(help="Name or YAML file; may be repeated.")] = None,
     agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated; * matches any part.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each agent on each scenario.")] = None,
