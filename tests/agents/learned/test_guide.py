@@ -174,21 +174,27 @@ def test_a_guide_that_shows_something_else_is_refused(untrained: guided.GuidedPo
 # -- corrections ---------------------------------------------------------------------------------------------------
 
 
-def test_no_departure_is_the_rule() -> None:
-    at = np.asarray([0.1, -0.5, 1.0], np.float32)
-    np.testing.assert_allclose(departed(np.zeros(3), at, np.full(3, 0.2), 0.3), at, atol=1e-6)
+def limits(departures: Any, rule: float) -> np.ndarray:
+    """Where limits come to be, for departures from one rule and a share of 0.1."""
+    course = np.asarray(departures, np.float32)
+    return departed(course, np.full_like(course, rule), np.full_like(course, 0.1), 0.3)
+
+
+@pytest.mark.parametrize("rule", [0.1, -0.5, 1.0])
+def test_no_departure_is_the_rule(rule: float) -> None:
+    np.testing.assert_allclose(limits([0.0], rule), [rule], atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", [0.1, 1.0])
 def test_more_departure_is_never_a_tighter_limit(rule: float) -> None:
-    course = departed(np.linspace(-1, 1, 81), np.full(81, rule), np.full(81, 0.1), 0.3)
+    course = limits(np.linspace(-1, 1, 81), rule)
     assert (np.diff(course) >= -1e-6).all()
     assert course[0] < 0.1 < course[-1] == 1.0
 
 
 def test_a_free_slice_stays_free_and_a_limited_one_limited_for_small_departures() -> None:
-    assert departed(np.float32(FREE_ABOVE + 0.01), np.float32(1.0), np.float32(0.1), 0.3) == 1.0
-    assert departed(np.float32(LET_GO_ABOVE - 0.01), np.float32(0.1), np.float32(0.1), 0.3) <= 0.9
+    assert limits([FREE_ABOVE + 0.01], 1.0)[0] == 1.0
+    assert limits([LET_GO_ABOVE - 0.01], 0.1)[0] <= 0.9
 
 
 class OneStep:
@@ -201,7 +207,8 @@ class OneStep:
         assert context.traits is not None
         context = dataclasses.replace(context, traits=dataclasses.replace(context.traits, **traits))
         self.valid, self.lanes = telemetry.valid, lanes
-        self.held = KnobDecoder(slices).encode(Knobs.of(*(np.full(self.valid.shape, v) for v in (700.0, 3.0, 20.0))))
+        limit, nice, rate = (np.full(self.valid.shape, value, np.float32) for value in (700.0, 3.0, 20.0))
+        self.held = KnobDecoder(slices).encode(Knobs.of(limit, nice, rate))
         self.guide = Guide(slices, context)
         self.table = self.guide.encode(telemetry, self.held)
 
