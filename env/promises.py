@@ -64,7 +64,9 @@ class PromiseMeter:
         # What leaves each lane's window: nothing before it has been filled once.
         leaves = self._rates[(self._seen - self._windows) % size, :, :, self._lanes].transpose(1, 2, 0)
         self._sums -= leaves * (self._seen >= self._windows)
-        self._rates[self._seen % size] = telemetry.offered_mbps, telemetry.carried_mbps
+        rates = np.stack([telemetry.offered_mbps, telemetry.carried_mbps])
+        # What is no number would never leave the sums.
+        self._rates[self._seen % size] = np.where(np.isfinite(rates), rates, 0.0)
         self._sums += self._rates[self._seen % size]
         self._seen += 1
         offered, carried = self._sums / np.minimum(self._seen, self._windows)

@@ -40,6 +40,7 @@ class GreedyConfig:
         idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
         uplink_share: of the uplink's rate, what is given out.
         uplink_busy: share of the uplink in use from which on its rate is taken from what is measured.
+        spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
     """
 
     margin: float = 1.15
@@ -51,6 +52,8 @@ class GreedyConfig:
     idle_ratio: float = 0.2
     uplink_share: float = 0.97
     uplink_busy: float = 0.5
+    spare_cpu: float = 1.0
+    spare_uplink: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,6 @@ class QueueGreedyConfig(GreedyConfig):
         peak_periods: control periods in which a peak is forgotten.
         relief: how much more a slice that was throttled all the time gets from then on; burst_periods: control periods
             in which that is forgotten.
-        spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
     """
 
     margin: float = 1.08
@@ -140,7 +142,6 @@ class Greedy:
     """
 
     request_mcpu: FloatArray | None = None
-    _spare: tuple[float, float] = (1.0, 1.0)
 
     def __init__(self, egress: bool = False, config: GreedyConfig | None = None) -> None:
         self.egress, self.config = egress, config or GreedyConfig()
@@ -185,13 +186,13 @@ class Greedy:
         needs = self._needs(offered)
         weight, need_cpu, need_uplink = bid * promises.weight, needs.cpu_mbps * margin, needs.uplink_mbps * margin
         uplink = np.float32(cfg.uplink_share) * self._uplink
-        order, spare_cpu, spare_uplink = weight * needs.order, *self._spare
-        passes, rate = allocate(np.minimum(need_uplink, offered), offered, order, uplink, weight, spare_uplink)
+        order = weight * needs.order
+        passes, rate = allocate(np.minimum(need_uplink, offered), offered, order, uplink, weight, cfg.spare_uplink)
         # Without a shaper a UPF that is short of CPU is what keeps a slice off the uplink.
         wanted = np.where(self._shapes, offered, rate)
         cost: FloatArray = np.multiply(self._cost, cfg.margin, dtype=np.float32)
         demand, need = wanted * cost, np.minimum(need_cpu, wanted) * cost
-        granted, limit = allocate(need, demand, order, self._capacity, weight, spare_cpu)
+        granted, limit = allocate(need, demand, order, self._capacity, weight, cfg.spare_cpu)
         share = np.minimum(limit, self._most)
         limit = np.where(limit >= offered * cost, self._enough(), share)
         kept = granted & passes
@@ -265,7 +266,6 @@ class QueueGreedy(Greedy):
 
     def __init__(self, egress: bool = True, config: QueueGreedyConfig | None = None) -> None:
         super().__init__(egress, config or QueueGreedyConfig())
-        self._spare = self.config.spare_cpu, self.config.spare_uplink
         self.name = "queue-greedy" if egress else "queue-greedy-cpu"
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
@@ -312,8 +312,9 @@ class QueueGreedy(Greedy):
         # equal to the room that there is, a quadratic equation for r.
         period_s = traits.cfs_period_s
         per_rate = period_s * np.maximum(self._cost, LEAST_COST) / (np.float32(1e3) * self._context.threads)
-        spare = self._room_s - period_s
-        least = (np.sqrt(spare * spare + 4 * per_rate * self._buffer_mbit) - spare) / (2 * per_rate)
+        spare = (self._room_s - period_s).astype(np.float64)  # nearly cancels below, where a Mbit costs little
+        root = np.sqrt(spare * spare + 4 * per_rate * self._buffer_mbit)
+        least = ((root - spare) / (2 * per_rate)).astype(np.float32)
         committed = np.float32(cfg.committed_margin) * promises.committed_mbps
         cpu = np.minimum(offered, np.maximum(committed, least))
         uplink = np.minimum(offered, np.maximum(committed, np.where(self._shapes, self._least_shaped, least)))

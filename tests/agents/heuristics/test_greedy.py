@@ -155,6 +155,30 @@ def test_longer_queues_need_more_and_never_less_than_is_promised(node: tuple[Sli
     assert (short >= np.minimum(committed, 400.0) - 1e-3).all()
 
 
+def test_a_shaper_needs_what_empties_its_queue_in_time(node: tuple[SliceSet, Context]) -> None:
+    cfg = QueueGreedyConfig(queue_share=0.8, committed_margin=1.0)
+    promises = node[1].promises
+    committed, bound_s = promises.committed_mbps[:, 0], 1e-6 * promises.delay_bound_us[:, 0]
+
+    def uplink(kind: str, **traits: float) -> np.ndarray:
+        rule = QueueGreedy(config=cfg)
+        needs_of(rule, node, pacer=PACERS.index(kind), **traits)
+        assert rule.workings is not None
+        return rule.workings.need_uplink_mbps[:, 0]
+
+    packets = 500.0
+    by_queue = packets * 1400 * 8e-6 / (0.8 * bound_s)
+    expected = np.minimum(400.0, np.maximum(committed, by_queue))
+    np.testing.assert_allclose(uplink("htb", pacer_packets=packets), expected, rtol=2e-3)
+    in_time = 40.0 <= 800.0 * bound_s
+    assert in_time.any()
+    assert not in_time.all()
+    # A bucket's queue is as long at any rate; EDT's holds seconds.
+    expected = np.where(in_time, np.minimum(400.0, committed), 400.0)
+    np.testing.assert_allclose(uplink("tbf", pacer_ms=40.0), expected, rtol=2e-3)
+    np.testing.assert_allclose(uplink("edt"), 400.0, rtol=2e-3)
+
+
 def test_of_a_node_that_is_not_known_it_takes_what_greedy_takes(node: tuple[SliceSet, Context]) -> None:
     slices, context = node
     context = replace(context, traits=None)

@@ -295,6 +295,19 @@ def test_a_rate_is_promised_over_an_averaging_window() -> None:
     np.testing.assert_array_equal(meter.broken(telemetry)[:, 0], [0, 0, 0, 0, 1])
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_a_rate_that_is_no_number_is_forgotten_with_its_window(odd: float) -> None:
+    telemetry = all_well()
+    _, context = judged(telemetry, Knobs.none(5))
+    meter = PromiseMeter(replace(context, period_s=np.full(1, 0.5, np.float32), num_steps=50))
+    carried = telemetry.carried_mbps.copy()
+    telemetry.carried_mbps[0] = odd
+    meter.broken(telemetry)
+    telemetry.carried_mbps[:] = 0.5 * carried
+    seen = [meter.broken(telemetry)[0, 0] for _ in range(6)]
+    assert seen[-1]
+
+
 def test_each_lane_has_its_own_averaging_window() -> None:
     """Lanes of other periods side by side are judged as each by itself."""
     random, periods_s = np.random.default_rng(0), (0.2, 0.9, 4.0)
