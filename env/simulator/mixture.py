@@ -59,6 +59,8 @@ class Mixture:
         present: share of slices that exist in a lane.
         demand: CPU that all loads would need over the node's CPUs.
         promised: committed rate over a slice's mean rate.
+        admitted_share: lanes whose operator promises no more than the node has: together, promises take no more of its
+            CPUs and its uplink than ``admitted``.
         delay_bound_ms: log-uniform.
         weight: log-uniform; the first slice of a lane is not special. In ``ranked_share`` of the lanes the tighter a
             delay bound the more it weighs: who is promised milliseconds seldom counts least.

@@ -170,7 +170,7 @@ def test_a_shaper_needs_what_empties_its_queue_in_time(node: tuple[SliceSet, Con
     by_queue = packets * 1400 * 8e-6 / (0.8 * bound_s)
     expected = np.minimum(400.0, np.maximum(committed, by_queue))
     np.testing.assert_allclose(uplink("htb", pacer_packets=packets), expected, rtol=2e-3)
-    in_time = 40.0 <= 800.0 * bound_s
+    in_time = 800.0 * bound_s >= 40.0
     assert in_time.any()
     assert not in_time.all()
     # A bucket's queue is as long at any rate; EDT's holds seconds.

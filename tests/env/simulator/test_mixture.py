@@ -1,0 +1,62 @@
+"""What the mixture for any node draws: promises that fit, weights by tightness, nodes with or without the UEs' link."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slicepilot.env.simulator.backend import SimulatorRun
+from slicepilot.env.simulator.mixture import MixtureEpisodes
+
+LANES = 400
+
+
+def drawn(seed: int = 0, **fields: float | tuple[float, float]) -> SimulatorRun:
+    """A draw of `wide`, with some fields changed; what is not changed is drawn alike as far as it comes before."""
+    episodes = MixtureEpisodes.from_yaml("wide")
+    episodes.mixture = replace(episodes.mixture, **fields)  # type: ignore[arg-type]
+    return episodes.draw(LANES, np.random.default_rng(seed))
+
+
+def present(run: SimulatorRun) -> np.ndarray:
+    return run.events.absent_from_s > 0
+
+
+def uplink_promised(run: SimulatorRun) -> np.ndarray:
+    """Committed rates over the uplink, (L,)."""
+    return (run.promises.committed_mbps * present(run)).sum(axis=0) / run.hardware.uplink_mbps
+
+
+def test_where_an_operator_admits_promises_they_fit() -> None:
+    free, admitted = (uplink_promised(drawn(admitted_share=share)) for share in (0.0, 1.0))
+    assert free.max() > 1.5
+    assert admitted.max() <= 1.1 * 1.01
+    assert (admitted <= free * 1.001 + 0.1).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_tight_bounds_weigh_more_where_they_are_ranked(share: float) -> None:
+    promises = drawn(ranked_share=share).promises
+    order = np.argsort(promises.delay_bound_us, axis=0)
+    by_bound = np.take_along_axis(promises.weight, order, axis=0)
+    falls = (np.diff(by_bound, axis=0) <= 0).all(axis=0)
+    assert falls.mean() == share
+
+
+def test_near_nodes_have_no_link_of_the_ues_in_their_delays() -> None:
+    hardware = drawn(near_share=1.0).hardware
+    assert (hardware.round_trip_ms == 0).all()
+    assert (hardware.access_mbps == 1e5).all()
+    far = drawn(near_share=0.0).hardware
+    assert (far.round_trip_ms > 0).all()
+
+
+def test_what_the_scheduler_does_is_drawn_within_its_ranges() -> None:
+    hardware = drawn(declared_node_share=0.0, sched_slice_ms=(1.0, 5.0), wake_wait_ms=(0.2, 3.0)).hardware
+    assert hardware.sched_slice_ms.min() >= 1.0
+    assert hardware.sched_slice_ms.max() <= 5.0 * 1.001
+    waits = hardware.wake_wait_ms
+    assert 0.35 < (waits == 0).mean() < 0.65
+    assert waits[waits > 0].min() >= 0.2 * 0.999
+    assert waits.max() <= 3.0 * 1.001
+    assert np.ptp(hardware.sched_slice_ms) > 1.0
