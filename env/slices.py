@@ -60,11 +60,17 @@ class SNssai:
 @dataclass(frozen=True)
 class Sla:
     """The promise: while the slice offers at least ``committed_mbps`` it carries that much (and all of it when it
-    offers less), and the 99th percentile of the delay from N3 ingress to N6 stays below ``delay_bound_ms``."""
+    offers less), and the 99th percentile of the delay from N3 ingress to N6 stays below ``delay_bound_ms``.
+
+    ``least_ratio`` of the committed rate is what it should have even where the node cannot keep all promises and this
+    one is given up. Beside a guard with SLA floors (`slicepilot.controller.guard.floors`) it belongs above their
+    ``carried_ratio``: a slice that is held below that floor is given the safe setting.
+    """
 
     __pydantic_config__ = _STRICT
     committed_mbps: Annotated[float, Field(gt=0)]
     delay_bound_ms: Annotated[float, Field(gt=0)]
+    least_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -170,11 +176,13 @@ class Promises:
     """What each slice of each lane is promised, float32 (S, L): the numbers reward and encoder work with.
 
     One lane's promises are its `SliceSet`'s; training draws them at random to make one policy fit other slice sets.
+    ``least_mbps`` is what a slice should have while its promise is given up; no reward counts it, rules keep it.
     """
 
     weight: FloatArray
     committed_mbps: FloatArray
     delay_bound_us: FloatArray
+    least_mbps: FloatArray
 
     @classmethod
     def of(cls, slices: SliceSet, num_lanes: int = 1) -> Promises:
@@ -184,4 +192,5 @@ class Promises:
             slices.column("weight") * ones,
             slices.column("sla.committed_mbps") * ones,
             1e3 * slices.column("sla.delay_bound_ms") * ones,
+            slices.column("sla.least_ratio") * slices.column("sla.committed_mbps") * ones,
         )

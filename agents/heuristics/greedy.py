@@ -20,6 +20,8 @@ LEAST_CARRIED_MBPS = np.float32(0.1)
 LEAST_SHARE = np.float32(0.5)
 PACKET_MBIT = np.float32(8e-6 * 1400)
 MOST_BURST = np.float32(100.0)
+# Of a capacity, what goes at most to the least that slices are to have; promises are granted from the rest.
+LEAST_OF_ALL = np.float32(0.5)
 LEAST_LIMIT_MCPU = np.float32(100.0)
 LEAST_COST = np.float32(1e-3)
 # A promise out of reach comes after all the others.
@@ -41,6 +43,8 @@ class GreedyConfig:
         uplink_share: of the uplink's rate, what is given out.
         uplink_busy: share of the uplink in use from which on its rate is taken from what is measured.
         spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
+        loyalty: multiplies the place in the order of a slice whose promise was granted in the period before, so that
+            equals do not take turns.
     """
 
     margin: float = 1.15
@@ -54,6 +58,7 @@ class GreedyConfig:
     uplink_busy: float = 0.5
     spare_cpu: float = 1.0
     spare_uplink: float = 1.0
+    loyalty: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class QueueGreedyConfig(GreedyConfig):
     """
 
     margin: float = 1.08
+    nice: tuple[int, int, int] = (-20, -2, 0)
     rise_s: float = 0.06
     fall_s: float = 0.2
     dead_band: float = 0.06
@@ -89,6 +95,7 @@ class QueueGreedyConfig(GreedyConfig):
     burst_periods: float = 1000.0
     spare_cpu: float = 0.9
     spare_uplink: float = 0.75
+    loyalty: float = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,8 @@ class Greedy:
     What a promise needs is the lesser of its committed and its offered rate, or all that is offered where the delay
     bound is tight, times what a Mbit/s of that slice costs, with a margin. The first in the order of weight per need
     that fits is taken, which is Dantzig's greedy rule for the knapsack problem. What is left goes to what slices offer
-    beyond that, by weight. While everything fits nothing is limited.
+    beyond that, by weight. While everything fits nothing is limited. Before all that every slice gets the least that it
+    is to have (`slicepilot.env.slices.Promises`).
 
     Args:
         egress: shape the uplink in the same way.
@@ -156,7 +164,8 @@ class Greedy:
         self._tight = promises.delay_bound_us < np.float32(1e3 * cfg.tight_ms)
         self._kept_nice = np.where(self._tight, *cfg.nice[:2]).astype(np.float32)
         self._rise, self._fall = smoothing(context.period_s, cfg.rise_s), smoothing(context.period_s, cfg.fall_s)
-        self._cost = np.zeros(shape, np.float32)
+        self._cost, self._taken, self._carried = (np.zeros(shape, np.float32) for _ in range(3))
+        self._kept = np.zeros(shape, np.bool_)
         self._offered = np.zeros(shape, np.float32)
         self._capacity = np.float32(1e3) * context.logical_cpus
         self._idle = np.ones_like(context.logical_cpus)
@@ -173,26 +182,27 @@ class Greedy:
         return within_bounds(Knobs.of(limit, nice, rate), self._slices)
 
     def grant(
-        self, bid: FloatArray | np.float32 = ONE, margin: FloatArray | np.float32 = ONE
+        self, bid: FloatArray | np.float32 = ONE, need: FloatArray | np.float32 = ONE
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """CPU limits, nice levels and egress rates for what was measured last, (S, L) each; remembers its `workings`.
 
         Args:
             bid: multiplies each slice's place in the order of weight per need.
-            margin: multiplies what it is taken to need.
+            need: multiplies what it is taken to need.
         """
         cfg, promises = self.config, self._context.promises
         offered = self._offered * self._valid
         needs = self._needs(offered)
-        weight, need_cpu, need_uplink = bid * promises.weight, needs.cpu_mbps * margin, needs.uplink_mbps * margin
+        weight, need_cpu, need_uplink = bid * promises.weight, needs.cpu_mbps * need, needs.uplink_mbps * need
         uplink = np.float32(cfg.uplink_share) * self._uplink
-        order = weight * needs.order
-        passes, rate = allocate(np.minimum(need_uplink, offered), offered, order, uplink, weight, cfg.spare_uplink)
+        order = weight * needs.order * np.where(self._kept, np.float32(cfg.loyalty), ONE)
+        uplink_need, least = np.minimum(need_uplink, offered), np.minimum(offered, promises.least_mbps)
+        passes, rate = allocate(uplink_need, offered, order, uplink, weight, cfg.spare_uplink, least)
         # Without a shaper a UPF that is short of CPU is what keeps a slice off the uplink.
         wanted = np.where(self._shapes, offered, rate)
         cost: FloatArray = np.multiply(self._cost, cfg.margin, dtype=np.float32)
-        demand, need = wanted * cost, np.minimum(need_cpu, wanted) * cost
-        granted, limit = allocate(need, demand, order, self._capacity, weight, cfg.spare_cpu)
+        demand, cpu_need, least = (np.minimum(mbps, wanted) * cost for mbps in (wanted, need_cpu, least))
+        granted, limit = allocate(cpu_need, demand, order, self._capacity, weight, cfg.spare_cpu, least)
         share = np.minimum(limit, self._most)
         limit = np.where(limit >= offered * cost, self._enough(), share)
         kept = granted & passes
@@ -231,10 +241,14 @@ class Greedy:
         """Averages of rates and costs, quick to rise and slow to fall; what the slices can have of CPUs and uplink."""
         cfg, valid = self.config, telemetry.valid
         self._valid = valid
+        if self.workings is not None:
+            self._kept = self.workings.kept
         carries = valid & (telemetry.carried_mbps > LEAST_CARRIED_MBPS)
-        cost = telemetry.cpu_use_mcpu / np.maximum(telemetry.carried_mbps, LEAST_CARRIED_MBPS)
-        newest = np.where(self._cost == 0, ONE, self._fall) * carries
-        self._cost = _towards(cost.astype(np.float32), self._cost, newest)
+        # Means first, then their ratio: a period in which hardly a packet passed says nothing about what one costs.
+        newest = np.where(self._carried == 0, ONE, self._fall) * carries
+        self._taken = _towards(telemetry.cpu_use_mcpu, self._taken, newest)
+        self._carried = _towards(telemetry.carried_mbps, self._carried, newest)
+        self._cost = np.asarray(self._taken / np.maximum(self._carried, LEAST_CARRIED_MBPS), np.float32)
         rises = telemetry.offered_mbps > self._offered
         self._offered = _towards(telemetry.offered_mbps, self._offered, np.where(rises, self._rise, self._fall))
         node = np.float32(1e3) * self._context.logical_cpus
@@ -323,7 +337,13 @@ class QueueGreedy(Greedy):
 
 
 def allocate(
-    need: FloatArray, demand: FloatArray, worth: FloatArray, capacity: FloatArray, claim: FloatArray, spare: float
+    need: FloatArray,
+    demand: FloatArray,
+    worth: FloatArray,
+    capacity: FloatArray,
+    claim: FloatArray,
+    spare: float,
+    least: FloatArray,
 ) -> tuple[BoolArray, FloatArray]:
     """Grant needs in the order of worth per need while they fit, then fill demands by claim with a share of the rest.
 
@@ -331,21 +351,24 @@ def allocate(
         need, demand, worth, claim: (S, L); a need is at most the demand.
         capacity: (L,).
         spare: that share.
+        least: what each slice gets first, (S, L), at most the demand; scaled down to `LEAST_OF_ALL` of the capacity.
 
     Returns:
         Which needs were granted, and what each slice gets, (S, L) each.
     """
     order = np.argsort(-worth / np.maximum(need, TINY), axis=0, kind="stable")
     granted = np.zeros(need.shape, np.bool_)
-    left = np.array(capacity, np.float32)
+    least = least * np.minimum(ONE, LEAST_OF_ALL * capacity / np.maximum(least.sum(axis=0), TINY))
+    more = np.maximum(need - least, np.float32(0.0))
+    left = np.asarray(capacity - least.sum(axis=0), np.float32)
     lanes = np.arange(need.shape[1])
     for row in order:
-        asked = need[row, lanes]
+        asked = more[row, lanes]
         fits = asked <= left
         granted[row, lanes] = fits
         left -= asked * fits
     kept_back: FloatArray = np.float32(1.0 - spare) * np.maximum(left, np.float32(0.0))
-    return granted, filled(need * granted, demand, claim, capacity - kept_back)
+    return granted, filled(least + more * granted, demand, claim, capacity - kept_back)
 
 
 def _towards(new: FloatArray, old: FloatArray, weight: FloatArray) -> FloatArray:

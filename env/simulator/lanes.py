@@ -24,6 +24,7 @@ def tile_promises(promises: Promises, copies: int) -> Promises:
         tile_lanes(promises.weight, copies),
         tile_lanes(promises.committed_mbps, copies),
         tile_lanes(promises.delay_bound_us, copies),
+        tile_lanes(promises.least_mbps, copies),
     )
 
 

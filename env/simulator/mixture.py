@@ -64,6 +64,8 @@ class Mixture:
         delay_bound_ms: log-uniform.
         weight: log-uniform; the first slice of a lane is not special. In ``ranked_share`` of the lanes the tighter a
             delay bound the more it weighs: who is promised milliseconds seldom counts least.
+        least_share: lanes in which every slice should have ``least`` of its committed rate while its promise is given
+            up.
         cost_factor, buffer_factor, uplink_factor, cpus_factor: multiply the node's costs, buffers, uplink, CPUs.
         wake_factor: multiplies ``wake_wait_ms``, of declared nodes too: of what `training.identify` fits, the least
             certain, and what a priority slice's delay depends on most.
@@ -99,6 +101,8 @@ class Mixture:
     delay_bound_ms: PositiveRange = (2.0, 1000.0)
     weight: PositiveRange = (0.5, 20.0)
     ranked_share: Ratio = 0.0
+    least_share: Ratio = 0.0
+    least: Span = (0.2, 0.5)
     cost_factor: PositiveRange = (0.5, 2.0)
     buffer_factor: PositiveRange = (0.25, 1.5)
     uplink_factor: PositiveRange = (0.1, 2.0)
@@ -163,12 +167,16 @@ class MixtureEpisodes:
             delay_bound_us=np.where(
                 nominal, near(declared.delay_bound_us), 1e3 * _log_uniform(rng, mix.delay_bound_ms, shape)
             ),
+            least_mbps=np.zeros(shape, np.float32),
         )
         if mix.admitted_share:
             fits = self._admitted(promises.committed_mbps * present, traffic, hardware, rng)
             promises = replace(promises, committed_mbps=np.maximum(promises.committed_mbps * fits, np.float32(0.1)))
         if mix.ranked_share:
             promises = replace(promises, weight=self._ranked(promises, rng))
+        if mix.least_share:
+            ratio = np.where(rng.random(lanes) < mix.least_share, rng.uniform(*mix.least, lanes), 0.0)
+            promises = replace(promises, least_mbps=(ratio * promises.committed_mbps).astype(np.float32))
         self._nominal_traffic(traffic, nominal, rng)
         events = NodeEvents.none(*shape, knots=2)
         self._events(events, nominal, period_s, rng)

@@ -20,7 +20,7 @@ FRAMES = [0.0, 50.0, 50.0, 0.0, 50.0]
 def context(num_slices: int, *periods_s: float) -> Context:
     shape, lanes = (num_slices, len(periods_s)), np.ones(len(periods_s), np.float32)
     ones = np.ones(shape, np.float32)
-    return Context(np.asarray(periods_s, np.float32), lanes, lanes, Promises(ones, ones, ones), ones, 100)
+    return Context(np.asarray(periods_s, np.float32), lanes, lanes, Promises(ones, ones, ones, 0 * ones), ones, 100)
 
 
 def offering(rate_mbps: float, num_slices: int, lanes: int = 1) -> Telemetry:

@@ -6,10 +6,12 @@ Actions are corrections (B, S, 5), see `slicepilot.agents.learned.guide.CORRECTI
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from ...agents.learned.guide import NUM_CORRECTIONS, NUM_GUIDED
+from ...agents.learned.guide import CORRECTIONS, NUM_CORRECTIONS, NUM_GUIDED
 from .node_shares import present
 from .slice_network import NetworkConfig, linear
 
@@ -35,6 +37,13 @@ class CorrectionHead(nn.Module):
         super().__init__()
         self.own, self.context = linear(width, width), linear(2 * width, width)
         self.out = linear(width, NUM_CORRECTIONS, 0.01)
+
+    def hold(self, corrections: Sequence[str]) -> None:
+        """Leave all but these at 0 for good."""
+        learns = torch.tensor([float(name in corrections) for name in CORRECTIONS])
+        for parameter, factor in ((self.out.weight, learns[:, None]), (self.out.bias, learns)):
+            parameter.data *= factor
+            parameter.register_hook(lambda gradient, factor=factor: gradient * factor)
 
     def forward(self, hidden: Tensor, context: Tensor) -> Tensor:
         """(B, S, 5)."""
@@ -64,4 +73,6 @@ def value_head(width: int) -> nn.Module:
 def network(config: NetworkConfig) -> tuple[GuidedEncoder, CorrectionHead, GuidedEncoder, nn.Module]:
     """Actor and critic, which share nothing: corrections are small, and a value is mostly about loads."""
     width = config.width
-    return GuidedEncoder(width), CorrectionHead(width), GuidedEncoder(width), value_head(width)
+    actor = CorrectionHead(width)
+    actor.hold(config.corrections)
+    return GuidedEncoder(width), actor, GuidedEncoder(width), value_head(width)

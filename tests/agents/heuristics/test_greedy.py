@@ -35,6 +35,7 @@ def test_promises_are_granted_by_weight_per_need_while_they_fit() -> None:
         capacity=np.asarray([100], np.float32),
         claim=column(3, 1, 2, 1),
         spare=1.0,
+        least=column(0, 0, 0, 0),
     )
     # By weight per need: the last (0.2), the third (0.07), the first (0.05), and for the second nothing is left.
     assert granted[:, 0].tolist() == [True, False, True, True]
@@ -43,7 +44,7 @@ def test_promises_are_granted_by_weight_per_need_while_they_fit() -> None:
 
 def test_a_promise_that_does_not_fit_is_passed_over_for_one_that_does() -> None:
     need, worth = column(90, 50, 40), column(9, 1, 0.5)
-    granted, _ = allocate(need, need, worth, np.asarray([60], np.float32), worth, 1.0)
+    granted, _ = allocate(need, need, worth, np.asarray([60], np.float32), worth, 1.0, 0 * need)
     assert granted[:, 0].tolist() == [False, True, False]
 
 
@@ -58,7 +59,7 @@ def test_nobody_gets_more_than_is_wanted_or_there(
     low = column(*need[:count])
     demand = low + column(*more[:count])
     ones = np.ones_like(low)
-    granted, given_ = allocate(low, demand, ones, np.asarray([capacity], np.float32), ones, spare)
+    granted, given_ = allocate(low, demand, ones, np.asarray([capacity], np.float32), ones, spare, 0 * low)
     assert (given_ <= demand * 1.001 + 1e-3).all()
     kept = float((low * granted).sum())
     assert given_.sum() <= kept + spare * (capacity - kept) + 1e-3 * capacity + 1e-2
