@@ -250,7 +250,8 @@ class Greedy:
         self._carried = _towards(telemetry.carried_mbps, self._carried, newest)
         self._cost = np.asarray(self._taken / np.maximum(self._carried, LEAST_CARRIED_MBPS), np.float32)
         rises = telemetry.offered_mbps > self._offered
-        self._offered = _towards(telemetry.offered_mbps, self._offered, np.where(rises, self._rise, self._fall))
+        pace = np.where(self._offered == 0, ONE, np.where(rises, self._rise, self._fall))
+        self._offered = _towards(telemetry.offered_mbps, self._offered, pace)
         node = np.float32(1e3) * self._context.logical_cpus
         usable = (telemetry.cpu_use_mcpu * valid).sum(axis=0) + telemetry.cpu_idle_ratio * node
         self._idle = _towards(telemetry.cpu_idle_ratio, self._idle, self._fall)
