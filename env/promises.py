@@ -9,6 +9,7 @@ from .knobs import Knobs
 from .slices import FloatArray
 from .telemetry import Telemetry
 
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 RATE_TOLERANCE = np.float32(0.99)
 TINY = np.float32(1e-6)
 CPUS_PER_MCPU = np.float32(1e-3)
@@ -41,6 +42,46 @@ def promise_score(telemetry: Telemetry, context: Context) -> FloatArray:
     return np.minimum(rate, delay, out=rate)
 
 
+class RateSums:
+    """Offered and carried rates, summed over each lane's last control periods.
+
+    Args:
+        periods: how many, (L,), 0 for none.
+        num_slices: S.
+    """
+
+    def __init__(self, periods: IntArray, num_slices: int) -> None:
+        self.periods = periods
+        self._rates = np.zeros((max(int(periods.max()), 1), 2, num_slices, len(periods)), np.float32)
+        self._sums = np.zeros(self._rates.shape[1:])
+        self._lanes = np.arange(len(periods))
+        self._seen = 0
+
+    @property
+    def counted(self) -> IntArray:
+        """How many periods are in the sums, (L,)."""
+        return np.minimum(self._seen, self.periods)
+
+    def add(self, telemetry: Telemetry) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """Sums with the next period's rates, (2, S, L): offered, carried. To be called once a period."""
+        size = len(self._rates)
+        # What leaves each lane's window: nothing before it has been filled once.
+        leaves = self._rates[(self._seen - self.periods) % size, :, :, self._lanes].transpose(1, 2, 0)
+        self._sums -= leaves * (self._seen >= self.periods) * (self.periods > 0)
+        rates = np.stack([telemetry.offered_mbps, telemetry.carried_mbps])
+        # What is no number would never leave the sums.
+        self._rates[self._seen % size] = np.where(np.isfinite(rates), rates, 0.0)
+        self._sums += self._rates[self._seen % size] * (self.periods > 0)
+        self._seen += 1
+        return self._sums
+
+
+def averaging_periods(context: Context) -> IntArray:
+    """Control periods in `AVERAGING_WINDOW_S`, (L,): at least one, and no more than a run has."""
+    windows = np.rint(AVERAGING_WINDOW_S / context.period_s.astype(np.float64)).astype(np.int64)
+    return np.clip(windows, 1, max(context.num_steps, 1))
+
+
 class PromiseMeter:
     """Which promises are broken, one control period after the other.
 
@@ -50,26 +91,11 @@ class PromiseMeter:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # (L,): control periods of a lane in a window; no more than a run has.
-        windows = np.rint(AVERAGING_WINDOW_S / context.period_s.astype(np.float64)).astype(np.int64)
-        self._windows = np.clip(windows, 1, max(context.num_steps, 1))
-        self._rates = np.zeros((int(self._windows.max()), 2, *context.promises.weight.shape), np.float32)
-        self._sums = np.zeros(self._rates.shape[1:])
-        self._lanes = np.arange(len(self._windows))
-        self._seen = 0
+        self._rates = RateSums(averaging_periods(context), len(context.promises.weight))
 
     def broken(self, telemetry: Telemetry) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Where a present slice's promise is broken, (S, L); to be called once a period."""
-        size = len(self._rates)
-        # What leaves each lane's window: nothing before it has been filled once.
-        leaves = self._rates[(self._seen - self._windows) % size, :, :, self._lanes].transpose(1, 2, 0)
-        self._sums -= leaves * (self._seen >= self._windows)
-        rates = np.stack([telemetry.offered_mbps, telemetry.carried_mbps])
-        # What is no number would never leave the sums.
-        self._rates[self._seen % size] = np.where(np.isfinite(rates), rates, 0.0)
-        self._sums += self._rates[self._seen % size]
-        self._seen += 1
-        offered, carried = self._sums / np.minimum(self._seen, self._windows)
+        offered, carried = self._rates.add(telemetry) / self._rates.counted
         promises = self._context.promises
         owed = RATE_TOLERANCE * np.minimum(offered, promises.committed_mbps)
         return np.asarray((carried < owed) | (telemetry.delay_p99_us > promises.delay_bound_us))

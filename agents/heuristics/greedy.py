@@ -8,6 +8,7 @@ import numpy as np
 
 from ...env.backend import PACERS, Context
 from ...env.knobs import Knobs
+from ...env.promises import AVERAGING_WINDOW_S, RateSums, averaging_periods
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from .bounds import filled, most_cpu_mcpu, smoothing, within_bounds
@@ -40,7 +41,8 @@ class GreedyConfig:
         dead_band: a limit moves when it is to change by more than this share.
         nice: levels of slices that were granted a tight bound, of others that were granted theirs, and of the rest.
         idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
-        uplink_share: of the uplink's rate, what is given out.
+        uplink_share, uplink_share_by_cpu: of the uplink's rate, what is given out where a shaper keeps slices to it,
+            and where only a lack of CPU does.
         uplink_busy: share of the uplink in use from which on its rate is taken from what is measured.
         spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
         loyalty: multiplies the place in the order of a slice whose promise was granted in the period before, so that
@@ -55,6 +57,7 @@ class GreedyConfig:
     nice: tuple[int, int, int] = (-10, -5, 5)
     idle_ratio: float = 0.2
     uplink_share: float = 0.97
+    uplink_share_by_cpu: float = 0.97
     uplink_busy: float = 0.5
     spare_cpu: float = 1.0
     spare_uplink: float = 1.0
@@ -71,6 +74,9 @@ class QueueGreedyConfig(GreedyConfig):
         queue_share: of the delay bound, what a full queue may take.
         committed_margin: over the committed rate, what a slice that is cut to it gets.
         weight_power: of the weight, in the order in which promises are granted.
+        account_s: a committed rate holds on average over a time (`slicepilot.env.promises.AVERAGING_WINDOW_S`); within
+            this much of it a slice is to catch up.
+        least_committed: of the committed rate, what a slice that is ahead of it needs all the same.
         reach: a promise that takes more than this times what its threads can use is granted last.
         headroom: a slice that gets all it offers is limited to this times what its peak takes.
         peak_periods: control periods in which a peak is forgotten.
@@ -79,14 +85,16 @@ class QueueGreedyConfig(GreedyConfig):
     """
 
     margin: float = 1.08
-    nice: tuple[int, int, int] = (-20, -2, 0)
-    rise_s: float = 0.06
-    fall_s: float = 0.2
+    nice: tuple[int, int, int] = (-12, -2, 10)
+    rise_s: float = 0.1
+    fall_s: float = 0.3
     dead_band: float = 0.06
     idle_ratio: float = 1.0
     nice_bounds_ms: tuple[float, float] = (20.0, 2000.0)
     queue_share: float = 0.85
-    committed_margin: float = 1.05
+    committed_margin: float = 1.03
+    account_s: float = 0.5
+    least_committed: float = 1.0
     weight_power: float = 1.2
     reach: float = 1.0
     headroom: float = 2.0
@@ -95,7 +103,9 @@ class QueueGreedyConfig(GreedyConfig):
     burst_periods: float = 1000.0
     spare_cpu: float = 0.9
     spare_uplink: float = 0.75
-    loyalty: float = 1.5
+    uplink_share: float = 0.99
+    uplink_share_by_cpu: float = 0.95
+    loyalty: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +204,16 @@ class Greedy:
         offered = self._offered * self._valid
         needs = self._needs(offered)
         weight, need_cpu, need_uplink = bid * promises.weight, needs.cpu_mbps * need, needs.uplink_mbps * need
-        uplink = np.float32(cfg.uplink_share) * self._uplink
+        uplink = np.where(self._shapes, *np.float32((cfg.uplink_share, cfg.uplink_share_by_cpu))) * self._uplink
         order = weight * needs.order * np.where(self._kept, np.float32(cfg.loyalty), ONE)
         uplink_need, least = np.minimum(need_uplink, offered), np.minimum(offered, promises.least_mbps)
         passes, rate = allocate(uplink_need, offered, order, uplink, weight, cfg.spare_uplink, least)
         # Without a shaper a UPF that is short of CPU is what keeps a slice off the uplink.
         wanted = np.where(self._shapes, offered, rate)
         cost: FloatArray = np.multiply(self._cost, cfg.margin, dtype=np.float32)
-        demand, cpu_need, least = (np.minimum(mbps, wanted) * cost for mbps in (wanted, need_cpu, least))
+        # A slice that is to stay off the uplink for want of CPU gets no margin.
+        exact = np.where(passes | (wanted >= offered), cost, self._cost)
+        demand, cpu_need, least = (np.minimum(mbps, wanted) * exact for mbps in (wanted, need_cpu, least))
         granted, limit = allocate(cpu_need, demand, order, self._capacity, weight, cfg.spare_cpu, least)
         share = np.minimum(limit, self._most)
         limit = np.where(limit >= offered * cost, self._enough(), share)
@@ -242,7 +254,7 @@ class Greedy:
         cfg, valid = self.config, telemetry.valid
         self._valid = valid
         if self.workings is not None:
-            self._kept = self.workings.kept
+            self._kept[:] = self.workings.kept
         carries = valid & (telemetry.carried_mbps > LEAST_CARRIED_MBPS)
         # Means first, then their ratio: a period in which hardly a packet passed says nothing about what one costs.
         newest = np.where(self._carried == 0, ONE, self._fall) * carries
@@ -291,9 +303,18 @@ class QueueGreedy(Greedy):
         along = np.clip((np.log(np.maximum(bound_us, TINY)) - first) / (last - first), 0.0, 1.0)
         self._kept_nice = np.rint(self.config.nice[0] + along * (self.config.nice[1] - self.config.nice[0]))
         self.peak_mcpu, self._burst = np.zeros_like(bound_us), np.ones_like(bound_us)
+        window = averaging_periods(context)
+        share = self.config.account_s / AVERAGING_WINDOW_S
+        self._ahead = np.clip(np.rint(share * window), 1, window).astype(np.int64)
+        self._window, self._account = window, RateSums(window - self._ahead, len(bound_us))
+        self._owed_mbps = np.zeros_like(bound_us)
         if traits is None:
             return
-        self._shapes &= traits.pacer != PACERS.index("none")
+        # Of a slice that EDT holds below its rate next to nothing is left (docs/simulator.md). Lack of CPU is gentler,
+        # but for bursts as long as a CFS period.
+        edt = traits.pacer == PACERS.index("edt")
+        coarse = edt & (context.period_s >= traits.cfs_period_s)
+        self._shapes &= (traits.pacer != PACERS.index("none")) & ~coarse
         self._order = context.promises.weight ** np.float32(self.config.weight_power - 1.0)
         self._room_s = np.float32(1e-6 * self.config.queue_share) * bound_us
         self._buffer_mbit = PACKET_MBIT * traits.n3_buffer_packets
@@ -308,6 +329,11 @@ class QueueGreedy(Greedy):
         """As `Greedy.measure`; and how much CPU each slice has taken at most, and if a quota held back its bursts."""
         super().measure(telemetry)
         cfg = self.config
+        offered, carried = self._account.add(telemetry)
+        counted = self._account.counted + self._ahead
+        # What the slice has to carry from now on for the window that is then full to keep the promise.
+        owed = np.minimum(offered + self._ahead * self._offered, counted * self._context.promises.committed_mbps)
+        self._owed_mbps = ((owed - carried) / self._ahead).astype(np.float32)
         takes = self._offered * telemetry.valid * self._cost * np.float32(cfg.margin)
         kept = self.peak_mcpu + (takes - self.peak_mcpu) / np.float32(cfg.peak_periods)
         self.peak_mcpu = np.minimum(np.maximum(takes, kept), self._most)
@@ -330,7 +356,8 @@ class QueueGreedy(Greedy):
         spare = (self._room_s - period_s).astype(np.float64)  # nearly cancels below, where a Mbit costs little
         root = np.sqrt(spare * spare + 4 * per_rate * self._buffer_mbit)
         least = ((root - spare) / (2 * per_rate)).astype(np.float32)
-        committed = np.float32(cfg.committed_margin) * promises.committed_mbps
+        committed = np.maximum(np.float32(cfg.least_committed) * promises.committed_mbps, self._owed_mbps)
+        committed *= np.float32(cfg.committed_margin)
         cpu = np.minimum(offered, np.maximum(committed, least))
         uplink = np.minimum(offered, np.maximum(committed, np.where(self._shapes, self._least_shaped, least)))
         within = cpu * self._cost <= np.float32(cfg.reach) * self._most

@@ -30,9 +30,10 @@ NUM_NODE_EXOGENOUS = 2
 # What is fixed of each slice's pod, axis 0 of (2, S, L): CPUs that its UPF can use at once, and its CPU request.
 THREADS, REQUEST_MCPU = range(2)
 
-# State fields, axis 0 of (7, S, L).
-N3_MBIT, PACER_LEAD_S, PACER_MBIT, UPLINK_MBIT, TCP_MBPS, CFS_BUDGET_S, TX_MBPS = range(7)
-NUM_STATE = 7
+# State fields, axis 0 of (9, S, L). The last three: what left the node in the last period, per what the UPF served, and
+# what of it softirqs have yet to be charged with.
+N3_MBIT, PACER_LEAD_S, PACER_MBIT, UPLINK_MBIT, TCP_MBPS, CFS_BUDGET_S, TX_MBPS, TX_RATIO, TX_OWED_MBPS = range(9)
+NUM_STATE = 9
 
 # Where packets are dropped, axis 0 of (3, S, L).
 DROP_N3, DROP_PACER, DROP_UPLINK = range(3)
@@ -181,7 +182,7 @@ def cfs_budget_left(
     return max(quota_s - (runtime_s - before), ZERO)
 
 
-# Rows of the step's working table (59, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
+# Rows of the step's working table (65, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
 LOGICAL, CORES, SMT_YIELD, TX_COST_US, SYSTEM, WAKE_RATIO, CFS_S, SLICE_US, WAKE_US = range(9)
 EDGE, EDGE_REQUEST, BUFFER_PACKETS, HORIZON_S, BURST_S, PACKETS_PER_FLOW = range(9, 15)
 QUEUE_PACKETS, UPLINK_BUFFER_S = range(15, 17)
@@ -193,7 +194,14 @@ THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(34, 38)
 ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(38, 48)
 N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(48, 54)
 STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(54, 59)
-NUM_WORKING = 59
+# Softirqs that send what the UPFs serve in this period, of the node: expected, found, and the part of that which was
+# expected; and CPUs that threads have.
+SENDING, SENDS, CHARGED, SHARED = range(59, 63)
+# Of one slice: what softirqs are charged with in the next period.
+OWED, RATIO = range(63, 65)
+NUM_WORKING = 65
+# Of all CPUs, what expected and found may differ by before shares are worked out once more.
+SENDING_TOLERANCE = np.float32(0.02)
 
 
 @njit(cache=True, error_model="numpy")
@@ -216,7 +224,7 @@ def advance(
     """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
 
     slice_block (K, 10, S, L), node_block (K, 2, L), hardware (17, L), period (L,) in s; pods (2, S, L), knobs
-    (3, S, L); state (7, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid
+    (3, S, L); state (9, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid
     (S, L).
 
     Inner loops run over the lanes of a chunk and become SIMD code, except for those of the nice table, of short control
@@ -233,7 +241,7 @@ def advance(
         exo = slice_block[k]
         v = np.empty((NUM_WORKING, LANE_CHUNK), np.float32)
         work = np.empty((num_slices, LANE_CHUNK), np.float32)
-        want = np.empty_like(work)
+        want, most, sends = np.empty_like(work), np.empty_like(work), np.empty_like(work)
         # One group more than there are slices: the edge application's.
         run = np.empty((num_slices + 1, LANE_CHUNK), np.float32)
         weight, share = np.empty_like(run), np.empty_like(run)
@@ -245,11 +253,11 @@ def advance(
             v[DT, i], v[PER_S, i] = period[lane], ONE / period[lane]
             v[UPLINK, i], v[FACTOR, i] = node_block[k, UPLINK_MBPS, lane], node_block[k, CPU_FACTOR, lane]
             v[USED, i] = v[SENT, i] = v[WAITING, i] = v[ELASTIC, i] = ZERO
-            v[KERNEL, i] = v[SYSTEM, i]
+            v[KERNEL, i], v[SENDING, i] = v[SYSTEM, i], ZERO
             v[WANTED, i] = run[num_slices, i] = v[EDGE, i]
             weight[num_slices, i] = max(v[EDGE_REQUEST, i] * SHARES_PER_MCPU, BEST_EFFORT_SHARES)
 
-        # Arrivals, and softirq work: it precedes all threads. What is transmitted lags by one period.
+        # Arrivals, and softirq work: it precedes all threads.
         for s in range(num_slices):
             for lane in range(first, stop):
                 i = lane - first
@@ -258,7 +266,7 @@ def advance(
                 v[ELASTIC, i] += exo[ELASTIC_MBPS, s, lane]
                 v[ARRIVED, i] = arrived
                 v[KERNEL, i] += exo[RX_CPU_S_PER_MBIT, s, lane] * arrived * v[PER_S, i]
-                v[KERNEL, i] += state[TX_MBPS, s, lane] * MICRO * v[TX_COST_US, i] / exo[PACKET_MBIT, s, lane]
+                v[KERNEL, i] += state[TX_OWED_MBPS, s, lane] * MICRO * v[TX_COST_US, i] / exo[PACKET_MBIT, s, lane]
             for lane in range(first, stop):
                 i = lane - first
                 work[s, i] = state[N3_MBIT, s, lane] + v[ARRIVED, i]
@@ -268,8 +276,14 @@ def advance(
                 want[s, i] = busy * (ONE + v[WAKE_RATIO, i] * max(ONE - busy / pods[THREADS, s, lane], ZERO))
             for lane in range(first, stop):
                 i = lane - first
-                run[s, i] = min(pods[THREADS, s, lane], knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED)
-                v[WANTED, i] += min(want[s, i], run[s, i])
+                most[s, i] = min(pods[THREADS, s, lane], knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED)
+                v[WANTED, i] += min(want[s, i], most[s, i])
+            for lane in range(first, stop):
+                i = lane - first
+                # CPU time that sending takes per CPU time of the UPF's.
+                packets = work[s, i] * v[PER_S, i] / exo[PACKET_MBIT, s, lane] / max(want[s, i], TINY)
+                sends[s, i] = MICRO * v[TX_COST_US, i] * packets * state[TX_RATIO, s, lane]
+                v[SENDING, i] += min(want[s, i], most[s, i]) * sends[s, i]
             for lane in range(first, stop):
                 i = lane - first
                 offered = v[ARRIVED, i] * v[PER_S, i]
@@ -283,22 +297,20 @@ def advance(
 
         # CPU time: SMT slows threads down when siblings are busy; groups share what softirqs leave.
         for i in range(count):
-            busy = v[WANTED, i] + v[KERNEL, i]
+            busy = v[WANTED, i] + v[KERNEL, i] + v[SENDING, i]
             factor = max(v[FACTOR, i], TINY)
             v[SPEED, i] = thread_speed(busy, v[CORES, i], v[LOGICAL, i], v[SMT_YIELD, i]) * factor
             v[KERNEL, i] /= v[SPEED, i]
-            v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
-            # A thread stands still while its CPU serves softirqs, which come to all CPUs alike.
-            v[OPEN, i] = v[CAPACITY, i] / v[LOGICAL, i]
-            v[WANTED, i], v[HEAVY, i], v[SPREAD, i] = v[EDGE, i], v[EDGE, i] * weight[num_slices, i], ZERO
+            # What is served is sent: where the UPFs do not get all that they want, less is to be sent as well.
+            left = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
+            asked = (v[WANTED, i] - v[EDGE, i] + v[SENDING, i]) / v[SPEED, i]
+            v[SENDING, i] *= min(ONE, left / max(asked, TINY)) / v[SPEED, i]
         any_below_cfs = False
         for i in range(count):
             any_below_cfs |= v[DT, i] < v[CFS_S, i]
         for s in range(num_slices):
-            for lane in range(first, stop):
-                i = lane - first
+            for i in range(count):
                 want[s, i] /= v[SPEED, i]
-                run[s, i] = min(want[s, i], run[s, i], pods[THREADS, s, lane] * v[OPEN, i])
             if any_below_cfs:
                 # In a control period shorter than the CFS period a group has what is left of its budget, which may be
                 # more or less than its quota.
@@ -309,13 +321,43 @@ def advance(
                         quota_s = min(knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED) * cfs_s
                         budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
                         available = cfs_available(step * dt, dt, cfs_s, quota_s, budget, pods[THREADS, s, lane])
-                        run[s, i] = min(want[s, i], available / dt, pods[THREADS, s, lane] * v[OPEN, i])
+                        most[s, i] = available / dt
+        for attempt in range(3):
             for i in range(count):
-                v[WANTED, i] += run[s, i]
-                v[HEAVY, i] += run[s, i] * weight[s, i]
-                busy = min(run[s, i], ONE)
-                v[SPREAD, i] += busy * (ONE - busy)
-        water_fill(v[CAPACITY, :count], run, weight, share)
+                v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i] - v[SENDING, i], MIN_CAPACITY_CPUS)
+                # A thread stands still while its CPU serves softirqs, which come to all CPUs alike.
+                v[OPEN, i] = v[CAPACITY, i] / v[LOGICAL, i]
+                v[WANTED, i], v[HEAVY, i], v[SPREAD, i] = v[EDGE, i], v[EDGE, i] * weight[num_slices, i], ZERO
+                v[SENDS, i] = ZERO
+            for s in range(num_slices):
+                for lane in range(first, stop):
+                    i = lane - first
+                    run[s, i] = min(want[s, i], most[s, i], pods[THREADS, s, lane] * v[OPEN, i])
+                for i in range(count):
+                    v[WANTED, i] += run[s, i]
+                    v[HEAVY, i] += run[s, i] * weight[s, i]
+                    busy = min(run[s, i], ONE)
+                    v[SPREAD, i] += busy * (ONE - busy)
+            water_fill(v[CAPACITY, :count], run, weight, share)
+            for i in range(count):
+                v[SHARED, i] = share[num_slices, i]
+            for s in range(num_slices):
+                for i in range(count):
+                    v[SENDS, i] += share[s, i] * sends[s, i]
+                    v[SHARED, i] += share[s, i]
+            differs = False
+            for i in range(count):
+                differs |= abs(v[SENDS, i] - v[SENDING, i]) > SENDING_TOLERANCE * v[LOGICAL, i]
+            if attempt == 2 or not differs:
+                break
+            for i in range(count):
+                left = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
+                ratio = v[SENDS, i] / max(v[SHARED, i], TINY)
+                v[SENDING, i] = ratio * min(v[WANTED, i], left / (ONE + ratio))
+        for i in range(count):
+            # What was not expected is charged in the next period.
+            v[CHARGED, i] = min(ONE, v[SENDING, i] / max(v[SENDS, i], TINY))
+            v[KERNEL, i] += min(v[SENDING, i], v[SENDS, i])
         for i in range(count):
             v[SQUEEZE, i] = min(ONE, v[CAPACITY, i] / max(v[WANTED, i], TINY))
             v[USED, i] = v[KERNEL, i] + share[num_slices, i]
@@ -428,7 +470,7 @@ def advance(
             for lane in range(first, stop):
                 i = lane - first
                 state[PACER_MBIT, s, lane] = v[STORED, i]
-                work[s, i] = v[OUT, i]
+                work[s, i], want[s, i] = v[OUT, i], v[SERVED, i] * v[PER_S, i]
                 telemetry[5, s, lane] = v[GOT, i]
             for lane in range(first, stop):
                 telemetry[6, s, lane] = v[THROTTLED, lane - first]
@@ -474,6 +516,15 @@ def advance(
                 state[UPLINK_MBIT, s, lane] = v[STAY, i]
                 drops[DROP_UPLINK, s, lane] = v[LOST_UPLINK, i]
                 telemetry[1, s, lane] = v[SHOWN, i]
+            for lane in range(first, stop):
+                i = lane - first
+                served = want[s, i]
+                v[OWED, i] = max(v[CARRIED, i] - served * state[TX_RATIO, s, lane] * v[CHARGED, i], ZERO)
+                v[RATIO, i] = min(v[CARRIED, i] / max(served, TINY), ONE) if served > ZERO else ONE
+            for lane in range(first, stop):
+                i = lane - first
+                state[TX_OWED_MBPS, s, lane] = v[OWED, i]
+                state[TX_RATIO, s, lane] = v[RATIO, i]
             for lane in range(first, stop):
                 i = lane - first
                 state[TX_MBPS, s, lane] = v[CARRIED, i]

@@ -56,7 +56,8 @@ class Node:
 
     Attributes:
         offered, committed: what arrives, and what is promised; no arrivals where a slice is absent.
-        cpu_s, tx_cpu_s: CPU seconds that a Mbit takes of the UPF, and of softirqs in the period after it was carried.
+        cpu_s, tx_cpu_s: CPU seconds that a Mbit takes of the UPF, and of softirqs that send it: in the same period, but
+            for what they did not expect in the next.
         most: what the UPF's threads can carry at all.
         prompt: what a slice must carry in a period for its delay bound to hold at the end of it: else its queue, which
             is emptied at no higher rate, takes longer than the bound. 0 where even a full buffer keeps the bound.
@@ -181,8 +182,8 @@ def _prices(node: Node, demand_at: Callable[[Array, Array], Array]) -> tuple[Arr
 
 
 def _unit_price(node: Node, cpu: Array, uplink: Array) -> Array:
-    """What a Mbit/s of each slice costs in each period, (T, S, L); softirqs that send it run in the period after."""
-    later = np.concatenate([cpu[1:], np.zeros_like(cpu[:1])])
+    """What a Mbit/s of each slice costs in each period, (T, S, L); sending it may be charged in the period after."""
+    later = np.minimum(cpu, np.concatenate([cpu[1:], np.zeros_like(cpu[:1])]))
     return cpu[:, None] * node.cpu_s + later[:, None] * node.tx_cpu_s + uplink[:, None]
 
 

@@ -7,6 +7,7 @@ Actions are corrections (B, S, 5), see `slicepilot.agents.learned.guide.CORRECTI
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class CorrectionHead(nn.Module):
         learns = torch.tensor([float(name in corrections) for name in CORRECTIONS])
         for parameter, factor in ((self.out.weight, learns[:, None]), (self.out.bias, learns)):
             parameter.data *= factor
-            parameter.register_hook(lambda gradient, factor=factor: gradient * factor)
+            parameter.register_hook(partial(torch.mul, factor))  # type: ignore[no-untyped-call]
 
     def forward(self, hidden: Tensor, context: Tensor) -> Tensor:
         """(B, S, 5)."""

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...agents.learned.guide import CORRECTIONS
+from ...agents.learned.guide import CORRECTIONS, Correction
 from ...env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES
 from ...env.knobs import NUM_KNOBS
 from .node_shares import GRANTED_LIMIT, HALF, MAX_SHARE, NUM_INPUTS, NUM_SHARES, WORTH_PER_CPU, NodeShares, present
@@ -70,7 +70,7 @@ class NetworkConfig:
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
     initial_order_std: tuple[Deviation, Deviation] = (0.15, 0.15)
     final_order_std: tuple[Deviation, Deviation] = (0.05, 0.05)
-    corrections: tuple[Literal["bid", "need", "cpu_limit", "nice", "egress"], ...] = CORRECTIONS
+    corrections: tuple[Correction, ...] = CORRECTIONS
 
     def check(self) -> None:
         """Raises ValueError if the sizes do not fit together."""
