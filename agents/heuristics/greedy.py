@@ -17,14 +17,13 @@ BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 TINY, ONE = np.float32(1e-3), np.float32(1.0)
 # A slice that carries less tells little of what a Mbit costs it.
 LEAST_CARRIED_MBPS = np.float32(0.1)
-# Of the CPUs, what the slices can always have: an edge application gives way to those whose promises are at stake.
-LEAST_SHARE = np.float32(0.5)
 PACKET_MBIT = np.float32(8e-6 * 1400)
 MOST_BURST = np.float32(100.0)
 # Of a capacity, what goes at most to the least that slices are to have; promises are granted from the rest.
 LEAST_OF_ALL = np.float32(0.5)
 LEAST_LIMIT_MCPU = np.float32(100.0)
 LEAST_COST = np.float32(1e-3)
+UPLINK_FULL = np.float32(0.995)
 # A promise out of reach comes after all the others.
 LAST = np.float32(1e-6)
 
@@ -43,8 +42,12 @@ class GreedyConfig:
         idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
         uplink_share, uplink_share_by_cpu: of the uplink's rate, what is given out where a shaper keeps slices to it,
             and where only a lack of CPU does.
+        drain: of the uplink's rate, what is left for its queue to drain when it has been full.
+        least_share: of the CPUs, what the slices can always have: an edge application gives way to those whose promises
+            are at stake.
         uplink_busy: share of the uplink in use from which on its rate is taken from what is measured.
         spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
+        below_shaper: of a shaper's rate, what a slice gets CPU for that is to wait before its UPF.
         loyalty: multiplies the place in the order of a slice whose promise was granted in the period before, so that
             equals do not take turns.
     """
@@ -59,8 +62,11 @@ class GreedyConfig:
     uplink_share: float = 0.97
     uplink_share_by_cpu: float = 0.97
     uplink_busy: float = 0.5
+    drain: float = 0.0
+    least_share: float = 0.5
     spare_cpu: float = 1.0
     spare_uplink: float = 1.0
+    below_shaper: float = 0.97
     loyalty: float = 1.0
 
 
@@ -69,14 +75,13 @@ class QueueGreedyConfig(GreedyConfig):
     """One setting for all nodes, found by hand on development scenarios (docs/results.md).
 
     Attributes:
-        nice: of a slice whose promise is granted, for a bound of up to the first and from the second of
-            ``nice_bounds_ms`` on, between them by the logarithm of the bound; of the rest.
+        nice: of a slice whose promise is granted, for a bound of the first and from the second of ``nice_bounds_ms``
+            on, by the logarithm of the bound, also below the first; of the rest.
         queue_share: of the delay bound, what a full queue may take.
         committed_margin: over the committed rate, what a slice that is cut to it gets.
         weight_power: of the weight, in the order in which promises are granted.
         account_s: a committed rate holds on average over a time (`slicepilot.env.promises.AVERAGING_WINDOW_S`); within
             this much of it a slice is to catch up.
-        least_committed: of the committed rate, what a slice that is ahead of it needs all the same.
         reach: a promise that takes more than this times what its threads can use is granted last.
         headroom: a slice that gets all it offers is limited to this times what its peak takes.
         peak_periods: control periods in which a peak is forgotten.
@@ -85,7 +90,7 @@ class QueueGreedyConfig(GreedyConfig):
     """
 
     margin: float = 1.08
-    nice: tuple[int, int, int] = (-12, -2, 10)
+    nice: tuple[int, int, int] = (-12, -1, 10)
     rise_s: float = 0.1
     fall_s: float = 0.3
     dead_band: float = 0.06
@@ -93,16 +98,17 @@ class QueueGreedyConfig(GreedyConfig):
     nice_bounds_ms: tuple[float, float] = (20.0, 2000.0)
     queue_share: float = 0.85
     committed_margin: float = 1.03
-    account_s: float = 0.5
-    least_committed: float = 1.0
-    weight_power: float = 1.2
+    account_s: float = 0.2
+    weight_power: float = 1.5
     reach: float = 1.0
-    headroom: float = 2.0
+    headroom: float = 1.5
     peak_periods: float = 100.0
     relief: float = 3.0
     burst_periods: float = 1000.0
-    spare_cpu: float = 0.9
+    spare_cpu: float = 0.5
     spare_uplink: float = 0.75
+    least_share: float = 0.62
+    drain: float = 0.01
     uplink_share: float = 0.99
     uplink_share_by_cpu: float = 0.95
     loyalty: float = 3.0
@@ -180,8 +186,10 @@ class Greedy:
         self._capacity = np.float32(1e3) * context.logical_cpus
         self._idle = np.ones_like(context.logical_cpus)
         self._uplink = np.array(context.uplink_mbps, np.float32)
+        self._full = np.zeros_like(self._uplink)
         self._limit, self._rate = (np.full(shape, np.inf, np.float32) for _ in range(2))
         self._shapes = np.full(shape[1], self.egress)
+        self._cut_by_cpu = np.full(shape, not self.egress)
         self.workings: Workings | None = None
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
@@ -205,14 +213,17 @@ class Greedy:
         needs = self._needs(offered)
         weight, need_cpu, need_uplink = bid * promises.weight, needs.cpu_mbps * need, needs.uplink_mbps * need
         uplink = np.where(self._shapes, *np.float32((cfg.uplink_share, cfg.uplink_share_by_cpu))) * self._uplink
+        uplink *= ONE - np.float32(cfg.drain) * self._full
         order = weight * needs.order * np.where(self._kept, np.float32(cfg.loyalty), ONE)
         uplink_need, least = np.minimum(need_uplink, offered), np.minimum(offered, promises.least_mbps)
         passes, rate = allocate(uplink_need, offered, order, uplink, weight, cfg.spare_uplink, least)
-        # Without a shaper a UPF that is short of CPU is what keeps a slice off the uplink.
-        wanted = np.where(self._shapes, offered, rate)
+        # A UPF that is short of CPU can keep a slice off the uplink too. Beside a shaper it then hands over less than
+        # that lets through, or two queues would stand, one behind the other.
+        by_cpu = self._cut_by_cpu & (rate < offered)
+        wanted = np.where(by_cpu, rate * np.where(self._shapes, np.float32(cfg.below_shaper), ONE), offered)
         cost: FloatArray = np.multiply(self._cost, cfg.margin, dtype=np.float32)
-        # A slice that is to stay off the uplink for want of CPU gets no margin.
-        exact = np.where(passes | (wanted >= offered), cost, self._cost)
+        # What is to stay off the uplink for want of CPU gets no margin.
+        exact = np.where(by_cpu & (self._shapes | ~passes), self._cost, cost)
         demand, cpu_need, least = (np.minimum(mbps, wanted) * exact for mbps in (wanted, need_cpu, least))
         granted, limit = allocate(cpu_need, demand, order, self._capacity, weight, cfg.spare_cpu, least)
         share = np.minimum(limit, self._most)
@@ -256,8 +267,11 @@ class Greedy:
         if self.workings is not None:
             self._kept[:] = self.workings.kept
         carries = valid & (telemetry.carried_mbps > LEAST_CARRIED_MBPS)
+        full = telemetry.uplink_use_ratio > UPLINK_FULL
+        # What is dropped behind the UPF has cost CPU too, so that a Mbit that gets through seems dear.
+        dropped = (full | np.isfinite(self._rate)) & (telemetry.cpu_use_mcpu >= self._cost * telemetry.carried_mbps)
         # Means first, then their ratio: a period in which hardly a packet passed says nothing about what one costs.
-        newest = np.where(self._carried == 0, ONE, self._fall) * carries
+        newest = np.where(self._carried == 0, ONE, self._fall * ~dropped) * carries
         self._taken = _towards(telemetry.cpu_use_mcpu, self._taken, newest)
         self._carried = _towards(telemetry.carried_mbps, self._carried, newest)
         self._cost = np.asarray(self._taken / np.maximum(self._carried, LEAST_CARRIED_MBPS), np.float32)
@@ -267,12 +281,15 @@ class Greedy:
         node = np.float32(1e3) * self._context.logical_cpus
         usable = (telemetry.cpu_use_mcpu * valid).sum(axis=0) + telemetry.cpu_idle_ratio * node
         self._idle = _towards(telemetry.cpu_idle_ratio, self._idle, self._fall)
-        self._capacity = _towards(np.maximum(usable, LEAST_SHARE * node), self._capacity, self._fall)
+        self._capacity = _towards(np.maximum(usable, np.float32(cfg.least_share) * node), self._capacity, self._fall)
         # Its rate is known while it is busy: what is carried over how busy that makes it.
         busy = telemetry.uplink_use_ratio > cfg.uplink_busy
         uplink = (telemetry.carried_mbps * valid).sum(axis=0) / np.maximum(telemetry.uplink_use_ratio, cfg.uplink_busy)
         now = np.where(busy, uplink, self._context.uplink_mbps)
-        self._uplink = _towards(now, self._uplink, np.where(now < self._uplink, self._rise, self._fall))
+        pace = np.where(full, ONE, self._rise)
+        self._uplink = _towards(now, self._uplink, np.where(now < self._uplink, pace, self._fall))
+        # A queue that stands before the link goes on delaying all slices until less comes than the link carries.
+        self._full = _towards(full, self._full, np.where(full, ONE, self._fall))
 
 
 class QueueGreedy(Greedy):
@@ -300,7 +317,7 @@ class QueueGreedy(Greedy):
         super().reset(slices, context, seed)
         traits, bound_us = context.traits, context.promises.delay_bound_us
         first, last = np.log(np.multiply(self.config.nice_bounds_ms, 1e3))
-        along = np.clip((np.log(np.maximum(bound_us, TINY)) - first) / (last - first), 0.0, 1.0)
+        along = np.minimum((np.log(np.maximum(bound_us, TINY)) - first) / (last - first), 1.0)
         self._kept_nice = np.rint(self.config.nice[0] + along * (self.config.nice[1] - self.config.nice[0]))
         self.peak_mcpu, self._burst = np.zeros_like(bound_us), np.ones_like(bound_us)
         window = averaging_periods(context)
@@ -318,6 +335,8 @@ class QueueGreedy(Greedy):
         self._order = context.promises.weight ** np.float32(self.config.weight_power - 1.0)
         self._room_s = np.float32(1e-6 * self.config.queue_share) * bound_us
         self._buffer_mbit = PACKET_MBIT * traits.n3_buffer_packets
+        # What quotas let through at once, nobody who shares the uplink should have to wait for.
+        self._even_cpu = traits.cfs_period_s <= (np.float32(1e-6) * bound_us).min(axis=0)
         queue_mbit = PACKET_MBIT * traits.pacer_packets
         in_time = np.float32(1e-3) * traits.pacer_ms <= self._room_s
         # A queue that is bounded in time keeps the bound at any rate, or at none; EDT's holds seconds.
@@ -356,10 +375,11 @@ class QueueGreedy(Greedy):
         spare = (self._room_s - period_s).astype(np.float64)  # nearly cancels below, where a Mbit costs little
         root = np.sqrt(spare * spare + 4 * per_rate * self._buffer_mbit)
         least = ((root - spare) / (2 * per_rate)).astype(np.float32)
-        committed = np.maximum(np.float32(cfg.least_committed) * promises.committed_mbps, self._owed_mbps)
-        committed *= np.float32(cfg.committed_margin)
+        committed = np.float32(cfg.committed_margin) * np.maximum(promises.committed_mbps, self._owed_mbps)
         cpu = np.minimum(offered, np.maximum(committed, least))
-        uplink = np.minimum(offered, np.maximum(committed, np.where(self._shapes, self._least_shaped, least)))
+        shaped = np.where(self._shapes, self._least_shaped, np.inf)
+        self._cut_by_cpu = (least <= shaped) & (self._even_cpu | ~self._shapes)
+        uplink = np.minimum(offered, np.maximum(committed, np.where(self._cut_by_cpu, least, shaped)))
         within = cpu * self._cost <= np.float32(cfg.reach) * self._most
         return Needs(cpu, uplink, self._order * np.where(within, ONE, LAST))
 

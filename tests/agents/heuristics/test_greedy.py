@@ -245,7 +245,7 @@ def test_a_burst_that_a_quota_held_back_has_more_room_from_then_on(node: tuple[S
     rule.reset(slices, context, 0)
     still, limits = Knobs.none(len(slices), 1), []
     for period in range(60):
-        telemetry = seen(slices, context, 20.0, 20.0, 2.0)
+        telemetry = seen(slices, context, 60.0, 60.0, 2.0)
         telemetry.throttled_ratio[0] = 0.3 if period == 30 else 0.0
         limits.append(rule.decide(telemetry, still).cpu_limit_mcpu[:, 0])
     before, after = limits[29], limits[-1]
