@@ -64,13 +64,14 @@ class Sla:
 
     ``least_ratio`` of the committed rate is what it should have even where the node cannot keep all promises and this
     one is given up. Beside a guard with SLA floors (`slicepilot.controller.guard.floors`) it belongs above their
-    ``carried_ratio``: a slice that is held below that floor is given the safe setting.
+    ``carried_ratio``: a slice that is held below that floor is given the safe setting. Only rules know it, reward and
+    observation do not: promises that differ in nothing else are equal, and what was recorded under one fits the other.
     """
 
     __pydantic_config__ = _STRICT
     committed_mbps: Annotated[float, Field(gt=0)]
     delay_bound_ms: Annotated[float, Field(gt=0)]
-    least_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    least_ratio: Annotated[float, Field(ge=0, le=1)] = dataclasses.field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -212,8 +212,8 @@ class Greedy:
         offered = self._offered * self._valid
         needs = self._needs(offered)
         weight, need_cpu, need_uplink = bid * promises.weight, needs.cpu_mbps * need, needs.uplink_mbps * need
-        uplink = np.where(self._shapes, *np.float32((cfg.uplink_share, cfg.uplink_share_by_cpu))) * self._uplink
-        uplink *= ONE - np.float32(cfg.drain) * self._full
+        given_out = np.where(self._shapes, np.float32(cfg.uplink_share), np.float32(cfg.uplink_share_by_cpu))
+        uplink: FloatArray = given_out * (ONE - np.float32(cfg.drain) * self._full) * self._uplink
         order = weight * needs.order * np.where(self._kept, np.float32(cfg.loyalty), ONE)
         uplink_need, least = np.minimum(need_uplink, offered), np.minimum(offered, promises.least_mbps)
         passes, rate = allocate(uplink_need, offered, order, uplink, weight, cfg.spare_uplink, least)
@@ -267,9 +267,10 @@ class Greedy:
         if self.workings is not None:
             self._kept[:] = self.workings.kept
         carries = valid & (telemetry.carried_mbps > LEAST_CARRIED_MBPS)
-        full = telemetry.uplink_use_ratio > UPLINK_FULL
+        full = np.asarray(telemetry.uplink_use_ratio > UPLINK_FULL, np.float32)
         # What is dropped behind the UPF has cost CPU too, so that a Mbit that gets through seems dear.
-        dropped = (full | np.isfinite(self._rate)) & (telemetry.cpu_use_mcpu >= self._cost * telemetry.carried_mbps)
+        dear = telemetry.cpu_use_mcpu >= self._cost * telemetry.carried_mbps
+        dropped = dear & ((full > 0) | np.isfinite(self._rate))
         # Means first, then their ratio: a period in which hardly a packet passed says nothing about what one costs.
         newest = np.where(self._carried == 0, ONE, self._fall * ~dropped) * carries
         self._taken = _towards(telemetry.cpu_use_mcpu, self._taken, newest)
@@ -286,10 +287,10 @@ class Greedy:
         busy = telemetry.uplink_use_ratio > cfg.uplink_busy
         uplink = (telemetry.carried_mbps * valid).sum(axis=0) / np.maximum(telemetry.uplink_use_ratio, cfg.uplink_busy)
         now = np.where(busy, uplink, self._context.uplink_mbps)
-        pace = np.where(full, ONE, self._rise)
+        pace = np.where(full > 0, ONE, self._rise)
         self._uplink = _towards(now, self._uplink, np.where(now < self._uplink, pace, self._fall))
         # A queue that stands before the link goes on delaying all slices until less comes than the link carries.
-        self._full = _towards(full, self._full, np.where(full, ONE, self._fall))
+        self._full = _towards(full, self._full, np.where(full > 0, ONE, self._fall))
 
 
 class QueueGreedy(Greedy):

@@ -48,6 +48,7 @@ class Mixture:
 
     Attributes:
         slices: slice set that fixes how many slices there are and their knob bounds; promises are drawn.
+        num_slices: so many instead, these again and again; None = as many as there are.
         hardware: node around which hardware is drawn.
         steps: control periods per run.
         nominal_share: lanes that keep the hardware as it is, the slice set's promises (times ``nominal_factor``) and a
@@ -87,6 +88,7 @@ class Mixture:
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     slices: str
     hardware: str
+    num_slices: Annotated[int, Field(ge=1, le=256)] | None = None
     steps: Annotated[int, Field(ge=8)] = 96
     nominal_share: Ratio = 0.3
     nominal_factor: PositiveRange = (0.8, 1.25)
@@ -130,7 +132,8 @@ class MixtureEpisodes:
 
     def __init__(self, mixture: Mixture) -> None:
         self.mixture = mixture
-        self.slices = SliceSet.from_yaml(mixture.slices)
+        declared = SliceSet.from_yaml(mixture.slices)
+        self.slices = declared if mixture.num_slices is None else declared.repeated(mixture.num_slices)
         self.hardware = Hardware.from_yaml(mixture.hardware)
 
     @classmethod

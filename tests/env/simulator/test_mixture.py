@@ -60,3 +60,13 @@ def test_what_the_scheduler_does_is_drawn_within_its_ranges() -> None:
     assert waits[waits > 0].min() >= 0.2 * 0.999
     assert waits.max() <= 3.0 * 1.001
     assert np.ptp(hardware.sched_slice_ms) > 1.0
+
+
+def test_the_widest_mixture_goes_to_32_slices_and_64_cpus() -> None:
+    run = MixtureEpisodes.from_yaml("widest").draw(LANES, np.random.default_rng(0))
+    count, cpus = present(run).sum(axis=0), run.hardware.logical_cpus
+    assert present(run).shape == (32, LANES)
+    assert count.min() <= 3
+    assert count.max() >= 20
+    assert cpus.min() < 1.5
+    assert 40 < cpus.max() <= 64.01

@@ -246,6 +246,22 @@ def test_softirq_work_comes_before_all_threads(Loads: Any, play: Play, quiet: Ha
     assert runs[1].end("carried_mbps").sum() < 0.9 * runs[0].end("carried_mbps").sum()
 
 
+@pytest.mark.parametrize("cost_us", [5.0, 25.0, 50.0, 100.0])
+def test_an_overloaded_node_carries_as_much_in_every_period(
+    Loads: Any, play: Play, quiet: Hardware, cost_us: float
+) -> None:
+    """What is served is sent in the same period: sending never takes CPU that serving has not left it."""
+    run = play(Loads(CONTENDED, replace(quiet, tx_cost_us=cost_us)))
+    carried = run["carried_mbps"][5:, :, 0].sum(axis=1)
+    assert carried.max() < 1.02 * carried.min()
+    # Four CPUs at SMT's speed divide themselves between serving and sending.
+    packets = carried.mean() / (8e-6 * 1470.0)
+    received = sum(CONTENDED) / (8e-6 * 1470.0) * quiet.rx_cost_us
+    used = packets * (50.0 + cost_us) + received
+    assert used * 1e-6 <= 1.02 * quiet.logical_cpus * quiet.smt_yield
+    assert used * 1e-6 >= 0.9 * quiet.logical_cpus * quiet.smt_yield
+
+
 def test_the_n3_buffer_bounds_the_delay(Loads: Any, play: Play, quiet: Hardware) -> None:
     worst = {}
     for packets in (200.0, 2000.0):
