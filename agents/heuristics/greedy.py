@@ -188,7 +188,7 @@ class Greedy:
         self._uplink = np.array(context.uplink_mbps, np.float32)
         self._full = np.zeros_like(self._uplink)
         self._limit, self._rate = (np.full(shape, np.inf, np.float32) for _ in range(2))
-        self._shapes = np.full(shape[1], self.egress)
+        self._shapes: BoolArray = np.full(shape[1], self.egress)
         self._cut_by_cpu = np.full(shape, not self.egress)
         self.workings: Workings | None = None
 
@@ -324,7 +324,7 @@ class QueueGreedy(Greedy):
         window = averaging_periods(context)
         share = self.config.account_s / AVERAGING_WINDOW_S
         self._ahead = np.clip(np.rint(share * window), 1, window).astype(np.int64)
-        self._window, self._account = window, RateSums(window - self._ahead, len(bound_us))
+        self._account = RateSums(window - self._ahead, len(bound_us))
         self._owed_mbps = np.zeros_like(bound_us)
         if traits is None:
             return
@@ -332,7 +332,7 @@ class QueueGreedy(Greedy):
         # but for bursts as long as a CFS period.
         edt = traits.pacer == PACERS.index("edt")
         coarse = edt & (context.period_s >= traits.cfs_period_s)
-        self._shapes &= (traits.pacer != PACERS.index("none")) & ~coarse
+        self._shapes = np.asarray(self._shapes & (traits.pacer != PACERS.index("none")) & ~coarse)
         self._order = context.promises.weight ** np.float32(self.config.weight_power - 1.0)
         self._room_s = np.float32(1e-6 * self.config.queue_share) * bound_us
         self._buffer_mbit = PACKET_MBIT * traits.n3_buffer_packets

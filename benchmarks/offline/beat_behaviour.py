@@ -7,7 +7,7 @@
 
 Everybody plays the same seeds of the same scenario, on pods with the CPU requests that the slices declare, as they did
 when the dataset was recorded. The best behaviour is the one with the highest mean return on these seeds, in hindsight.
-Differences from it are paired by seed, with bootstrap intervals. The return is the mean reward per control period.
+Differences from it are paired by seed, with their intervals. The return is the mean reward per control period.
 """
 
 from __future__ import annotations

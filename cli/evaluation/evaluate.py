@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ...env.simulator.scenario import Scenario
     from ...training.evaluation.comparison import ScenarioResult
     from ...training.evaluation.config import EvaluationConfig
+    from ...training.evaluation.suite import AgainstRival, OverTrainingSeeds
 
 RESULTS = Path("reports/evaluation")
 REFRESH_PERIODS = 100
@@ -58,7 +60,8 @@ def evaluate(
 ) -> None:
     """Play agents on the same seeds of the same scenarios and compare them.
 
-    Judged are the learned policies; without any, the first heuristic among the agents.
+    Judged are the learned policies; without any, the first heuristic among the agents. A suite also tells how every
+    heuristic fares, and bundles together that differ in their training seed alone, three at least.
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
@@ -106,7 +109,7 @@ def evaluate(
         run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
         log_evaluation(evaluation, report, run_id)
     if drawn:
-        _print_suite(judged, drawn[0], as_json)
+        _print_suite(judged, drawn[0], _trained_alike(learned), as_json)
         return
     if as_json:
         documents = [result.to_json() for result in judged]
@@ -270,46 +273,98 @@ def _first_heuristic(made: Sequence[Agent]) -> list[str]:
     return [agent.name for agent in made if role_of(agent) == "adaptive"][:1]
 
 
-def _print_suite(judged: Sequence[ScenarioResult], seed: int, as_json: bool) -> None:
-    """How each judged agent fares over all scenarios, as distributions."""
-    from ...training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, GREEDY, against_rivals, summary
+def _trained_alike(learned: Sequence[LearnedAgent]) -> list[list[str]]:
+    """Names of learned agents that differ in their training seed alone, group by group."""
+    groups: dict[str, dict[int, str]] = {}
+    for agent in learned:
+        record = agent.bundle.training
+        config = {key: value for key, value in record.config.items() if key != "seed"}
+        key = json.dumps([record.algorithm, record.source, config], sort_keys=True, default=str)
+        groups.setdefault(key, {}).setdefault(record.seed, agent.name)
+    return [list(names.values()) for names in groups.values()]
 
-    compared = [one for subject in judged[0].subjects for one in against_rivals(judged, subject)]
+
+def _print_suite(judged: Sequence[ScenarioResult], seed: int, alike: Sequence[Sequence[str]], as_json: bool) -> None:
+    """How agents fare over all scenarios, as distributions; ``alike`` differ in their training seed alone."""
+    from ...training.evaluation.suite import (
+        BEST_FIXED,
+        FLOOR_SHARE,
+        GREEDY,
+        against_rivals,
+        over_training_seeds,
+        rules_told,
+        summary,
+    )
+
+    subjects = judged[0].subjects
+    compared = [one for subject in subjects for one in against_rivals(judged, subject)]
+    rules = rules_told(judged)
+    pooled = [one for names in alike for one in over_training_seeds(judged, names)]
     if as_json:
         document = {
             "suite": DRAWN,
             "seed": seed,
             "scenarios": [result.to_json() for result in judged],
-            "against": [one.to_json() for one in compared],
+            "against": [one.to_json() for one in (*compared, *rules)],
+            "over_training_seeds": [one.to_json() for one in pooled],
             "summary": summary(judged),
         }
         print_json(document, schema.Suite)
         return
-    for subject in judged[0].subjects:
-        table = figures_table(
-            f"{subject}: broken seconds over the rival's, {len(judged)} scenarios",
-            ("rival", "median", "95%\ninterval", "middle\nhalf", "worst", "as good\n%", "in"),
-        )
-        for one in (one for one in compared if one.subject == subject):
-            low, high = one.quartiles
-            name, ratio = one.worst
-            table.add_row(
-                one.rival,
-                f"{one.typical.value:.2f}",
-                f"{one.typical.low:.2f}-{one.typical.high:.2f}",
-                f"{low:.2f}-{high:.2f}",
-                f"{ratio:.2f}",
-                f"{100 * one.level_ratio:.0f}",
-                name.removeprefix("drawn-"),
-            )
-        console.print(table)
+    over = f"{len(judged)} scenarios"
+    for subject in subjects:
+        rows = [(one.rival, one) for one in compared if one.subject == subject]
+        _print_distributions(f"{subject}: broken seconds over the rival's, {over}", "rival", rows)
+    for rival in (BEST_FIXED, GREEDY):
+        rows = [(one.subject, one) for one in rules if one.rival == rival]
+        if rows:
+            _print_distributions(f"rules: broken seconds over those of {rival}, {over}", "rule", rows)
+    for names in dict.fromkeys(one.subjects for one in pooled):
+        _print_pooled([one for one in pooled if one.subjects == names], over)
     gaps = {name: figures["gap_to_bound_pct"] for name, figures in summary(judged).items()}
-    shown = [(name, gaps.get(name)) for name in dict.fromkeys((*judged[0].subjects, GREEDY))]
-    said = ", ".join(f"{name} {gap['median']:.1f}%" for name, gap in shown if gap)
+    told = dict.fromkeys((*subjects, GREEDY, *(one.subject for one in rules)))
+    said = ", ".join(f"{name} {gap['median']:.1f}%" for name in told if (gap := gaps.get(name)))
     if said:
         console.print(f"Return below what nobody can beat, median: {said}.", highlight=False)
     console.print(
         f"{BEST_FIXED}: of each scenario, in hindsight. Less than {100 * FLOOR_SHARE:g}% of a run counts as that much.",
+        highlight=False,
+    )
+
+
+def _print_distributions(title: str, who: str, rows: Sequence[tuple[str, AgainstRival]]) -> None:
+    table = figures_table(title, (who, "median", "95%\ninterval", "middle\nhalf", "worst", "as good\n%", "in"))
+    for name, one in rows:
+        low, high = one.quartiles
+        scenario, ratio = one.worst
+        table.add_row(
+            name,
+            f"{one.typical.value:.2f}",
+            f"{one.typical.low:.2f}-{one.typical.high:.2f}",
+            f"{low:.2f}-{high:.2f}",
+            f"{ratio:.2f}",
+            f"{100 * one.level_ratio:.0f}",
+            scenario.removeprefix("drawn-"),
+        )
+    console.print(table)
+
+
+def _print_pooled(rows: Sequence[OverTrainingSeeds], over: str) -> None:
+    names = rows[0].subjects
+    table = figures_table(
+        f"{len(names)} training seeds together, {over}",
+        ("rival", "median", "95%\ninterval", "seed\nby seed"),
+    )
+    for one in rows:
+        table.add_row(
+            one.rival,
+            f"{one.typical.value:.2f}",
+            f"{one.typical.low:.2f}-{one.typical.high:.2f}",
+            f"{one.medians.min():.2f}-{one.medians.max():.2f}",
+        )
+    console.print(table)
+    console.print(
+        f"Mean broken seconds of {', '.join(names)} over the rival's; intervals are of seeds and scenarios alike.",
         highlight=False,
     )
 

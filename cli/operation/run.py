@@ -35,7 +35,7 @@ def run(
     ] = None,
     canary: Annotated[list[str] | None, typer.Option(help="A slice that mode canary acts on; may be repeated.")] = None,
     bundle: Annotated[Path | None, typer.Option(help="Learned policy: its folder, or generalist.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Or an agent by name, for instance no-control or captain.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Or an agent by name; else queue-greedy.")] = None,
     scenario: Annotated[
         str | None, typer.Option(help="Loads to play, a shipped name or a YAML file; else what traffic there is.")
     ] = None,
@@ -158,7 +158,7 @@ def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: L
 
     stages = {f"{stage}_us": histogram.summary_us() for stage, histogram in report.stages.items()}
     return {
-        "agent": settings.agent or settings.bundle,
+        "agent": settings.policy,
         "mode": settings.mode,
         "scenario": settings.scenario,
         "period_s": node.backend.context.period_s.item(),

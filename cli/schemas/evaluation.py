@@ -111,10 +111,10 @@ class WorstScenario(Document):
 
 
 class Against(Document):
-    """One judged agent against one rival over all scenarios: broken seconds of the one over those of the other."""
+    """One agent against one rival over all scenarios: broken seconds of the one over those of the other."""
 
     agent: AgentName
-    """Who is judged."""
+    """Who is judged, or a rule."""
     rival: Annotated[str, Example("greedy")]
     """Its name, or `best fixed`: the fixed setting that is best in each scenario, in hindsight."""
     median_ratio: float
@@ -129,6 +129,21 @@ class Against(Document):
     """Share of scenarios in which the agent is better or as good."""
     median_return_gain: float | None
     """Median of the return's mean less the rival's."""
+
+
+class OverTrainingSeeds(Document):
+    """Bundles that differ in their training seed alone, together against one rival over all scenarios."""
+
+    agents: list[AgentName]
+    """The bundles."""
+    rival: Annotated[str, Example("greedy")]
+    """As in `Against`."""
+    median_ratio: float
+    """Of the scenarios, each with the mean over the bundles of their ratios."""
+    ci95: Ends
+    """Ends of its 95% interval over training seeds and scenarios alike."""
+    medians: list[float]
+    """Of the scenarios, for each bundle alone."""
 
 
 class Evaluation(Document):
@@ -178,14 +193,16 @@ class Summary(Document):
 
 
 class Suite(Document):
-    """Many scenarios: how the judged agents fare over all of them, and each of them."""
+    """Many scenarios: how agents fare over all of them, and each of them."""
 
     suite: Annotated[str, Example("drawn")]
     """Its name."""
     seed: Annotated[int, Example(0)]
     """What it was drawn from."""
     against: list[Against]
-    """Every judged agent against every rival."""
+    """Every judged agent against every rival, then every other rule against the best fixed setting and greedy."""
+    over_training_seeds: list[OverTrainingSeeds]
+    """Three or more bundles that differ in their training seed alone; empty without."""
     scenarios: list[Evaluation]
     """In the order in which they were drawn."""
     summary: dict[AgentName, Summary]

@@ -101,5 +101,4 @@ def policy_of(config: RunConfig, node: Node) -> LoadedPolicy:
     """
     if config.bundle is not None:
         return load_bundle(config.bundle, config.trust)
-    assert config.agent is not None
-    return make_agent(config.agent, node.backend.slices, node.backend.context, node.hardware)
+    return make_agent(config.policy, node.backend.slices, node.backend.context, node.hardware)

@@ -15,6 +15,8 @@ from ..watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
+DEFAULT_AGENT = "queue-greedy"
+"""What is best on scenarios that nobody had looked at (docs/results.md)."""
 DEFAULT_PERIOD_S = 0.01
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
@@ -66,7 +68,7 @@ class RunConfig:
         mode: at the start.
         canary: slices that mode ``canary`` acts on.
         bundle: folder of the learned policy; or
-        agent: an agent by name. One of the two.
+        agent: an agent by name. One of the two at most; without either it is `DEFAULT_AGENT`.
         scenario: loads that the backend plays itself; none: whatever traffic there is.
         period_ms: of control; none is the scenario's, or else 10.
         budget_ms: from the start of observing to knobs that are ready; what is later is dropped.
@@ -99,6 +101,11 @@ class RunConfig:
     cpu: Annotated[int, Field(ge=0)] | None = None
     run_root: str = "/run/slicepilot"
     state_root: str = "/var/lib/slicepilot"
+
+    @property
+    def policy(self) -> str:
+        """What decides: a bundle's folder or an agent's name."""
+        return self.bundle or self.agent or DEFAULT_AGENT
 
     @property
     def period_s(self) -> float:

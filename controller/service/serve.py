@@ -47,8 +47,8 @@ def serve(
         ConfigError: bad settings, a policy that may not act, or another controller of this instance runs.
         ActuatorError: see `Controller.run`.
     """
-    if (config.bundle is None) == (config.agent is None):
-        raise ConfigError("bundle, agent: accepted: exactly one of them")
+    if config.bundle is not None and config.agent is not None:
+        raise ConfigError("bundle, agent: accepted: one of them at most")
     controlled_slices(MODES[config.mode], config.canary, node.backend.slices.names)
     if config.cpu is not None and config.cpu not in (cpus := os.sched_getaffinity(0)):
         raise ConfigError(f"cpu = {config.cpu}; accepted: one of {', '.join(map(str, sorted(cpus)))}")

@@ -170,9 +170,9 @@ class ScenarioResult:
         return 100.0 * (1.0 - float(self.agent(name).scores["return"].mean()) / self.bound_return)
 
     def summary(self, name: str, key: str) -> Interval:
-        """Interquartile mean of the return, mean of everything else, over seeds with a bootstrap interval."""
+        """Interquartile mean of the return, mean of everything else, over seeds with an interval."""
         statistic = interquartile_mean if key == "return" else mean
-        return interval(self.agent(name).scores[key], statistic, self.resamples, self.level, self.seed)
+        return interval(self.agent(name).scores[key], statistic, level=self.level)
 
     @cached_property
     def best_fixed(self) -> AgentResult | None:
@@ -214,9 +214,7 @@ class ScenarioResult:
         if not rivals:
             return ()
         differences = [
-            paired_differences(
-                me.scores[key], np.stack([r.scores[key] for r in rivals]), self.resamples, self.level, self.seed
-            )
+            paired_differences(me.scores[key], np.stack([r.scores[key] for r in rivals]), self.level)
             for key in ("slice1_loss_pct", "others_loss_pct")
         ]
         return tuple(
@@ -227,7 +225,7 @@ class ScenarioResult:
     def _ratio(self, me: AgentResult, best: AgentResult | None, key: str) -> Interval | None:
         if best is None or key not in me.scores:
             return None
-        return paired_ratio(me.scores[key], best.scores[key], self.resamples, self.level, self.seed)
+        return paired_ratio(me.scores[key], best.scores[key], self.level)
 
     def to_json(self) -> dict[str, Any]:
         """The figures that ``slicepilot evaluate --json`` prints for one scenario; the first subject's verdict."""

@@ -35,7 +35,8 @@ class EvaluationConfig:
         reward: name of the reward weights behind the return.
         backend: ``simulator``, or ``testbed``: real UPFs in real time, agents in turns, one repetition per seed.
         tie_pct: losses that differ by less, in percentage points, count as equal.
-        resamples, level: of the bootstrap.
+        resamples: bootstrap draws of medians over scenarios.
+        level: of all intervals, 0..1.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)

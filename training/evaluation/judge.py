@@ -37,7 +37,7 @@ def evaluate_scenario(
     Args:
         scenario: what happens.
         agents: who decides; names must differ. Those named in ``subjects`` are the ones to judge.
-        config: seeds, windows, bootstrap.
+        config: seeds, windows, intervals.
         subjects: names of the agents whose verdict is wanted, the most important first.
         on_period: progress.
 

@@ -39,7 +39,7 @@ def evaluate_on_ray(
     Args:
         scenarios: what happens.
         agents: who plays each of them; names must differ.
-        config: seeds, windows, bootstrap.
+        config: seeds, windows, intervals.
         subjects: of each scenario, names of the agents whose verdict is wanted.
         address: of a Ray cluster, whose nodes see the same files; None = this machine.
         on_play: progress.

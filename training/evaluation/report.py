@@ -154,7 +154,7 @@ def _overall(evaluation: Evaluation, subjects: list[str]) -> str:
     chosen = [n for i, n in enumerate(ranked) if i < MAX_ROWS or n in {*subjects, "no-control"}]
     svg = plots.overall(chosen, [summaries[n] for n in chosen], subjects)
     caption = (
-        "Interquartile mean over all scenarios and seeds, resampled inside each scenario (Agarwal et al., 2021). "
+        "Interquartile mean over all scenarios and seeds (Agarwal et al., 2021), with the spread inside scenarios. "
         "The return is the mean reward per control period."
     )
     return f'<h3>Over all scenarios</h3><div class="panels">{picture(svg, caption)}</div>'
@@ -303,7 +303,9 @@ def _fit(evaluation: Evaluation) -> str:
 
 def _terms(results: Iterable[ScenarioResult]) -> str:
     first = next(iter(results))
-    interval = f"{100 * first.level:.0f}% percentile bootstrap over seeds, {first.resamples} draws"
+    interval = (
+        f"{100 * first.level:.0f}%, by Student's t over seeds, for means and ratios of skewed figures on a log scale"
+    )
     terms = {
         "Loss": """How much less was carried than in the reference on the same seed. For the priority slice that is the
             run with no other slice active (experiment 1), for the others no control (experiment 5). Negative: more.""",

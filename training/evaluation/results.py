@@ -19,7 +19,7 @@ import numpy as np
 
 from ...configs import ConfigError, load
 from ...data.files import replace_file
-from ...data.intervals import Interval, interquartile_mean, stratified_interval
+from ...data.intervals import Interval, stratified_interval
 from ...env.simulator.hardware import HardwareFile
 from .comparison import AgentResult, ScenarioResult, finite
 
@@ -67,10 +67,9 @@ class Evaluation:
     fits: dict[str, dict[str, float]]
 
     def overall_return(self, name: str) -> Interval:
-        """Interquartile mean of an agent's return over all scenarios and seeds, resampled inside each scenario."""
-        first = self.scenarios[0]
+        """Interquartile mean of an agent's return over all scenarios and seeds, with the spread inside scenarios."""
         strata = [result.agent(name).scores["return"] for result in self.scenarios]
-        return stratified_interval(strata, interquartile_mean, first.resamples, first.level, first.seed)
+        return stratified_interval(strata, self.scenarios[0].level)
 
 
 def hardware_fits(results: Iterable[ScenarioResult]) -> dict[str, dict[str, float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...data.intervals import Array, Interval, interval, median
+from ...data.intervals import Array, Interval, crossed_interval, interval, median
 from .comparison import ScenarioResult, finite
 
 BEST_FIXED = "best fixed"
@@ -17,6 +17,8 @@ Figures = dict[str, float]
 FLOOR_SHARE = 2e-3
 LEVEL_WITH = 1.02
 """A ratio up to this is as good."""
+LEAST_SEEDS = 3
+"""Fewer bundles say next to nothing about training seeds."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,59 @@ class AgainstRival:
             "level_ratio": self.level_ratio,
             "median_return_gain": finite(float(np.median(self.gains))),
         }
+
+
+@dataclass(frozen=True)
+class OverTrainingSeeds:
+    """Policies that differ in their training seed alone, together against one rival over N scenarios.
+
+    Attributes:
+        subjects: names of the R policies.
+        rival: as of `AgainstRival`.
+        typical: median over scenarios of the ratio, which is a mean over policies; the interval is one of other seeds
+            and other scenarios alike, see `slicepilot.data.intervals.crossed_interval`.
+        medians: (R,), each policy's own median ratio.
+    """
+
+    subjects: tuple[str, ...]
+    rival: str
+    typical: Interval
+    medians: Array
+
+    def to_json(self) -> dict[str, object]:
+        """As ``slicepilot evaluate --suite`` prints it."""
+        return {
+            "agents": list(self.subjects),
+            "rival": self.rival,
+            "median_ratio": self.typical.value,
+            "ci95": [self.typical.low, self.typical.high],
+            "medians": self.medians.tolist(),
+        }
+
+
+def over_training_seeds(results: Sequence[ScenarioResult], subjects: Sequence[str]) -> list[OverTrainingSeeds]:
+    """Policies of one training against all that are neither fixed nor learned, and the best fixed setting.
+
+    None for fewer than `LEAST_SEEDS` policies or two scenarios.
+    """
+    if len(subjects) < LEAST_SEEDS or len(results) < 2:
+        return []
+    first = results[0]
+    learned = {agent.name for agent in first.rivals if agent.role == "learned"}
+    each = [[one for one in against_rivals(results, name) if one.rival not in learned] for name in subjects]
+    pooled = []
+    for same_rival in zip(*each, strict=True):
+        ratios = np.stack([one.ratios for one in same_rival])
+        typical = crossed_interval(ratios, median, first.resamples, first.level, first.seed)
+        pooled.append(OverTrainingSeeds(tuple(subjects), same_rival[0].rival, typical, median(ratios)))
+    return pooled
+
+
+def rules_told(results: Sequence[ScenarioResult]) -> list[AgainstRival]:
+    """Every rule that is no subject, against the best fixed setting and greedy, where these played."""
+    first = results[0]
+    rules = [agent.name for agent in first.rivals if agent.role == "adaptive" and agent.name not in first.subjects]
+    return [one for rule in rules for one in against_rivals(results, rule) if one.rival in {BEST_FIXED, GREEDY}]
 
 
 def against_rivals(results: Sequence[ScenarioResult], subject: str) -> list[AgainstRival]:

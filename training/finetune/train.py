@@ -61,7 +61,7 @@ class FinetuneComparison:
 
     Attributes:
         returns: (N,) of each policy, ``offline`` and ``fine-tuned``.
-        difference: fine-tuned minus offline, mean paired by seed, with its bootstrap interval.
+        difference: fine-tuned minus offline, mean paired by seed, with its interval.
         interventions: of the guard, by policy.
     """
 

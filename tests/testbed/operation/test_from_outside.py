@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from slicepilot.controller.record.reader import SegmentReader
-from slicepilot.controller.service.run_config import RunConfig
+from slicepilot.controller.service.run_config import DEFAULT_AGENT, RunConfig
 from slicepilot.controller.system.privileges import CAPABILITIES, LOOP
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.testbed.bench import faults
@@ -278,12 +278,18 @@ def test_a_scenarios_own_period_holds_unless_another_is_given() -> None:
     assert config.override(scenario=scenario, period_ms=20).period_s == pytest.approx(0.02)
 
 
+def test_without_a_policy_the_rule_decides_that_is_best_on_unseen_nodes() -> None:
+    config = RunConfig.from_yaml("default")
+    assert config.policy == DEFAULT_AGENT == "queue-greedy"
+    assert config.override(agent=AGENT).policy == AGENT
+    assert config.override(bundle="generalist").policy == "generalist"
+
+
 REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"mode": "lvie"}, (), "mode = 'lvie'"),
     ({"bundel": "x"}, (), "bundel = 'x': unknown field; did you mean bundle?"),
     ({"watchdog": {"hangs": 1}}, (), "did you mean hang_s?"),
-    ({"agent": AGENT, "bundle": "x"}, (), "bundle, agent: accepted: exactly one of them"),
-    ({}, (), "bundle, agent: accepted: exactly one of them"),
+    ({"agent": AGENT, "bundle": "x"}, (), "bundle, agent: accepted: one of them at most"),
     ({"agent": "static-wieghts-9"}, (), "did you mean static-weights-9"),
     ({"agent": AGENT, "mode": "canary", "canary": ["slcie3"]}, (), "did you mean slice3?"),
     ({"agent": AGENT, "mode": "canary"}, (), "canary = none"),

@@ -1,5 +1,6 @@
 """Drawn scenarios: the same from the same seed, of many kinds, with the bottleneck that they say; ratios summed up."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ from typer.testing import CliRunner
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.greedy import Greedy
 from slicepilot.agents.heuristics.registry import make
+from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.cli.app import app
 from slicepilot.configs import ConfigError
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.config import EvaluationConfig
 from slicepilot.training.evaluation.drawn import BOTTLENECKS, CPUS, MBIT_PER_BYTE, PERIOD_S, SLICES, draw_scenarios
 from slicepilot.training.evaluation.judge import evaluate_scenario
-from slicepilot.training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, against_rivals
+from slicepilot.training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, GREEDY, against_rivals
 
 MANY = 60
 
@@ -110,6 +112,51 @@ def test_ratios_are_of_broken_seconds_with_a_floor(many: list[Scenario]) -> None
     ]
     assert captain.worst[1] == captain.ratios.max()
     assert captain.typical.low <= captain.typical.value <= captain.typical.high
+
+
+AGENTS = ("--agents", "no-control,greedy,proportional-share,pi")
+BUNDLE = Path(__file__).parents[2] / "data" / "starves-priority"
+
+
+def judged(folder: Path, *arguments: str) -> str:
+    suite = ("evaluate", "--suite", "drawn", "--scenarios", "2", "--seeds", "1", "--no-mlflow", *AGENTS)
+    result = CliRunner().invoke(app, [*suite, "--results", str(folder), *arguments])
+    assert result.exception is None, result.output
+    return result.stdout
+
+
+def test_rules_are_told_as_policies_are(tmp_path: Path) -> None:
+    found = json.loads(judged(tmp_path, "--json"))
+    told = [(one["agent"], one["rival"]) for one in found["against"]]
+    first = [("greedy", rival) for rival in (BEST_FIXED, "proportional-share", "pi")]
+    assert told == [*first, *((rule, rival) for rule in ("proportional-share", "pi") for rival in (BEST_FIXED, GREEDY))]
+    assert found["over_training_seeds"] == []
+    printed = judged(tmp_path)
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "rules: broken seconds over those of greedy" in printed
+
+
+def test_bundles_of_one_training_are_told_together(tmp_path: Path) -> None:
+    """Of four bundles three differ in their seed alone; the fourth has learned at another rate."""
+    shipped, bundles = PolicyBundle.load(BUNDLE), []
+    for number in range(4):
+        config = shipped.training.config | {"seed": number} | ({"learning_rate": 0.5} if number == 3 else {})
+        record = replace(shipped.training, seed=number, config=config)
+        replace(shipped, training=record).save(tmp_path / str(number))
+        bundles += ["--bundle", str(tmp_path / str(number))]
+    found = json.loads(judged(tmp_path / "results", "--json", *bundles))
+    rivals = {one["rival"]: one for one in found["over_training_seeds"]}
+    assert list(rivals) == [BEST_FIXED, "greedy", "proportional-share", "pi"]
+    alone = {(one["agent"], one["rival"]): one for one in found["against"]}
+    for rival, one in rivals.items():
+        assert len(one["agents"]) == len(one["medians"]) == 3
+        assert not any(name.endswith("/3") for name in one["agents"])
+        assert one["medians"] == [alone[name, rival]["median_ratio"] for name in one["agents"]]
+        # The same policy three times: seeds add nothing to what scenarios scatter.
+        assert one["ci95"][0] <= one["median_ratio"] == pytest.approx(one["medians"][0])
+    few = json.loads(judged(tmp_path / "results", "--json", *bundles[2:]))
+    assert few["over_training_seeds"] == []
+    assert "3 training seeds together, 2 scenarios" in judged(tmp_path / "results", *bundles)
 
 
 @pytest.mark.parametrize(
