@@ -39,15 +39,18 @@ class GreedyConfig:
         rise_s, fall_s: time constants of the averages over rates and costs, up and down.
         dead_band: a limit moves when it is to change by more than this share.
         nice: levels of slices that were granted a tight bound, of others that were granted theirs, and of the rest.
+        step_back_s: a slice that is no longer granted its promise keeps its level for this long.
         idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
         uplink_share, uplink_share_by_cpu: of the uplink's rate, what is given out where a shaper keeps slices to it,
             and where only a lack of CPU does.
         drain: of the uplink's rate, what is left for its queue to drain when it has been full.
+        shrink_s: time constant of the average of what CPUs the slices can have, down; up it is ``fall_s``.
         least_share: of the CPUs, what the slices can always have: an edge application gives way to those whose promises
             are at stake.
         uplink_busy: share of the uplink in use from which on its rate is taken from what is measured.
         spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
         below_shaper: of a shaper's rate, what a slice gets CPU for that is to wait before its UPF.
+        least_margin: over the least that a slice is to have, what it gets.
         loyalty: multiplies the place in the order of a slice whose promise was granted in the period before, so that
             equals do not take turns.
     """
@@ -58,15 +61,18 @@ class GreedyConfig:
     fall_s: float = 2.0
     dead_band: float = 0.08
     nice: tuple[int, int, int] = (-10, -5, 5)
+    step_back_s: float = 0.0
     idle_ratio: float = 0.2
     uplink_share: float = 0.97
     uplink_share_by_cpu: float = 0.97
     uplink_busy: float = 0.5
     drain: float = 0.0
+    shrink_s: float = 5.0
     least_share: float = 0.5
     spare_cpu: float = 1.0
     spare_uplink: float = 1.0
     below_shaper: float = 0.97
+    least_margin: float = 1.25
     loyalty: float = 1.0
 
 
@@ -90,10 +96,11 @@ class QueueGreedyConfig(GreedyConfig):
     """
 
     margin: float = 1.08
-    nice: tuple[int, int, int] = (-12, -1, 10)
+    nice: tuple[int, int, int] = (-12, -1, 5)
     rise_s: float = 0.1
     fall_s: float = 0.3
     dead_band: float = 0.06
+    step_back_s: float = 0.25
     idle_ratio: float = 1.0
     nice_bounds_ms: tuple[float, float] = (20.0, 2000.0)
     queue_share: float = 0.85
@@ -180,8 +187,11 @@ class Greedy:
         self._tight = promises.delay_bound_us < np.float32(1e3 * cfg.tight_ms)
         self._kept_nice = np.where(self._tight, *cfg.nice[:2]).astype(np.float32)
         self._rise, self._fall = smoothing(context.period_s, cfg.rise_s), smoothing(context.period_s, cfg.fall_s)
+        self._shrinks = smoothing(context.period_s, cfg.shrink_s)
         self._cost, self._taken, self._carried = (np.zeros(shape, np.float32) for _ in range(3))
         self._kept = np.zeros(shape, np.bool_)
+        self._forward = np.zeros(shape, np.float32)
+        self._wears_off = np.asarray(context.period_s / max(cfg.step_back_s, 1e-9), np.float32)
         self._offered = np.zeros(shape, np.float32)
         self._capacity = np.float32(1e3) * context.logical_cpus
         self._idle = np.ones_like(context.logical_cpus)
@@ -215,7 +225,8 @@ class Greedy:
         given_out = np.where(self._shapes, np.float32(cfg.uplink_share), np.float32(cfg.uplink_share_by_cpu))
         uplink: FloatArray = given_out * (ONE - np.float32(cfg.drain) * self._full) * self._uplink
         order = weight * needs.order * np.where(self._kept, np.float32(cfg.loyalty), ONE)
-        uplink_need, least = np.minimum(need_uplink, offered), np.minimum(offered, promises.least_mbps)
+        least = np.minimum(offered, np.float32(cfg.least_margin) * promises.least_mbps)
+        uplink_need = np.minimum(need_uplink, offered)
         passes, rate = allocate(uplink_need, offered, order, uplink, weight, cfg.spare_uplink, least)
         # A UPF that is short of CPU can keep a slice off the uplink too. Beside a shaper it then hands over less than
         # that lets through, or two queues would stand, one behind the other.
@@ -242,7 +253,9 @@ class Greedy:
             uplink_mbps=self._uplink,
             idle_ratio=self._idle,
         )
-        nice = np.where(kept, self._kept_nice, cfg.nice[2])
+        # Ahead at once, back only after a while: weights that come and go help nobody.
+        self._forward = np.where(kept, ONE, self._forward)
+        nice = np.where(self._forward > 0, self._kept_nice, cfg.nice[2])
         acts = (self._idle < cfg.idle_ratio) | (limit < offered * cost).any(axis=0)
         return limit, np.where(acts, nice, 0), np.where((rate >= offered) | ~self._shapes, np.inf, rate)
 
@@ -266,6 +279,7 @@ class Greedy:
         self._valid = valid
         if self.workings is not None:
             self._kept[:] = self.workings.kept
+        self._forward = np.maximum(self._forward - self._wears_off, np.float32(0.0))
         carries = valid & (telemetry.carried_mbps > LEAST_CARRIED_MBPS)
         full = np.asarray(telemetry.uplink_use_ratio > UPLINK_FULL, np.float32)
         # What is dropped behind the UPF has cost CPU too, so that a Mbit that gets through seems dear.
@@ -282,7 +296,10 @@ class Greedy:
         node = np.float32(1e3) * self._context.logical_cpus
         usable = (telemetry.cpu_use_mcpu * valid).sum(axis=0) + telemetry.cpu_idle_ratio * node
         self._idle = _towards(telemetry.cpu_idle_ratio, self._idle, self._fall)
-        self._capacity = _towards(np.maximum(usable, np.float32(cfg.least_share) * node), self._capacity, self._fall)
+        usable = np.maximum(usable, np.float32(cfg.least_share) * node)
+        # Where limits hold, others take what slices would have had: that says little of what there is.
+        pace = np.where(usable > self._capacity, self._fall, self._shrinks)
+        self._capacity = _towards(usable, self._capacity, pace)
         # Its rate is known while it is busy: what is carried over how busy that makes it.
         busy = telemetry.uplink_use_ratio > cfg.uplink_busy
         uplink = (telemetry.carried_mbps * valid).sum(axis=0) / np.maximum(telemetry.uplink_use_ratio, cfg.uplink_busy)

@@ -136,10 +136,13 @@ def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Figures | 
     """Every agent over all scenarios: broken seconds over the best fixed setting's and over greedy's, gap to the bound.
 
     As ``slicepilot evaluate --suite --json`` prints it: median, worst and number of scenarios won; None for a rival
-    that did not play, and for a bound that nobody computed.
+    that did not play, and for a bound that nobody computed. A setting in shares of the node that is the same as another
+    one on some of the nodes plays there under one name; who did not play everywhere is left out.
     """
     found: dict[str, dict[str, Figures | None]] = {}
     for agent in results[0].rivals:
+        if not all(_played(result, agent.name) for result in results):
+            continue
         gaps = [result.gap_to_bound_pct(agent.name) for result in results]
         known = [gap for gap in gaps if gap is not None]
         found[agent.name] = {

@@ -19,7 +19,7 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.config import EvaluationConfig
 from slicepilot.training.evaluation.drawn import BOTTLENECKS, CPUS, MBIT_PER_BYTE, PERIOD_S, SLICES, draw_scenarios
 from slicepilot.training.evaluation.judge import evaluate_scenario
-from slicepilot.training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, GREEDY, against_rivals
+from slicepilot.training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, GREEDY, against_rivals, summary
 
 MANY = 60
 
@@ -110,6 +110,10 @@ def test_ratios_are_of_broken_seconds_with_a_floor(many: list[Scenario]) -> None
     assert [one.rival for one in against_rivals([replace(r, agents=r.agents[2:]) for r in results], "greedy")] == [
         "captain"
     ]
+    # A setting that is the same as another one on some nodes plays there under the other's name.
+    told = summary([*results[:2], replace(results[2], agents=results[2].agents[:1] + results[2].agents[2:])])
+    assert {"greedy", "captain"} <= set(told)
+    assert len(told) == len(results[0].rivals) - 1
     assert captain.worst[1] == captain.ratios.max()
     assert captain.typical.low <= captain.typical.value <= captain.typical.high
 
