@@ -254,8 +254,7 @@ class Greedy:
             idle_ratio=self._idle,
         )
         # Ahead at once, back only after a while: weights that come and go help nobody.
-        self._forward = np.where(kept, ONE, self._forward)
-        nice = np.where(self._forward > 0, self._kept_nice, cfg.nice[2])
+        nice = np.where(kept | (self._forward > 0), self._kept_nice, cfg.nice[2])
         acts = (self._idle < cfg.idle_ratio) | (limit < offered * cost).any(axis=0)
         return limit, np.where(acts, nice, 0), np.where((rate >= offered) | ~self._shapes, np.inf, rate)
 
@@ -279,7 +278,7 @@ class Greedy:
         self._valid = valid
         if self.workings is not None:
             self._kept[:] = self.workings.kept
-        self._forward = np.maximum(self._forward - self._wears_off, np.float32(0.0))
+        self._forward = np.maximum(np.where(self._kept, ONE, self._forward) - self._wears_off, np.float32(0.0))
         carries = valid & (telemetry.carried_mbps > LEAST_CARRIED_MBPS)
         full = np.asarray(telemetry.uplink_use_ratio > UPLINK_FULL, np.float32)
         # What is dropped behind the UPF has cost CPU too, so that a Mbit that gets through seems dear.
