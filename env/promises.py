@@ -51,7 +51,7 @@ class RateSums:
     """
 
     def __init__(self, periods: IntArray, num_slices: int) -> None:
-        self.periods = periods
+        self.periods, self._any = periods, periods > 0
         self._rates = np.zeros((max(int(periods.max()), 1), 2, num_slices, len(periods)), np.float32)
         self._sums = np.zeros(self._rates.shape[1:])
         self._lanes = np.arange(len(periods))
@@ -67,11 +67,11 @@ class RateSums:
         size = len(self._rates)
         # What leaves each lane's window: nothing before it has been filled once.
         leaves = self._rates[(self._seen - self.periods) % size, :, :, self._lanes].transpose(1, 2, 0)
-        self._sums -= leaves * (self._seen >= self.periods) * (self.periods > 0)
+        self._sums -= leaves * (self._any & (self._seen >= self.periods))
         rates = np.stack([telemetry.offered_mbps, telemetry.carried_mbps])
         # What is no number would never leave the sums.
         self._rates[self._seen % size] = np.where(np.isfinite(rates), rates, 0.0)
-        self._sums += self._rates[self._seen % size] * (self.periods > 0)
+        self._sums += self._rates[self._seen % size] * self._any
         self._seen += 1
         return self._sums
 

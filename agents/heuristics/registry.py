@@ -15,10 +15,11 @@ from .captain import Captain
 from .clairvoyant import Clairvoyant
 from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
-from .greedy import Greedy, QueueGreedy
+from .greedy import Greedy
 from .mpc import Mpc
 from .pi import Pi
 from .proportional import ProportionalShare
+from .queue_greedy import QueueGreedy
 from .random import RandomAgent
 from .reactive import ReactiveSla
 from .tower import CaptainTower

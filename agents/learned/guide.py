@@ -10,7 +10,7 @@ and costs are the policy's memory.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ...env.promises import promise_scores
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..heuristics.bounds import smoothing
-from ..heuristics.greedy import QueueGreedy
+from ..heuristics.queue_greedy import QueueGreedy
 
 RULE_FEATURES = ("rule_cpu_limit", "rule_nice", "rule_egress", "share_cpu", "share_egress")
 GUIDE_FEATURES = (
@@ -45,8 +45,7 @@ MOST_MEASURED = np.float32(1e9)
 LEAST_MBPS = np.float32(0.01)
 LEAST_REQUEST_MCPU = np.float32(2.0)  # the least `cpu.shares` is 2
 
-Correction = Literal["bid", "need", "cpu_limit", "nice", "egress"]
-CORRECTIONS: tuple[Correction, ...] = ("bid", "need", "cpu_limit", "nice", "egress")
+CORRECTIONS = ("bid", "need", "cpu_limit", "nice", "egress")
 """Columns of a guided policy's action, each in [-1, 1], 0 = as the rule does."""
 NUM_CORRECTIONS = len(CORRECTIONS)
 # e to the power of these is what a place in the order, and a need, are at most multiplied by.

@@ -333,7 +333,8 @@ def _print_suite(judged: Sequence[ScenarioResult], seed: int, alike: Sequence[Se
 
 
 def _print_distributions(title: str, who: str, rows: Sequence[tuple[str, AgainstRival]]) -> None:
-    table = figures_table(title, (who, "median", "95%\ninterval", "middle\nhalf", "worst", "as good\n%", "in"))
+    figures = ("median", "95%\ninterval", "geom.\nmean", "middle\nhalf", "worst", "as good\n%", "in")
+    table = figures_table(title, (who, *figures))
     for name, one in rows:
         low, high = one.quartiles
         scenario, ratio = one.worst
@@ -341,6 +342,7 @@ def _print_distributions(title: str, who: str, rows: Sequence[tuple[str, Against
             name,
             f"{one.typical.value:.2f}",
             f"{one.typical.low:.2f}-{one.typical.high:.2f}",
+            f"{one.geometric_mean:.2f}",
             f"{low:.2f}-{high:.2f}",
             f"{ratio:.2f}",
             f"{100 * one.level_ratio:.0f}",

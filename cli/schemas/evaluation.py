@@ -121,6 +121,7 @@ class Against(Document):
     """Of the ratios."""
     ci95: Ends
     """Ends of its 95% interval over scenarios."""
+    geometric_mean_ratio: float
     quartiles: Ends
     """Between which the middle half of the ratios lies."""
     worst: WorstScenario

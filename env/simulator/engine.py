@@ -39,7 +39,6 @@ class Engine:
         self._hardware_rows = hardware.kernel_rows()
         self.state[:] = 0
         self.state[kernels.CFS_BUDGET_S] = kernels.UNLIMITED
-        self.state[kernels.TX_RATIO] = 1.0
         self.elapsed = 0
         self._block: Block | None = None
         self._row = 0

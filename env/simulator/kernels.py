@@ -30,9 +30,9 @@ NUM_NODE_EXOGENOUS = 2
 # What is fixed of each slice's pod, axis 0 of (2, S, L): CPUs that its UPF can use at once, and its CPU request.
 THREADS, REQUEST_MCPU = range(2)
 
-# State fields, axis 0 of (9, S, L). The last three: what left the node in the last period, per what the UPF served, and
-# what of it softirqs have yet to be charged with.
-N3_MBIT, PACER_LEAD_S, PACER_MBIT, UPLINK_MBIT, TCP_MBPS, CFS_BUDGET_S, TX_MBPS, TX_RATIO, TX_OWED_MBPS = range(9)
+# State fields, axis 0 of (9, S, L). The last three are of the last period: what left the node, what the UPF served, and
+# what softirqs were charged with sending.
+N3_MBIT, PACER_LEAD_S, PACER_MBIT, UPLINK_MBIT, TCP_MBPS, CFS_BUDGET_S, TX_MBPS, SERVED_MBPS, CHARGED_MBPS = range(9)
 NUM_STATE = 9
 
 # Where packets are dropped, axis 0 of (3, S, L).
@@ -109,6 +109,12 @@ def thread_speed(busy: Scalar, cores: Scalar, logical: Scalar, smt_yield: Scalar
     return max(ONE - (ONE - smt_yield) * shared, smt_yield)
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def sent_ratio(sent: Scalar, served: Scalar) -> Scalar:
+    """Of what a UPF serves, the part that leaves the node: pacer and uplink drop the rest. 1 where nothing is known."""
+    return min(sent / max(served, TINY), ONE) if served > ZERO else ONE
+
+
 @njit(cache=True, error_model="numpy")
 def water_fill(capacity: np.ndarray, demand: np.ndarray, weight: np.ndarray, share: np.ndarray) -> None:
     """Divide ``capacity`` by weight, nobody getting more than demanded: work-conserving weighted max-min fairness.
@@ -182,7 +188,7 @@ def cfs_budget_left(
     return max(quota_s - (runtime_s - before), ZERO)
 
 
-# Rows of the step's working table (65, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
+# Rows of the step's working table (64, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
 LOGICAL, CORES, SMT_YIELD, TX_COST_US, SYSTEM, WAKE_RATIO, CFS_S, SLICE_US, WAKE_US = range(9)
 EDGE, EDGE_REQUEST, BUFFER_PACKETS, HORIZON_S, BURST_S, PACKETS_PER_FLOW = range(9, 15)
 QUEUE_PACKETS, UPLINK_BUFFER_S = range(15, 17)
@@ -196,10 +202,10 @@ N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(48, 54)
 STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(54, 59)
 # Softirqs that send what the UPFs serve in this period, of the node: expected, found, and the part of that which was
 # expected; and CPUs that threads have.
-SENDING, SENDS, CHARGED, SHARED = range(59, 63)
-# Of one slice: what softirqs are charged with in the next period.
-OWED, RATIO = range(63, 65)
-NUM_WORKING = 65
+SENDING, SENDS, EXPECTED, SHARED = range(59, 63)
+# Of one slice: what softirqs are charged with sending.
+CHARGED = 63
+NUM_WORKING = 64
 # Of all CPUs, what expected and found may differ by before shares are worked out once more.
 SENDING_TOLERANCE = np.float32(0.02)
 
@@ -266,7 +272,9 @@ def advance(
                 v[ELASTIC, i] += exo[ELASTIC_MBPS, s, lane]
                 v[ARRIVED, i] = arrived
                 v[KERNEL, i] += exo[RX_CPU_S_PER_MBIT, s, lane] * arrived * v[PER_S, i]
-                v[KERNEL, i] += state[TX_OWED_MBPS, s, lane] * MICRO * v[TX_COST_US, i] / exo[PACKET_MBIT, s, lane]
+                # What was sent and not expected.
+                owed = max(state[TX_MBPS, s, lane] - state[CHARGED_MBPS, s, lane], ZERO)
+                v[KERNEL, i] += owed * MICRO * v[TX_COST_US, i] / exo[PACKET_MBIT, s, lane]
             for lane in range(first, stop):
                 i = lane - first
                 work[s, i] = state[N3_MBIT, s, lane] + v[ARRIVED, i]
@@ -282,7 +290,8 @@ def advance(
                 i = lane - first
                 # CPU time that sending takes per CPU time of the UPF's.
                 packets = work[s, i] * v[PER_S, i] / exo[PACKET_MBIT, s, lane] / max(want[s, i], TINY)
-                sends[s, i] = MICRO * v[TX_COST_US, i] * packets * state[TX_RATIO, s, lane]
+                leaves = sent_ratio(state[TX_MBPS, s, lane], state[SERVED_MBPS, s, lane])
+                sends[s, i] = MICRO * v[TX_COST_US, i] * packets * leaves
                 v[SENDING, i] += min(want[s, i], most[s, i]) * sends[s, i]
             for lane in range(first, stop):
                 i = lane - first
@@ -356,7 +365,7 @@ def advance(
                 v[SENDING, i] = ratio * min(v[WANTED, i], left / (ONE + ratio))
         for i in range(count):
             # What was not expected is charged in the next period.
-            v[CHARGED, i] = min(ONE, v[SENDING, i] / max(v[SENDS, i], TINY))
+            v[EXPECTED, i] = min(ONE, v[SENDING, i] / max(v[SENDS, i], TINY))
             v[KERNEL, i] += min(v[SENDING, i], v[SENDS, i])
         for i in range(count):
             v[SQUEEZE, i] = min(ONE, v[CAPACITY, i] / max(v[WANTED, i], TINY))
@@ -518,13 +527,12 @@ def advance(
                 telemetry[1, s, lane] = v[SHOWN, i]
             for lane in range(first, stop):
                 i = lane - first
-                served = want[s, i]
-                v[OWED, i] = max(v[CARRIED, i] - served * state[TX_RATIO, s, lane] * v[CHARGED, i], ZERO)
-                v[RATIO, i] = min(v[CARRIED, i] / max(served, TINY), ONE) if served > ZERO else ONE
+                leaves = sent_ratio(state[TX_MBPS, s, lane], state[SERVED_MBPS, s, lane])
+                v[CHARGED, i] = want[s, i] * leaves * v[EXPECTED, i]
             for lane in range(first, stop):
-                i = lane - first
-                state[TX_OWED_MBPS, s, lane] = v[OWED, i]
-                state[TX_RATIO, s, lane] = v[RATIO, i]
+                state[SERVED_MBPS, s, lane] = want[s, lane - first]
+            for lane in range(first, stop):
+                state[CHARGED_MBPS, s, lane] = v[CHARGED, lane - first]
             for lane in range(first, stop):
                 i = lane - first
                 state[TX_MBPS, s, lane] = v[CARRIED, i]

@@ -45,6 +45,11 @@ class AgainstRival:
         return float((self.ratios <= LEVEL_WITH).mean())
 
     @property
+    def geometric_mean(self) -> float:
+        """Of the ratios: a tenth in one scenario outweighs ten times as much in another."""
+        return float(np.exp(np.log(self.ratios).mean()))
+
+    @property
     def quartiles(self) -> tuple[float, float]:
         """Between which the middle half of the ratios lies."""
         low, high = np.quantile(self.ratios, [0.25, 0.75])
@@ -64,6 +69,7 @@ class AgainstRival:
             "rival": self.rival,
             "median_ratio": self.typical.value,
             "ci95": [self.typical.low, self.typical.high],
+            "geometric_mean_ratio": self.geometric_mean,
             "quartiles": list(self.quartiles),
             "worst": {"scenario": name, "ratio": ratio},
             "level_ratio": self.level_ratio,

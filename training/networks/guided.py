@@ -6,15 +6,20 @@ Actions are corrections (B, S, 5), see `slicepilot.agents.learned.guide.CORRECTI
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
 from ...agents.learned.guide import CORRECTIONS, NUM_CORRECTIONS, NUM_GUIDED
 from .node_shares import present
 from .slice_network import NetworkConfig, linear
+
+SETS = {
+    "all": CORRECTIONS,
+    "order": ("bid", "need"),
+    "order-nice": ("bid", "need", "nice"),
+    "knobs": ("cpu_limit", "nice", "egress"),
+}
+"""Corrections that a policy makes, by the name of `NetworkConfig.corrections`."""
 
 
 class GuidedEncoder(nn.Module):
@@ -34,21 +39,17 @@ class GuidedEncoder(nn.Module):
 class CorrectionHead(nn.Module):
     """Features and context to mean corrections, at first next to none."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, corrections: str) -> None:
         super().__init__()
+        made = [float(name in SETS[corrections]) for name in CORRECTIONS]
+        self.made: Tensor
+        self.register_buffer("made", torch.tensor(made), persistent=False)
         self.own, self.context = linear(width, width), linear(2 * width, width)
         self.out = linear(width, NUM_CORRECTIONS, 0.01)
 
-    def hold(self, corrections: Sequence[str]) -> None:
-        """Leave all but these at 0 for good."""
-        learns = torch.tensor([float(name in corrections) for name in CORRECTIONS])
-        for parameter, factor in ((self.out.weight, learns[:, None]), (self.out.bias, learns)):
-            parameter.data *= factor
-            parameter.register_hook(partial(torch.mul, factor))  # type: ignore[no-untyped-call]
-
     def forward(self, hidden: Tensor, context: Tensor) -> Tensor:
         """(B, S, 5)."""
-        return torch.tanh(self.out(torch.relu(self.own(hidden) + self.context(context).unsqueeze(1))))
+        return self.made * torch.tanh(self.out(torch.relu(self.own(hidden) + self.context(context).unsqueeze(1))))
 
 
 class GuidedPolicy(nn.Module):
@@ -74,6 +75,4 @@ def value_head(width: int) -> nn.Module:
 def network(config: NetworkConfig) -> tuple[GuidedEncoder, CorrectionHead, GuidedEncoder, nn.Module]:
     """Actor and critic, which share nothing: corrections are small, and a value is mostly about loads."""
     width = config.width
-    actor = CorrectionHead(width)
-    actor.hold(config.corrections)
-    return GuidedEncoder(width), actor, GuidedEncoder(width), value_head(width)
+    return GuidedEncoder(width), CorrectionHead(width, config.corrections), GuidedEncoder(width), value_head(width)

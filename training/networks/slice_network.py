@@ -20,7 +20,6 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...agents.learned.guide import CORRECTIONS, Correction
 from ...env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES
 from ...env.knobs import NUM_KNOBS
 from .node_shares import GRANTED_LIMIT, HALF, MAX_SHARE, NUM_INPUTS, NUM_SHARES, WORTH_PER_CPU, NodeShares, present
@@ -58,7 +57,8 @@ class NetworkConfig:
             learn their own from the first.
         initial_order_std, final_order_std: the same of a guided policy's bids and needs
             (`slicepilot.agents.learned.guide.CORRECTIONS`).
-        corrections: those that a guided policy may make; the others stay as the rule has it.
+        corrections: which of them a guided policy makes, see `slicepilot.training.networks.guided.SETS`; the others
+            stay as the rule has it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -70,7 +70,7 @@ class NetworkConfig:
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
     initial_order_std: tuple[Deviation, Deviation] = (0.15, 0.15)
     final_order_std: tuple[Deviation, Deviation] = (0.05, 0.05)
-    corrections: tuple[Correction, ...] = CORRECTIONS
+    corrections: Literal["all", "order", "order-nice", "knobs"] = "all"
 
     def check(self) -> None:
         """Raises ValueError if the sizes do not fit together."""

@@ -140,9 +140,9 @@ class GuidedPpoPolicy(PpoPolicy):
         """Of the noise in each column of an action, at first and at last."""
         net = self.network
         ends = (*net.initial_order_std, *net.initial_std), (*net.final_order_std, *net.final_std)
+        made = guided.SETS[net.corrections]
         first, last = (
-            tuple(std if name in net.corrections else HELD_STD for name, std in zip(CORRECTIONS, end, strict=True))
-            for end in ends
+            tuple(std if name in made else HELD_STD for name, std in zip(CORRECTIONS, end, strict=True)) for end in ends
         )
         return first, last
 

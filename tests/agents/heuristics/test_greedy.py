@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicepilot.agents.heuristics.fixed import no_control
-from slicepilot.agents.heuristics.greedy import Greedy, QueueGreedy, QueueGreedyConfig, allocate
+from slicepilot.agents.heuristics.greedy import Greedy, GreedyConfig, allocate
 from slicepilot.agents.heuristics.proportional import ProportionalShare
+from slicepilot.agents.heuristics.queue_greedy import QueueGreedy, QueueGreedyConfig
 from slicepilot.env.backend import PACERS, Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
@@ -253,6 +254,106 @@ def test_a_burst_that_a_quota_held_back_has_more_room_from_then_on(node: tuple[S
     assert (before > 40.0).all()
     assert after[0] > 1.5 * before[0]
     np.testing.assert_allclose(after[1:], before[1:], rtol=0.1)
+
+
+# -- what is measured, and what follows from it --------------------------------------------------------------------
+
+
+def test_what_is_dropped_behind_the_upf_does_not_make_a_mbit_dear(node: tuple[SliceSet, Context]) -> None:
+    slices, context = node
+    rule, still = Greedy(egress=True), Knobs.none(len(slices), 1)
+    rule.reset(slices, context, 0)
+    costs = []
+    for period in range(60):
+        telemetry = seen(slices, context, 100.0, 100.0, 2.0)
+        if period >= 20:  # the link is full, half of what the UPFs serve is lost there
+            telemetry.carried_mbps[:], telemetry.uplink_use_ratio[:] = 50.0, 1.0
+        rule.decide(telemetry, still)
+        assert rule.workings is not None
+        costs.append(rule.workings.cost_mcpu_per_mbps[:, 0].copy())
+    np.testing.assert_allclose(costs[-1], costs[19], rtol=1e-3)
+
+
+def test_a_full_uplink_is_believed_at_once_and_an_idle_one_slowly(node: tuple[SliceSet, Context]) -> None:
+    slices, context = node
+    context = replace(context, period_s=np.full(1, 0.01, np.float32), uplink_mbps=np.full(1, 1000.0, np.float32))
+    rule, still = Greedy(egress=True), Knobs.none(len(slices), 1)
+    rule.reset(slices, context, 0)
+    rates = []
+    for use in (0.1, 1.0, 0.1):
+        telemetry = seen(slices, context, 20.0, 10.0, 2.0)
+        telemetry.uplink_use_ratio[:] = use
+        rule.decide(telemetry, still)
+        assert rule.workings is not None
+        rates.append(float(rule.workings.uplink_mbps[0]))
+    assert rates[0] == pytest.approx(1000.0)
+    assert rates[1] == pytest.approx(10.0 * len(slices))
+    assert rates[2] < 2 * rates[1]
+
+
+def test_limits_that_hold_do_not_shrink_the_node(node: tuple[SliceSet, Context]) -> None:
+    """Others take what slices leave: what slices use then is not what there is."""
+    slices, context = node
+    context = replace(context, period_s=np.full(1, 0.1, np.float32))
+    rule, still = QueueGreedy(), Knobs.none(len(slices), 1)
+    rule.reset(slices, context, 0)
+    whole = 1e3 * float(context.logical_cpus[0])
+    telemetry = seen(slices, context, 10.0, 10.0, 2.0)
+    telemetry.cpu_idle_ratio[:] = 0.0
+    found = []
+    for _ in range(1000):
+        rule.decide(telemetry, still)
+        assert rule.workings is not None
+        found.append(float(rule.workings.capacity_mcpu[0]))
+    assert found[10] > 0.85 * whole
+    assert found[-1] == pytest.approx(QueueGreedyConfig().least_share * whole, rel=0.02)
+
+
+def test_a_slice_is_cut_in_one_place(node: tuple[SliceSet, Context]) -> None:
+    """Before its UPF, where quotas are even enough: that hands the shaper less than it lets through."""
+    slices, context = node
+    assert context.traits is not None
+    pacer, queue = np.full(1, PACERS.index("htb"), np.float32), np.full(1, 3000.0, np.float32)
+    cut = {}
+    for cfs_period_s in (0.002, 1.0):
+        period = np.full(1, cfs_period_s, np.float32)
+        traits = replace(context.traits, pacer=pacer, pacer_packets=queue, cfs_period_s=period)
+        short = replace(
+            context,
+            traits=traits,
+            uplink_mbps=np.full(1, 600.0, np.float32),
+            logical_cpus=np.full(1, 64.0, np.float32),
+        )
+        rule = QueueGreedy()
+        rule.reset(slices, short, 0)
+        for _ in range(40):
+            knobs = rule.decide(seen(slices, short, 400.0, 90.0, 8.0), Knobs.none(len(slices), 1))
+        rate, limit = knobs.egress_mbps[:, 0], knobs.cpu_limit_mcpu[:, 0]
+        shaped = np.isfinite(rate) & (rate > 15.0)  # what less would take lies below the least limit
+        assert shaped.sum() >= 2
+        cut[cfs_period_s] = (limit < 8.0 * rate)[shaped]
+    assert cut[0.002].all()
+    assert not cut[1.0].any()
+
+
+def test_a_slice_steps_back_after_a_while(node: tuple[SliceSet, Context]) -> None:
+    slices, context = node
+    context = replace(context, period_s=np.full(1, 0.05, np.float32), num_steps=1000)
+    behind_from = {}
+    for step_back_s in (0.0, 0.25):
+        config = GreedyConfig(step_back_s=step_back_s, fall_s=0.01, rise_s=0.01, idle_ratio=2.0)
+        rule = Greedy(config=config)
+        rule.reset(slices, context, 0)
+        levels = []
+        for period in range(24):
+            offered = 10.0 if period < 10 else 4000.0  # what does not fit
+            knobs = rule.decide(seen(slices, context, offered, 10.0, 2.0), Knobs.none(len(slices), 1))
+            levels.append(knobs.nice[:, 0].copy())
+        behind = np.asarray(levels) == config.nice[2]
+        assert behind[-1].any()
+        assert not behind[:10].any()
+        behind_from[step_back_s] = int(behind.any(axis=1).argmax())
+    assert behind_from[0.25] - behind_from[0.0] in {4, 5}
 
 
 @pytest.mark.parametrize("name", ["slice-churn", "multi-promise", "edge-server", "application-mix", "link-degradation"])

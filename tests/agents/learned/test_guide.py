@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from slicepilot.agents.heuristics.greedy import QueueGreedy
+from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.agents.learned.guide import (

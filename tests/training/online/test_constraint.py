@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from slicepilot.agents.heuristics.greedy import QueueGreedy
+from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.agents.learned.guide import NUM_CORRECTIONS
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import SimulatorBackend

@@ -1,0 +1,157 @@
+"""`Greedy` with an eye on queues, and on the time over which a rate is promised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...env.backend import PACERS, Context
+from ...env.promises import AVERAGING_WINDOW_S, RateSums, averaging_periods
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+from .greedy import ONE, TINY, Greedy, GreedyConfig, Needs
+
+PACKET_MBIT = np.float32(8e-6 * 1400)
+MOST_BURST = np.float32(100.0)
+LEAST_LIMIT_MCPU = np.float32(100.0)
+LEAST_COST = np.float32(1e-3)
+# A promise out of reach comes after all the others.
+LAST = np.float32(1e-6)
+
+
+@dataclass(frozen=True)
+class QueueGreedyConfig(GreedyConfig):
+    """One setting for all nodes, found by hand on development scenarios (docs/results.md).
+
+    Attributes:
+        nice: of a slice whose promise is granted, for a bound of the first and from the second of ``nice_bounds_ms``
+            on, by the logarithm of the bound, also below the first; of the rest.
+        queue_share: of the delay bound, what a full queue may take.
+        committed_margin: over the committed rate, what a slice that is cut to it gets.
+        weight_power: of the weight, in the order in which promises are granted.
+        account_s: a committed rate holds on average over a time (`slicepilot.env.promises.AVERAGING_WINDOW_S`); within
+            this much of it a slice is to catch up.
+        reach: a promise that takes more than this times what its threads can use is granted last.
+        headroom: a slice that gets all it offers is limited to this times what its peak takes.
+        peak_periods: control periods in which a peak is forgotten.
+        relief: how much more a slice that was throttled all the time gets from then on; burst_periods: control periods
+            in which that is forgotten.
+    """
+
+    margin: float = 1.08
+    nice: tuple[int, int, int] = (-12, -1, 5)
+    rise_s: float = 0.1
+    fall_s: float = 0.3
+    dead_band: float = 0.06
+    step_back_s: float = 0.25
+    idle_ratio: float = 1.0
+    nice_bounds_ms: tuple[float, float] = (20.0, 2000.0)
+    queue_share: float = 0.85
+    committed_margin: float = 1.03
+    account_s: float = 0.2
+    weight_power: float = 1.5
+    reach: float = 1.0
+    headroom: float = 1.5
+    peak_periods: float = 100.0
+    relief: float = 3.0
+    burst_periods: float = 1000.0
+    spare_cpu: float = 0.5
+    spare_uplink: float = 0.75
+    least_share: float = 0.62
+    drain: float = 0.01
+    uplink_share: float = 0.99
+    uplink_share_by_cpu: float = 0.95
+    loyalty: float = 3.0
+
+
+class QueueGreedy(Greedy):
+    """`Greedy` that works out what a promise takes of a slice that is cut, from how long its queue can get.
+
+    A slice that gets less than it offers has a full queue in front of what cuts it: the UPF's N3 socket buffer where it
+    is short of CPU, the shaper's queue where its egress is limited. The rate at which the full queue just keeps the
+    delay bound is enough, and often far below what is offered. CPU limits also make it wait for the rest of a period of
+    the CFS bandwidth control once its threads have used up their quota
+    (https://docs.kernel.org/scheduler/sched-bwc.html). Where a node's traits are not known this is `Greedy`.
+
+    Args:
+        egress: shape the uplink in the same way.
+        config: see there.
+    """
+
+    config: QueueGreedyConfig
+
+    def __init__(self, egress: bool = True, config: QueueGreedyConfig | None = None) -> None:
+        super().__init__(egress, config or QueueGreedyConfig())
+        self.name = "queue-greedy" if egress else "queue-greedy-cpu"
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Forget rates and costs; take over how long queues can get."""
+        super().reset(slices, context, seed)
+        traits, bound_us = context.traits, context.promises.delay_bound_us
+        first, last = np.log(np.multiply(self.config.nice_bounds_ms, 1e3))
+        along = np.minimum((np.log(np.maximum(bound_us, TINY)) - first) / (last - first), 1.0)
+        self._kept_nice = np.rint(self.config.nice[0] + along * (self.config.nice[1] - self.config.nice[0]))
+        self.peak_mcpu, self._burst = np.zeros_like(bound_us), np.ones_like(bound_us)
+        window = averaging_periods(context)
+        share = self.config.account_s / AVERAGING_WINDOW_S
+        self._ahead = np.clip(np.rint(share * window), 1, window).astype(np.int64)
+        self._account = RateSums(window - self._ahead, len(bound_us))
+        self._owed_mbps = np.zeros_like(bound_us)
+        if traits is None:
+            return
+        # Of a slice that EDT holds below its rate next to nothing is left (docs/simulator.md). Lack of CPU is gentler,
+        # but for bursts as long as a CFS period.
+        edt = traits.pacer == PACERS.index("edt")
+        coarse = edt & (context.period_s >= traits.cfs_period_s)
+        self.shape_on(self._shapes & (traits.pacer != PACERS.index("none")) & ~coarse)
+        self._order = context.promises.weight ** np.float32(self.config.weight_power - 1.0)
+        self._room_s = np.float32(1e-6 * self.config.queue_share) * bound_us
+        self._buffer_mbit = PACKET_MBIT * traits.n3_buffer_packets
+        # What quotas let through at once, nobody who shares the uplink should have to wait for.
+        self._even_cpu = traits.cfs_period_s <= (np.float32(1e-6) * bound_us).min(axis=0)
+        queue_mbit = PACKET_MBIT * traits.pacer_packets
+        in_time = np.float32(1e-3) * traits.pacer_ms <= self._room_s
+        # A queue that is bounded in time keeps the bound at any rate, or at none; EDT's holds seconds.
+        kinds = [np.broadcast_to(traits.pacer == PACERS.index(kind), bound_us.shape) for kind in ("tbf", "htb")]
+        least = [np.where(in_time, np.float32(0.0), np.inf), queue_mbit / self._room_s]
+        self._least_shaped = np.select(kinds, least, np.inf).astype(np.float32)
+
+    def measure(self, telemetry: Telemetry) -> None:
+        """As `Greedy.measure`; and how much CPU each slice has taken at most, and if a quota held back its bursts."""
+        super().measure(telemetry)
+        cfg = self.config
+        offered, carried = self._account.add(telemetry)
+        counted = self._account.counted + self._ahead
+        # What the slice has to carry from now on for the window that is then full to keep the promise.
+        owed = np.minimum(offered + self._ahead * self._offered, counted * self._context.promises.committed_mbps)
+        self._owed_mbps = ((owed - carried) / self._ahead).astype(np.float32)
+        takes = self._offered * telemetry.valid * self._cost * np.float32(cfg.margin)
+        kept = self.peak_mcpu + (takes - self.peak_mcpu) / np.float32(cfg.peak_periods)
+        self.peak_mcpu = np.minimum(np.maximum(takes, kept), self._most)
+        self._burst += (ONE - self._burst) / np.float32(cfg.burst_periods)
+        self._burst *= ONE + np.float32(cfg.relief) * telemetry.throttled_ratio
+        np.minimum(self._burst, MOST_BURST, out=self._burst)
+
+    def _enough(self) -> FloatArray:
+        enough = np.float32(self.config.headroom) * self.peak_mcpu * self._burst
+        return np.where(enough < self._most, np.maximum(enough, LEAST_LIMIT_MCPU), np.inf)
+
+    def _needs(self, offered: FloatArray) -> Needs:
+        cfg, traits, promises = self.config, self._context.traits, self._context.promises
+        if traits is None:
+            return super()._needs(offered)
+        # At rate r a full buffer takes buffer / r, and a quota that is used up T (1 - r cost / threads): with both
+        # equal to the room that there is, a quadratic equation for r.
+        period_s = traits.cfs_period_s
+        per_rate = period_s * np.maximum(self._cost, LEAST_COST) / (np.float32(1e3) * self._context.threads)
+        spare = (self._room_s - period_s).astype(np.float64)  # nearly cancels below, where a Mbit costs little
+        root = np.sqrt(spare * spare + 4 * per_rate * self._buffer_mbit)
+        least = ((root - spare) / (2 * per_rate)).astype(np.float32)
+        committed = np.float32(cfg.committed_margin) * np.maximum(promises.committed_mbps, self._owed_mbps)
+        cpu = np.minimum(offered, np.maximum(committed, least))
+        shaped = np.where(self._shapes, self._least_shaped, np.inf)
+        self._cut_by_cpu = (least <= shaped) & (self._even_cpu | ~self._shapes)
+        uplink = np.minimum(offered, np.maximum(committed, np.where(self._cut_by_cpu, least, shaped)))
+        within = cpu * self._cost <= np.float32(cfg.reach) * self._most
+        return Needs(cpu, uplink, self._order * np.where(within, ONE, LAST))
