@@ -326,8 +326,9 @@ def test_a_slice_is_cut_in_one_place(node: tuple[SliceSet, Context]) -> None:
         )
         rule = QueueGreedy()
         rule.reset(slices, short, 0)
+        knobs = Knobs.none(len(slices), 1)
         for _ in range(40):
-            knobs = rule.decide(seen(slices, short, 400.0, 90.0, 8.0), Knobs.none(len(slices), 1))
+            knobs = rule.decide(seen(slices, short, 400.0, 90.0, 8.0), knobs)
         rate, limit = knobs.egress_mbps[:, 0], knobs.cpu_limit_mcpu[:, 0]
         shaped = np.isfinite(rate) & (rate > 15.0)  # what less would take lies below the least limit
         assert shaped.sum() >= 2
