@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...env.backend import PACERS, Context
+from ...env.knobs import Knobs
 from ...env.promises import AVERAGING_WINDOW_S, RateSums, averaging_periods
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
@@ -116,6 +117,12 @@ class QueueGreedy(Greedy):
         kinds = [np.broadcast_to(traits.pacer == PACERS.index(kind), bound_us.shape) for kind in ("tbf", "htb")]
         least = [np.where(in_time, np.float32(0.0), np.inf), queue_mbit / self._room_s]
         self._least_shaped = np.select(kinds, least, np.inf).astype(np.float32)
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """As `Greedy.decide`; a slice that is absent keeps its knobs, which are nearer to what it comes back to."""
+        wanted = super().decide(telemetry, knobs)
+        np.copyto(wanted.values, knobs.values, where=~telemetry.valid)
+        return wanted
 
     def measure(self, telemetry: Telemetry) -> None:
         """As `Greedy.measure`; and how much CPU each slice has taken at most, and if a quota held back its bursts."""

@@ -122,6 +122,7 @@ class Against(Document):
     ci95: Ends
     """Ends of its 95% interval over scenarios."""
     geometric_mean_ratio: float
+    """Of the ratios; small ones weigh in it what great ones do."""
     quartiles: Ends
     """Between which the middle half of the ratios lies."""
     worst: WorstScenario

@@ -337,6 +337,16 @@ def test_a_slice_is_cut_in_one_place(node: tuple[SliceSet, Context]) -> None:
     assert not cut[1.0].any()
 
 
+def test_an_absent_slice_keeps_its_knobs(node: tuple[SliceSet, Context]) -> None:
+    rule = QueueGreedy()
+    rule.reset(*node, 0)
+    telemetry = Telemetry.empty(len(node[0]), 1)
+    telemetry.valid[0] = False
+    held = Knobs.none(len(node[0]), 1)
+    held.values[:, 0] = column(750, -3, 12)
+    np.testing.assert_array_equal(rule.decide(telemetry, held).values[:, 0], column(750, -3, 12))
+
+
 def test_a_slice_steps_back_after_a_while(node: tuple[SliceSet, Context]) -> None:
     slices, context = node
     context = replace(context, period_s=np.full(1, 0.05, np.float32), num_steps=1000)
