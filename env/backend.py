@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .knobs import Knobs
-from .slices import FloatArray, Promises, SliceSet
+from .slices import BoolArray, FloatArray, Promises, SliceSet
 from .telemetry import Telemetry
 
 PACERS = ("none", "edt", "tbf", "htb")
@@ -54,6 +54,7 @@ class Context:
 
     ``period_s``, ``logical_cpus``, ``uplink_mbps``: (L,); ``threads``: CPUs that each UPF can use at once, (S, L).
     ``traits``: what is known of how the node queues and paces, None where nothing is.
+    ``moves``: knobs that can be moved, bool (3, S, L); None: all can. The others stay as they are, whatever is asked.
     """
 
     period_s: FloatArray
@@ -63,6 +64,7 @@ class Context:
     threads: FloatArray
     num_steps: int
     traits: NodeTraits | None = None
+    moves: BoolArray | None = None
 
 
 class Backend(Protocol):

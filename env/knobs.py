@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .slices import FloatArray
+from .slices import BoolArray, FloatArray
 
 NiceScope = Literal["process", "group"]
 KnobName = Literal["cpu_limit_mcpu", "nice", "egress_mbps"]
@@ -57,6 +57,10 @@ class Knobs:
         values = np.full((NUM_KNOBS, num_slices, num_lanes), np.inf, np.float32)
         values[NICE] = 0.0
         return cls(values, nice_scope)
+
+    def only(self, moves: BoolArray, held: Knobs) -> Knobs:
+        """The same where a knob moves (3, S, L), and elsewhere what is held."""
+        return Knobs(np.where(moves, self.values, held.values), self.nice_scope)
 
     def copy(self) -> Knobs:
         """A deep copy."""

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from ..configs import load
 
 FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 
 NICE_MIN, NICE_MAX = -20, 19
 

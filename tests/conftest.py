@@ -22,6 +22,8 @@ LIVE = (
     "controller/telemetry",
     "controller/watchdog",
     "deploy/test_prometheus.py",
+    "node/test_foreign.py",
+    "node/test_discover.py",
     "testbed",
 )
 # Tests that bring up testbeds: one after the other, or two of them would use the machine up.

@@ -26,7 +26,10 @@ REFRESH_TICKS = 50
 
 def run(
     config: Annotated[str, typer.Option("--config", "-c", help="A shipped name or a YAML file.")] = "default",
-    name: Annotated[str | None, typer.Option(help="Of the node; for a testbed, the testbed's.")] = None,
+    node: Annotated[
+        str | None, typer.Option(help="UPFs that run here already: a name or a YAML file of `node discover`.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the testbed.")] = None,
     instance: Annotated[
         str | None, typer.Option(help="Of this controller, where a node has several; else the node's name.")
     ] = None,
@@ -65,6 +68,8 @@ def run(
     bounded = seconds is not None or scenario is not None
     publish = {"listen": listen, "log": log or ("off" if bounded else None)}
     settings = RunConfig.from_yaml(config).override(
+        backend="node" if node else None,
+        node=node,
         name=name,
         instance=instance,
         mode=mode,
@@ -79,12 +84,13 @@ def run(
     )
     if record is not None:
         run_episodes.check(record, settings)
-    node, begun_ns = _open(settings), time.time_ns()
+    opened, begun_ns = _open(settings), time.time_ns()
+    settings = settings.override(name=opened.name)
     try:
-        ticks = _ticks(node, settings, seconds)
-        totals = None if ticks is None else _Totals(node.backend.slices)
+        ticks = _ticks(opened, settings, seconds)
+        totals = None if ticks is None else _Totals(opened.backend.slices)
         with progress_bar(shown=totals is not None and settings.publish.log == "off") as progress:
-            task = progress.add_task(f"{settings.mode} on {node.name}", total=ticks)
+            task = progress.add_task(f"{settings.mode} on {opened.name}", total=ticks)
 
             def watch(telemetry: Telemetry, allowed: Knobs, receipt: Any) -> None:
                 del allowed, receipt
@@ -93,10 +99,10 @@ def run(
                 if totals.ticks % REFRESH_TICKS == 0:
                     progress.update(task, completed=totals.ticks)
 
-            report = serve(node, settings, seed, ticks, force, None if totals is None else watch)
+            report = serve(opened, settings, seed, ticks, force, None if totals is None else watch)
     finally:
-        node.backend.close()
-    document = _document(settings, node, totals, report)
+        opened.backend.close()
+    document = _document(settings, opened, totals, report)
     failure = None
     if record is not None:
         try:
@@ -114,7 +120,8 @@ def run(
 def _open(settings: RunConfig) -> Node:
     from ...configs.backends import plugin
 
-    node: Node = plugin(settings.backend).call("open_node", settings.name, settings.period_s, settings.scenario)
+    where = settings.node or settings.name
+    node: Node = plugin(settings.backend).call("open_node", where, settings.period_s, settings.scenario)
     return node
 
 

@@ -56,6 +56,108 @@ class TestbedStatus(Document):
     slices: list[TestbedSlice]
 
 
+class DiscoveredUpf(Document):
+    """A process that is a UPF, or may be one."""
+
+    slice: SliceName
+    """What to call its slice."""
+    pid: Annotated[int, Example(4242)]
+    """Process id."""
+    process: Annotated[str, Example("open5gs-upfd")]
+    """Its program."""
+    netns: Annotated[str, Example("upf-embb")]
+    """Its network namespace: the name that `ip netns` has for it, or the path of its file."""
+    cgroup: Annotated[str | None, Example("/sys/fs/cgroup/system.slice/open5gs-upfd.service")]
+    """Its CPU cgroup; null where it is in the root group."""
+    n3: Annotated[str | None, Example("n3")]
+    """Interface with GTP-U; null where that could not be told, as for the next three."""
+    n6: Annotated[str | None, Example("n6")]
+    """Interface towards the data network."""
+    n4: Annotated[str | None, Example("n4")]
+    """Interface with PFCP."""
+    tun: Annotated[str | None, Example("ogstun")]
+    """Its TUN device."""
+    confidence: Annotated[str, Example("sure")]
+    """`sure`, or `unclear`: not taken without being asked for."""
+    why: list[str]
+    """What speaks for it, and what is not clear."""
+
+
+class TrialRatio(Document):
+    """A figure while a knob was moved over the same while it was not."""
+
+    value: float
+    """Of the means."""
+    low: float
+    """Lower end of its 99% interval."""
+    high: float
+    """Upper end."""
+
+
+class KnobTrial(Document):
+    """A knob that was moved back and forth."""
+
+    moved_to: float
+    """Where, in its unit."""
+    carried_ratio: TrialRatio
+    delay_p99_ratio: TrialRatio
+
+
+class KnobAuthority(Document):
+    """Whether a knob acts on a slice's packets."""
+
+    authority: bool
+    """Whether it does; the others are not moved."""
+    why: Annotated[str, Example("its process uses 101.9 us of CPU time a packet")]
+    """What that is known from."""
+    tried: KnobTrial | None
+    """What moving it did, with `--try`; null without, and where there was too little traffic."""
+
+
+class SliceKnobAuthority(Document):
+    """All knobs of a slice."""
+
+    cpu_limit: KnobAuthority
+    nice: KnobAuthority
+    egress: KnobAuthority
+
+
+class SliceTraffic(Document):
+    """What passed while a slice was watched; null where nothing did."""
+
+    offered_mbps: float
+    """Rate that reached N3."""
+    carried_mbps: float
+    """Rate that left at the last point."""
+    match_ratio: float | None
+    """Share of the packets there that were recognised."""
+    delay_p50_us: float | None
+    """Median delay."""
+    delay_p99_us: float | None
+    """99th percentile of the delay."""
+    cpu_use_mcpu: float | None
+    """CPU time that its cgroup used; null without one."""
+    cpu_us_per_packet: float | None
+    """The same by packet that left; null for too few packets."""
+
+
+class CheckedSlice(Document):
+    """A slice of a node whose UPFs somebody else runs."""
+
+    process: Annotated[str, Example("open5gs-upfd (4242)")]
+    """Its UPF's process."""
+    measured: bool
+    """Whether packets have passed at both ends."""
+    traffic: SliceTraffic
+    knobs: SliceKnobAuthority
+    notes: list[str]
+    """What somebody should know before control starts."""
+
+
+CheckedNode = dict[SliceName, CheckedSlice]
+"""By slice."""
+
+
 class Flow(Document):
     """A flow from the generator to the sink."""
 

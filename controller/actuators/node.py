@@ -146,6 +146,7 @@ class NodeActuator:
         for index, one in enumerate(self._slices):
             if not one.vanished():
                 continue
+            one.release()
             try:
                 if self._tell_renewed is not None:
                     self._tell_renewed(one.target)
@@ -154,7 +155,6 @@ class NodeActuator:
             except ActuatorError:
                 lost.append(one.vanished())
             else:
-                one.close()
                 self._renew()
         return lost
 

@@ -94,20 +94,22 @@ def _open(target: SliceTargets, missing_ok: bool) -> _Reader | None:
     try:
         return _Reader(target)
     except ActuatorError:
-        if missing_ok and not target.cgroup.exists():
+        if missing_ok and target.cgroup is not None and not target.cgroup.exists():
             return None
         raise
 
 
 class _Reader:
-    """Quota and weight of one group, version 1 or 2."""
+    """Quota and weight of one group, version 1 or 2; "none" where there is no group."""
 
     def __init__(self, target: SliceTargets) -> None:
+        self._files: list[KernelFile] = []
+        if target.cgroup is None:
+            return
         group = CpuGroup.at(target.cgroup)
         names = (
             ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares") if group.version == 1 else ("cpu.max", "cpu.weight")
         )
-        self._files: list[KernelFile] = []
         try:
             for name in names:
                 self._files.append(KernelFile(group.path / name, writable=False))
@@ -118,6 +120,8 @@ class _Reader:
 
     def read(self) -> tuple[float, float, float]:
         """CPU limit in mCPU, nice, and an egress rate that is not known."""
+        if not self._files:
+            return math.inf, 0.0, math.inf
         quota, period, weight = self._words()
         return 1e3 * quota / period, _nearest_nice(weight / self._found_weight), math.inf
 

@@ -26,15 +26,31 @@ class SliceTargets:
 
     Attributes:
         name: for messages.
-        cgroup: the group of its UPF in the hierarchy of the cpu controller.
+        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone.
         egress_device: device through which it leaves towards N6; none leaves its egress alone.
         netns: path of that device's network namespace; none is this process's own.
+        left: knobs that are left alone though they are there: they would not act on its packets, or are not ours.
     """
 
     name: str
-    cgroup: Path
+    cgroup: Path | None
     egress_device: str | None = None
     netns: Path | None = None
+    left: frozenset[KnobName] = frozenset()
+
+    @property
+    def group(self) -> Path:
+        """Its cgroup, of a slice that has one."""
+        assert self.cgroup is not None
+        return self.cgroup
+
+    @property
+    def fixed(self) -> frozenset[KnobName]:
+        """Knobs that are never moved."""
+        missing: set[KnobName] = set() if self.cgroup is not None else {"cpu_limit_mcpu", "nice"}
+        if self.egress_device is None:
+            missing.add("egress_mbps")
+        return self.left | missing
 
 
 class Held(NamedTuple):
@@ -70,7 +86,7 @@ class SliceKnobs:
 
     Attributes:
         held: what holds; the first one as found.
-        yielded: knobs that are not written, nor restored: somebody else's values hold.
+        yielded: knobs that are not written, nor restored: somebody else's values hold. Nor are `SliceTargets.fixed`.
 
     Raises:
         ActuatorError: a target is missing or not permitted; nothing is left changed.
@@ -85,17 +101,24 @@ class SliceKnobs:
     ) -> None:
         self.name, self.target = target.name, target
         self._where = _identity(target)
-        group = CpuGroup.at(target.cgroup)
+        self._fixed = target.fixed
+        self.quota: CpuQuota | None = None
+        self.weight: GroupWeight | None = None
+        self.threads: ThreadNice | None = None
+        self.egress: EgressRate | None = None
         with contextlib.ExitStack() as undo:
-            self.quota = CpuQuota(group, quota)
-            undo.callback(self.quota.close)
-            undo.callback(self.quota.restore)
-            self.weight = GroupWeight(group)
-            undo.callback(self.weight.close)
-            tell = None if remember is None else lambda originals: remember(target.name, originals)
-            self.threads = ThreadNice(group, tell)
-            device = target.egress_device
-            self.egress = EgressRate(device, target.netns, egress) if device is not None else None
+            undo.callback(self.close)
+            if target.cgroup is not None:
+                group = CpuGroup.at(target.cgroup)
+                if "cpu_limit_mcpu" not in self._fixed:
+                    self.quota = CpuQuota(group, quota)
+                    undo.callback(self.quota.restore)
+                if "nice" not in self._fixed:
+                    self.weight = GroupWeight(group)
+                    tell = None if remember is None else lambda originals: remember(target.name, originals)
+                    self.threads = ThreadNice(group, tell)
+            if target.egress_device is not None and "egress_mbps" not in self._fixed:
+                self.egress = EgressRate(target.egress_device, target.netns, egress)
             undo.pop_all()
         self.yielded: set[KnobName] = set()
         self.held = self.read("group")
@@ -107,12 +130,13 @@ class SliceKnobs:
             errors.append(self._gone)
             return self.held
         held_limit, held_nice, held_rate = self.held
-        if limit != held_limit and "cpu_limit_mcpu" not in self.yielded:
+        if limit != held_limit and self.quota is not None and "cpu_limit_mcpu" not in self.yielded:
             try:
                 held_limit = self.quota.set(limit)
             except ActuatorError as error:
                 self._note(error, errors)
-        if (nice != held_nice or scope != "group" or self.threads.active) and "nice" not in self.yielded:
+        niced = self.threads is not None and (nice != held_nice or scope != "group" or self.threads.active)
+        if niced and "nice" not in self.yielded:
             try:
                 held_nice = self._set_nice(int(nice), scope)
             except ActuatorError as error:
@@ -137,14 +161,18 @@ class SliceKnobs:
 
     def deploy(self, request_mcpu: float | None) -> None:
         """See `GroupWeight.deploy`; a nice that was yielded stays."""
-        if "nice" not in self.yielded:
+        if self.weight is not None and self.threads is not None and "nice" not in self.yielded:
             self.weight.deploy(request_mcpu)
             self.held = self.held._replace(nice=self.held.nice if self.threads.active else 0)
 
     def read(self, scope: NiceScope) -> Held:
         """What holds in the kernel; raises ActuatorError."""
-        nice = self.weight.read() if scope == "group" else self.threads.read()
-        return Held(self.quota.read(), nice, math.inf if self.egress is None else self.egress.read())
+        niced = self.weight if scope == "group" else self.threads
+        return Held(
+            math.inf if self.quota is None else self.quota.read(),
+            0 if niced is None else niced.read(),
+            math.inf if self.egress is None else self.egress.read(),
+        )
 
     def deviation(self, knob: KnobName) -> str | None:
         """What the kernel has in place of what was written last; None where that holds, or where a slice is gone."""
@@ -161,9 +189,10 @@ class SliceKnobs:
     def found(self, knob: KnobName) -> float:
         """What the kernel has of one knob, in its unit; a rate whose shaper was taken off is none."""
         if knob == "cpu_limit_mcpu":
-            return self.quota.read()
+            return math.inf if self.quota is None else self.quota.read()
         if knob == "nice":
-            return self.threads.read() if self.threads.active else self.weight.read()
+            niced = self.threads if self.threads is not None and self.threads.active else self.weight
+            return 0 if niced is None else niced.read()
         with contextlib.suppress(ActuatorError):
             return math.inf if self.egress is None else self.egress.read()
         return math.inf
@@ -177,8 +206,20 @@ class SliceKnobs:
         return self._hold(knob, [part.reassert() for part in self._parts(knob)])
 
     def restorers(self) -> list[Callable[[], None]]:
-        """What puts each knob back as found, except those that were yielded."""
+        """What puts each knob back as found, except those that were yielded or never moved."""
         return [part.restore for knob in KNOB_FIELDS if knob not in self.yielded for part in self._all_parts(knob)]
+
+    def release(self) -> None:
+        """Restore what is still there of a slice that has vanished or moved on, and hold on to none of it.
+
+        A group that its UPF was in before keeps nothing of ours; and a socket would keep a namespace alive that its
+        owner has removed, with the links that are to be made anew.
+        """
+        for restore in self.restorers():
+            with contextlib.suppress(ActuatorError):
+                restore()
+        self.close()
+        self.quota = self.weight = self.threads = self.egress = None
 
     def close(self) -> None:
         """Release files and sockets."""
@@ -187,15 +228,20 @@ class SliceKnobs:
                 knob.close()
 
     def _all_parts(self, knob: KnobName) -> list[Knob]:
-        if knob == "cpu_limit_mcpu":
-            return [self.quota]
-        if knob == "nice":
-            return [self.weight, self.threads]
-        return [] if self.egress is None else [self.egress]
+        parts: dict[KnobName, list[Knob | None]] = {
+            "cpu_limit_mcpu": [self.quota],
+            "nice": [self.weight, self.threads],
+            "egress_mbps": [self.egress],
+        }
+        return [part for part in parts[knob] if part is not None]
 
     def _parts(self, knob: KnobName) -> list[Knob]:
         """The same without threads that are not reniced."""
-        return [part for part in self._all_parts(knob) if part is not self.threads or self.threads.active]
+        return [part for part in self._all_parts(knob) if part is not self.threads or self._reniced]
+
+    @property
+    def _reniced(self) -> bool:
+        return self.threads is not None and self.threads.active
 
     def _hold(self, knob: KnobName, values: list[float]) -> float:
         """The last part's value counts: threads are what a nice of process scope means."""
@@ -206,6 +252,8 @@ class SliceKnobs:
 
     def _set_nice(self, nice: int, scope: NiceScope) -> int:
         """Nice of one scope; that of the other is put back."""
+        assert self.weight is not None
+        assert self.threads is not None
         if scope == "group":
             if self.threads.active:
                 self.threads.restore()

@@ -211,6 +211,8 @@ class SliceStatus(Document):
     delay_worst_us: float | None
     """The highest 99th percentile of a tick."""
     knobs: SliceKnobs
+    fixed: list[Annotated[str, Example("cpu_limit_mcpu")]]
+    """Knobs that are never moved here: nothing depends on them, or they are not ours."""
     reasons: list[GivenReason]
     """What the guard did for it, the gravest first."""
     history: NotRequired[SliceHistory]

@@ -60,6 +60,7 @@ KNOB_RULES = _record(
     ("dwell_ns", "f8"),
     ("slew_per_ns", "f8"),  # on the knob's axis: natural logarithm of a limit or rate, levels of nice
     ("significant", "f8"),  # on the axis: a move that can be a reversal
+    ("movable", "i8"),  # 0: it stays as it is, under the safe setting too
 )
 KNOB_MEMORY = _record(
     ("changed_at_ns", "i8"),

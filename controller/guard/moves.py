@@ -196,7 +196,10 @@ def move(wanted: npt.NDArray[np.float32], held: npt.NDArray[np.float32], now: in
                 if not math.isnan(memory.last_held):
                     memory.changed_at_ns = before
                 memory.last_held = holds
-            if course == at.FOLLOW:
+            if knob.rules.movable == 0:
+                knob.chosen = float(held[k, s, 0])
+                _rest(memory)
+            elif course == at.FOLLOW:
                 knob.chosen, bits = _follow(k, s, float(wanted[k, s, 0]), holds, now, elapsed, state)
                 state.reasons[s] |= bits
             else:

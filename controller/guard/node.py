@@ -115,6 +115,8 @@ def settle(
     for k in range(NUM_KNOBS):
         for s in range(len(state.slices)):
             knob = state.slices[s].knobs[k]
+            if knob.rules.movable == 0:
+                knob.chosen = float(held[k, s, 0])
             out[k, s, 0] = knob.chosen
             value = out[k, s, 0]
             knob.memory.last_allowed = value

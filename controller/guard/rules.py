@@ -63,7 +63,7 @@ class Rules:
         rules = cls(
             node=_node_rules(config, context, nice_scope),
             slices=_slice_rules(config, slices, request_mcpu),
-            knobs=_knob_rules(config, slices),
+            knobs=_knob_rules(config, slices, context),
             conditions=_delays(hold, astuple(config.not_a_number), astuple(config.policy_error)),
             missing=_delays(hold)[0],
             window=max(1, math.ceil(config.sla_floor.window_s / period_s - _ROUNDING)),
@@ -94,7 +94,7 @@ def _ns(seconds: float) -> int:
     return round(1e9 * seconds)
 
 
-def _knob_rules(config: GuardConfig, slices: SliceSet) -> Structured:
+def _knob_rules(config: GuardConfig, slices: SliceSet, context: Context) -> Structured:
     floors = of_slices("floor", config.floor.default, config.floor.slices, slices)
     settings = of_slices("safe", config.safe.default, config.safe.slices, slices)
     rules = np.zeros((len(slices), NUM_KNOBS), KNOB_RULES)
@@ -113,6 +113,7 @@ def _knob_rules(config: GuardConfig, slices: SliceSet) -> Structured:
     rules["small"] = small.limit_ratio, small.nice_levels, small.egress_ratio
     rules["dwell_ns"] = 1e9 * np.asarray([dwell.cpu_limit_s, dwell.nice_s, dwell.egress_s])
     rules["slew_per_ns"] = 1e-9 * np.asarray([slew.cpu_limit_per_s, slew.nice_levels_per_s, slew.egress_per_s])
+    rules["movable"] = True if context.moves is None else context.moves[..., 0].T
     rules["significant"] = math.log(turn.factor), turn.nice_levels, math.log(turn.factor)
     return rules
 

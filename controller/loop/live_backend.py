@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...env.backend import Context, NodeTraits, Receipt
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray, Promises, SliceSet
+from ...env.slices import BoolArray, FloatArray, Promises, SliceSet
 from ...env.telemetry import Telemetry
 from ..telemetry.throttling import ThrottleMeter
 from .ticks import AbsoluteTicks
@@ -83,6 +83,7 @@ class NodeFacts:
         logical_cpus: of the node; none takes those this process may use.
         num_steps: control periods of one run.
         traits: how it queues and paces, None where that is not known.
+        moves: see `Context`.
     """
 
     period_s: float
@@ -90,6 +91,7 @@ class NodeFacts:
     logical_cpus: float | None = None
     num_steps: int = 1 << 31
     traits: NodeTraits | None = None
+    moves: BoolArray | None = None
 
     def context(self, slices: SliceSet) -> Context:
         """The same in the form of the contract."""
@@ -98,7 +100,7 @@ class NodeFacts:
             np.full(1, value, np.float32) for value in (self.period_s, cpus, self.uplink_mbps)
         )
         promises, threads = Promises.of(slices), slices.column("upf_threads")
-        return Context(period_s, logical_cpus, uplink_mbps, promises, threads, self.num_steps, self.traits)
+        return Context(period_s, logical_cpus, uplink_mbps, promises, threads, self.num_steps, self.traits, self.moves)
 
 
 class LiveBackend:
@@ -112,7 +114,7 @@ class LiveBackend:
         slices: order of all arrays.
         source: telemetry; owned, closed with the backend.
         actuator: knobs; owned, restored and closed with the backend.
-        cgroups: the slices' groups, for ``cpu.stat``.
+        cgroups: the slices' groups, for ``cpu.stat``; none where a slice has none.
         facts: period and size of the node.
     """
 
@@ -123,7 +125,7 @@ class LiveBackend:
         slices: SliceSet,
         source: TelemetrySource,
         actuator: Actuator,
-        cgroups: Sequence[Path],
+        cgroups: Sequence[Path | None],
         facts: NodeFacts,
     ) -> None:
         self.slices, self.context = slices, facts.context(slices)

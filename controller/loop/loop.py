@@ -256,8 +256,10 @@ class Loop:
         self.report.unmeasured = self.backend.check()
 
     def _decide(self, seen: Telemetry, knobs: Knobs) -> Knobs | None:
+        moves = self.backend.context.moves
         try:
-            return self.active.agent.decide(seen, knobs)
+            wanted = self.active.agent.decide(seen, knobs)
+            return wanted if moves is None else wanted.only(moves, self.held)
         except Exception as error:  # noqa: BLE001 (whatever a policy does, the guard goes on)
             self.report.unusable += 1
             self.report.last_error = f"{type(error).__name__}: {error}"

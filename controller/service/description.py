@@ -8,6 +8,9 @@ import os
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ...env.knobs import KNOB_FIELDS
 from ..guard.config import GuardConfig
 from ..loop.node import Node
 
@@ -28,12 +31,21 @@ def description_of(node: Node, policy: LoadedPolicy, guard: GuardConfig) -> dict
         "period_s": context.period_s.item(),
         "logical_cpus": context.logical_cpus.item(),
         "uplink_mbps": _finite(context.uplink_mbps.item()),
+        "fixed": _fixed(node),
         "threads": context.threads[:, 0].tolist(),
         "pid": os.getpid(),
         "nice_scope": policy.nice_scope,
         "hardware": node.hardware,
         "guard": _finite(dataclasses.asdict(guard)),
     }
+
+
+def _fixed(node: Node) -> dict[str, list[str]]:
+    """By slice, knobs that are never moved here."""
+    moves, names = node.backend.context.moves, node.backend.slices.names
+    if moves is None:
+        return {}
+    return {name: [KNOB_FIELDS[k] for k in np.flatnonzero(~moves[:, s, 0])] for s, name in enumerate(names)}
 
 
 def _finite(value: Any) -> Any:

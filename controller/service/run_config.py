@@ -63,6 +63,7 @@ class RunConfig:
 
     Attributes:
         backend: what carries the traffic.
+        node: name or file of the node's configuration; stands for backend ``node``.
         name: of the node; for a testbed, the testbed's.
         instance: of this controller; none is the node's name. A shadow beside a live controller needs its own.
         mode: at the start.
@@ -83,6 +84,7 @@ class RunConfig:
 
     __pydantic_config__ = _STRICT
     backend: Annotated[str, AfterValidator(partial(check_name, simulator=False))] = "testbed"
+    node: str | None = None
     name: NodeName = "sp"
     instance: NodeName | None = None
     mode: Literal["shadow", "canary", "live"] = "shadow"

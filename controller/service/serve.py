@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from ...agents.base import Agent
 from ...configs import ConfigError
 from ..contracts.modes import MODES, Mode
 from ..loop.loop import LoopReport, Watcher
@@ -37,8 +38,10 @@ def serve(
     max_ticks: int | None = None,
     force: bool = False,
     watch: Watcher | None = None,
+    agent: Agent | None = None,
 ) -> LoopReport:
-    """Run a controller until it is stopped; the caller closes the node's backend.
+    """Run a controller until it is stopped; the caller closes the node's backend. ``agent`` decides in place of
+    the configured one.
 
     Capabilities belong to threads, and onnxruntime starts one when it is imported: that has to come after they are
     given up, and so does the policy.
@@ -65,7 +68,7 @@ def serve(
         undo.callback(publisher.stop)
         # A testbed of one's own goes at the end, and not even its owner may write to the root of the cgroups.
         privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if config.scenario is not None else [])])
-        controller = _operation(node, config, ring, state, watch, seed, force)
+        controller = _operation(node, config, ring, state, watch, seed, force, agent)
         control = undo.enter_context(ControlThread(controller, ours))
         companions = _Companions(publisher, control)
         controller.notes.append(companions.notes)
@@ -76,12 +79,19 @@ def serve(
 
 
 def _operation(
-    node: Node, config: RunConfig, ring: TickRing, state: Path, watch: Watcher | None, seed: int, force: bool
+    node: Node,
+    config: RunConfig,
+    ring: TickRing,
+    state: Path,
+    watch: Watcher | None,
+    seed: int,
+    force: bool,
+    agent: Agent | None,
 ) -> Controller:
-    from .loaded_policy import import_bundle_runtime, policy_of
+    from .loaded_policy import LoadedPolicy, import_bundle_runtime, policy_of
 
     import_bundle_runtime()
-    policy = policy_of(config, node)
+    policy = policy_of(config, node) if agent is None else LoadedPolicy(agent)
     if MODES[config.mode] is not Mode.SHADOW:
         policy.require_promoted(force)
     return Controller(node, config, policy, ring, state, StopRequest(), watch, seed)

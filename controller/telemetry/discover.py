@@ -84,11 +84,12 @@ class Devices:
     n4: str | None = None
 
 
-def points_of(upf: Upf, devices: Devices) -> SlicePoints:
+def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
     """Where to measure a UPF.
 
     N3 is the interface of that name, or the only one there is beside the loopback. N6 with a namespace of its own is
-    measured as it comes in there (behind a shared uplink), else as it leaves the UPF's.
+    measured as it comes in there (behind a shared uplink), else as it leaves the UPF's. In messages ``label`` stands
+    before the names of fields.
 
     Raises:
         ConfigError: an interface is not there, or there are several to choose from.
@@ -96,23 +97,25 @@ def points_of(upf: Upf, devices: Devices) -> SlicePoints:
     """
     there = _links(upf.netns)
     ethernet = [link.name for link in there.values() if not link.bare_ip and link.name != "lo"]
-    n3 = _named("--n3", devices.n3, there) or _usual("n3", there)
+    n3 = _named(f"{label}n3", devices.n3, there) or _usual("n3", there)
     if n3 is None:
         if len(ethernet) != 1:
-            raise ConfigError(f"--n3: which interface of {upf.name}? accepted: {', '.join(ethernet) or 'none there'}")
+            raise ConfigError(
+                f"{label}n3: which interface of {upf.name}? accepted: {', '.join(ethernet) or 'none there'}"
+            )
         n3 = ethernet[0]
     tun = devices.tun or next((link.name for link in there.values() if link.kind == "tun" and link.bare_ip), None)
     if devices.n6_netns is not None:
         far = by_netns(devices.n6_netns).netns
         name = devices.n6 or NAMES["n6"]
-        _named("--n6", name, _links(far))
+        _named(f"{label}n6", name, _links(far))
         n6: NetPoint | None = NetPoint(far, name)
     else:
-        own = _named("--n6", devices.n6, there) or _usual("n6", there)
+        own = _named(f"{label}n6", devices.n6, there) or _usual("n6", there)
         n6 = NetPoint(upf.netns, own, "egress") if own else None
-    n4 = _named("--n4", devices.n4, there) or _usual("n4", there)
+    n4 = _named(f"{label}n4", devices.n4, there) or _usual("n4", there)
     if tun is None and n6 is None:
-        raise ConfigError(f"--tun or --n6: {upf.name} has no TUN device; accepted: {', '.join(there)}")
+        raise ConfigError(f"{label}tun or {label}n6: {upf.name} has no TUN device; accepted: {', '.join(there)}")
     return SlicePoints(
         upf.name,
         NetPoint(upf.netns, n3),
@@ -121,6 +124,12 @@ def points_of(upf: Upf, devices: Devices) -> SlicePoints:
         NetPoint(upf.netns, n4) if n4 else None,
         upf.cgroup,
     )
+
+
+def n6_device(upf: Upf, named: str | None = None, label: str = "--") -> str | None:
+    """The interface through which a UPF sends towards N6: as named, else n6, else none; raises as `points_of`."""
+    there = _links(upf.netns)
+    return _named(f"{label}n6", named, there) or _usual("n6", there)
 
 
 def _named(option: str, name: str | None, there: dict[str, tc.Link]) -> str | None:

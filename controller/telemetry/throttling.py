@@ -25,15 +25,15 @@ class ThrottleMeter:
     that each is read about every `REFRESH_S`: reading costs a system call and some parsing per slice.
 
     Args:
-        cgroups: one per slice, cgroup v1 or v2.
+        cgroups: one per slice, cgroup v1 or v2; none where a slice has none, which is never throttled.
         period_s: how often `fill` is called.
 
     Raises:
         ActuatorError: a group has no ``cpu.stat``, or one without CFS bandwidth control.
     """
 
-    def __init__(self, cgroups: Sequence[Path], period_s: float) -> None:
-        self._slices = [_Slice(path) for path in cgroups]
+    def __init__(self, cgroups: Sequence[Path | None], period_s: float) -> None:
+        self._slices = [None if path is None else _Slice(path) for path in cgroups]
         self._ratios = [0.0] * len(cgroups)
         self._per_call = min(len(cgroups), math.ceil(len(cgroups) * period_s / REFRESH_S))
         self._next = 0
@@ -55,8 +55,9 @@ class ThrottleMeter:
         known, count = self._ratios, len(self._slices)
         for _ in range(self._per_call):
             self._next = index = (self._next + 1) % count
-            if index in self._limited:
-                known[index] = self._slices[index].ratio()
+            reader = self._slices[index]
+            if reader is not None and index in self._limited:
+                known[index] = reader.ratio()
         telemetry.throttled_ratio[:, 0] = known
 
     def _change(self, limits_mcpu: FloatArray) -> None:
@@ -66,7 +67,7 @@ class ThrottleMeter:
     def heal(self) -> None:
         """Open the files of groups anew that were removed and made again; between ticks."""
         for index, reader in enumerate(self._slices):
-            if reader.vanished:
+            if reader is not None and reader.vanished:
                 with contextlib.suppress(ActuatorError):
                     self._slices[index] = _Slice(reader.file.path.parent)
                     reader.file.close()
@@ -74,7 +75,8 @@ class ThrottleMeter:
     def close(self) -> None:
         """Release the files."""
         for reader in self._slices:
-            reader.file.close()
+            if reader is not None:
+                reader.file.close()
 
 
 class _Slice:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
+from ...env.knobs import KNOB_FIELDS
 from ...env.promises import RATE_TOLERANCE
 from .figures import percent, scaled, short
 from .glyphs import Glyphs, Values, linear, logarithmic, mean, resample
@@ -18,6 +19,7 @@ COLUMNS = (
     *(("offered", 8), ("carried", 8), ("loss", 6), ("p50 ms", 7), ("p99 ms", 7), ("bound", 6)),
     *(("CPUs", 6), ("nice", 5), ("egress", 7)),
 )
+SPOKEN = dict(zip(KNOB_FIELDS, ("CPU limit", "nice", "egress"), strict=True))
 Document = dict[str, Any]
 
 
@@ -78,7 +80,10 @@ def _figures(one: Document, glyphs: Glyphs) -> Text:
         (short(scaled(known(one["delay_p50_us"]), 1e-3)), ""),
         (short(scaled(known(one["delay_p99_us"]), 1e-3)), BAD if _over(one, known(one["delay_p99_us"])) else ""),
         (short(scaled(one["delay_bound_us"], 1e-3)), QUIET),
-        *((text, "") for text in _knobs(knobs)),
+        *(
+            (text, QUIET if field in one["fixed"] else "")
+            for field, text in zip(KNOB_FIELDS, _knobs(knobs), strict=True)
+        ),
     )
     for (text, style), (_, width) in zip(cells, COLUMNS, strict=True):
         row.append(text.rjust(width), style=style)
@@ -103,6 +108,8 @@ def _wishes(one: Document, glyphs: Glyphs) -> Text:
     row = Text("  wants ", style=QUIET).append(" ".join(_knobs(wanted)), style="")
     if allowed != wanted:
         row.append("  may ", style=QUIET).append(" ".join(_knobs(allowed)), style=NOTE)
+    if one["fixed"]:
+        row.append(f" {glyphs.dot} not moved: {', '.join(SPOKEN[field] for field in one['fixed'])}", style=QUIET)
     if not one["acting"]:
         row.append(f" {glyphs.dot} left alone", style=QUIET)
     for reason in one["reasons"]:

@@ -44,7 +44,7 @@ class FoundSlice:
 
     Attributes:
         name: of the slice.
-        cgroup: path of its group.
+        cgroup: path of its group; none where its CPU time is left alone.
         cgroup_inode: which group that was: one that was removed and made again has nothing of ours.
         quota_us, period_us: CFS bandwidth; a quota of -1 is none.
         weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2).
@@ -53,7 +53,7 @@ class FoundSlice:
     """
 
     name: str
-    cgroup: str
+    cgroup: str | None
     cgroup_inode: int
     quota_us: int
     period_us: int

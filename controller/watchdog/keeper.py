@@ -38,7 +38,8 @@ class JournalKeeper:
             state.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ActuatorError.of(f"{state}: make the folder for the journal", error) from error
-        self._save(Journal.of(survey(targets), os.getpid()))
+        released = tuple((one.name, knob) for one in targets for knob in sorted(one.fixed))
+        self._save(dataclasses.replace(Journal.of(survey(targets), os.getpid()), released=released))
 
     @property
     def journal(self) -> Journal:
@@ -54,7 +55,8 @@ class JournalKeeper:
         """Look again at a slice whose group or device was made anew, before its knobs are set; raises ActuatorError."""
         [found] = survey([target])
         with self._lock:
-            released = tuple(one for one in self._journal.released if one[0] != target.name)
+            others = tuple(one for one in self._journal.released if one[0] != target.name)
+            released = (*others, *((target.name, knob) for knob in sorted(target.fixed)))
             self._save(dataclasses.replace(self._journal.with_slice(found), released=released))
 
     def release(self, name: str, knob: KnobName) -> None:

@@ -83,6 +83,8 @@ class _Restoration:
 
     def cpu(self, found: FoundSlice) -> None:
         """Quota, weight, and nice of threads."""
+        if found.cgroup is None:
+            return
         with self._reported(found.name):
             if Path(found.cgroup).stat().st_ino != found.cgroup_inode:
                 self._report.gone.append(f"{found.name}: {found.cgroup} was made anew")

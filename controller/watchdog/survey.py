@@ -31,17 +31,22 @@ def survey(targets: Sequence[SliceTargets]) -> tuple[FoundSlice, ...]:
 
 
 def _slice(target: SliceTargets) -> FoundSlice:
-    group = CpuGroup.at(target.cgroup)
+    egress = _egress(target.egress_device, target.netns) if target.egress_device is not None else None
+    if target.cgroup is None:
+        return FoundSlice(target.name, cgroup=None, cgroup_inode=0, quota_us=0, period_us=0, weight=0, egress=egress)
+    # By its own path: a link to it may lead elsewhere by the time that this is needed.
+    path = target.cgroup.resolve()
+    group = CpuGroup.at(path)
     with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
         quota_us, period_us = bandwidth.read()
         return FoundSlice(
             name=target.name,
-            cgroup=str(target.cgroup),
-            cgroup_inode=_stat(target.cgroup).st_ino,
+            cgroup=str(path),
+            cgroup_inode=_stat(path).st_ino,
             quota_us=quota_us,
             period_us=period_us,
             weight=int(weight.read()),
-            egress=_egress(target.egress_device, target.netns) if target.egress_device is not None else None,
+            egress=egress,
         )
 
 

@@ -24,7 +24,7 @@ def restore_threads(found: FoundSlice, dry_run: bool = False) -> str:
     processes = {one.process: one.nice for one in reversed(found.threads)}
     processes |= {one.thread: one.nice for one in found.threads if one.thread == one.process}
     ours = {level for thread in originals if (level := _level(thread)) not in {None, originals[thread]}}
-    for thread in _members(Path(found.cgroup)):
+    for thread in _members(Path(found.cgroup)) if found.cgroup is not None else ():
         if thread not in originals and _level(thread) in ours:
             process = process_of(thread)
             if process in processes:

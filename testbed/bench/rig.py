@@ -50,7 +50,7 @@ class Knobs:
         for target in self._targets:
             for name in KNOB_FILES:
                 with contextlib.suppress(OSError):
-                    found[f"{target.name}/{name}"] = (target.cgroup / name).read_text().strip()
+                    found[f"{target.name}/{name}"] = (target.group / name).read_text().strip()
         return found
 
     @contextlib.contextmanager

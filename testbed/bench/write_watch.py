@@ -68,9 +68,9 @@ class WriteWatch:
             self._events = _fanotify()
             undo.callback(os.close, self._events)
             for target in self._targets:
-                for name in KNOB_FILES[CpuGroup.at(target.cgroup).version]:
-                    if (target.cgroup / name).exists():
-                        _mark(self._events, target.cgroup / name)
+                for name in KNOB_FILES[CpuGroup.at(target.group).version]:
+                    if (target.group / name).exists():
+                        _mark(self._events, target.group / name)
             self._tc = [(target.name, _listen(target.netns)) for target in self._targets if target.egress_device]
             for _, listener in self._tc:
                 undo.callback(listener.close)
@@ -133,7 +133,7 @@ class WriteWatch:
         found = {}
         for target in self._targets:
             with contextlib.suppress(OSError):
-                for word in CpuGroup.at(target.cgroup).threads_file.read_text().split():
+                for word in CpuGroup.at(target.group).threads_file.read_text().split():
                     with contextlib.suppress(ProcessLookupError):
                         found[int(word)] = os.getpriority(os.PRIO_PROCESS, int(word))
         return found

@@ -159,6 +159,7 @@ class Status:
                 **dict(zip(SLICE_FIELDS, _numbers(means[:, s]), strict=True)),
                 "delay_worst_us": _numbers(worst[-1:, s])[0],
                 "knobs": {stage: self._knobs(stage, s) for stage in ("wanted", "allowed", "applied")},
+                "fixed": self.description.get("fixed", {}).get(spec["name"], []),
                 "reasons": _reasons(reasons[s]),
             }
             if history_s:

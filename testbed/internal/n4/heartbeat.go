@@ -43,6 +43,8 @@ func (p *Peer) beat(ctx context.Context) {
 			return
 		case err != nil:
 			p.noteLost(err)
+			// A UPF that has restarted does not know us and need not answer our heartbeats (Open5GS does not).
+			p.recoverSoon()
 		default:
 			if answer, ok := done.Answer.(*message.HeartbeatResponse); ok {
 				p.heard(answer.RecoveryTimeStamp)

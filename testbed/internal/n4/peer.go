@@ -2,6 +2,7 @@ package n4
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -100,11 +101,17 @@ func (p *Peer) setUp(ctx context.Context) (Outcome, error) {
 	return outcome, nil
 }
 
-// Release ends the association and with it, at the UPF, all its sessions (clause 6.2.8).
+// Release ends the association and with it, at the UPF, all its sessions (clause 6.2.8). Not every UPF
+// implements that: one transmission, and at the first silence it is over.
 func (p *Peer) Release(ctx context.Context) (Outcome, error) {
 	p.procedure.Lock()
 	defer p.procedure.Unlock()
-	return p.release(ctx, p.endpoint.retries)
+	outcome, err := p.release(ctx, retries{t1: p.endpoint.config.T1})
+	if errors.Is(err, ErrNoAnswer) {
+		p.forget()
+		return outcome, fmt.Errorf("%w: it may not implement Association Release; here it counts as released, with its sessions", err)
+	}
+	return outcome, err
 }
 
 func (p *Peer) release(ctx context.Context, retries retries) (Outcome, error) {

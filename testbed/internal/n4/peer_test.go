@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -227,6 +228,80 @@ func TestSilentPeerIsLostAndComesBack(t *testing.T) {
 	seen.await(t, "peer_lost")
 	stub.set(func() { delete(stub.answer, message.MsgTypeHeartbeatRequest) })
 	seen.await(t, "peer_back")
+}
+
+// Open5GS answers no heartbeat of a peer that it has no association with.
+func TestRestartedPeerThatIgnoresStrangersIsAssociatedAgain(t *testing.T) {
+	stub, _, seen := established(t, func(c *Config) {
+		c.Heartbeat, c.T1, c.N1 = 20*time.Millisecond, 20*time.Millisecond, 1
+	})
+	known, silent := true, true
+	stub.set(func() {
+		known = false
+		stub.answer[message.MsgTypeHeartbeatRequest] = func(request message.Message) message.Message {
+			if !known {
+				return nil
+			}
+			return stub.accept(request)
+		}
+		stub.answer[message.MsgTypeAssociationSetupRequest] = func(request message.Message) message.Message {
+			if silent {
+				return nil
+			}
+			known = true
+			return stub.accept(request)
+		}
+	})
+	seen.await(t, "peer_lost")
+	seen.none(t, "recovery_failed", 200*time.Millisecond)
+	stub.set(func() { silent, stub.recovery = false, stub.recovery.Add(time.Minute) })
+	seen.await(t, "peer_back")
+	if event := seen.await(t, "recovered"); event.Count != 1 || event.Failed != 0 {
+		t.Errorf("recovered %+v", event)
+	}
+}
+
+// Open5GS buffers all uplink of a session that does not say which reference points its interfaces are.
+func TestInterfacesAreNamed(t *testing.T) {
+	stub, _, _ := established(t, nil)
+	request := stub.received(message.MsgTypeSessionEstablishmentRequest)[0].(*message.SessionEstablishmentRequest)
+	var seen []uint8
+	note := func(group []*ie.IE, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range group {
+			if e.Type == ie.TGPPInterfaceType {
+				seen = append(seen, e.Payload[0])
+			}
+		}
+	}
+	for _, pdr := range request.CreatePDR {
+		note(pdr.PDI())
+	}
+	for _, far := range request.CreateFAR {
+		note(far.ForwardingParameters())
+	}
+	const n3, n6 = 11, 17 // table 8.2.118-1
+	if want := []uint8{n3, n6, n6, n3}; !slices.Equal(seen, want) {
+		t.Errorf("interface types %v, want %v", seen, want)
+	}
+}
+
+func TestReleaseOfAPeerThatDoesNotKnowItIsOverAtOnce(t *testing.T) {
+	stub, peer, _ := established(t, func(c *Config) { c.T1, c.N1 = 100*time.Millisecond, 5 })
+	stub.override(message.MsgTypeAssociationReleaseRequest, func(message.Message) message.Message { return nil })
+	start := time.Now()
+	_, err := peer.Release(ctx)
+	if !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "may not implement") {
+		t.Errorf("release: %v", err)
+	}
+	if took := time.Since(start); took > 300*time.Millisecond || peer.Associated() {
+		t.Errorf("after %v, associated: %v", took, peer.Associated())
+	}
+	if _, err := peer.Associate(ctx); err != nil {
+		t.Errorf("associating again: %v", err)
+	}
 }
 
 func TestShutdownDeletesAndDoesNotWaitForTheSilent(t *testing.T) {

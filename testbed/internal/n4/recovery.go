@@ -30,10 +30,18 @@ func (p *Peer) recover(ctx context.Context) {
 	p.procedure.Lock()
 	defer p.procedure.Unlock()
 	upf := p.address.String()
+	p.mu.Lock()
+	lost := p.lost
+	p.mu.Unlock()
 	if _, err := p.setUp(ctx); err != nil {
-		// The next heartbeat that is answered tries again.
-		p.endpoint.emit(Event{Event: "recovery_failed", UPF: upf, Detail: err.Error()})
+		// The next heartbeat tries again. Of a UPF that is lost it has been said that it does not answer.
+		if !lost {
+			p.endpoint.emit(Event{Event: "recovery_failed", UPF: upf, Detail: err.Error()})
+		}
 		return
+	}
+	if lost {
+		p.endpoint.emit(Event{Event: "peer_back", UPF: upf})
 	}
 	p.finishRecovery(ctx)
 }

@@ -43,6 +43,7 @@ func (r *rules) create() []*ie.IE {
 				ie.NewSourceInterface(ie.SrcInterfaceCore),
 				ie.NewNetworkInstanceFQDN(r.DNN),
 				ueAddress(r.UE, true),
+				onN6(),
 			),
 			ie.NewFARID(downlinkRule),
 			ie.NewURRID(sessionURR),
@@ -99,6 +100,7 @@ func (r *rules) uplinkPDI() *ie.IE {
 		r.uplinkTunnel(),
 		ie.NewNetworkInstanceFQDN(r.DNN),
 		ueAddress(r.UE, false),
+		onN3(),
 	}
 	if r.QFI != 0 {
 		parts = append(parts, ie.NewQFI(r.QFI))
@@ -125,8 +127,15 @@ func (r *rules) uplinkTunnel() *ie.IE {
 // form, others do not look inside.
 
 func (r *rules) uplinkForwarding() []*ie.IE {
-	return []*ie.IE{ie.NewDestinationInterface(ie.DstInterfaceCore), ie.NewNetworkInstanceFQDN(r.DNN)}
+	return []*ie.IE{ie.NewDestinationInterface(ie.DstInterfaceCore), ie.NewNetworkInstanceFQDN(r.DNN), onN6()}
 }
+
+// Which reference point an interface is (clause 8.2.118): optional, but Open5GS from 2.7.7 on accepts a session without
+// it and then buffers all its uplink for ever.
+
+func onN3() *ie.IE { return ie.NewTGPPInterfaceType(ie.TGPPInterfaceTypeN33GPPAccess) }
+
+func onN6() *ie.IE { return ie.NewTGPPInterfaceType(ie.TGPPInterfaceTypeN6) }
 
 func (r *rules) downlinkForwarding() []*ie.IE {
 	const gtpuIPv4, gtpuIPv6 = 0x0100, 0x0200 // clause 8.2.56
@@ -134,7 +143,9 @@ func (r *rules) downlinkForwarding() []*ie.IE {
 	if r.GNB.Is6() {
 		creation = ie.NewOuterHeaderCreation(gtpuIPv6, r.GNBTEID, "", r.GNB.String(), 0, 0, 0)
 	}
-	return []*ie.IE{ie.NewDestinationInterface(ie.DstInterfaceAccess), ie.NewNetworkInstanceFQDN(r.DNN), creation}
+	return []*ie.IE{
+		ie.NewDestinationInterface(ie.DstInterfaceAccess), ie.NewNetworkInstanceFQDN(r.DNN), creation, onN3(),
+	}
 }
 
 // enforcement is the body of a QER: gates, maximum bit rates where there are any, and the QFI to mark downlink with.

@@ -66,7 +66,7 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 state, hang_s, rows = Path(sys.argv[1]), float(sys.argv[2]), json.loads(sys.argv[3])
 targets = [SliceTargets(name, Path(group), device, Path(netns)) for name, group, device, netns in rows]
 state.mkdir(exist_ok=True)
-locks = Locks({f"slice {target.name}": target.cgroup for target in targets} | {"controller": state})
+locks = Locks({f"slice {target.name}": target.group for target in targets} | {"controller": state})
 recovered = recover(state)
 ring = TickRing(state / "ticks", len(targets), 16)
 keeper = JournalKeeper(state, targets)
@@ -152,7 +152,7 @@ class Kernel:
 
     def __init__(self, targets: list[SliceTargets]) -> None:
         self._targets = targets
-        groups = [CpuGroup.at(target.cgroup) for target in targets]
+        groups = [CpuGroup.at(target.group) for target in targets]
         self._files = [(bandwidth_files(group), weight_file(group), group.threads_file) for group in groups]
         assert targets[0].netns is not None
         self._route = RouteSocket(targets[0].netns)
@@ -331,7 +331,7 @@ def test_a_good_end_needs_no_supervisor_and_leaves_nothing(node: BenchNode, kern
 def test_a_second_controller_is_refused_as_long_as_the_first_or_its_supervisor_lives(
     node: BenchNode, tmp_path: Path
 ) -> None:
-    slices = {f"slice {target.name}": target.cgroup for target in node.targets}
+    slices = {f"slice {target.name}": target.group for target in node.targets}
     with controller(node, tmp_path) as one:
         first = node.targets[0].name
         with pytest.raises(ConfigError, match=f"slice {first}: .* is controlled by process {one.process.pid}; accep"):

@@ -1,0 +1,1 @@
+"""UPFs that somebody else has started, on this machine: found, measured, controlled."""

@@ -1,0 +1,75 @@
+"""All that is known of a slice's UPF: is it measured, and which knobs act on its packets?"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from ...env.knobs import KnobName
+from ..authority.authority import CPU_KNOBS, Authority
+from ..authority.surroundings import Surroundings
+from ..live.backend import NodeBackend
+from .load import Load, watch
+from .trial import Effect
+
+
+@dataclass(frozen=True)
+class SliceReport:
+    """One slice.
+
+    Attributes:
+        name: of the slice; process: its UPF.
+        load: what passed while it was watched.
+        knobs: whether each acts.
+        around: what binds its CPU time beside.
+        notes: what somebody should know before control starts.
+        tried: what moving each knob did, where that was asked for.
+    """
+
+    name: str
+    process: str
+    load: Load
+    knobs: dict[KnobName, Authority]
+    around: Surroundings
+    notes: tuple[str, ...]
+    tried: dict[KnobName, Effect] = field(default_factory=dict)
+
+    def answer(self, knob: KnobName) -> Authority:
+        """Whether a knob acts: what was tried counts for more than what was seen, where there was enough to try."""
+        effect = self.tried.get(knob)
+        if effect is None or effect.acts is None:
+            return self.knobs[knob]
+        return Authority(effect.acts, str(effect))
+
+
+def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
+    """Look on for so long; moves nothing."""
+    loads = watch(backend.source, seconds)
+    return [_slice(backend, name, load) for name, load in zip(backend.slices.names, loads, strict=True)]
+
+
+def _slice(backend: NodeBackend, name: str, load: Load) -> SliceReport:
+    around, found = backend.around[name], backend.found[name]
+    notes = [] if load.left else [str(load)]
+    if around.limited_by is not None:
+        notes.append(f"{around.limited_by} limits it to {around.limit_mcpu:g} mCPU, whatever its own limit is")
+    if around.cpus < backend.context.logical_cpus.item():
+        notes.append(f"it may use {around.cpus} of the CPUs only")
+    notes += [f"its cgroup is written by others as well: {writer}" for writer in around.writers]
+    answers = {knob: _by_load(one, load) if knob in CPU_KNOBS else one for knob, one in backend.authority[name].items()}
+    return SliceReport(name, str(found.process), load, answers, around, tuple(notes))
+
+
+def _by_load(one: Authority, load: Load) -> Authority:
+    """A verdict on a CPU knob in the light of what was measured."""
+    if not one.moves:
+        return one
+    if load.elsewhere:
+        return Authority(
+            False,
+            f"its process uses {load.cpu_us_per_packet:.2f} us of CPU time a packet: its packets are handled "
+            "elsewhere, in softirqs, which no cgroup is charged for",
+        )
+    if load.cpu_us_per_packet is not None:
+        return dataclasses.replace(one, why=f"its process uses {load.cpu_us_per_packet:.1f} us of CPU time a packet")
+    return dataclasses.replace(one, why=f"{one.why}; not measured, for want of traffic")

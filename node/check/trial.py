@@ -1,0 +1,179 @@
+"""Move each knob of each slice a little, now and then, under the traffic there is: does the slice feel it?
+
+An agent like any other, so that guard, journal and supervisor stand behind it as they do behind control: whatever
+happens meanwhile, the knobs come back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...controller.loop.node import Node
+from ...controller.service.run_config import RunConfig
+from ...controller.service.serve import serve
+from ...data.intervals import Interval, paired_ratio
+from ...env.backend import Context
+from ...env.knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, KnobName, Knobs
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+
+PERIOD_S = 0.02
+PHASE_TICKS, SETTLE_TICKS = 12, 4
+PAIRS = 6
+FIRST_TICKS = 50  # to know the load
+# What a knob is moved to: shares of what the slice uses and carries, and levels.
+CPU_SHARE, EGRESS_SHARE, NICE_STEP = 0.6, 0.7, 10.0
+LEVEL = 0.99
+LEAST_MBPS = 0.5
+
+
+class Step(NamedTuple):
+    """A knob of a slice that is tried next."""
+
+    slice: int
+    knob: int
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What moving a knob did to its slice.
+
+    Attributes:
+        moved_to: in the knob's unit; None where there was too little traffic to try it.
+        carried, delay: rate and p99 delay while it was moved over those while it was not, with 99% intervals.
+        knob: which.
+    """
+
+    knob: int
+    moved_to: float | None
+    carried: Interval | None = None
+    delay: Interval | None = None
+
+    @property
+    def acts(self) -> bool | None:
+        """Whether the slice felt it; None where it was not tried, or could not have felt it.
+
+        A weight is felt by who is short of CPU time, and by nobody else.
+        """
+        if self.carried is None or self.delay is None:
+            return None
+        felt = self.carried.high < 1.0 or self.delay.low > 1.0
+        return felt or (None if self.knob == NICE else False)
+
+    def __str__(self) -> str:
+        if self.carried is None or self.delay is None:
+            return "not tried: too little traffic"
+        carried, delay = self.carried, self.delay
+        return (
+            f"moved to {self.moved_to:.3g}, the slice carried {carried.value:.2f} times as much "
+            f"({carried.low:.2f} to {carried.high:.2f}), its p99 delay was {delay.value:.3g} times as long "
+            f"({delay.low:.3g} to {delay.high:.3g})"
+        )
+
+
+class TrialAgent:
+    """Holds everything, and moves one knob at a time back and forth: found, moved, moved, found, and so on.
+
+    Attributes:
+        effects: by slice and knob, of those tried so far.
+    """
+
+    name = "trial"
+    request_mcpu: FloatArray | None = None
+
+    def __init__(self, moves: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
+        order = (EGRESS, CPU_LIMIT, NICE)
+        self._steps = [Step(s, k) for s in range(moves.shape[1]) for k in order if moves[k, s, 0]]
+        self.ticks = FIRST_TICKS + len(self._steps) * 2 * PAIRS * PHASE_TICKS + 1
+        self.effects: dict[Step, Effect] = {}
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start anew."""
+        self._tick, self._found = -1, Knobs.none(len(slices))
+        self._use, self._rate = (np.zeros(len(slices)) for _ in range(2))
+        self._low = np.array([slices.bound(field, 0)[:, 0] for field in KNOB_FIELDS])
+        self.effects = {}
+        self._seen: list[list[list[tuple[float, float]]]] = []
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """The knobs as they were found, but for the one that is moved."""
+        self._tick += 1
+        if self._tick == 0:
+            self._found = knobs.copy()
+        tick = self._tick - FIRST_TICKS
+        if tick < 0:
+            self._use += telemetry.cpu_use_mcpu[:, 0] / FIRST_TICKS
+            self._rate += telemetry.carried_mbps[:, 0] / FIRST_TICKS
+            return self._found
+        at, within = divmod(tick, 2 * PAIRS * PHASE_TICKS)
+        if within == 0:
+            self._conclude(at - 1)
+            self._seen = [[[] for _ in range(2)] for _ in range(PAIRS)]
+        if at >= len(self._steps):
+            return self._found
+        phase, age = divmod(within, PHASE_TICKS)
+        step, moved = self._steps[at], phase % 4 in (1, 2)
+        if age >= SETTLE_TICKS:
+            figures = telemetry.carried_mbps[step.slice, 0].item(), telemetry.delay_p99_us[step.slice, 0].item()
+            self._seen[phase // 2][moved].append(figures)
+        value = self._moved_to(step)
+        if not moved or value is None:
+            return self._found
+        wanted = self._found.copy()
+        wanted.values[step.knob, step.slice, 0] = value
+        return wanted
+
+    def _moved_to(self, step: Step) -> float | None:
+        s, k = step
+        if self._rate[s] < LEAST_MBPS:
+            return None
+        if k == NICE:
+            return float(min(self._found.values[NICE, s, 0] + NICE_STEP, 19.0))
+        value = CPU_SHARE * self._use[s] if k == CPU_LIMIT else EGRESS_SHARE * self._rate[s]
+        return float(value) if value >= self._low[k, s] else None
+
+    def _conclude(self, at: int) -> None:
+        if at < 0:
+            return
+        step = self._steps[at]
+        value = self._moved_to(step)
+        if value is None:
+            self.effects[step] = Effect(step.knob, None)
+            return
+        pairs = np.array([[np.mean(phase, axis=0) for phase in pair] for pair in self._seen])
+        carried, delay = (paired_ratio(pairs[:, 1, i], pairs[:, 0, i], LEVEL) for i in range(2))
+        self.effects[step] = Effect(step.knob, value, carried, delay)
+
+
+def try_knobs(node: Node, run_root: str, state_root: str) -> dict[str, dict[KnobName, Effect]]:
+    """Try all knobs that move, one after the other; by slice.
+
+    Raises:
+        ConfigError: another controller has the slices.
+        ActuatorError: knobs that cannot be set; nothing is left changed.
+    """
+    context, names = node.backend.context, node.backend.slices.names
+    moves = np.ones((len(KNOB_FIELDS), len(names), 1), np.bool_) if context.moves is None else context.moves
+    agent = TrialAgent(moves)
+    config = dataclasses.replace(
+        RunConfig(),
+        name=node.name,
+        instance=f"{node.name}-trial",
+        mode="live",
+        run_root=run_root,
+        state_root=state_root,
+    ).override(publish={"log": "off", "records_mb": 0})
+    serve(node, config, max_ticks=agent.ticks, agent=agent)
+    found: dict[str, dict[KnobName, Effect]] = {name: {} for name in names}
+    for step, effect in agent.effects.items():
+        found[names[step.slice]][KNOB_FIELDS[step.knob]] = effect
+    return found
+
+
+def seconds(steps: int) -> float:
+    """How long so many take."""
+    return PERIOD_S * (FIRST_TICKS + steps * 2 * PAIRS * PHASE_TICKS)

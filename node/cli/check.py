@@ -1,0 +1,115 @@
+"""``slicepilot node check``: what of a node can be measured and moved."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ...cli.schemas import machine as schema
+from ...cli.shared.output import console, print_json, progress_bar
+from ...env.knobs import KnobName
+
+SPOKEN: dict[KnobName, str] = {"cpu_limit_mcpu": "cpu_limit", "nice": "nice", "egress_mbps": "egress"}
+PERIOD_S = 0.02
+
+
+def check(
+    file: Annotated[str, typer.Argument(help="The node: a name or a YAML file of `node discover`.")],
+    seconds: Annotated[float, typer.Option(min=0.2, max=600, help="How long to look on.")] = 3.0,
+    try_knobs: Annotated[
+        bool, typer.Option("--try", help="Move each knob a little for some seconds, and see what the slice feels.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say for each slice of a node if its packets are measured, and which knobs act on them, and why.
+
+    Needs root. Looks on under whatever traffic there is and moves nothing, unless --try asks for it: then knobs are
+    moved back and forth one by one, with guard and supervisor behind, and are as they were at the end.
+    Exit code 1 where a slice cannot be measured. Example: [bold]slicepilot node check node.yaml[/bold]
+    """
+    from ..check.report import report
+    from ..config.spec import NodeSpec
+    from ..live.backend import NodeBackend
+
+    backend = NodeBackend(NodeSpec.from_yaml(file), PERIOD_S)
+    try:
+        with progress_bar() as progress:
+            progress.add_task(f"looking on for {seconds:g} s", total=None)
+            found = report(backend, seconds)
+            if try_knobs:
+                found = _tried(backend, found, progress)
+    finally:
+        backend.close()
+    if as_json:
+        print_json({one.name: _document(one) for one in found}, schema.CheckedNode)
+    else:
+        _print(found)
+    if not all(one.load.left for one in found):
+        raise typer.Exit(1)
+
+
+def _tried(backend: Any, found: list[Any], progress: Any) -> list[Any]:
+    from dataclasses import replace
+
+    from ...controller.service.run_config import RunConfig
+    from ..check import trial
+    from ..live.backend import node_of
+
+    node, roots = node_of(backend), RunConfig()
+    steps = int(backend.context.moves.sum())
+    progress.add_task(f"trying {steps} knobs for {trial.seconds(steps):.0f} s", total=None)
+    effects = trial.try_knobs(node, roots.run_root, roots.state_root)
+    return [replace(one, tried=effects[one.name]) for one in found]
+
+
+def _document(one: Any) -> dict[str, Any]:
+    load = one.load
+    return {
+        "process": one.process,
+        "measured": bool(load.left),
+        "traffic": {
+            "offered_mbps": load.offered_mbps,
+            "carried_mbps": load.carried_mbps,
+            "match_ratio": load.match_ratio,
+            "delay_p50_us": load.delay_p50_us,
+            "delay_p99_us": load.delay_p99_us,
+            "cpu_use_mcpu": load.cpu_use_mcpu,
+            "cpu_us_per_packet": load.cpu_us_per_packet,
+        },
+        "knobs": {SPOKEN[knob]: _answer(one, knob) for knob in one.knobs},
+        "notes": list(one.notes),
+    }
+
+
+def _answer(one: Any, knob: KnobName) -> dict[str, Any]:
+    answer, effect = one.answer(knob), one.tried.get(knob)
+    tried = None
+    if effect is not None and effect.carried is not None:
+        ends = {
+            f"{name}_ratio": {"value": ratio.value, "low": ratio.low, "high": ratio.high}
+            for name, ratio in (("carried", effect.carried), ("delay_p99", effect.delay))
+        }
+        tried = {"moved_to": effect.moved_to} | ends
+    return {"authority": answer.moves, "why": answer.why, "tried": tried}
+
+
+def _print(found: list[Any]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from ..find.processes import printable
+
+    for one in found:
+        colour = "green" if one.load.left else "yellow"
+        console.print(Text.assemble((one.name, f"bold {colour}"), f"  {one.process}  {one.load}"))
+        if one.load.delay_p99_us is not None:
+            delays = f"p50 {one.load.delay_p50_us / 1e3:.3g} ms, p99 {one.load.delay_p99_us / 1e3:.3g} ms"
+            console.print(Padding(Text(f"delay from N3 to the last point: {delays}"), (0, 0, 0, 4)))
+        for knob in one.knobs:
+            answer = one.answer(knob)
+            mark, colour = ("acts", "green") if answer.moves else ("does not act", "yellow")
+            line = Text.assemble((f"{SPOKEN[knob]} {mark}", colour), f": {printable(answer.why)}")
+            console.print(Padding(line, (0, 0, 0, 4)))
+        for note in one.notes:
+            console.print(Padding(Text(f"note: {printable(note)}"), (0, 0, 0, 4)))

@@ -1,0 +1,91 @@
+"""``slicepilot node discover``: which UPFs run here."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...cli.schemas import machine as schema
+from ...cli.shared.output import console, print_json
+from ...configs import ConfigError
+
+
+def discover(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write a first configuration of the node to this file.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the node; else this machine's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List UPFs that run on this machine, whoever started them: processes, namespaces, interfaces, cgroups.
+
+    Needs root, and changes nothing. What is not clear is listed as such and left out of the configuration.
+    Example: [bold]slicepilot node discover --out node.yaml[/bold]
+    """
+    from ..find.discover import discover as look
+    from ..find.draft import draft
+
+    if os.geteuid() != 0:
+        raise ConfigError("user: not root; accepted: root, who alone can see which process has which socket")
+    if out is not None and out.exists():
+        raise ConfigError(f"--out = {out}: is there already; accepted: a new file")
+    found = look()
+    if out is not None:
+        _write(out, draft(name or socket.gethostname(), found))
+    if as_json:
+        print_json([_document(one) for one in found], list[schema.DiscoveredUpf])
+        return
+    _print(found)
+    if out is not None:
+        sure = sum(one.confidence == "sure" for one in found)
+        console.print(f"{out}: {sure} slices; say there what they are promised, then:", highlight=False)
+        console.print(f"  slicepilot run --node {out} --seconds 10", highlight=False, soft_wrap=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(
+            f"--out = {path}: {error.strerror}; accepted: a new file in a folder that is there"
+        ) from error
+
+
+def _document(one: Any) -> dict[str, Any]:
+    return {
+        "slice": one.name,
+        "pid": one.process.pid,
+        "process": one.process.program or one.process.name,
+        "netns": one.netns_name or str(one.netns),
+        "cgroup": None if one.cgroup is None else str(one.cgroup),
+        "n3": one.devices.n3,
+        "n6": one.devices.n6,
+        "n4": one.devices.n4,
+        "tun": one.devices.tun,
+        "confidence": one.confidence,
+        "why": list(one.why),
+    }
+
+
+def _print(found: list[Any]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from ..find.processes import printable
+
+    if not found:
+        console.print("no UPF found: nothing here takes GTP-U (port 2152) or PFCP (8805), no program is known as one")
+    for one in found:
+        style = "bold" if one.confidence == "sure" else "yellow"
+        line = Text.assemble((one.name, style), f"  {one.process}  ")
+        where = {"netns": one.netns_name, "n3": one.devices.n3, "tun": one.devices.tun, "n6": one.devices.n6}
+        line.append(printable("  ".join(f"{key} {value or '?'}" for key, value in where.items())))
+        console.print(line)
+        told = [printable(f"cgroup {one.cgroup}")] if one.cgroup is not None else []
+        for text in [*told, *one.why]:
+            console.print(Padding(Text(text), (0, 0, 0, 4)))

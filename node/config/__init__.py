@@ -1,0 +1,1 @@
+"""What a configuration says of a node."""

@@ -1,0 +1,195 @@
+"""One node with UPFs that somebody else runs: ``configs/nodes/NAME.yaml`` or a file of the operator's, validated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field
+
+from ...configs import load
+from ...env.backend import PACERS, NodeTraits
+from ...env.knobs import KnobName
+from ...env.slices import SliceSet, SliceSpec
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*$")]
+Device = Annotated[str, Field(min_length=1, max_length=15, pattern=r"^[^\s/\x00]+$")]
+LEAST_ID = 6  # digits of a container's id
+
+
+@dataclass(frozen=True)
+class ProcessSelector:
+    """By program: ``name`` is its file name or what it calls itself, and each of ``args`` is on its command line."""
+
+    __pydantic_config__ = _STRICT
+    name: Text
+    args: tuple[Text, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.name, *self.args))
+
+
+@dataclass(frozen=True)
+class ComposeSelector:
+    """By Docker Compose: a service, and its project where several have one of that name."""
+
+    __pydantic_config__ = _STRICT
+    service: Text
+    project: Text | None = None
+
+    def __str__(self) -> str:
+        return self.service if self.project is None else f"{self.project}/{self.service}"
+
+
+@dataclass(frozen=True)
+class UpfSelector:
+    """Which process is a slice's UPF. Several conditions have to hold together; at least one is given.
+
+    Attributes:
+        pid: its number; a UPF that restarts is not found again by it.
+        process: program and arguments.
+        unit: systemd unit, for instance ``open5gs-upfd@embb.service``.
+        container: id (six digits or more) or name.
+        compose: Docker Compose's labels.
+        cgroup: a folder of its CPU cgroup, version 1 or 2; groups below it count.
+        netns: network namespace, a name (``ip netns``) or a path.
+        user: that it runs as, name or number. Anybody can give a process any name: say it beside ``process``.
+    """
+
+    __pydantic_config__ = _STRICT
+    pid: Annotated[int, Field(ge=1)] | None = None
+    process: ProcessSelector | None = None
+    unit: Text | None = None
+    container: Text | None = None
+    compose: ComposeSelector | None = None
+    cgroup: Text | None = None
+    netns: Text | None = None
+    user: Text | None = None
+
+    def __str__(self) -> str:
+        given = ((one.name, getattr(self, one.name)) for one in dataclasses.fields(self))
+        return ", ".join(f"{name} = {value}" for name, value in given if value is not None)
+
+
+def _check_selector(selector: UpfSelector) -> UpfSelector:
+    if selector == UpfSelector(user=selector.user):
+        names = ", ".join(one.name for one in dataclasses.fields(selector) if one.name != "user")
+        raise ValueError(f"nothing says which process it is; accepted: at least one of {names}")
+    return selector
+
+
+@dataclass(frozen=True)
+class DeviceNames:
+    """Interfaces of a UPF, where they are not called n3, n6 and n4 and cannot be told.
+
+    ``n6_netns`` is the network namespace of N6's far end, to measure behind a shared uplink, and ``n6_far`` the
+    interface there, where it is not called n6 either.
+    """
+
+    __pydantic_config__ = _STRICT
+    n3: Device | None = None
+    tun: Device | None = None
+    n6: Device | None = None
+    n6_netns: Text | None = None
+    n6_far: Device | None = None
+    n4: Device | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSlice(SliceSpec):
+    """A slice and its UPF.
+
+    Attributes:
+        upf: which process.
+        devices: where its packets pass.
+        leave: knobs that are not to be moved, whatever they would do.
+    """
+
+    __pydantic_config__ = _STRICT
+    upf: Annotated[UpfSelector, AfterValidator(_check_selector)]
+    devices: DeviceNames = DeviceNames()
+    leave: tuple[KnobName, ...] = ()
+
+    def promised(self) -> SliceSpec:
+        """The same without the UPF."""
+        return SliceSpec(**{one.name: getattr(self, one.name) for one in dataclasses.fields(SliceSpec)})
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """One node.
+
+    Attributes:
+        name: folders and sockets of its controller are named after it.
+        slices: in order.
+        uplink_mbps: rate of the N6 uplink that they share; none: not known, and taken for unlimited.
+        cpus: that the UPFs may use; none: those of this process.
+        quota_period_ms: of CPU limits.
+        n3_buffer_packets: what a UPF's N3 socket holds; with Linux' default of 212,992 octets some 110 of full size.
+        hardware: configuration of the identified hardware that a simulator of this node uses.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: Name
+    slices: Annotated[tuple[NodeSlice, ...], Field(min_length=1, max_length=64)]
+    uplink_mbps: Annotated[float, Field(gt=0)] | None = None
+    cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
+    quota_period_ms: Annotated[float, Field(ge=1, le=1000)] = 100.0
+    n3_buffer_packets: Annotated[float, Field(gt=0)] = 110.0
+    hardware: str = "testbed"
+
+    @classmethod
+    def from_yaml(cls, name_or_path: str) -> NodeSpec:
+        """Load ``configs/nodes/NAME.yaml`` or a user's file; raises ConfigError."""
+        return load("nodes", name_or_path, CheckedNodeSpec)
+
+    @property
+    def promised(self) -> SliceSet:
+        """The slices, with nothing of where they are."""
+        return SliceSet(tuple(one.promised() for one in self.slices))
+
+    def promised_within(self, cpus: Mapping[str, float]) -> SliceSet:
+        """The same with no more threads than CPUs that each slice's UPF can use."""
+        specs = [(one, min(one.upf_threads, cpus[one.name])) for one in self.promised.slices]
+        return SliceSet(tuple(dataclasses.replace(one, upf_threads=threads) for one, threads in specs))
+
+    def traits(self, physical_cores: float, queue_packets: float, paced: bool) -> NodeTraits:
+        """What a policy is told of how it queues and paces.
+
+        Args:
+            physical_cores: of the machine.
+            queue_packets: what a shaper's queue holds.
+            paced: whether egress can be shaped.
+        """
+
+        def one(value: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+            return np.full(1, value, np.float32)
+
+        return NodeTraits(
+            pacer=one(PACERS.index("htb" if paced else "none")),
+            cfs_period_s=one(1e-3 * self.quota_period_ms),
+            n3_buffer_packets=one(self.n3_buffer_packets),
+            pacer_ms=one(0.0),
+            pacer_packets=one(queue_packets if paced else 0.0),
+            physical_cores=one(physical_cores),
+            request_mcpu=self.promised.column("cpu_request_mcpu"),
+        )
+
+
+def _check(spec: NodeSpec) -> NodeSpec:
+    for key in ("name", "s_nssai"):
+        seen: set[Any] = set()
+        for one in spec.slices:
+            value = getattr(one, key)
+            if value in seen:
+                raise ValueError(f"slices: {key} = {value}: twice; accepted: each slice its own")
+            seen.add(value)
+    return spec
+
+
+CheckedNodeSpec: Any = Annotated[NodeSpec, AfterValidator(_check)]

@@ -1,0 +1,256 @@
+"""UPFs that run on this machine, with what speaks for and against each; what is not clear is said, and not guessed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ...configs import ConfigError
+from ...controller.system import cgroup_paths
+from ...controller.system.net import namespaces
+from ..config.spec import ComposeSelector, DeviceNames, ProcessSelector, UpfSelector
+from .interfaces import Interfaces, far_end, interfaces
+from .known import KnownUpf, known
+from .locate import COMPOSE_PROJECT, COMPOSE_SERVICE, Finder
+from .processes import Process, eldest, printable
+from .sockets import GTPU_PORT, PFCP_PORT, Opened, SocketTable
+
+Confidence = Literal["sure", "unclear"]
+UNIT_ENDINGS = (".service", ".scope")
+MOST_NAMED = 4
+MACHINE = Path("/proc/1/ns/net")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A process that is a UPF, or may be one.
+
+    Attributes:
+        process: its main process.
+        name: what to call its slice.
+        confidence: ``sure`` where program and sockets agree.
+        why: what speaks for it, and what is not clear.
+        netns: file of its network namespace.
+        netns_name: where ip-netns(8) has a name for that.
+        cgroup: its CPU cgroup; None in the root group.
+        others: what else runs in that group.
+        devices: interfaces, those that could be told.
+        selector: what tells it from all others, also after a restart where anything does.
+        kind: which UPF it is, None where the program is not known.
+        xdp: interfaces with an XDP program.
+    """
+
+    process: Process
+    name: str
+    confidence: Confidence
+    why: tuple[str, ...]
+    netns: Path
+    netns_name: str | None
+    cgroup: Path | None
+    others: tuple[str, ...]
+    devices: DeviceNames
+    selector: UpfSelector
+    kind: KnownUpf | None
+    xdp: frozenset[str]
+
+
+def discover(finder: Finder | None = None) -> list[Found]:
+    """All of them by name, the sure ones first. Needs root: sockets of others' processes are not shown to anybody else.
+
+    The SMF answers PFCP, too, and a gNB takes GTP-U: a process that does one of the two and whose program is not known
+    is ``unclear``.
+    """
+    finder = finder or Finder()
+    table = SocketTable()
+    candidates: dict[int, tuple[KnownUpf | None, Opened]] = {}
+    for process in finder.processes.values():
+        kind, opened = known(process), table.opened(process)
+        if kind is not None or opened.sockets:
+            candidates[process.pid] = kind, opened
+    mains = eldest((finder.processes[pid] for pid in candidates), finder.processes)
+    found = [_found(process, *candidates[process.pid], table, finder) for process in mains]
+    return sorted(_named_apart(found), key=lambda one: (one.confidence != "sure", one.name))
+
+
+def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: SocketTable, finder: Finder) -> Found:
+    gtpu, pfcp = opened.at(GTPU_PORT), opened.at(PFCP_PORT)
+    in_kernel = [one for one in table.of(process) if one.port == GTPU_PORT and not one.inode]
+    why = [] if kind is None else [f"its program is that of {kind.name}"]
+    why += [f"takes GTP-U at {one.address}" for one in gtpu] + [f"takes PFCP at {one.address}" for one in pfcp]
+    why += ["the kernel takes GTP-U in its namespace"] if in_kernel and not gtpu else []
+    why += [f"has the TUN device {name}" for name in opened.tuns]
+    sure = bool((gtpu and pfcp) or (kind is not None and kind.telling and (gtpu or pfcp or in_kernel)))
+    if not sure:
+        why.append(_doubt(kind, bool(gtpu), bool(pfcp)))
+    own = Path(f"/proc/{process.pid}/ns/net")
+    try:
+        there: Interfaces | None = interfaces(own)
+    except OSError as error:
+        there = None
+        why.append(f"its network namespace cannot be entered: {error.strerror}")
+    devices, open_questions = _devices(opened, there) if there else (DeviceNames(), [])
+    if devices.n6 is not None:
+        devices, seen = _with_far_end(own, devices)
+        open_questions.append(seen)
+    why += open_questions
+    group, others = _group(process, finder.processes)
+    why += [] if group is not None else ["is in no CPU cgroup of its own: CPU limits and weights cannot be moved"]
+    if others:
+        why.append(f"shares its cgroup with {', '.join(others)}")
+    netns_name = _name_of(process.netns)
+    return Found(
+        process=process,
+        name=_slice_name(process, netns_name, finder),
+        confidence="sure" if sure else "unclear",
+        why=tuple(map(printable, why)),
+        netns=own,
+        netns_name=netns_name,
+        cgroup=group,
+        others=others,
+        devices=devices,
+        selector=_selector(process, netns_name, finder),
+        kind=kind,
+        xdp=there.xdp if there else frozenset(),
+    )
+
+
+def _doubt(kind: KnownUpf | None, gtpu: bool, pfcp: bool) -> str:
+    if gtpu:
+        return "takes GTP-U only: may be a gNB, or a UPF whose control plane is another process"
+    if pfcp:
+        return "takes PFCP only: may be an SMF, or a UPF whose user plane is another process"
+    assert kind is not None
+    return f"takes neither GTP-U nor PFCP: {kind.name} may not have started yet, or this is another program of its name"
+
+
+def _devices(opened: Opened, there: Interfaces) -> tuple[DeviceNames, list[str]]:
+    """Interfaces by role, and what could not be told."""
+    doubts = []
+
+    def holder(port: int) -> str | None:
+        held = {there.addresses.get(one.address) for one in opened.at(port) if not one.anywhere}
+        return held.pop() if len(held) == 1 else None
+
+    n3, n4 = holder(GTPU_PORT), holder(PFCP_PORT)
+    carriers = there.carriers
+    if n3 is None:
+        n3 = carriers[0] if len(carriers) == 1 else next((name for name in carriers if name in there.xdp), None)
+    if n3 is None:
+        doubts.append(f"n3 is one of {', '.join(carriers) or 'none'}: it takes GTP-U at any address")
+    rest = [name for name in carriers if name not in {n3, n4}]
+    n6 = there.default if there.default not in {None, "lo"} else rest[0] if len(rest) == 1 else None
+    if n6 is None and len(carriers) > 1:
+        doubts.append(f"n6 is one of {', '.join(rest) or ', '.join(carriers)}: there is no default route")
+    if n6 is not None and n6 == n3:
+        doubts.append(f"n3 and n6 are both {n6}: what it limits is both of them")
+    tun = opened.tuns[0] if len(opened.tuns) == 1 else None
+    if len(opened.tuns) > 1:
+        doubts.append(f"tun is one of {', '.join(opened.tuns)}")
+    return DeviceNames(n3=n3, tun=tun, n6=n6, n4=n4), doubts
+
+
+def _with_far_end(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
+    """N6's other end, where that is in a namespace that has a name, or in the machine's own."""
+    assert devices.n6 is not None
+    named = sorted(namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
+    try:
+        far = far_end(netns, devices.n6, [*named, MACHINE])
+    except OSError:
+        far = None
+    if far is None:
+        return devices, f"the far end of {devices.n6} was not found: its egress cannot be controlled"
+    where = far.netns.name if far.netns in named else str(far.netns)
+    found = dataclasses.replace(devices, n6_netns=where, n6_far=far.device)
+    return found, f"the far end of {devices.n6} is {far.device} in {where}"
+
+
+def _group(process: Process, everybody: Mapping[int, Process]) -> tuple[Path | None, tuple[str, ...]]:
+    """Its CPU cgroup, and what else runs there."""
+    try:
+        group = cgroup_paths.of_process(process.pid)
+    except FileNotFoundError:
+        return None, ()
+    if group is None:
+        return None, ()
+    family = {process.pid}
+    others = []
+    for one in sorted(everybody.values(), key=lambda one: one.start_ticks):
+        if one.cpu_group != process.cpu_group or one.pid == process.pid:
+            continue
+        if one.parent in family:
+            family.add(one.pid)
+        else:
+            others.append(str(one))
+    return group, (*others[:MOST_NAMED], *(["..."] if len(others) > MOST_NAMED else []))
+
+
+def _name_of(netns: tuple[int, int] | None) -> str | None:
+    if netns is None or not namespaces.NAMED.is_dir():
+        return None
+    for entry in sorted(namespaces.NAMED.iterdir()):
+        try:
+            if namespaces.identity(entry) == netns:
+                return entry.name
+        except OSError:
+            continue
+    return None
+
+
+def _units(process: Process) -> list[str]:
+    return [part for part in sorted(process.group_names) if part.endswith(UNIT_ENDINGS)]
+
+
+def _slice_name(process: Process, netns_name: str | None, finder: Finder) -> str:
+    """What its owner calls it: container, unit, namespace, else program and pid."""
+    for one in finder.containers:
+        if one.name and any(one.identity in part for part in process.group_names):
+            return _plain(one.name)
+    for unit in _units(process):
+        if unit.endswith(".service"):
+            return _plain(unit.removesuffix(".service").replace("@", "-"))
+    return _plain(netns_name or f"{process.program or process.name}-{process.pid}")
+
+
+def _plain(name: str) -> str:
+    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_.-") else "-" for letter in name)
+    return (kept.lstrip("-_.") or "upf")[:60]
+
+
+def _named_apart(found: list[Found]) -> list[Found]:
+    """No two of one name."""
+    names = [one.name for one in found]
+    return [
+        one if names.count(one.name) == 1 else dataclasses.replace(one, name=f"{one.name}-{one.process.pid}")
+        for one in found
+    ]
+
+
+def _selector(process: Process, netns_name: str | None, finder: Finder) -> UpfSelector:
+    """What tells it from all that runs now, the first that lasts longest: a name that its owner has given it."""
+    user = str(process.user)
+    program = ProcessSelector(process.program or process.name)
+    tries = [UpfSelector(unit=unit, user=user) for unit in _units(process)]
+    for one in finder.containers:
+        if any(one.identity in part for part in process.group_names):
+            service, project = one.labels.get(COMPOSE_SERVICE), one.labels.get(COMPOSE_PROJECT)
+            if service:
+                tries.append(UpfSelector(compose=ComposeSelector(service, project)))
+            tries += [UpfSelector(container=one.name)] if one.name else []
+    if netns_name is not None:
+        tries.append(UpfSelector(process=program, netns=netns_name, user=user))
+    tries.append(UpfSelector(process=program, user=user))
+    tries += [
+        UpfSelector(process=ProcessSelector(program.name, (argument,)), user=user)
+        for argument in process.arguments[1:]
+        if argument and "\n" not in argument
+    ]
+    for selector in tries:
+        try:
+            if finder.find("", selector).process.pid == process.pid:
+                return selector
+        except ConfigError:
+            continue
+    return UpfSelector(pid=process.pid)

@@ -1,0 +1,63 @@
+"""A first configuration of a node from what was discovered: complete but for what nobody but its operator knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+
+from ..config.spec import DeviceNames, UpfSelector
+from .discover import Found
+
+HEAD = """\
+# UPFs of this node, as `slicepilot node discover` found them. What only you know is marked FILL IN: promises and
+# weights. `slicepilot node check FILE` says what can be measured and moved; `slicepilot run --node FILE` watches, and
+# moves nothing until you ask for it (--mode live). slicepilot.node.config.spec documents every field.
+"""
+UNKNOWN_UPLINK = (
+    "# uplink_mbps: 1000   # FILL IN the rate of the N6 uplink that the slices share, where it can be short"
+)
+SLICE = """\
+  - name: {name}
+    s_nssai: {{sst: 1, sd: "{number:06X}"}}   # FILL IN: what the core calls this slice
+    sla: {{committed_mbps: 1, delay_bound_ms: 100}}   # FILL IN: what it is promised
+    weight: 1   # FILL IN: how much its promise counts beside the others'
+    upf: {upf}
+    devices: {devices}
+"""
+
+
+def draft(name: str, found: Sequence[Found]) -> str:
+    """YAML text: sure UPFs as slices, unclear ones as comments with what is unclear."""
+    sure = [one for one in found if one.confidence == "sure"]
+    parts = [HEAD, f"name: {name}", UNKNOWN_UPLINK, "slices:" if sure else "slices: []   # FILL IN: no UPF was found"]
+    for number, one in enumerate(sure, 1):
+        parts += [f"  # {line}" for line in _told(one)]
+        parts.append(_slice(number, one).rstrip("\n"))
+    for number, one in enumerate((one for one in found if one.confidence != "sure"), len(sure) + 1):
+        parts += ["  #", f"  # Not sure: process {one.process}. To take it as a slice, take the # away."]
+        parts += [f"  #   {line}" for line in _told(one)]
+        parts += [f"  #{line}" for line in _slice(number, one).rstrip("\n").splitlines()]
+    return "\n".join(parts) + "\n"
+
+
+def _told(one: Found) -> Iterator[str]:
+    yield f"{one.process}: {one.why[0]}" if one.why else str(one.process)
+    yield from one.why[1:]
+
+
+def _slice(number: int, one: Found) -> str:
+    return SLICE.format(number=number, name=one.name, upf=_flow(one.selector), devices=_flow(one.devices))
+
+
+def _flow(value: UpfSelector | DeviceNames) -> str:
+    """In YAML's flow style, which JSON is part of; what is not given is left out."""
+    return json.dumps(_given(dataclasses.asdict(value)))
+
+
+def _given(value: dict[str, object]) -> dict[str, object]:
+    return {
+        key: _given(entry) if isinstance(entry, dict) else entry
+        for key, entry in value.items()
+        if entry is not None and entry != ()
+    }

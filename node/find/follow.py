@@ -1,0 +1,81 @@
+"""Has a UPF restarted, moved to another cgroup, or come back? Looked at between ticks, looked for in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...configs import ConfigError
+from ...controller.system import cgroup_paths
+from ...controller.system.net import namespaces
+from ...controller.system.processes import start_ticks
+from ..config.spec import UpfSelector
+from .links import UpfLinks
+from .locate import Finder, Located
+
+
+class Follower:
+    """Keeps links to UPFs right.
+
+    `look` takes some 50 us a slice while all is well. A UPF that has gone is looked for in a thread of its own, which
+    takes some milliseconds of CPU time, each time that `look` is called, until it is found.
+
+    Args:
+        selectors: by slice.
+        found: where they are now.
+        links: to keep.
+    """
+
+    def __init__(self, selectors: Mapping[str, UpfSelector], found: Mapping[str, Located], links: UpfLinks) -> None:
+        self._selectors, self._found, self._links = selectors, dict(found), links
+        self._lost: dict[str, str] = {}
+        self._search: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def look(self) -> list[str]:
+        """What has gone and has not been found again, and why."""
+        with self._lock:
+            away = [name for name, one in self._found.items() if not _still_there(one)]
+            told = [self._lost.get(name, f"{name}: its UPF has gone") for name in away]
+        if away and (self._search is None or not self._search.is_alive()):
+            self._search = threading.Thread(target=self._find, args=(away,), name="finder", daemon=True)
+            self._search.start()
+        return told
+
+    def close(self) -> None:
+        """Wait for a search that is under way."""
+        if self._search is not None:
+            self._search.join()
+
+    def _find(self, names: list[str]) -> None:
+        finder = Finder()
+        for name in names:
+            try:
+                found = finder.find(name, self._selectors[name])
+            except ConfigError as error:
+                with self._lock:
+                    self._lost[name] = str(error)
+                continue
+            with self._lock:
+                self._links.lead_to(name, found)
+                self._found[name] = found
+                self._lost.pop(name, None)
+
+
+def _still_there(one: Located) -> bool:
+    """Whether it is the same process, in the same cgroup, and its namespace is the one that it was found in."""
+    process = one.process
+    if start_ticks(process.pid) != process.start_ticks:
+        return False
+    try:
+        return cgroup_paths.of_process(process.pid) == one.cgroup and _leads_to(one.netns, process.netns)
+    except FileNotFoundError:
+        return False
+
+
+def _leads_to(path: Path, netns: tuple[int, int] | None) -> bool:
+    try:
+        return namespaces.identity(path) == netns
+    except OSError:
+        return False

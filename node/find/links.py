@@ -1,0 +1,49 @@
+"""A name for each UPF's namespace and cgroup that stays while the UPF restarts, moves or is made anew.
+
+Probe, actuators and supervisor know a slice by two paths, notice when something else is behind them, and take that up.
+Of a UPF that somebody else starts these paths change (``/proc/PID/ns/net``), so they are given links, which follow it.
+Only root can write to the folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from .locate import Located
+
+PARENT = Path("/run")
+PREFIX = "slicepilot-upfs-"
+NOWHERE = Path("/nonexistent")
+
+
+class UpfLinks:
+    """Links for slices by name, in a folder of their own that goes with `close`."""
+
+    def __init__(self, parent: Path = PARENT) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+
+    def netns(self, name: str) -> Path:
+        """Of a slice's network namespace."""
+        return self.folder / f"{name}.netns"
+
+    def cgroup(self, name: str) -> Path:
+        """Of its CPU cgroup."""
+        return self.folder / f"{name}.cgroup"
+
+    def lead_to(self, name: str, found: Located) -> None:
+        """Have a slice's links lead to a UPF from now on; whoever opens one meanwhile gets the old or the new."""
+        _replace(self.netns(name), found.netns)
+        _replace(self.cgroup(name), found.cgroup or NOWHERE)
+
+    def close(self) -> None:
+        """Remove them; more than once does nothing."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _replace(link: Path, target: Path) -> None:
+    fresh = link.with_name(f"{link.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.replace(link)

@@ -1,0 +1,121 @@
+"""From what a YAML says of a UPF to the one process that it is."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...configs import ConfigError
+from ...controller.system import cgroup_paths
+from ...controller.system.net import namespaces
+from ..config.spec import LEAST_ID, ComposeSelector, ProcessSelector, UpfSelector
+from .containers import Container, containers
+from .processes import COMM_CHARACTERS, Process, eldest, snapshot
+
+COMPOSE_SERVICE, COMPOSE_PROJECT = "com.docker.compose.service", "com.docker.compose.project"
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a UPF is.
+
+    Attributes:
+        process: its main process.
+        netns: file of its network namespace: the one that was named, else the process's.
+        cgroup: folder of its CPU cgroup; None where it is in the root group, which everything is in.
+    """
+
+    process: Process
+    netns: Path
+    cgroup: Path | None
+
+
+class Finder:
+    """Finds UPFs in one picture of the machine."""
+
+    def __init__(
+        self, processes: Mapping[int, Process] | None = None, known: Sequence[Container] | None = None
+    ) -> None:
+        self.processes = snapshot() if processes is None else processes
+        self.containers = containers() if known is None else known
+
+    def find(self, name: str, selector: UpfSelector) -> Located:
+        """The UPF of a slice.
+
+        Raises:
+            ConfigError: no process, or more than one that does not belong to another.
+        """
+        fit = [one for one in self.processes.values() if self._fits(one, selector)]
+        found = eldest(fit, self.processes)
+        if not found:
+            raise ConfigError(f"slices.{name}.upf: {selector}: no such process runs; accepted: that of a running UPF")
+        if len(found) > 1:
+            told = ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
+            raise ConfigError(
+                f"slices.{name}.upf: {selector}: fits {len(found)} processes: {told}; accepted: what tells one from "
+                "the others, for instance one of its arguments"
+            )
+        [process] = found
+        try:
+            group = cgroup_paths.of_process(process.pid)
+        except FileNotFoundError:
+            raise ConfigError(f"slices.{name}.upf: {selector}: {process} has just ended; accepted: a UPF") from None
+        own = Path(f"/proc/{process.pid}/ns/net")
+        return Located(process, own if selector.netns is None else namespaces.path_of(selector.netns), group)
+
+    def _fits(self, one: Process, selector: UpfSelector) -> bool:
+        return (
+            (selector.pid is None or one.pid == selector.pid)
+            and (selector.user is None or one.user == _user(selector.user))
+            and (selector.process is None or _is_program(one, selector.process))
+            and (selector.unit is None or selector.unit in one.group_names)
+            and (selector.container is None or self._in_container(one, selector.container))
+            and (selector.compose is None or self._of_service(one, selector.compose))
+            and (selector.cgroup is None or _below(one, Path(selector.cgroup)))
+            and (selector.netns is None or _inside(one, selector.netns))
+        )
+
+    def _in_container(self, one: Process, named: str) -> bool:
+        identities = [found.identity for found in self.containers if found.name == named]
+        if not identities and len(named) >= LEAST_ID:
+            identities = [named]
+        return any(identity in part for identity in identities for part in one.group_names)
+
+    def _of_service(self, one: Process, compose: ComposeSelector) -> bool:
+        return any(
+            found.identity in part
+            for found in self.containers
+            if found.labels.get(COMPOSE_SERVICE) == compose.service
+            and (compose.project is None or found.labels.get(COMPOSE_PROJECT) == compose.project)
+            for part in one.group_names
+        )
+
+
+def _user(named: str) -> int | None:
+    try:
+        return int(named) if named.isdecimal() else pwd.getpwnam(named).pw_uid
+    except KeyError:
+        return None
+
+
+def _is_program(one: Process, wanted: ProcessSelector) -> bool:
+    named = wanted.name in {one.program, Path(one.arguments[0]).name} or wanted.name[:COMM_CHARACTERS] == one.name
+    return named and set(wanted.args) <= set(one.arguments[1:])
+
+
+def _below(one: Process, group: Path) -> bool:
+    try:
+        own = cgroup_paths.of_process(one.pid)
+    except FileNotFoundError:
+        return False
+    return own is not None and own.is_relative_to(group)
+
+
+def _inside(one: Process, netns: str) -> bool:
+    try:
+        return one.netns is not None and one.netns == namespaces.identity(netns)
+    except OSError:
+        return False

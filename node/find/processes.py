@@ -1,0 +1,112 @@
+"""The processes of this machine, as a picture at one moment (proc(5))."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...controller.system.net import namespaces
+from ...controller.system.processes import start_ticks
+
+COMM_CHARACTERS = 15
+"""What the kernel keeps of a process's name (TASK_COMM_LEN)."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process.
+
+    Attributes:
+        pid, parent: numbers; start_ticks tells it from a later one of the same number.
+        name: as the kernel has it, at most 15 characters, chosen by the process itself.
+        user: number of the user it runs as.
+        program: file name of the running program; of a kernel thread, and where that cannot be read, empty.
+        arguments: its command line.
+        groups: (controllers, path) in every cgroup hierarchy, as /proc/PID/cgroup has them; version 2 names none.
+        netns: identity of its network namespace; None where it may not be looked at.
+    """
+
+    pid: int
+    parent: int
+    start_ticks: int
+    name: str
+    user: int
+    program: str
+    arguments: tuple[str, ...]
+    groups: tuple[tuple[str, str], ...]
+    netns: tuple[int, int] | None
+
+    @property
+    def group_names(self) -> frozenset[str]:
+        """Names of all groups that it is in, from the roots down: units, slices, containers, pods."""
+        return frozenset(part for _, path in self.groups for part in path.split("/") if part)
+
+    @property
+    def cpu_group(self) -> str:
+        """Path in the hierarchy of the CPU controller; "/" is the root group, which everything is in."""
+        paths = {key: path for controllers, path in self.groups for key in controllers.split(",")}
+        return paths.get("cpu", paths.get("", "/"))
+
+    def __str__(self) -> str:
+        return f"{printable(self.program or self.name)} ({self.pid})"
+
+
+def snapshot() -> dict[int, Process]:
+    """All user processes by pid; some milliseconds for a hundred of them."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {one.pid: one for one in map(look_at, pids) if one is not None}
+
+
+def look_at(pid: int) -> Process | None:
+    """One process; None for one that has ended, and for a kernel thread."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        arguments = (folder / "cmdline").read_bytes()
+        if not arguments:
+            return None
+        lines = (folder / "status").read_text(errors="replace").splitlines()
+        status = dict(line.split(":", 1) for line in lines if ":" in line)
+        groups = (folder / "cgroup").read_text(errors="replace").splitlines()
+        started = start_ticks(pid)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    if started is None:
+        return None
+    program, netns = "", None
+    with contextlib.suppress(OSError):
+        program = (folder / "exe").readlink().name.removesuffix(" (deleted)")
+        netns = namespaces.identity(folder / "ns/net")
+    return Process(
+        pid=pid,
+        parent=int(status["PPid"]),
+        start_ticks=started,
+        name=status["Name"].strip(),
+        user=int(status["Uid"].split()[1]),
+        program=program,
+        arguments=tuple(arguments.decode(errors="replace").rstrip("\0").split("\0")),
+        groups=tuple((words[1], words[2]) for line in groups if len(words := line.split(":", 2)) == 3),
+        netns=netns,
+    )
+
+
+def printable(text: str) -> str:
+    """For people and files: whoever starts a process chooses its names, line ends and terminal codes included."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def eldest(processes: Iterable[Process], everybody: Mapping[int, Process]) -> list[Process]:
+    """Those that descend from none of the others, by pid: of a program and its workers, the program."""
+    found = {one.pid: one for one in processes}
+
+    def descends(one: Process) -> bool:
+        seen, parent = {one.pid}, one.parent
+        while parent in everybody and parent not in seen:
+            if parent in found:
+                return True
+            seen.add(parent)
+            parent = everybody[parent].parent
+        return False
+
+    return [found[pid] for pid in sorted(found) if not descends(found[pid])]

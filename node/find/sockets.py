@@ -1,0 +1,101 @@
+"""Which process listens for GTP-U or PFCP, and which TUN devices it has opened (proc(5), proc_pid_net(5))."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .processes import Process
+
+GTPU_PORT, PFCP_PORT = 2152, 8805  # TS 29.281, clause 4.4.2; TS 29.244, clause 6.4.1
+PORTS = (GTPU_PORT, PFCP_PORT)
+TUN = "/dev/net/tun"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A UDP socket; ``address`` may be unspecified, ``inode`` is 0 where it belongs to the kernel."""
+
+    port: int
+    address: str
+    inode: int
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether it takes packets to any address."""
+        return ipaddress.ip_address(self.address).is_unspecified
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a process has: UDP sockets of `PORTS`, and TUN devices by name."""
+
+    sockets: tuple[Bound, ...] = ()
+    tuns: tuple[str, ...] = ()
+
+    def at(self, port: int) -> list[Bound]:
+        """Sockets of one port."""
+        return [one for one in self.sockets if one.port == port]
+
+
+@dataclass
+class SocketTable:
+    """UDP sockets of `PORTS` in the network namespaces of processes."""
+
+    _by_netns: dict[tuple[int, int], list[Bound]] = field(default_factory=dict)
+
+    def of(self, process: Process) -> list[Bound]:
+        """All in a process's namespace, whoever has them."""
+        if process.netns is None:
+            return []
+        if process.netns not in self._by_netns:
+            self._by_netns[process.netns] = [
+                one for name in ("udp", "udp6") for one in _listed(Path(f"/proc/{process.pid}/net/{name}"))
+            ]
+        return self._by_netns[process.netns]
+
+    def opened(self, process: Process) -> Opened:
+        """What the process itself has opened; nothing where it may not be looked at."""
+        there = {one.inode: one for one in self.of(process)}
+        sockets, tuns = [], []
+        with contextlib.suppress(OSError):
+            for entry in sorted(Path(f"/proc/{process.pid}/fd").iterdir()):
+                with contextlib.suppress(OSError, ValueError):
+                    target = str(entry.readlink())
+                    if target.startswith("socket:["):
+                        sockets += [there[inode]] if (inode := int(target[8:-1])) in there else []
+                    elif target == TUN:
+                        tuns += _interfaces(Path(f"/proc/{process.pid}/fdinfo/{entry.name}").read_text().splitlines())
+        return Opened(tuple(sockets), tuple(dict.fromkeys(tuns)))
+
+
+def _interfaces(lines: Iterable[str]) -> list[str]:
+    """Of a descriptor of /dev/net/tun (drivers/net/tun.c, tun_chr_show_fdinfo)."""
+    return [line.split()[1] for line in lines if line.startswith("iff:") and len(line.split()) > 1]
+
+
+def _listed(path: Path) -> list[Bound]:
+    try:
+        lines = path.read_text().splitlines()[1:]
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        words = line.split()
+        address, port = words[1].split(":")
+        if int(port, 16) in PORTS:
+            found.append(Bound(int(port, 16), _address(address), int(words[9])))
+    return found
+
+
+def _address(hexadecimal: str) -> str:
+    """The kernel prints an address as words of 32 bits, each in the machine's byte order."""
+    words = [bytes.fromhex(hexadecimal[at : at + 8]) for at in range(0, len(hexadecimal), 8)]
+    raw = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+    address = ipaddress.ip_address(raw)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)

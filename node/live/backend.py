@@ -1,0 +1,146 @@
+"""UPFs that run already, as a backend: measured where they are, moved by what they have."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...configs import ConfigError
+from ...controller.actuators.egress import EgressConfig
+from ...controller.actuators.quota import QuotaConfig
+from ...controller.actuators.shadow import ShadowActuator
+from ...controller.actuators.slice_knobs import SliceTargets
+from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts
+from ...controller.loop.node import Node
+from ...controller.system.cores import physical_cores
+from ...controller.telemetry.discover import Devices, Upf, n6_device, points_of
+from ...controller.telemetry.points import SlicePoints
+from ...controller.telemetry.source import KernelSource
+from ...env.encoding import UPLINK_RANGE_MBPS
+from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
+from ..authority.authority import Authority, authority, without
+from ..authority.surroundings import surroundings
+from ..config.spec import NodeSpec
+from ..find.follow import Follower
+from ..find.links import UpfLinks
+from ..find.locate import Finder, Located
+
+# For policies, which reckon with it: the most that they are shown.
+UNKNOWN_UPLINK_MBPS = UPLINK_RANGE_MBPS[1]
+
+
+class NodeBackend(LiveBackend):
+    """The node's UPFs under whatever load they have; knobs are not written until it gets another actuator.
+
+    UPFs that restart, move to another cgroup or are made anew are found again within about a second.
+
+    Args:
+        spec: which UPFs.
+        control_period_s: of the loop.
+
+    Attributes:
+        found: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
+        source: what measures.
+        authority: which knobs act on which slice's packets; the others are not moved.
+
+    Raises:
+        ConfigError: a UPF is not found, or it is not clear which process or interface is meant.
+        ProbeError, ActuatorError: what is needed to measure is missing.
+    """
+
+    def __init__(self, spec: NodeSpec, control_period_s: float) -> None:
+        self.spec = spec
+        self.authority: dict[str, dict[KnobName, Authority]] = {}
+        with contextlib.ExitStack() as undo:
+            self.found = found = find_all(spec)
+            self.around = {name: surroundings(one.process.pid, one.cgroup) for name, one in found.items()}
+            self._links = UpfLinks()
+            undo.callback(self._links.close)
+            for name, one in found.items():
+                self._links.lead_to(name, one)
+            points, self.targets = self._places(found)
+            self.source = source = KernelSource(points, uplink_mbps=spec.uplink_mbps or math.inf)
+            undo.callback(source.close)
+            actuator: Actuator = ShadowActuator(self.targets)
+            undo.callback(actuator.close)
+            self._follower = Follower({one.name: one.upf for one in spec.slices}, found, self._links)
+            moves = np.asarray([[[knob not in one.fixed] for one in self.targets] for knob in KNOB_FIELDS], np.bool_)
+            paced = bool(moves[EGRESS].any())
+            traits = spec.traits(physical_cores(), EgressConfig().queue_packets, paced)
+            facts = NodeFacts(
+                control_period_s, spec.uplink_mbps or UNKNOWN_UPLINK_MBPS, spec.cpus, traits=traits, moves=moves
+            )
+            slices = spec.promised_within({name: one.usable for name, one in self.around.items()})
+            super().__init__(slices, source, actuator, [target.cgroup for target in self.targets], facts)
+            undo.pop_all()
+
+    def check(self) -> list[str]:
+        """As `LiveBackend.check`; and which UPFs have gone and were not found again."""
+        return [*self._follower.look(), *super().check()]
+
+    def close(self) -> None:
+        """Restore the knobs and release everything; more than once does nothing."""
+        self._follower.close()
+        try:
+            super().close()
+        finally:
+            self._links.close()
+
+    def _places(self, found: Mapping[str, Located]) -> tuple[list[SlicePoints], list[SliceTargets]]:
+        """Where slices are measured, and where their knobs are."""
+        points, targets = [], []
+        for one in self.spec.slices:
+            netns, names = self._links.netns(one.name), one.devices
+            cgroup = self._links.cgroup(one.name) if found[one.name].cgroup is not None else None
+            upf, label = Upf(one.name, netns, cgroup), f"slices.{one.name}.devices."
+            far = names.n6 if names.n6_netns is None else names.n6_far
+            point = points_of(upf, Devices(names.n3, names.tun, far, names.n6_netns, names.n4), label)
+            target = SliceTargets(one.name, cgroup, n6_device(upf, names.n6, label), netns, frozenset(one.leave))
+            self.authority[one.name] = answers = authority(target, found[one.name], point)
+            points.append(point)
+            targets.append(dataclasses.replace(target, left=without(answers)))
+        return points, targets
+
+
+def find_all(spec: NodeSpec) -> dict[str, Located]:
+    """Every slice's UPF, in order.
+
+    Raises:
+        ConfigError: one is not there, or not told from others; or two slices have the same UPF, namespace or cgroup.
+    """
+    finder = Finder()
+    found = {one.name: finder.find(one.name, one.upf) for one in spec.slices}
+    seen: dict[object, str] = {}
+    for name, one in found.items():
+        for what, key in (
+            ("process", one.process.pid),
+            ("network namespace", one.process.netns),
+            ("cgroup", one.cgroup),
+        ):
+            if key is not None and (other := seen.setdefault((what, key), name)) != name:
+                raise ConfigError(
+                    f"slices.{name}.upf: the same {what} as that of {other}; accepted: each slice's UPF with its own"
+                )
+    return found
+
+
+def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
+    """A node to control, by name or file of its configuration.
+
+    Raises:
+        ConfigError: see `NodeBackend`; or a scenario, whose loads nobody here could play.
+    """
+    if scenario is not None:
+        raise ConfigError(f"scenario = {scenario!r}: accepted: none with a node, whose traffic is what there is")
+    return node_of(NodeBackend(NodeSpec.from_yaml(name), control_period_s))
+
+
+def node_of(backend: NodeBackend) -> Node:
+    """What a controller works on."""
+    spec = backend.spec
+    quota = QuotaConfig(period_us=round(1e3 * spec.quota_period_ms))
+    return Node(spec.name, "node", backend, backend.targets, quota, hardware=spec.hardware)

@@ -1,0 +1,23 @@
+"""What a node's own UPFs offer to the rest of `slicepilot`; see `slicepilot.configs.backends`."""
+
+from __future__ import annotations
+
+from ..configs.backends import BackendPlugin, Command
+
+_HERE = "slicepilot.node"
+
+BACKEND = BackendPlugin(
+    name="node",
+    open_node=f"{_HERE}.live.backend:open_node",
+    groups={"node": "UPFs that run on this machine already: find them, see what can be measured and moved."},
+    commands={
+        "node discover": Command(
+            f"{_HERE}.cli.discover:discover",
+            "List UPFs that run on this machine, whoever started them: processes, namespaces, interfaces, cgroups.",
+        ),
+        "node check": Command(
+            f"{_HERE}.cli.check:check",
+            "Say for each slice of a node if its packets are measured, and which knobs act on them, and why.",
+        ),
+    },
+)

@@ -1,0 +1,101 @@
+"""UPFs that somebody's scripts have started (``foreign.sh``), not the testbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.processes import start_ticks
+from slicepilot.testbed.lifecycle.processes import ProcessId, bin_folder
+
+SCRIPT = Path(__file__).with_name("foreign.sh")
+COUNT = 5
+
+
+class Foreign:
+    """A network with five UPFs; the prefix of all names is this process's own."""
+
+    def __init__(self, state: Path) -> None:
+        self.state, self.prefix = state, f"fo{os.getpid()}"
+        self._loads: list[subprocess.Popen[bytes]] = []
+        self._run("down", str(COUNT))
+        self._run("up", str(COUNT))
+
+    @property
+    def netns(self) -> list[str]:
+        """Of the UPFs."""
+        return [f"{self.prefix}-upf{i}" for i in range(1, COUNT + 1)]
+
+    def group(self, number: int) -> Path:
+        """CPU cgroup of a UPF."""
+        return CpuHierarchy.find().root / self.prefix / f"upf{number}"
+
+    def pid(self, number: int) -> int:
+        """Process of a UPF."""
+        return int((self.state / f"{self.prefix}-upf{number}.pid").read_text())
+
+    def start_upf(self, number: int, **environment: str) -> None:
+        """Start one again."""
+        self._run("upf", str(number), **environment)
+
+    def mend(self) -> None:
+        """Start those that a test has left dead."""
+        for number in range(1, COUNT + 1):
+            if start_ticks(self.pid(number)) is None:
+                self.start_upf(number)
+
+    def remove_group(self, number: int) -> None:
+        """Of a UPF that has ended; the kernel takes a moment to notice."""
+        deadline = time.monotonic() + 5.0
+        while True:
+            try:
+                self.group(number).rmdir()
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def stop_upf(self, number: int) -> None:
+        """Kill one, and wait until it has gone."""
+        process = ProcessId.of(self.pid(number))
+        process.stop()
+        assert not process.alive
+
+    def replace_netns(self, number: int) -> None:
+        """Remove the namespace of a UPF that has ended, and make another of its name."""
+        subprocess.run(["ip", "netns", "delete", self.netns[number - 1]], check=True)
+        self._run("netns", str(number))
+
+    def load(self, seconds: float, mbps: float) -> None:
+        """Send into every slice from now on."""
+        command = self._command("load", str(COUNT), f"{seconds:g}", f"{mbps:g}")
+        self._loads.append(subprocess.Popen(command, env=self._environment({}), start_new_session=True))
+
+    def carried_mbps(self) -> list[float]:
+        """By slice, what the sink counted of a load that has ended."""
+        for load in self._loads:
+            load.wait(60)
+        self._loads = []
+        last: dict[str, Any] = json.loads((self.state / "sink.out").read_text().splitlines()[-1])
+        return [flow["mbps"] for flow in last["flows"]]
+
+    def down(self) -> None:
+        """Remove everything."""
+        for load in self._loads:
+            load.wait(60)
+        self._run("down", str(COUNT))
+
+    def _command(self, what: str, *arguments: str) -> list[str]:
+        return ["bash", str(SCRIPT), what, self.prefix, *arguments]
+
+    def _environment(self, more: dict[str, str]) -> dict[str, str]:
+        return {**os.environ, "SLICEPILOT_BIN": str(bin_folder()), "STATE": str(self.state), **more}
+
+    def _run(self, what: str, *arguments: str, **environment: str) -> None:
+        subprocess.run(self._command(what, *arguments), env=self._environment(environment), check=True, timeout=60)

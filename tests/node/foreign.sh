@@ -1,0 +1,111 @@
+#!/bin/bash
+# UPFs as an operator's own scripts would start them: network namespaces by ip(8), cgroups by mkdir, programs by exec.
+# Nothing of the testbed has a part in it but the programs upf, smf, load and sink.
+#
+#   foreign.sh up PREFIX COUNT        network, cgroups, UPFs, one PFCP session each
+#   foreign.sh upf PREFIX I           start (or start again) UPF I
+#   foreign.sh netns PREFIX I         make the network namespace of UPF I, with its links
+#   foreign.sh load PREFIX COUNT S MBPS   send for S seconds, MBPS into each slice; prints what load and sink counted
+#   foreign.sh down PREFIX COUNT
+set -euo pipefail
+BIN=${SLICEPILOT_BIN:?folder of the programs} STATE=${STATE:?folder for logs}
+what=$1 p=$2
+
+root() { # of the hierarchy with the cpu controller
+    awk '$3 == "cgroup" && ("," $4 ",") ~ /,cpu,/ {print $2; exit}' /proc/mounts | grep . ||
+        awk '$3 == "cgroup2" {print $2; exit}' /proc/mounts
+}
+group() { echo "$(root)/$p/upf$1"; }
+in_ns() { local ns=$1; shift; ip netns exec "$ns" "$@"; }
+
+network() {
+    local i ns
+    for ns in "$p-ran" "$p-dn"; do ip netns add "$ns"; ip -n "$ns" link set lo up; done
+    ip -n "$p-dn" link add br0 type bridge
+    ip -n "$p-dn" addr add 10.213.0.1/24 dev br0
+    ip -n "$p-dn" link set br0 up
+    for ((i = 1; i <= $1; i++)); do namespace "$i"; done
+}
+
+namespace() { # of one UPF, with its links
+    local i=$1 ns="$p-upf$1" dev
+    # A namespace that was removed lives on, with its links, while somebody has a socket in it.
+    for _ in $(seq 100); do [ -e "/run/netns/$p-ran" ] && in_ns "$p-ran" ip link show "n3-$i" >/dev/null 2>&1 || break; sleep 0.05; done
+    ip netns add "$ns"
+    ip -n "$ns" link set lo up
+    in_ns "$ns" sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
+    ip -n "$ns" link add n3 mtu 1600 type veth peer name "n3-$i" mtu 1600 netns "$p-ran"
+    ip -n "$ns" link add n4 type veth peer name "n4-$i" netns "$p-ran"
+    ip -n "$ns" link add n6 type veth peer name "n6-$i" netns "$p-dn"
+    ip -n "$p-dn" link set "n6-$i" master br0 up
+    ip -n "$ns" addr add "10.210.$i.2/24" dev n3
+    ip -n "$ns" addr add "10.211.$i.2/24" dev n4
+    ip -n "$ns" addr add "10.213.0.$((i + 1))/24" dev n6
+    ip -n "$p-ran" addr add "10.210.$i.1/24" dev "n3-$i"
+    ip -n "$p-ran" addr add "10.211.$i.1/24" dev "n4-$i"
+    for dev in n3 n4 n6; do ip -n "$ns" link set "$dev" up; done
+    for dev in "n3-$i" "n4-$i"; do ip -n "$p-ran" link set "$dev" up; done
+    ip -n "$p-dn" route replace "10.61.$i.0/24" via "10.213.0.$((i + 1))"
+}
+
+upf() {
+    local ns="$p-upf$1" group
+    group=$(group "$1")
+    mkdir -p "$group"
+    (
+        echo 0 >"$group/cgroup.procs"
+        exec setsid ip netns exec "$ns" "$BIN/upf" --n4 "10.211.$1.2" --n3 "10.210.$1.2" --tun tun --ue-pool "10.61.$1.0/24" \
+            --burn-ns "${BURN_NS:-0}" >>"$STATE/$ns.out" 2>>"$STATE/$ns.log" </dev/null
+    ) &
+    echo $! >"$STATE/$ns.pid"
+}
+
+sessions() {
+    local i list=()
+    for ((i = 1; i <= $1; i++)); do
+        list+=(--upf "10.211.$i.2" --session "upf=10.211.$i.2,ue=10.61.$i.2,teid=$i,n3=10.210.$i.2,gnb=10.210.$i.1,gnb-teid=$i,sst=1,sd=00000$i")
+    done
+    setsid ip netns exec "$p-ran" "$BIN/smf" --n4 0.0.0.0:8805 "${list[@]}" >"$STATE/smf.out" 2>"$STATE/smf.log" </dev/null &
+    echo $! >"$STATE/smf.pid"
+    for _ in $(seq 100); do
+        [ "$(grep -c ' established at ' "$STATE/smf.out")" -ge "$1" ] && return
+        sleep 0.05
+    done
+    echo "no sessions: $(tail -n 3 "$STATE/smf.out" "$STATE/smf.log")" >&2
+    return 1
+}
+
+load() {
+    local i list=()
+    for ((i = 1; i <= $1; i++)); do
+        list+=(--flow "kind=cbr,rate=$3,from=10.210.$i.1,to=10.210.$i.2,teid=$i,qfi=9,ue=10.61.$i.2,dst=10.213.0.1:6000,name=slice$i")
+    done
+    in_ns "$p-dn" timeout -s INT "$(($2 + 1))" "$BIN/sink" --listen 10.213.0.1:6000 --json >"$STATE/sink.out" 2>"$STATE/sink.log" &
+    in_ns "$p-ran" "$BIN/load" "${list[@]}" --duration "$2s" --json >"$STATE/load.out" 2>"$STATE/load.log"
+    wait
+}
+
+down() {
+    local i file
+    for file in "$STATE"/*.pid; do [ -e "$file" ] && kill "$(cat "$file")" 2>/dev/null || true; done
+    sleep 0.3
+    for file in "$STATE"/*.pid; do [ -e "$file" ] && kill -9 "$(cat "$file")" 2>/dev/null || true; done
+    for ((i = 1; i <= $1; i++)); do
+        ip netns del "$p-upf$i" 2>/dev/null || true
+        rmdir "$(group "$i")" 2>/dev/null || true
+    done
+    for i in ran dn; do ip netns del "$p-$i" 2>/dev/null || true; done
+    rmdir "$(root)/$p" 2>/dev/null || true
+}
+
+case $what in
+up)
+    network "$3"
+    for ((i = 1; i <= $3; i++)); do upf "$i"; done
+    sessions "$3"
+    ;;
+upf) upf "$3" ;;
+netns) namespace "$3" ;;
+load) load "$3" "$4" "$5" ;;
+down) down "$3" ;;
+esac

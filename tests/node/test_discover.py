@@ -1,0 +1,141 @@
+"""UPFs are discovered with what speaks for them; what may be something else is said to be unclear."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slicepilot.controller.system.net.namespaces import NAMED
+from slicepilot.node.config.spec import NodeSpec
+from slicepilot.node.find.discover import Found, discover
+from slicepilot.node.find.draft import draft
+from slicepilot.node.find.interfaces import far_end
+from slicepilot.node.find.locate import Finder
+
+from .foreign import COUNT, Foreign
+
+BINDS = "import socket, sys, time; s = [socket.socket(2, 2) for _ in sys.argv[1:]]; "
+BINDS += "[one.bind(('127.0.0.77', int(port))) for one, port in zip(s, sys.argv[1:])]; "
+BINDS += "print('bound', flush=True); time.sleep(60)"
+
+
+@contextlib.contextmanager
+def listener(python: Path, *ports: int) -> Iterator[int]:
+    """A process with UDP sockets on these ports, in this network namespace."""
+    command = [str(python), "-S", "-c", BINDS, *map(str, ports)]
+    environment = os.environ | {"PYTHONHOME": sys.base_prefix}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"bound\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def of(pid: int) -> Found:
+    [found] = [one for one in discover() if one.process.pid == pid]
+    return found
+
+
+def test_all_five_are_found_with_all_that_can_be_told(foreign: Foreign) -> None:
+    found = {one.netns_name: one for one in discover() if one.netns_name in foreign.netns}
+    assert sorted(found) == foreign.netns
+    for number, name in enumerate(foreign.netns, 1):
+        one = found[name]
+        assert one.confidence == "sure"
+        assert one.process.pid == foreign.pid(number)
+        assert one.cgroup == foreign.group(number)
+        assert not one.others
+        assert (one.devices.n3, one.devices.n4, one.devices.n6, one.devices.tun) == ("n3", "n4", "n6", "tun")
+        assert (one.devices.n6_netns, one.devices.n6_far) == (f"{foreign.prefix}-dn", f"n6-{number}")
+        assert Finder().find(name, one.selector).process.pid == one.process.pid
+
+
+def test_their_smf_is_unclear(foreign: Foreign) -> None:
+    [smf] = [one for one in discover() if one.netns_name == f"{foreign.prefix}-ran"]
+    assert smf.confidence == "unclear"
+    assert any("may be an SMF" in why for why in smf.why)
+
+
+def test_a_draft_is_a_configuration_of_all_that_are_sure(foreign: Foreign, tmp_path: Path) -> None:
+    found = [one for one in discover() if (one.netns_name or "").startswith(foreign.prefix)]
+    path = tmp_path / "node.yaml"
+    path.write_text(draft("edge", found))
+    node = NodeSpec.from_yaml(str(path))
+    assert len(node.slices) == COUNT
+    assert f"Not sure: process smf ({found[-1].process.pid})" in path.read_text()
+    finder = Finder()
+    for one in node.slices:
+        assert finder.find(one.name, one.upf).process.pid in {upf.process.pid for upf in found[:COUNT]}
+
+
+def test_gtpu_alone_may_be_a_gnb_and_both_are_a_upf() -> None:
+    python = Path(sys.executable).resolve()
+    with listener(python, 2152) as gnb, listener(python, 8805) as smf:
+        assert of(gnb).confidence == of(smf).confidence == "unclear"
+        assert any("may be a gNB" in why for why in of(gnb).why)
+    with listener(python, 2152, 8805) as upf:
+        assert of(upf).confidence == "sure"
+
+
+def test_a_program_of_a_upfs_name_that_listens_to_nothing_is_unclear(tmp_path: Path) -> None:
+    program = tmp_path / "open5gs-upfd"
+    shutil.copy(shutil.which("sleep") or "", program)
+    with subprocess.Popen([program, "60"]) as process:
+        try:
+            time.sleep(0.1)
+            found = of(process.pid)
+        finally:
+            process.kill()
+    assert found.confidence == "unclear"
+    assert found.kind is not None
+    assert found.kind.name == "Open5GS"
+
+
+def test_names_that_others_choose_write_nothing_into_the_draft(tmp_path: Path) -> None:
+    """Whoever can run a program can have it found, and the draft is read by root."""
+    evil = tmp_path / "upf\nmode: live\n  - name: evil\x1b[2J"
+    shutil.copy(Path(sys.executable).resolve(), evil)
+    with listener(evil, 2152, 8805) as pid:
+        found = of(pid)
+        text = draft("edge", [found])
+    assert [line for line in text.splitlines() if line.startswith(("mode", "  - name: evil"))] == []
+    assert "\x1b" not in text
+    document = yaml.safe_load(text)
+    assert set(document) == {"name", "slices"}
+    assert len(document["slices"]) == 1
+
+
+def test_the_far_end_of_a_link_is_found_and_of_others_none(foreign: Foreign) -> None:
+    named = sorted(NAMED.iterdir())
+    upf = NAMED / foreign.netns[1]
+    end = far_end(upf, "n3", named)
+    assert end is not None
+    assert (end.netns, end.device) == (NAMED / f"{foreign.prefix}-ran", "n3-2")
+    assert far_end(upf, "tun", named) is None
+    assert far_end(upf, "lo", named) is None
+    assert far_end(upf, "n3", [upf]) is None
+
+
+def test_ports_of_ipv6_sockets_are_read() -> None:
+    with (
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as one,
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as two,
+    ):
+        try:
+            one.bind(("::1", 2152))
+            two.bind(("::1", 8805))
+        except OSError:
+            pytest.skip("no IPv6 on this machine's loopback")
+        found = of(os.getpid())
+        assert found.confidence == "sure"
+        assert "takes GTP-U at ::1" in found.why

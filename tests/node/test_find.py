@@ -1,0 +1,165 @@
+"""A UPF is the one process that all conditions fit, or nobody's."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slicepilot.configs import ConfigError
+from slicepilot.node.config.spec import ComposeSelector, NodeSpec, ProcessSelector, UpfSelector
+from slicepilot.node.find.containers import Container, containers
+from slicepilot.node.find.locate import Finder
+from slicepilot.node.find.processes import Process, eldest, look_at, printable, snapshot
+
+USER = str(os.getuid())
+IDENTITY = "4f1e9c0d2b3a" * 5
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[int]:
+    """A process of this name: the interpreter, under arguments that nothing else has."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)", *arguments]
+    with subprocess.Popen(command) as process:
+        try:
+            while (seen := look_at(process.pid)) is None or "-c" not in seen.arguments:
+                time.sleep(0.005)
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def program() -> str:
+    own = look_at(os.getpid())
+    assert own is not None
+    return own.program
+
+
+def one(pid: int, parent: int = 1, group: str = "/", program: str = "upf") -> Process:
+    return Process(pid, parent, 1, program[:15], 0, program, (program,), (("cpu", group),), (1, 2))
+
+
+def test_program_and_arguments_tell_one_from_the_other() -> None:
+    with running("--n3", "192.0.2.1") as first, running("--n3", "192.0.2.2"):
+        selector = UpfSelector(process=ProcessSelector(program(), ("192.0.2.1",)), user=USER)
+        assert Finder().find("a", selector).process.pid == first
+
+
+def test_two_that_fit_are_named_and_neither_is_taken() -> None:
+    with running("192.0.2.3") as first, running("192.0.2.3") as second, pytest.raises(ConfigError) as error:
+        Finder().find("a", UpfSelector(process=ProcessSelector(program(), ("192.0.2.3",))))
+    assert "slices.a.upf" in str(error.value)
+    assert f"({first})" in str(error.value)
+    assert f"({second})" in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_another_users_process_of_the_name_is_not_it() -> None:
+    with running("192.0.2.4"), pytest.raises(ConfigError, match="no such process runs"):
+        Finder().find("a", UpfSelector(process=ProcessSelector(program(), ("192.0.2.4",)), user=str(os.getuid() + 1)))
+
+
+def test_an_unknown_user_is_nobody() -> None:
+    with pytest.raises(ConfigError, match="no such process runs"):
+        Finder().find("a", UpfSelector(pid=os.getpid(), user="no-such-user"))
+
+
+def test_of_a_program_and_its_workers_it_is_the_program() -> None:
+    everybody = {process.pid: process for process in (one(10), one(11, 10), one(12, 11), one(20), one(30, 2))}
+    assert [process.pid for process in eldest(everybody.values(), everybody)] == [10, 20, 30]
+
+
+def test_parents_that_go_round_are_survived() -> None:
+    """Numbers are used again while a picture is taken."""
+    everybody = {process.pid: process for process in (one(10, 11), one(11, 10))}
+    assert eldest([everybody[10]], everybody) == [everybody[10]]
+
+
+@pytest.mark.parametrize(
+    ("selector", "group"),
+    [
+        (UpfSelector(unit="open5gs-upfd@a.service"), "/system.slice/open5gs-upfd@a.service"),
+        (UpfSelector(container=IDENTITY[:12]), f"/system.slice/docker-{IDENTITY}.scope"),
+        (UpfSelector(container="edge-upf"), f"/docker/{IDENTITY}"),
+        (UpfSelector(compose=ComposeSelector("upf")), f"/docker/{IDENTITY}"),
+        (UpfSelector(compose=ComposeSelector("upf", "edge")), f"/kubepods/pod1/{IDENTITY}"),
+    ],
+)
+def test_units_and_containers_are_known_by_their_groups(selector: UpfSelector, group: str) -> None:
+    labels = {"com.docker.compose.service": "upf", "com.docker.compose.project": "edge"}
+    known = [Container(IDENTITY, "edge-upf", labels), Container("0" * 60, "other", {})]
+    own = look_at(os.getpid())
+    assert own is not None
+    processes = {own.pid: Process(own.pid, 1, own.start_ticks, "u", 0, "u", ("u",), (("cpu", group),), own.netns)}
+    assert Finder(processes, known).find("a", selector).process.pid == own.pid
+    with pytest.raises(ConfigError, match="no such process runs"):
+        Finder({7: one(7, group="/system.slice/docker-1234.scope")}, known).find("a", selector)
+
+
+def test_names_of_containers_come_from_their_runtimes_files(tmp_path: Path) -> None:
+    docker, containerd = tmp_path / "docker", tmp_path / "containerd"
+    for path, text in {
+        docker / IDENTITY / "config.v2.json": '{"Name": "/upf-a", "Config": {"Labels": {"a": "b"}}}',
+        docker / "broken" / "config.v2.json": "{",
+        docker / "odd" / "config.v2.json": "[1]",
+        docker / "deep" / "config.v2.json": "[" * 100_000,
+        docker / "huge" / "config.v2.json": " " * 2_000_000 + "{}",
+        containerd / "k8s.io" / "c1" / "config.json": '{"annotations": {"io.kubernetes.cri.container-name": "upf"}}',
+        containerd / "default" / "c2" / "config.json": '{"annotations": {"nerdctl/name": "upf-b"}}',
+    }.items():
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    found = {container.identity: container.name for container in containers(docker, containerd)}
+    assert found == {IDENTITY: "upf-a", "broken": "", "odd": "", "deep": "", "huge": "", "c1": "upf", "c2": "upf-b"}
+
+
+def test_there_is_no_process_of_the_kernels_in_the_picture() -> None:
+    seen = snapshot()
+    assert os.getpid() in seen
+    assert all(process.arguments and process.pid != 2 for process in seen.values())
+
+
+def test_what_is_printed_has_no_line_ends_nor_terminal_codes() -> None:
+    assert printable("upf\nname: x\x1b[2J") == "upf?name: x?[2J"
+    assert "\n" not in str(one(1, program="upf\n  - evil"))
+
+
+NODE = """
+name: edge
+slices:
+  - name: a
+    s_nssai: {sst: 1}
+    sla: {committed_mbps: 1, delay_bound_ms: 10}
+    upf: {UPF}
+"""
+
+
+@pytest.mark.parametrize(
+    ("upf", "said"),
+    [
+        ("{}", "nothing says which process it is"),
+        ("{user: root}", "nothing says which process it is"),
+        ("{pid: 0}", "slices.0.upf.pid = 0"),
+        ("{process: {name: ''}}", "slices.0.upf.process.name"),
+        ("{unit: 7}", "slices.0.upf.unit = 7"),
+        ("{container: [a]}", "slices.0.upf.container"),
+        ("{nmae: upf}", "nmae"),
+    ],
+)
+def test_bad_selectors_are_told_in_one_line(upf: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text(NODE.replace("{UPF}", upf))
+    with pytest.raises(ConfigError) as error:
+        NodeSpec.from_yaml(str(path))
+    assert said in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_node_says_what_it_promises_without_where() -> None:
+    node = NodeSpec.from_yaml("testbed")
+    assert node.promised.names == tuple(f"slice{i}" for i in range(1, 6))
+    assert node.promised_within(dict.fromkeys(node.promised.names, 0.5)).column("upf_threads").max() == 0.5

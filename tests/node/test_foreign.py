@@ -1,0 +1,275 @@
+"""UPFs that slicepilot has not started are watched and controlled, followed, and left as they were found."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slicepilot.env.telemetry import SLICE_FIELDS
+from slicepilot.testbed.bench.rig import KNOB_FILES, Controller
+
+from .foreign import COUNT, Foreign
+
+SLICEPILOT = [sys.executable, "-m", "slicepilot.cli"]
+MOST_RESTORED_S = 0.5  # p99 is 50 ms on a machine of one's own: docs/operation.md
+FOUND_AGAIN_S = 8.0
+AGENT = "static-weights-9"
+
+
+def slicepilot(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*SLICEPILOT, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def document_of(foreign: Foreign) -> dict[str, Any]:
+    """As an operator writes it."""
+    slices = [
+        {
+            "name": f"slice{i}",
+            "s_nssai": {"sst": 1, "sd": f"{i:06d}"},
+            "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
+            "weight": 10 if i == 1 else 1,
+            "upf": {"process": {"name": "upf", "args": [f"10.211.{i}.2"]}, "netns": name, "user": "root"},
+            "devices": {"n6_netns": f"{foreign.prefix}-dn", "n6_far": f"n6-{i}"},
+        }
+        for i, name in enumerate(foreign.netns, 1)
+    ]
+    return {"name": foreign.prefix, "slices": slices}
+
+
+@pytest.fixture(name="node")
+def _node(foreign: Foreign, tmp_path: Path) -> Path:
+    path = tmp_path / "node.yaml"
+    path.write_text(yaml.safe_dump(document_of(foreign)))
+    return path
+
+
+def knobs(foreign: Foreign) -> dict[str, str]:
+    """Content of every control file, and the root qdisc of every N6, by UPF."""
+    found = {}
+    for number in range(1, COUNT + 1):
+        for name in KNOB_FILES:
+            with contextlib.suppress(OSError):
+                found[f"{number}/{name}"] = (foreign.group(number) / name).read_text().strip()
+        found[f"{number}/n6"] = in_netns(foreign.netns[number - 1], "tc", "qdisc", "show", "dev", "n6", "root")
+    return found
+
+
+def picture(foreign: Foreign) -> dict[str, str]:
+    """The same with all qdiscs and filters of all devices, what is pinned, and what lies under /run."""
+    found = knobs(foreign)
+    for netns in [*foreign.netns, f"{foreign.prefix}-dn", f"{foreign.prefix}-ran"]:
+        found[f"{netns}/qdiscs"] = in_netns(netns, "tc", "qdisc", "show")
+        for device in json.loads(in_netns(netns, "ip", "-json", "link")):
+            for hook in ("ingress", "egress"):
+                where = f"{netns}/{device['ifname']}/{hook}"
+                found[where] = in_netns(netns, "tc", "filter", "show", "dev", device["ifname"], hook)
+    found["pins"] = "\n".join(sorted(str(path) for path in Path("/sys/fs/bpf").rglob("*")))
+    found["links"] = "\n".join(sorted(path.name for path in Path("/run").glob("slicepilot-upfs-*")))
+    return found
+
+
+def in_netns(netns: str, *command: str) -> str:
+    return subprocess.run(["ip", "netns", "exec", netns, *command], capture_output=True, text=True, check=True).stdout
+
+
+@contextlib.contextmanager
+def controller(node: Path, foreign: Foreign, folder: Path, mode: str = "live") -> Iterator[Controller]:
+    """``slicepilot run`` on the node, with an agent that ranks the first slice before the others."""
+    folder.chmod(0o755)
+    config = {"run_root": str(folder / "run"), "state_root": str(folder / "state"), "publish": {"log": "pretty"}}
+    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    command = [*SLICEPILOT, "run", "-c", str(folder / "run.yaml"), "--node", str(node)]
+    log = folder / "log"
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [*command, "--mode", mode, "--agent", AGENT], stdout=out, stderr=out, stdin=subprocess.DEVNULL
+        )
+    running = Controller(process, folder / "run" / foreign.prefix / "ticks", log)
+    try:
+        running.wait_ready(mode)
+        yield running
+    finally:
+        running.stop()
+
+
+def until(what: Callable[[], bool], message: str, seconds: float = FOUND_AGAIN_S) -> float:
+    started = time.monotonic()
+    while not what():
+        assert time.monotonic() - started < seconds, message
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def measured(running: Controller, number: int) -> bool:
+    """Whether a slice is measured, and packets of it leave."""
+    with closing(running.reader()) as reader:
+        last = reader.last(5)
+    carried = last["slices"][:, SLICE_FIELDS.index("carried_mbps"), number - 1]
+    return bool(last["valid"][-1, number - 1]) and bool((carried > 0).any())
+
+
+def test_from_nothing_to_p99_in_two_commands_and_nothing_is_changed(foreign: Foreign, tmp_path: Path) -> None:
+    before, started = picture(foreign), time.monotonic()
+    foreign.load(seconds=20, mbps=4)
+    path = tmp_path / "found.yaml"
+    slicepilot("node", "discover", "--out", str(path), "--name", foreign.prefix)
+    document = yaml.safe_load(path.read_text())
+    # Whatever else runs on this machine is not this test's.
+    document["slices"] = [one for one in document["slices"] if one["upf"].get("netns") in foreign.netns]
+    path.write_text(yaml.safe_dump(document))
+    report = json.loads(slicepilot("run", "--node", str(path), "--seconds", "3", "--json").stdout)
+    took_s = time.monotonic() - started
+    assert len(report["slices"]) == COUNT
+    for one in report["slices"]:
+        assert one["carried_mbps"] > 2.0
+        assert one["delay_p99_us"] > 0.0
+    assert report["mode"] == "shadow"
+    assert took_s < 60.0
+    foreign.carried_mbps()
+    assert picture(foreign) == before
+
+
+def test_check_says_what_is_measured_and_what_acts(foreign: Foreign, node: Path) -> None:
+    foreign.load(seconds=12, mbps=8)
+    time.sleep(0.5)
+    document = json.loads(slicepilot("node", "check", str(node), "--seconds", "2", "--json").stdout)
+    foreign.carried_mbps()
+    assert list(document) == [f"slice{i}" for i in range(1, COUNT + 1)]
+    for one in document.values():
+        assert one["measured"]
+        assert one["traffic"]["match_ratio"] > 0.99
+        assert one["knobs"]["cpu_limit"]["authority"]
+        assert "us of CPU time a packet" in one["knobs"]["cpu_limit"]["why"]
+        assert one["knobs"]["egress"]["authority"]
+
+
+def test_a_knob_that_would_not_be_seen_to_act_is_left_alone(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    """Without N6's far end packets are measured before a shaper; and what an operator says is not ours stays."""
+    document = document_of(foreign)
+    del document["slices"][0]["devices"]
+    document["slices"][1]["leave"] = ["nice"]
+    node.write_text(yaml.safe_dump(document | {"slices": document["slices"][:1]}))
+    found = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.3", "--json", code=1).stdout)
+    assert not found["slice1"]["knobs"]["egress"]["authority"]
+    assert "after the last point" in found["slice1"]["knobs"]["egress"]["why"]
+
+    document["slices"][0]["devices"] = {"n6_netns": f"{foreign.prefix}-dn", "n6_far": "n6-1"}
+    node.write_text(yaml.safe_dump(document))
+    before = knobs(foreign)
+    with controller(node, foreign, tmp_path):
+        until(lambda: knobs(foreign) != before, "no weight was moved")
+        time.sleep(0.3)
+        moved = {name for name, value in knobs(foreign).items() if value != before[name]}
+    assert {"3/cpu.shares", "3/cpu.weight"} & moved
+    assert not {"2/cpu.shares", "2/cpu.weight"} & moved
+    assert knobs(foreign) == before
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["controller", "all"])
+def test_knobs_come_back_after_sigkill(foreign: Foreign, node: Path, tmp_path: Path, both: bool) -> None:
+    before, whole, times = knobs(foreign), picture(foreign), []
+    for _ in range(1 if both else 3):
+        with controller(node, foreign, tmp_path) as running:
+            until(lambda: knobs(foreign) != before, "nothing was moved")
+            if both:
+                os.kill(running.supervisor, signal.SIGKILL)
+            running.process.kill()
+            if both:
+                running.process.wait()
+                assert knobs(foreign) != before
+                done = slicepilot("restore", "--state", str(tmp_path / "state"), "--json")
+                assert json.loads(done.stdout)
+            times.append(until(lambda: knobs(foreign) == before, "not restored"))
+    assert max(times) < MOST_RESTORED_S
+    assert picture(foreign) | {"links": ""} == whole | {"links": ""}
+
+
+def test_a_upf_that_restarts_in_a_new_cgroup_is_taken_up_again(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    before = knobs(foreign)
+    foreign.load(seconds=25, mbps=4)
+    with controller(node, foreign, tmp_path) as running:
+        until(lambda: measured(running, 2), "not measured")
+        foreign.stop_upf(2)
+        foreign.remove_group(2)
+        time.sleep(0.3)
+        foreign.start_upf(2)
+        until(lambda: measured(running, 2), "not measured again")
+        name = next(name for name in KNOB_FILES if name in {"cpu.shares", "cpu.weight"} and f"1/{name}" in before)
+        until(lambda: knobs(foreign)[f"2/{name}"] != before[f"2/{name}"], "not moved again")
+    assert knobs(foreign) == before
+    foreign.carried_mbps()
+
+
+def test_a_upf_that_moves_leaves_its_old_cgroup_as_it_was(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    before = knobs(foreign)
+    other = foreign.group(3).with_name("elsewhere")
+    other.mkdir()
+    name = next(name for name in ("cpu.shares", "cpu.weight") if (other / name).exists())
+    try:
+        fresh = (other / name).read_text()
+        with controller(node, foreign, tmp_path):
+            until(lambda: knobs(foreign)[f"3/{name}"] != before[f"3/{name}"], "nothing was moved")
+            (other / "cgroup.procs").write_text(str(foreign.pid(3)))
+            until(lambda: (other / name).read_text() != fresh, "not followed")
+            until(lambda: knobs(foreign)[f"3/{name}"] == before[f"3/{name}"], "the old group was left as it was moved")
+        assert (other / name).read_text() == fresh
+        assert knobs(foreign) == before
+    finally:
+        (foreign.group(3) / "cgroup.procs").write_text(str(foreign.pid(3)))
+        other.rmdir()
+
+
+def test_a_namespace_that_is_made_anew_is_measured_again(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    foreign.load(seconds=25, mbps=4)
+    with controller(node, foreign, tmp_path) as running:
+        until(lambda: measured(running, 4), "not measured")
+        foreign.stop_upf(4)
+        foreign.replace_netns(4)
+        until(lambda: not measured(running, 4), "still measured")
+        foreign.start_upf(4)
+        until(lambda: measured(running, 4), "not measured again", 12.0)
+        assert in_netns(foreign.netns[3], "tc", "qdisc", "show", "dev", "n6", "root").startswith("qdisc htb")
+    assert not in_netns(foreign.netns[3], "tc", "qdisc", "show", "dev", "n6", "root").startswith("qdisc htb")
+    foreign.carried_mbps()
+
+
+def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
+    def told(change: Callable[[dict[str, Any]], None]) -> str:
+        document = document_of(foreign)
+        change(document)
+        node.write_text(yaml.safe_dump(document))
+        error = slicepilot("run", "--node", str(node), "--seconds", "1", code=2).stderr
+        lines = [line for line in error.splitlines() if line]
+        assert len(lines) == 1, error
+        return lines[0]
+
+    def upf(number: int, **selector: Any) -> Callable[[dict[str, Any]], None]:
+        return lambda document: document["slices"][number].update(upf=selector)
+
+    def devices(**names: str) -> Callable[[dict[str, Any]], None]:
+        return lambda document: document["slices"][0].update(devices=names)
+
+    assert "slices.slice1.upf: process = upf, user = root: fits 5 processes" in told(
+        upf(0, process={"name": "upf"}, user="root")
+    )
+    assert "no such process runs" in told(upf(0, netns="vanished"))
+    assert "the same process as that of slice1" in told(upf(1, process={"name": "upf", "args": ["10.211.1.2"]}))
+    assert "slices.slice1.devices.n3 = n9: no such interface; accepted: lo, n3, n4, n6, tun" in told(devices(n3="n9"))
+    assert "no such network namespace" in told(devices(n6_netns="vanished"))
+    assert "slices.0.weight" in told(lambda document: document["slices"][0].update(weight=-1))
+    assert (
+        "accepted: none with a node"
+        in slicepilot("run", "--node", str(node), "--scenario", "testbed-contention", code=2).stderr
+    )
