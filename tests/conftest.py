@@ -23,6 +23,7 @@ LIVE = (
     "controller/watchdog",
     "deploy/test_prometheus.py",
     "node/test_foreign.py",
+    "node/test_authority.py",
     "node/test_discover.py",
     "testbed",
 )

@@ -51,7 +51,7 @@ PRINTED = (
     Printed("control status", Status, note="Without `slices[].history`. The control socket answers the same."),
     *(Printed(f"control {order}", OrderAnswer) for order in ("mode", "pause", "resume", "safe", "reload")),
     Printed("node discover", list[machine.DiscoveredUpf]),
-    Printed("node check", machine.CheckedNode, note="Exit code 1 where a slice could not be measured."),
+    Printed("node check", list[machine.CheckedSlice], note="Exit code 1 where a slice could not be measured."),
     Printed("testbed up", machine.TestbedUp),
     Printed("testbed status", list[machine.TestbedStatus]),
     Printed("testbed load", machine.LoadPlayed),

@@ -144,6 +144,8 @@ class SliceTraffic(Document):
 class CheckedSlice(Document):
     """A slice of a node whose UPFs somebody else runs."""
 
+    slice: SliceName
+    """Its name."""
     process: Annotated[str, Example("open5gs-upfd (4242)")]
     """Its UPF's process."""
     measured: bool
@@ -152,10 +154,6 @@ class CheckedSlice(Document):
     knobs: SliceKnobAuthority
     notes: list[str]
     """What somebody should know before control starts."""
-
-
-CheckedNode = dict[SliceName, CheckedSlice]
-"""By slice."""
 
 
 class Flow(Document):

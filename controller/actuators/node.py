@@ -13,6 +13,7 @@ import numpy as np
 from ...env.backend import Receipt
 from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
 from ...env.slices import FloatArray
+from ..system.cgroup_paths import managers
 from ..system.kernel_file import ActuatorError
 from .egress import EgressConfig
 from .quota import QuotaConfig
@@ -30,7 +31,7 @@ class Deviation:
         knob: which.
         found: in the kernel, in the knob's unit (inf: none).
         ours: what had been set.
-        text: both as the kernel has them: shares and rates may agree where files do not.
+        text: both as the kernel has them: shares and rates may agree where files do not; and who may have done it.
     """
 
     slice: str
@@ -134,6 +135,7 @@ class NodeActuator:
             for knob in KNOB_FIELDS:
                 text = None if knob in one.yielded else one.deviation(knob)
                 if text is not None:
+                    text += _suspects(one.target, knob)
                     found.append(Deviation(one.name, knob, one.found(knob), getattr(one.held, knob), text))
         return found
 
@@ -230,6 +232,14 @@ class NodeActuator:
 
     def _held(self, nice_scope: NiceScope) -> Knobs:
         return _knobs([knob.held for knob in self._slices], nice_scope)
+
+
+def _suspects(target: SliceTargets, knob: KnobName) -> str:
+    """Who writes the files of a slice's group, by its name."""
+    if target.cgroup is None or knob == "egress_mbps":
+        return ""
+    names = managers(target.cgroup)
+    return f"; perhaps by {' or '.join(names)}" if names else ""
 
 
 def _knobs(rows: Sequence[tuple[float, float, float]], nice_scope: NiceScope) -> Knobs:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from ...env.knobs import KNOB_FIELDS, KnobName, NiceScope
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError
+from .bandwidth import NO_QUOTA, bandwidth_files
 from .egress import EgressConfig, EgressRate
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
@@ -101,23 +102,22 @@ class SliceKnobs:
     ) -> None:
         self.name, self.target = target.name, target
         self._where = _identity(target)
-        self._fixed = target.fixed
         self.quota: CpuQuota | None = None
         self.weight: GroupWeight | None = None
         self.threads: ThreadNice | None = None
         self.egress: EgressRate | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            if target.cgroup is not None:
-                group = CpuGroup.at(target.cgroup)
-                if "cpu_limit_mcpu" not in self._fixed:
-                    self.quota = CpuQuota(group, quota)
-                    undo.callback(self.quota.restore)
-                if "nice" not in self._fixed:
-                    self.weight = GroupWeight(group)
-                    tell = None if remember is None else lambda originals: remember(target.name, originals)
-                    self.threads = ThreadNice(group, tell)
-            if target.egress_device is not None and "egress_mbps" not in self._fixed:
+            group = None if target.cgroup is None else CpuGroup.at(target.cgroup)
+            self._limit_as_found = math.inf if group is None else _limit_mcpu(group)
+            if group is not None and "cpu_limit_mcpu" not in target.left:
+                self.quota = CpuQuota(group, quota)
+                undo.callback(self.quota.restore)
+            if group is not None and "nice" not in target.left:
+                self.weight = GroupWeight(group)
+                tell = None if remember is None else lambda originals: remember(target.name, originals)
+                self.threads = ThreadNice(group, tell)
+            if target.egress_device is not None and "egress_mbps" not in target.left:
                 self.egress = EgressRate(target.egress_device, target.netns, egress)
             undo.pop_all()
         self.yielded: set[KnobName] = set()
@@ -169,7 +169,7 @@ class SliceKnobs:
         """What holds in the kernel; raises ActuatorError."""
         niced = self.weight if scope == "group" else self.threads
         return Held(
-            math.inf if self.quota is None else self.quota.read(),
+            self._limit_as_found if self.quota is None else self.quota.read(),
             0 if niced is None else niced.read(),
             math.inf if self.egress is None else self.egress.read(),
         )
@@ -189,7 +189,7 @@ class SliceKnobs:
     def found(self, knob: KnobName) -> float:
         """What the kernel has of one knob, in its unit; a rate whose shaper was taken off is none."""
         if knob == "cpu_limit_mcpu":
-            return math.inf if self.quota is None else self.quota.read()
+            return self._limit_as_found if self.quota is None else self.quota.read()
         if knob == "nice":
             niced = self.threads if self.threads is not None and self.threads.active else self.weight
             return 0 if niced is None else niced.read()
@@ -266,6 +266,13 @@ class SliceKnobs:
         errors.append(f"{self.name}: {error}")
         if error.vanished:
             self._gone = errors[-1]
+
+
+def _limit_mcpu(group: CpuGroup) -> float:
+    """The CPU limit of a group as it is; inf for none."""
+    with contextlib.closing(bandwidth_files(group)) as files:
+        quota_us, period_us = files.read()
+    return math.inf if quota_us == NO_QUOTA else 1e3 * quota_us / period_us
 
 
 def _identity(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:

@@ -28,6 +28,21 @@ def unified(group: Path) -> bool:
     return (group / "cgroup.controllers").exists()
 
 
+def managers(group: Path) -> list[str]:
+    """Who writes a group's files beside us, by what they call the groups that they make; links are followed."""
+    parts = group.resolve().parts
+    found = []
+    if any(part.startswith("kubepods") for part in parts):
+        found.append("the kubelet")
+    if "docker" in parts or any(part.startswith("docker-") for part in parts):
+        found.append("Docker")
+    if any(part.startswith("libpod") for part in parts):
+        found.append("Podman")
+    if any(part.endswith((".service", ".scope", ".slice")) for part in parts):
+        found.append("systemd")
+    return found
+
+
 def of_process(pid: int) -> Path | None:
     """The group that the CPU controller charges a process to; None for the root group, which everything is in.
 

@@ -52,6 +52,8 @@ def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
 def _cpu(target: SliceTargets, found: Located, n3: str) -> Authority:
     if target.cgroup is None:
         return Authority(False, f"{found.process} is in no CPU cgroup of its own")
+    if found.others:
+        return Authority(False, f"it shares its cgroup with {found.others[0]}, which a limit would hold back as well")
     kind = known(found.process)
     with contextlib.suppress(OSError):
         if n3 in interfaces(found.netns).xdp:

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...controller.system.cgroup import CpuGroup
+from ...controller.system.cgroup_paths import managers
 from ...controller.system.kernel_file import ActuatorError
+
+WRITES = {
+    "the kubelet": "at each resize of the pod, and where it reconciles its cgroups",
+    "Docker": "at `docker update`",
+    "Podman": "at `podman update`",
+    "systemd": "CPUQuota= and CPUWeight=, again at `systemctl daemon-reload` and `set-property`",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ def surroundings(pid: int, group: Path | None) -> Surroundings:
         limit_mcpu=math.inf if limited_by is None else limits[limited_by],
         limited_by=limited_by,
         cpus=len(os.sched_getaffinity(pid)),
-        writers=() if group is None else tuple(_writers(group)),
+        writers=() if group is None else tuple(f"{name} ({WRITES[name]})" for name in managers(group)),
     )
 
 
@@ -66,16 +74,3 @@ def _limit(group: Path) -> float | None:
     except (ActuatorError, OSError, ValueError):
         return None
     return None if quota in {"max", "-1"} else 1e3 * int(quota) / int(period)
-
-
-def _writers(group: Path) -> Iterator[str]:
-    """By what the names of groups say of who has made them."""
-    parts = group.parts
-    if any(part.startswith("kubepods") for part in parts):
-        yield "the kubelet (at each resize of the pod, and where it reconciles its cgroups)"
-    if "docker" in parts or any(part.startswith("docker-") for part in parts):
-        yield "Docker (at `docker update`)"
-    if any(part.startswith("libpod") for part in parts):
-        yield "Podman (at `podman update`)"
-    if any(part.endswith((".service", ".scope", ".slice")) for part in parts):
-        yield "systemd (CPUQuota= and CPUWeight=, written again at `systemctl daemon-reload` and `set-property`)"

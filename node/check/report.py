@@ -56,7 +56,9 @@ def _slice(backend: NodeBackend, name: str, load: Load) -> SliceReport:
     if around.cpus < backend.context.logical_cpus.item():
         notes.append(f"it may use {around.cpus} of the CPUs only")
     notes += [f"its cgroup is written by others as well: {writer}" for writer in around.writers]
-    answers = {knob: _by_load(one, load) if knob in CPU_KNOBS else one for knob, one in backend.authority[name].items()}
+    answers = dict(backend.authority[name])
+    for knob in CPU_KNOBS:
+        answers[knob] = _by_load(answers[knob], load)
     return SliceReport(name, str(found.process), load, answers, around, tuple(notes))
 
 

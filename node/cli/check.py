@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ...cli.schemas import machine as schema
-from ...cli.shared.output import console, print_json, progress_bar
+from ...cli.shared.output import console, print_json, progress_bar, stderr
 from ...env.knobs import KnobName
 
 SPOKEN: dict[KnobName, str] = {"cpu_limit_mcpu": "cpu_limit", "nice": "nice", "egress_mbps": "egress"}
@@ -37,19 +37,20 @@ def check(
         with progress_bar() as progress:
             progress.add_task(f"looking on for {seconds:g} s", total=None)
             found = report(backend, seconds)
-            if try_knobs:
-                found = _tried(backend, found, progress)
+        if try_knobs:
+            found = _tried(backend, found)
     finally:
         backend.close()
     if as_json:
-        print_json({one.name: _document(one) for one in found}, schema.CheckedNode)
+        print_json([_document(one) for one in found], list[schema.CheckedSlice])
     else:
         _print(found)
     if not all(one.load.left for one in found):
         raise typer.Exit(1)
 
 
-def _tried(backend: Any, found: list[Any], progress: Any) -> list[Any]:
+def _tried(backend: Any, found: list[Any]) -> list[Any]:
+    """Without a bar: it would be drawn by a thread, and a controller gives up its capabilities before it has any."""
     from dataclasses import replace
 
     from ...controller.service.run_config import RunConfig
@@ -58,7 +59,7 @@ def _tried(backend: Any, found: list[Any], progress: Any) -> list[Any]:
 
     node, roots = node_of(backend), RunConfig()
     steps = int(backend.context.moves.sum())
-    progress.add_task(f"trying {steps} knobs for {trial.seconds(steps):.0f} s", total=None)
+    stderr.print(f"trying {steps} knobs, for {trial.seconds(steps):.0f} s", highlight=False)
     effects = trial.try_knobs(node, roots.run_root, roots.state_root)
     return [replace(one, tried=effects[one.name]) for one in found]
 
@@ -66,6 +67,7 @@ def _tried(backend: Any, found: list[Any], progress: Any) -> list[Any]:
 def _document(one: Any) -> dict[str, Any]:
     load = one.load
     return {
+        "slice": one.name,
         "process": one.process,
         "measured": bool(load.left),
         "traffic": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +14,7 @@ from ..config.spec import ComposeSelector, DeviceNames, ProcessSelector, UpfSele
 from .interfaces import Interfaces, far_end, interfaces
 from .known import KnownUpf, known
 from .locate import COMPOSE_PROJECT, COMPOSE_SERVICE, Finder
-from .processes import Process, eldest, printable
+from .processes import Process, companions, eldest, printable
 from .sockets import GTPU_PORT, PFCP_PORT, Opened, SocketTable
 
 Confidence = Literal["sure", "unclear"]
@@ -96,10 +95,15 @@ def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: Socke
         devices, seen = _with_far_end(own, devices)
         open_questions.append(seen)
     why += open_questions
-    group, others = _group(process, finder.processes)
+    try:
+        group = cgroup_paths.of_process(process.pid)
+    except FileNotFoundError:  # it has ended
+        group = None
+    others = tuple(map(str, companions(process, finder.processes))) if group is not None else ()
     why += [] if group is not None else ["is in no CPU cgroup of its own: CPU limits and weights cannot be moved"]
     if others:
-        why.append(f"shares its cgroup with {', '.join(others)}")
+        told = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
+        why.append(f"shares its cgroup with {told}")
     netns_name = _name_of(process.netns)
     return Found(
         process=process,
@@ -165,26 +169,6 @@ def _with_far_end(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
     where = far.netns.name if far.netns in named else str(far.netns)
     found = dataclasses.replace(devices, n6_netns=where, n6_far=far.device)
     return found, f"the far end of {devices.n6} is {far.device} in {where}"
-
-
-def _group(process: Process, everybody: Mapping[int, Process]) -> tuple[Path | None, tuple[str, ...]]:
-    """Its CPU cgroup, and what else runs there."""
-    try:
-        group = cgroup_paths.of_process(process.pid)
-    except FileNotFoundError:
-        return None, ()
-    if group is None:
-        return None, ()
-    family = {process.pid}
-    others = []
-    for one in sorted(everybody.values(), key=lambda one: one.start_ticks):
-        if one.cpu_group != process.cpu_group or one.pid == process.pid:
-            continue
-        if one.parent in family:
-            family.add(one.pid)
-        else:
-            others.append(str(one))
-    return group, (*others[:MOST_NAMED], *(["..."] if len(others) > MOST_NAMED else []))
 
 
 def _name_of(netns: tuple[int, int] | None) -> str | None:

@@ -7,10 +7,12 @@ Only root can write to the folder.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from ...controller.system.processes import start_ticks
 from .locate import Located
 
 PARENT = Path("/run")
@@ -19,10 +21,14 @@ NOWHERE = Path("/nonexistent")
 
 
 class UpfLinks:
-    """Links for slices by name, in a folder of their own that goes with `close`."""
+    """Links for slices by name, in a folder of their own that goes with `close`, or when the next one is made."""
 
     def __init__(self, parent: Path = PARENT) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        for left in parent.glob(f"{PREFIX}*"):
+            owner = left.name.removeprefix(PREFIX).partition("-")[0]
+            if owner.isdecimal() and start_ticks(int(owner)) is None:
+                shutil.rmtree(left, ignore_errors=True)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
 
     def netns(self, name: str) -> Path:
         """Of a slice's network namespace."""

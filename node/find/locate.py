@@ -12,7 +12,7 @@ from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
 from ..config.spec import LEAST_ID, ComposeSelector, ProcessSelector, UpfSelector
 from .containers import Container, containers
-from .processes import COMM_CHARACTERS, Process, eldest, snapshot
+from .processes import COMM_CHARACTERS, Process, companions, eldest, snapshot
 
 COMPOSE_SERVICE, COMPOSE_PROJECT = "com.docker.compose.service", "com.docker.compose.project"
 MOST_NAMED = 5
@@ -26,11 +26,13 @@ class Located:
         process: its main process.
         netns: file of its network namespace: the one that was named, else the process's.
         cgroup: folder of its CPU cgroup; None where it is in the root group, which everything is in.
+        others: what else is in that group, and would feel its limits.
     """
 
     process: Process
     netns: Path
     cgroup: Path | None
+    others: tuple[Process, ...] = ()
 
 
 class Finder:
@@ -63,8 +65,9 @@ class Finder:
             group = cgroup_paths.of_process(process.pid)
         except FileNotFoundError:
             raise ConfigError(f"slices.{name}.upf: {selector}: {process} has just ended; accepted: a UPF") from None
-        own = Path(f"/proc/{process.pid}/ns/net")
-        return Located(process, own if selector.netns is None else namespaces.path_of(selector.netns), group)
+        netns = Path(f"/proc/{process.pid}/ns/net") if selector.netns is None else namespaces.path_of(selector.netns)
+        others = () if group is None else tuple(companions(process, self.processes))
+        return Located(process, netns, group, others)
 
     def _fits(self, one: Process, selector: UpfSelector) -> bool:
         return (

@@ -91,6 +91,23 @@ def look_at(pid: int) -> Process | None:
     )
 
 
+def companions(process: Process, everybody: Mapping[int, Process]) -> list[Process]:
+    """Others in its CPU cgroup, oldest first: neither descendants nor ancestors, such as a container's init."""
+    ancestors, parent = {process.pid}, process.parent
+    while parent in everybody and parent not in ancestors:
+        ancestors.add(parent)
+        parent = everybody[parent].parent
+    family, others = {process.pid}, []
+    for one in sorted(everybody.values(), key=lambda one: (one.start_ticks, one.pid)):
+        if one.cpu_group != process.cpu_group or one.pid in ancestors:
+            continue
+        if one.parent in family:
+            family.add(one.pid)
+        else:
+            others.append(one)
+    return others
+
+
 def printable(text: str) -> str:
     """For people and files: whoever starts a process chooses its names, line ends and terminal codes included."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -33,7 +33,7 @@ namespace() { # of one UPF, with its links
     for _ in $(seq 100); do [ -e "/run/netns/$p-ran" ] && in_ns "$p-ran" ip link show "n3-$i" >/dev/null 2>&1 || break; sleep 0.05; done
     ip netns add "$ns"
     ip -n "$ns" link set lo up
-    in_ns "$ns" sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
+    in_ns "$ns" sh -c 'cd /proc/sys/net/ipv4; echo 1 >ip_forward; echo 0 >conf/all/rp_filter; echo 0 >conf/default/rp_filter'
     ip -n "$ns" link add n3 mtu 1600 type veth peer name "n3-$i" mtu 1600 netns "$p-ran"
     ip -n "$ns" link add n4 type veth peer name "n4-$i" netns "$p-ran"
     ip -n "$ns" link add n6 type veth peer name "n6-$i" netns "$p-dn"
@@ -49,9 +49,12 @@ namespace() { # of one UPF, with its links
 }
 
 upf() {
-    local ns="$p-upf$1" group
+    local ns="$p-upf$1" group folder
     group=$(group "$1")
     mkdir -p "$group"
+    if [ -e "$group/cgroup.controllers" ]; then # version 2 hands controllers down one level at a time
+        for folder in "$(root)" "$(root)/$p"; do echo +cpu >"$folder/cgroup.subtree_control"; done
+    fi
     (
         echo 0 >"$group/cgroup.procs"
         exec setsid ip netns exec "$ns" "$BIN/upf" --n4 "10.211.$1.2" --n3 "10.210.$1.2" --tun tun --ue-pool "10.61.$1.0/24" \

@@ -13,8 +13,9 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.node.config.spec import ComposeSelector, NodeSpec, ProcessSelector, UpfSelector
 from slicepilot.node.find.containers import Container, containers
+from slicepilot.node.find.links import PREFIX, UpfLinks
 from slicepilot.node.find.locate import Finder
-from slicepilot.node.find.processes import Process, eldest, look_at, printable, snapshot
+from slicepilot.node.find.processes import Process, companions, eldest, look_at, printable, snapshot
 
 USER = str(os.getuid())
 IDENTITY = "4f1e9c0d2b3a" * 5
@@ -77,6 +78,29 @@ def test_parents_that_go_round_are_survived() -> None:
     """Numbers are used again while a picture is taken."""
     everybody = {process.pid: process for process in (one(10, 11), one(11, 10))}
     assert eldest([everybody[10]], everybody) == [everybody[10]]
+
+
+def test_a_containers_init_and_workers_are_no_companions() -> None:
+    init, upf, worker, sidecar = one(1), one(10, 1, "/a"), one(11, 10, "/a"), one(12, 1, "/a")
+    elsewhere = one(13, 1, "/b")
+    tini = one(9, 1, "/a")
+    under = one(14, 9, "/a")
+    everybody = {process.pid: process for process in (init, upf, worker, sidecar, elsewhere)}
+    assert companions(upf, everybody) == [sidecar]
+    assert companions(under, {process.pid: process for process in (init, tini, under)}) == []
+
+
+def test_links_of_the_dead_go_when_the_next_ones_are_made(tmp_path: Path) -> None:
+    with running("links") as pid:
+        (tmp_path / f"{PREFIX}{pid}-x").mkdir()
+        first = UpfLinks(tmp_path)
+        assert (tmp_path / f"{PREFIX}{pid}-x").exists()
+    second = UpfLinks(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([first.folder, second.folder])
+    assert first.folder.stat().st_mode & 0o077 == 0
+    second.close()
+    first.close()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -388,3 +388,58 @@ def test_no_cpu_controller_is_told(v2: Path) -> None:
     (v2 / "cpu.max").unlink()
     with pytest.raises(ActuatorError, match=r"no cpu.max; enable it: echo \+cpu > .*cgroup.subtree_control"):
         CpuGroup.at(v2)
+
+
+# -- what is left alone, and what is gone --------------------------------------------------------------------------
+
+
+def test_knobs_that_are_left_alone_are_neither_written_nor_restored(groups: list[Path]) -> None:
+    targets = [
+        SliceTargets("a", groups[0], left=frozenset({"nice"})),
+        SliceTargets("b", groups[1], left=frozenset({"cpu_limit_mcpu"})),
+        SliceTargets("c", None),
+    ]
+    weights = [GroupWeight(CpuGroup.at(group)) for group in groups[:2]]
+    CpuQuota(CpuGroup.at(groups[1])).set(700.0)
+    with NodeActuator(targets) as node:
+        receipt = node.apply(knobs([500.0, 500.0, 500.0], [-3.0, -3.0, -3.0]))
+        assert receipt.error is None
+        assert receipt.applied.cpu_limit_mcpu[:, 0].tolist() == [500.0, 700.0, math.inf]
+        assert receipt.applied.nice[:, 0].tolist() == [0.0, -3.0, 0.0]
+        assert [weight.read() for weight in weights] == [0, -3]
+        weights[0].set(5)
+        CpuQuota(CpuGroup.at(groups[1])).set(300.0)
+        assert node.deviations() == []
+    assert [weight.read() for weight in weights] == [5, 0]
+    assert [CpuQuota(CpuGroup.at(group)).read() for group in groups[:2]] == [math.inf, 300.0]
+
+
+def test_a_slice_that_moves_on_leaves_its_old_group_as_it_was(groups: list[Path], tmp_path: Path) -> None:
+    """A link leads to the group that a slice's UPF is in."""
+    link = tmp_path / "group"
+    link.symlink_to(groups[0])
+    quotas = [CpuQuota(CpuGroup.at(group)) for group in groups[:2]]
+    with NodeActuator([SliceTargets("a", link)]) as node:
+        node.apply(knobs([400.0], [-2.0]))
+        link.unlink()
+        link.symlink_to(groups[1])
+        assert node.refresh() == []
+        assert [quota.read() for quota in quotas] == [math.inf, math.inf]
+        node.apply(knobs([250.0], [-2.0]))
+        assert [quota.read() for quota in quotas] == [math.inf, 250.0]
+    assert [quota.read() for quota in quotas] == [math.inf, math.inf]
+
+
+def test_who_may_have_set_a_knob_is_told_by_the_groups_name(groups: list[Path]) -> None:
+    unit = groups[0] / "upf@a.service"
+    unit.mkdir()
+    try:
+        with NodeActuator([SliceTargets("a", unit), SliceTargets("b", groups[1])]) as node:
+            node.apply(knobs([500.0, 500.0], [0.0, 0.0]))
+            for group in (unit, groups[1]):
+                GroupWeight(CpuGroup.at(group)).set(5)
+            systemd, nobody = node.deviations()
+            assert systemd.text.endswith("; perhaps by systemd")
+            assert "perhaps" not in nobody.text
+    finally:
+        unit.rmdir()

@@ -14,7 +14,7 @@ from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs, NiceScope
-from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.slices import BoolArray, KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import Telemetry
 
 PERIOD_S = 0.01
@@ -29,9 +29,15 @@ def slice_set(count: int = 3, committed_mbps: float = 10.0) -> SliceSet:
     return SliceSet(tuple(specs))
 
 
-def context(slices: SliceSet, period_s: float = PERIOD_S, cpus: float = 2.0, uplink_mbps: float = 100.0) -> Context:
+def context(
+    slices: SliceSet,
+    period_s: float = PERIOD_S,
+    cpus: float = 2.0,
+    uplink_mbps: float = 100.0,
+    moves: BoolArray | None = None,
+) -> Context:
     period, logical, uplink = (np.full(1, value, np.float32) for value in (period_s, cpus, uplink_mbps))
-    return Context(period, logical, uplink, Promises.of(slices), slices.column("upf_threads"), 1)
+    return Context(period, logical, uplink, Promises.of(slices), slices.column("upf_threads"), 1, moves=moves)
 
 
 def config(**sections: Any) -> GuardConfig:

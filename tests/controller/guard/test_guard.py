@@ -43,6 +43,25 @@ def test_a_knob_outside_its_bounds_holds_and_the_others_move(knob: str, value: f
     assert start.cpu_limit_mcpu[1] == 500, "what was let through before is not written to"
 
 
+def test_what_is_never_moved_stays_under_the_safe_setting_too() -> None:
+    moves = np.ones((3, 3, 1), np.bool_)
+    moves[0, 0] = moves[1, 1] = moves[2, 2] = False
+    node = Node(
+        config(safe={"default": {"cpu_limit_mcpu": 800, "nice": -5, "egress_mbps": 50}}, **AT_ONCE), moves=moves
+    )
+    found = node.held = knobs(300, 2, 70)
+    wanted = knobs(400, 4, 30).only(moves, found)
+    assert node.tick(wanted).allowed.same_as(wanted)
+    node.guard.order_safe()
+    verdict = node.tick(wanted)
+    assert verdict.level is Level.SAFE
+    assert [column(verdict), column(verdict, "nice"), column(verdict, "egress_mbps")] == [
+        [300, 800, 800],
+        [-5, 2, -5],
+        [50, 50, 70],
+    ]
+
+
 def test_bounds_none_and_rounding_are_inside() -> None:
     node = Node(config(**AT_ONCE))
     for wanted in (

@@ -20,11 +20,16 @@ from hypothesis import strategies as st
 
 from slicepilot.configs import ConfigError, validate
 from slicepilot.controller.actuators.nice import ThreadOriginal
+from slicepilot.controller.actuators.quota import CpuQuota
+from slicepilot.controller.actuators.slice_knobs import SliceTargets
+from slicepilot.controller.actuators.weight import GroupWeight
 from slicepilot.controller.record.header import Pulse
 from slicepilot.controller.record.ring import Tick, TickRing
+from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.processes import process_of, start_ticks
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 from slicepilot.controller.watchdog.journal import FILE, VERSION, FoundEgress, FoundSlice, Journal
+from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.controller.watchdog.restore import restore
@@ -101,6 +106,20 @@ def test_a_journal_that_is_broken_says_where(
         recover(tmp_path)
     assert "\n" not in str(caught.value)
     assert path.exists()
+
+
+def test_what_is_left_alone_is_in_the_journal_and_not_put_back(groups: list[Path], tmp_path: Path) -> None:
+    targets = [SliceTargets("a", groups[0], left=frozenset({"cpu_limit_mcpu"})), SliceTargets("b", None)]
+    keeper = JournalKeeper(tmp_path, targets)
+    assert Journal.load(keeper.path).slices[1].cgroup is None
+    quota, weight = CpuQuota(CpuGroup.at(groups[0])), GroupWeight(CpuGroup.at(groups[0]))
+    quota.set(300.0)
+    weight.set(7)
+    report = restore(Journal.load(keeper.path))
+    assert not report.failed
+    assert quota.read() == 300.0
+    assert GroupWeight(CpuGroup.at(groups[0])).deviation() is None
+    assert any("weight" in line for line in report.restored)
 
 
 @given(st.integers(min_value=0, max_value=10_000))
