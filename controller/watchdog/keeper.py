@@ -38,7 +38,7 @@ class JournalKeeper:
             state.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ActuatorError.of(f"{state}: make the folder for the journal", error) from error
-        released = tuple((one.name, knob) for one in targets for knob in sorted(one.fixed))
+        released = tuple((one.name, knob) for one in targets for knob in sorted(one.left))
         self._save(dataclasses.replace(Journal.of(survey(targets), os.getpid()), released=released))
 
     @property
@@ -56,7 +56,7 @@ class JournalKeeper:
         [found] = survey([target])
         with self._lock:
             others = tuple(one for one in self._journal.released if one[0] != target.name)
-            released = (*others, *((target.name, knob) for knob in sorted(target.fixed)))
+            released = (*others, *((target.name, knob) for knob in sorted(target.left)))
             self._save(dataclasses.replace(self._journal.with_slice(found), released=released))
 
     def release(self, name: str, knob: KnobName) -> None:
