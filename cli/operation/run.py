@@ -89,7 +89,8 @@ def run(
     try:
         ticks = _ticks(opened, settings, seconds)
         totals = None if ticks is None else _Totals(opened.backend.slices)
-        with progress_bar(shown=totals is not None and settings.publish.log == "off") as progress:
+        # No thread draws the bar: it would keep the capabilities that the controller gives up.
+        with progress_bar(totals is not None and settings.publish.log == "off", threaded=False) as progress:
             task = progress.add_task(f"{settings.mode} on {opened.name}", total=ticks)
 
             def watch(telemetry: Telemetry, allowed: Knobs, receipt: Any) -> None:
@@ -97,7 +98,7 @@ def run(
                 assert totals is not None
                 totals.add(telemetry)
                 if totals.ticks % REFRESH_TICKS == 0:
-                    progress.update(task, completed=totals.ticks)
+                    progress.update(task, completed=totals.ticks, refresh=True)
 
             report = serve(opened, settings, seed, ticks, force, None if totals is None else watch)
     finally:

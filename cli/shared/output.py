@@ -31,8 +31,11 @@ def print_json(value: Any, schema: Any) -> None:
     print(text)
 
 
-def progress_bar(shown: bool = True) -> Progress:
-    """A bar for work of more than two seconds: on standard error when that is a terminal, gone when done."""
+def progress_bar(shown: bool = True, threaded: bool = True) -> Progress:
+    """A bar for work of more than two seconds: on standard error when that is a terminal, gone when done.
+
+    A thread draws it; without one it is drawn when it is told to (``update(refresh=True)``).
+    """
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -41,6 +44,7 @@ def progress_bar(shown: bool = True) -> Progress:
         TimeRemainingColumn(),
         console=stderr,
         transient=True,
+        auto_refresh=threaded,
         disable=not (shown and stderr.is_terminal),
     )
 

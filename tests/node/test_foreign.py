@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -244,6 +245,22 @@ def test_a_namespace_that_is_made_anew_is_measured_again(foreign: Foreign, node:
         assert in_netns(foreign.netns[3], "tc", "qdisc", "show", "dev", "n6", "root").startswith("qdisc htb")
     assert not in_netns(foreign.netns[3], "tc", "qdisc", "show", "dev", "n6", "root").startswith("qdisc htb")
     foreign.carried_mbps()
+
+
+def test_on_a_terminal_it_runs_as_well(foreign: Foreign, node: Path) -> None:
+    """A bar that a thread draws would hold on to the capabilities that the controller gives up."""
+    ours, theirs = pty.openpty()
+    command = [*SLICEPILOT, "run", "--node", str(node), "--seconds", "2"]
+    environment = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO once nobody has the other end
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    assert process.returncode == 0, shown.decode()
+    assert f"shadow on {foreign.prefix}".encode() in shown
 
 
 def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
