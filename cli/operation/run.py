@@ -65,6 +65,8 @@ def run(
     from ...controller.service.run_config import RunConfig
     from ...controller.service.serve import serve
 
+    if node is not None and name is not None:
+        raise ConfigError(f"name = {name!r}: accepted without --node, whose configuration has a name")
     bounded = seconds is not None or scenario is not None
     publish = {"listen": listen, "log": log or ("off" if bounded else None)}
     settings = RunConfig.from_yaml(config).override(

@@ -84,6 +84,8 @@ def listen_in_c_code() -> None:
     heard, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    # A forked child has the same pipe: what it is sent, as when a library ends it, must not be heard here.
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
     threading.Thread(target=_listen, args=(heard,), name="signals", daemon=True).start()
 
 

@@ -87,7 +87,8 @@ def _tell(result: SweepResult, elapsed_s: float, as_json: bool) -> None:
     )
     for number, (trial, one) in enumerate(_rows(result)):
         metric, reward = result.metric_of(one), one.metrics.get("reward")
-        named = f"{trial.name} {label(trial.values)}".replace(" ", "\n    ").replace("\n    ", " ", 1)
+        first, *rest = label(trial.values).split() or [""]
+        named = "\n    ".join([f"{trial.name} {first}", *rest])
         table.add_row(
             f"[bold]{named}[/bold]" if number == result.best else named,
             *("-" if value is None else f"{value:.4f}" for value in (metric, reward)),

@@ -5,6 +5,8 @@ Without NumPy: what restores after a crash uses them, too.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from typing import Protocol
 
 from ..system.cgroup import CpuGroup
@@ -31,6 +33,17 @@ class BandwidthFiles(Protocol):
     def close(self) -> None:
         """Release the files."""
         ...
+
+
+def limit_mcpu(group: CpuGroup) -> float:
+    """The CPU limit of a group as it is, inf for none; opens its files for reading only, and raises ActuatorError."""
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if group.version == 1 else ("cpu.max",)
+    words: list[bytes] = []
+    for name in names:
+        with contextlib.closing(KernelFile(group.path / name, writable=False)) as file:
+            words += file.read().split()
+    quota, period = words
+    return math.inf if quota in {b"max", b"-1"} else 1e3 * int(quota) / int(period)
 
 
 def bandwidth_files(group: CpuGroup) -> BandwidthFiles:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from ...env.knobs import KNOB_FIELDS, KnobName, NiceScope
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError
-from .bandwidth import NO_QUOTA, bandwidth_files
+from .bandwidth import limit_mcpu
 from .egress import EgressConfig, EgressRate
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
@@ -109,7 +109,7 @@ class SliceKnobs:
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             group = None if target.cgroup is None else CpuGroup.at(target.cgroup)
-            self._limit_as_found = math.inf if group is None else _limit_mcpu(group)
+            self._limit_as_found = math.inf if group is None else limit_mcpu(group)
             if group is not None and "cpu_limit_mcpu" not in target.left:
                 self.quota = CpuQuota(group, quota)
                 undo.callback(self.quota.restore)
@@ -266,13 +266,6 @@ class SliceKnobs:
         errors.append(f"{self.name}: {error}")
         if error.vanished:
             self._gone = errors[-1]
-
-
-def _limit_mcpu(group: CpuGroup) -> float:
-    """The CPU limit of a group as it is; inf for none."""
-    with contextlib.closing(bandwidth_files(group)) as files:
-        quota_us, period_us = files.read()
-    return math.inf if quota_us == NO_QUOTA else 1e3 * quota_us / period_us
 
 
 def _identity(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:

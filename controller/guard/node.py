@@ -25,7 +25,9 @@ _POLICY, _GUARD, _SAFE = map(int, InCharge)
 
 @njit(cache=True, error_model="numpy")
 def _level_back(knob: np.record, part: float) -> float:
-    """A nice level moved by this part of the way back to the safe one."""
+    """A nice level moved by this part of the way back to the safe one, if it moves."""
+    if knob.rules.movable == 0:
+        return knob.chosen
     return np.rint(knob.chosen + part * (knob.rules.safe - knob.chosen))
 
 
@@ -62,13 +64,13 @@ def _keep_budget(state: State) -> None:
         knob = slices[s].knobs[CPU_LIMIT]
         if knob.chosen < math.inf:
             held += knob.chosen
-            least += min(knob.chosen, knob.rules.floor)
+            least += min(knob.chosen, knob.rules.floor) if knob.rules.movable != 0 else knob.chosen
     if held <= budget * (1.0 + _ROUNDING):
         return
     part = max(budget - least, 0.0) / (held - least)
     for s in range(len(slices)):
         knob = slices[s].knobs[CPU_LIMIT]
-        if knob.rules.floor < knob.chosen < math.inf:
+        if knob.rules.movable != 0 and knob.rules.floor < knob.chosen < math.inf:
             knob.chosen = knob.rules.floor + part * (knob.chosen - knob.rules.floor)
             state.reasons[s] |= _BUDGET
 
@@ -115,8 +117,6 @@ def settle(
     for k in range(NUM_KNOBS):
         for s in range(len(state.slices)):
             knob = state.slices[s].knobs[k]
-            if knob.rules.movable == 0:
-                knob.chosen = float(held[k, s, 0])
             out[k, s, 0] = knob.chosen
             value = out[k, s, 0]
             knob.memory.last_allowed = value

@@ -11,10 +11,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...env.backend import Context, NodeTraits, Receipt
+from ...env.backend import PACERS, Context, NodeTraits, Receipt
 from ...env.knobs import Knobs
 from ...env.slices import BoolArray, FloatArray, Promises, SliceSet
 from ...env.telemetry import Telemetry
+from ..actuators.egress import EgressConfig
+from ..system.cores import physical_cores
 from ..telemetry.throttling import ThrottleMeter
 from .ticks import AbsoluteTicks
 
@@ -101,6 +103,26 @@ class NodeFacts:
         )
         promises, threads = Promises.of(slices), slices.column("upf_threads")
         return Context(period_s, logical_cpus, uplink_mbps, promises, threads, self.num_steps, self.traits, self.moves)
+
+
+def live_traits(slices: SliceSet, quota_period_ms: float, n3_buffer_packets: float, paced: bool = True) -> NodeTraits:
+    """What policies are told of a node whose knobs are those of `slicepilot.controller.actuators`.
+
+    ``paced``: whether egress can be shaped, by HTB then.
+    """
+
+    def one(value: float) -> FloatArray:
+        return np.full(1, value, np.float32)
+
+    return NodeTraits(
+        pacer=one(PACERS.index("htb" if paced else "none")),
+        cfs_period_s=one(1e-3 * quota_period_ms),
+        n3_buffer_packets=one(n3_buffer_packets),
+        pacer_ms=one(0.0),
+        pacer_packets=one(EgressConfig().queue_packets if paced else 0.0),
+        physical_cores=one(physical_cores()),
+        request_mcpu=slices.column("cpu_request_mcpu"),
+    )
 
 
 class LiveBackend:

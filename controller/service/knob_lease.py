@@ -28,11 +28,6 @@ REASSERTED = 20  # changes that are told, of the latest in a window
 HANG_PERIODS = 5
 
 
-def _slice_folders(targets: Sequence[SliceTargets]) -> dict[str, Path]:
-    """What a lock on each slice is held on; one whose CPU time is left alone has none."""
-    return {f"slice {one.name}": one.cgroup for one in targets if one.cgroup is not None}
-
-
 def hang_s(config: RunConfig, node: Node) -> float:
     """Without a tick for so long a loop hangs; with long periods silence is longer."""
     return max(config.watchdog.hang_s, HANG_PERIODS * node.backend.context.period_s.item())
@@ -62,7 +57,8 @@ class KnobLease:
         self._supervisor: SupervisorHandle | None = None
         with contextlib.ExitStack() as undo:
             state.mkdir(parents=True, exist_ok=True)
-            folders = {f"state folder of {node.name}": state} | _slice_folders(targets)
+            folders = {f"state folder of {node.name}": state}
+            folders |= {f"slice {one.name}": one.cgroup for one in targets if one.cgroup is not None}
             self._locks = undo.enter_context(Locks(folders))
             self.recovered = recover(state)
             self._keeper = JournalKeeper(state, targets)

@@ -31,7 +31,9 @@ def survey(targets: Sequence[SliceTargets]) -> tuple[FoundSlice, ...]:
 
 
 def _slice(target: SliceTargets) -> FoundSlice:
-    egress = _egress(target.egress_device, target.netns) if target.egress_device is not None else None
+    egress = None
+    if target.egress_device is not None and "egress_mbps" not in target.left:
+        egress = _egress(target.egress_device, target.netns)
     if target.cgroup is None:
         return FoundSlice(target.name, cgroup=None, cgroup_inode=0, quota_us=0, period_us=0, weight=0, egress=egress)
     # By its own path: a link to it may lead elsewhere by the time that this is needed.

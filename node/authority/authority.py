@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...controller.actuators.slice_knobs import SliceTargets
 from ...controller.system.cgroup import CpuGroup
@@ -44,14 +45,24 @@ def authority(target: SliceTargets, found: Located, points: SlicePoints) -> dict
     return found_of
 
 
+def can_be_limited(group: Path | None) -> bool:
+    """Whether a cgroup has the files of the CPU controller."""
+    try:
+        return group is not None and CpuGroup.at(group) is not None
+    except ActuatorError:
+        return False
+
+
 def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
     """Knobs that do not act."""
     return frozenset(knob for knob, one in answers.items() if not one.moves)
 
 
 def _cpu(target: SliceTargets, found: Located, n3: str) -> Authority:
-    if target.cgroup is None:
+    if found.cgroup is None:
         return Authority(False, f"{found.process} is in no CPU cgroup of its own")
+    if target.cgroup is None:
+        return Authority(False, f"{found.cgroup} has no CPU controller: see cgroup.subtree_control above it")
     if found.others:
         return Authority(False, f"it shares its cgroup with {found.others[0]}, which a limit would hold back as well")
     kind = known(found.process)
@@ -64,10 +75,6 @@ def _cpu(target: SliceTargets, found: Located, n3: str) -> Authority:
         return Authority(
             False, f"{kind.name} polls: it uses its CPUs whole, and a quota would stop it for part of each period"
         )
-    try:
-        CpuGroup.at(target.cgroup)
-    except ActuatorError as error:
-        return Authority(False, str(error))
     where = f"{found.process} is in {found.cgroup}"
     return Authority(True, where if kind is None else f"{kind.name} forwards in its process; {where}")
 

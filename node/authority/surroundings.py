@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...controller.actuators.bandwidth import limit_mcpu
 from ...controller.system.cgroup import CpuGroup
 from ...controller.system.cgroup_paths import managers
-from ...controller.system.kernel_file import ActuatorError
 
+LIMIT_FILES = ("cpu.max", "cpu.cfs_quota_us")
 WRITES = {
     "the kubelet": "at each resize of the pod, and where it reconciles its cgroups",
     "Docker": "at `docker update`",
@@ -44,33 +45,19 @@ class Surroundings:
 
 def surroundings(pid: int, group: Path | None) -> Surroundings:
     """Look at a process and its CPU cgroup; raises ProcessLookupError for one that has ended."""
-    limits = (
-        {} if group is None else {parent: limit for parent in _above(group) if (limit := _limit(parent)) is not None}
-    )
-    limited_by = min(limits, key=lambda parent: limits[parent], default=None)
+    limits = {parent: limit_mcpu(CpuGroup.at(parent)) for parent in (() if group is None else _above(group))}
+    least = min(limits.values(), default=math.inf)
     return Surroundings(
-        limit_mcpu=math.inf if limited_by is None else limits[limited_by],
-        limited_by=limited_by,
+        limit_mcpu=least,
+        limited_by=next((parent for parent in limits if limits[parent] == least < math.inf), None),
         cpus=len(os.sched_getaffinity(pid)),
         writers=() if group is None else tuple(f"{name} ({WRITES[name]})" for name in managers(group)),
     )
 
 
 def _above(group: Path) -> Iterator[Path]:
-    """Groups above, without the root, which has no limit."""
+    """Groups above that can have a limit: all but the root."""
     for parent in group.parents:
-        if not (parent / "cgroup.procs").exists():
+        if not any((parent / name).exists() for name in LIMIT_FILES):
             return
         yield parent
-
-
-def _limit(group: Path) -> float | None:
-    """In mCPU; None for none."""
-    try:
-        if CpuGroup.at(group).version == 2:
-            quota, period = (group / "cpu.max").read_text().split()
-        else:
-            quota, period = ((group / name).read_text().strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-    except (ActuatorError, OSError, ValueError):
-        return None
-    return None if quota in {"max", "-1"} else 1e3 * int(quota) / int(period)

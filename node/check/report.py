@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from ...env.knobs import KnobName
 from ..authority.authority import CPU_KNOBS, Authority
-from ..authority.surroundings import Surroundings
 from ..live.backend import NodeBackend
 from .load import Load, watch
 from .trial import Effect
@@ -21,7 +20,6 @@ class SliceReport:
         name: of the slice; process: its UPF.
         load: what passed while it was watched.
         knobs: whether each acts.
-        around: what binds its CPU time beside.
         notes: what somebody should know before control starts.
         tried: what moving each knob did, where that was asked for.
     """
@@ -30,7 +28,6 @@ class SliceReport:
     process: str
     load: Load
     knobs: dict[KnobName, Authority]
-    around: Surroundings
     notes: tuple[str, ...]
     tried: dict[KnobName, Effect] = field(default_factory=dict)
 
@@ -59,7 +56,7 @@ def _slice(backend: NodeBackend, name: str, load: Load) -> SliceReport:
     answers = dict(backend.authority[name])
     for knob in CPU_KNOBS:
         answers[knob] = _by_load(answers[knob], load)
-    return SliceReport(name, str(found.process), load, answers, around, tuple(notes))
+    return SliceReport(name, str(found.process), load, answers, tuple(notes))
 
 
 def _by_load(one: Authority, load: Load) -> Authority:

@@ -6,7 +6,6 @@ happens meanwhile, the knobs come back.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,17 +77,23 @@ class Effect:
 class TrialAgent:
     """Holds everything, and moves one knob at a time back and forth: found, moved, moved, found, and so on.
 
+    Args:
+        context: of the node.
+
     Attributes:
-        effects: by slice and knob, of those tried so far.
+        steps: knobs of slices in the order in which they are tried.
+        ticks: that takes.
+        effects: of those tried so far.
     """
 
     name = "trial"
     request_mcpu: FloatArray | None = None
 
-    def __init__(self, moves: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
+    def __init__(self, context: Context) -> None:
+        moves, slices = context.moves, range(len(context.threads))
         order = (EGRESS, CPU_LIMIT, NICE)
-        self._steps = [Step(s, k) for s in range(moves.shape[1]) for k in order if moves[k, s, 0]]
-        self.ticks = FIRST_TICKS + len(self._steps) * 2 * PAIRS * PHASE_TICKS + 1
+        self.steps = [Step(s, k) for s in slices for k in order if moves is None or moves[k, s, 0]]
+        self.ticks = FIRST_TICKS + len(self.steps) * 2 * PAIRS * PHASE_TICKS + 1
         self.effects: dict[Step, Effect] = {}
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
@@ -113,10 +118,10 @@ class TrialAgent:
         if within == 0:
             self._conclude(at - 1)
             self._seen = [[[] for _ in range(2)] for _ in range(PAIRS)]
-        if at >= len(self._steps):
+        if at >= len(self.steps):
             return self._found
         phase, age = divmod(within, PHASE_TICKS)
-        step, moved = self._steps[at], phase % 4 in (1, 2)
+        step, moved = self.steps[at], phase % 4 in (1, 2)
         if age >= SETTLE_TICKS:
             figures = telemetry.carried_mbps[step.slice, 0].item(), telemetry.delay_p99_us[step.slice, 0].item()
             self._seen[phase // 2][moved].append(figures)
@@ -139,7 +144,7 @@ class TrialAgent:
     def _conclude(self, at: int) -> None:
         if at < 0:
             return
-        step = self._steps[at]
+        step = self.steps[at]
         value = self._moved_to(step)
         if value is None:
             self.effects[step] = Effect(step.knob, None)
@@ -149,31 +154,19 @@ class TrialAgent:
         self.effects[step] = Effect(step.knob, value, carried, delay)
 
 
-def try_knobs(node: Node, run_root: str, state_root: str) -> dict[str, dict[KnobName, Effect]]:
+def try_knobs(node: Node, agent: TrialAgent) -> dict[str, dict[KnobName, Effect]]:
     """Try all knobs that move, one after the other; by slice.
 
     Raises:
         ConfigError: another controller has the slices.
         ActuatorError: knobs that cannot be set; nothing is left changed.
     """
-    context, names = node.backend.context, node.backend.slices.names
-    moves = np.ones((len(KNOB_FIELDS), len(names), 1), np.bool_) if context.moves is None else context.moves
-    agent = TrialAgent(moves)
-    config = dataclasses.replace(
-        RunConfig(),
-        name=node.name,
-        instance=f"{node.name}-trial",
-        mode="live",
-        run_root=run_root,
-        state_root=state_root,
-    ).override(publish={"log": "off", "records_mb": 0})
+    config = RunConfig().override(
+        name=node.name, instance=f"{node.name}-trial", mode="live", publish={"log": "off", "records_mb": 0}
+    )
     serve(node, config, max_ticks=agent.ticks, agent=agent)
+    names = node.backend.slices.names
     found: dict[str, dict[KnobName, Effect]] = {name: {} for name in names}
     for step, effect in agent.effects.items():
         found[names[step.slice]][KNOB_FIELDS[step.knob]] = effect
     return found
-
-
-def seconds(steps: int) -> float:
-    """How long so many take."""
-    return PERIOD_S * (FIRST_TICKS + steps * 2 * PAIRS * PHASE_TICKS)

@@ -11,7 +11,6 @@ from ...cli.shared.output import console, print_json, progress_bar, stderr
 from ...env.knobs import KnobName
 
 SPOKEN: dict[KnobName, str] = {"cpu_limit_mcpu": "cpu_limit", "nice": "nice", "egress_mbps": "egress"}
-PERIOD_S = 0.02
 
 
 def check(
@@ -29,6 +28,7 @@ def check(
     Exit code 1 where a slice cannot be measured. Example: [bold]slicepilot node check node.yaml[/bold]
     """
     from ..check.report import report
+    from ..check.trial import PERIOD_S
     from ..config.spec import NodeSpec
     from ..live.backend import NodeBackend
 
@@ -53,14 +53,12 @@ def _tried(backend: Any, found: list[Any]) -> list[Any]:
     """Without a bar: it would be drawn by a thread, and a controller gives up its capabilities before it has any."""
     from dataclasses import replace
 
-    from ...controller.service.run_config import RunConfig
-    from ..check import trial
+    from ..check.trial import PERIOD_S, TrialAgent, try_knobs
     from ..live.backend import node_of
 
-    node, roots = node_of(backend), RunConfig()
-    steps = int(backend.context.moves.sum())
-    stderr.print(f"trying {steps} knobs, for {trial.seconds(steps):.0f} s", highlight=False)
-    effects = trial.try_knobs(node, roots.run_root, roots.state_root)
+    agent = TrialAgent(backend.context)
+    stderr.print(f"trying {len(agent.steps)} knobs, for {agent.ticks * PERIOD_S:.0f} s", highlight=False)
+    effects = try_knobs(node_of(backend), agent)
     return [replace(one, tried=effects[one.name]) for one in found]
 
 

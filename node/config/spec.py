@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load
-from ...env.backend import PACERS, NodeTraits
 from ...env.knobs import KnobName
 from ...env.slices import SliceSet, SliceSpec
 
@@ -157,28 +155,6 @@ class NodeSpec:
         """The same with no more threads than CPUs that each slice's UPF can use."""
         specs = [(one, min(one.upf_threads, cpus[one.name])) for one in self.promised.slices]
         return SliceSet(tuple(dataclasses.replace(one, upf_threads=threads) for one, threads in specs))
-
-    def traits(self, physical_cores: float, queue_packets: float, paced: bool) -> NodeTraits:
-        """What a policy is told of how it queues and paces.
-
-        Args:
-            physical_cores: of the machine.
-            queue_packets: what a shaper's queue holds.
-            paced: whether egress can be shaped.
-        """
-
-        def one(value: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-            return np.full(1, value, np.float32)
-
-        return NodeTraits(
-            pacer=one(PACERS.index("htb" if paced else "none")),
-            cfs_period_s=one(1e-3 * self.quota_period_ms),
-            n3_buffer_packets=one(self.n3_buffer_packets),
-            pacer_ms=one(0.0),
-            pacer_packets=one(queue_packets if paced else 0.0),
-            physical_cores=one(physical_cores),
-            request_mcpu=self.promised.column("cpu_request_mcpu"),
-        )
 
 
 def _check(spec: NodeSpec) -> NodeSpec:

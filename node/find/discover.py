@@ -38,8 +38,6 @@ class Found:
         others: what else runs in that group.
         devices: interfaces, those that could be told.
         selector: what tells it from all others, also after a restart where anything does.
-        kind: which UPF it is, None where the program is not known.
-        xdp: interfaces with an XDP program.
     """
 
     process: Process
@@ -52,8 +50,6 @@ class Found:
     others: tuple[str, ...]
     devices: DeviceNames
     selector: UpfSelector
-    kind: KnownUpf | None
-    xdp: frozenset[str]
 
 
 def discover(finder: Finder | None = None) -> list[Found]:
@@ -116,8 +112,6 @@ def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: Socke
         others=others,
         devices=devices,
         selector=_selector(process, netns_name, finder),
-        kind=kind,
-        xdp=there.xdp if there else frozenset(),
     )
 
 
@@ -172,15 +166,9 @@ def _with_far_end(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
 
 
 def _name_of(netns: tuple[int, int] | None) -> str | None:
-    if netns is None or not namespaces.NAMED.is_dir():
-        return None
-    for entry in sorted(namespaces.NAMED.iterdir()):
-        try:
-            if namespaces.identity(entry) == netns:
-                return entry.name
-        except OSError:
-            continue
-    return None
+    """What ip-netns(8) calls a namespace; None where it has no name."""
+    found = None if netns is None else namespaces.find(netns)
+    return found.name if found is not None and found.parent == namespaces.NAMED else None
 
 
 def _units(process: Process) -> list[str]:

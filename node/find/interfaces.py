@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | No
         except OSError:  # it has ended
             continue
         try:
-            here = inside(netns, lambda: _number(descriptor))  # noqa: B023 (called at once)
+            here = inside(netns, partial(_number, descriptor))
         finally:
             os.close(descriptor)
         if here == number and (name := inside(path, lambda: _name(index))) is not None:

@@ -54,7 +54,7 @@ class SocketTable:
             return []
         if process.netns not in self._by_netns:
             self._by_netns[process.netns] = [
-                one for name in ("udp", "udp6") for one in _listed(Path(f"/proc/{process.pid}/net/{name}"))
+                one for name in ("udp", "udp6") for one in listed(Path(f"/proc/{process.pid}/net/{name}"))
             ]
         return self._by_netns[process.netns]
 
@@ -78,7 +78,8 @@ def _interfaces(lines: Iterable[str]) -> list[str]:
     return [line.split()[1] for line in lines if line.startswith("iff:") and len(line.split()) > 1]
 
 
-def _listed(path: Path) -> list[Bound]:
+def listed(path: Path) -> list[Bound]:
+    """Those of `PORTS` in a file of /proc/PID/net, "udp" or "udp6"; none where it cannot be read."""
     try:
         lines = path.read_text().splitlines()[1:]
     except OSError:

@@ -10,19 +10,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...configs import ConfigError
-from ...controller.actuators.egress import EgressConfig
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.actuators.slice_knobs import SliceTargets
-from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts
+from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
-from ...controller.system.cores import physical_cores
 from ...controller.telemetry.discover import Devices, Upf, n6_device, points_of
 from ...controller.telemetry.points import SlicePoints
 from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
-from ..authority.authority import Authority, authority, without
+from ..authority.authority import Authority, authority, can_be_limited, without
 from ..authority.surroundings import surroundings
 from ..config.spec import NodeSpec
 from ..find.follow import Follower
@@ -69,12 +67,14 @@ class NodeBackend(LiveBackend):
             undo.callback(actuator.close)
             self._follower = Follower({one.name: one.upf for one in spec.slices}, found, self._links)
             moves = np.asarray([[[knob not in one.fixed] for one in self.targets] for knob in KNOB_FIELDS], np.bool_)
-            paced = bool(moves[EGRESS].any())
-            traits = spec.traits(physical_cores(), EgressConfig().queue_packets, paced)
-            facts = NodeFacts(
-                control_period_s, spec.uplink_mbps or UNKNOWN_UPLINK_MBPS, spec.cpus, traits=traits, moves=moves
-            )
             slices = spec.promised_within({name: one.usable for name, one in self.around.items()})
+            facts = NodeFacts(
+                control_period_s,
+                spec.uplink_mbps or UNKNOWN_UPLINK_MBPS,
+                spec.cpus,
+                traits=live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
+                moves=None if moves.all() else moves,
+            )
             super().__init__(slices, source, actuator, [target.cgroup for target in self.targets], facts)
             undo.pop_all()
 
@@ -99,7 +99,8 @@ class NodeBackend(LiveBackend):
             upf, label = Upf(one.name, netns, cgroup), f"slices.{one.name}.devices."
             far = names.n6 if names.n6_netns is None else names.n6_far
             point = points_of(upf, Devices(names.n3, names.tun, far, names.n6_netns, names.n4), label)
-            target = SliceTargets(one.name, cgroup, n6_device(upf, names.n6, label), netns, frozenset(one.leave))
+            limited = cgroup if can_be_limited(found[one.name].cgroup) else None
+            target = SliceTargets(one.name, limited, n6_device(upf, names.n6, label), netns, frozenset(one.leave))
             self.authority[one.name] = answers = authority(target, found[one.name], point)
             points.append(point)
             targets.append(dataclasses.replace(target, left=without(answers)))

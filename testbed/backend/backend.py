@@ -12,18 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs import ConfigError
-from ...controller.actuators.egress import EgressConfig
 from ...controller.actuators.node import NodeActuator, SliceTargets
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
-from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts
+from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
-from ...controller.system.cores import physical_cores
 from ...controller.system.realtime import no_collections, on_time
 from ...controller.telemetry.histogram import quantiles_us
 from ...controller.telemetry.points import NetPoint, SlicePoints
 from ...controller.telemetry.source import KernelSource
-from ...env.backend import PACERS, NodeTraits
+from ...env.backend import NodeTraits
 from ...env.simulator.scenario import Scenario
 from ...env.telemetry import Telemetry
 from ..lifecycle.layout import netns_path
@@ -263,19 +261,7 @@ def quota_of(testbed: Testbed) -> QuotaConfig:
 
 def traits_of(testbed: Testbed) -> NodeTraits:
     """What a policy is told of how it queues and paces."""
-
-    def one(value: float) -> npt.NDArray[np.float32]:
-        return np.full(1, value, np.float32)
-
-    return NodeTraits(
-        pacer=one(PACERS.index("htb")),
-        cfs_period_s=one(1e-3 * testbed.spec.quota_period_ms),
-        n3_buffer_packets=one(N3_BUFFER_PACKETS),
-        pacer_ms=one(0.0),
-        pacer_packets=one(EgressConfig().queue_packets),
-        physical_cores=one(physical_cores()),
-        request_mcpu=testbed.slices.column("cpu_request_mcpu"),
-    )
+    return live_traits(testbed.slices, testbed.spec.quota_period_ms, N3_BUFFER_PACKETS)
 
 
 def points_of(testbed: Testbed) -> list[SlicePoints]:

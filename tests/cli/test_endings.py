@@ -38,6 +38,31 @@ def test_a_forked_child_that_is_ended_leaves_its_parents_things_alone() -> None:
     assert (result.returncode, result.stdout) == (143, "put away\n")
 
 
+FORKED_BESIDE_A_LISTENER = """
+import os, signal, time
+from slicepilot.cli.shared.endings import PATIENCE_S, listen_in_c_code, put_away_when_ended
+
+put_away_when_ended()
+listen_in_c_code()
+ready, told = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(told, b"!")
+    time.sleep(60)
+os.read(ready, 1)
+os.kill(child, signal.SIGTERM)
+os.waitpid(child, 0)
+time.sleep(2 * PATIENCE_S)
+print("goes on", flush=True)
+"""
+
+
+def test_a_forked_child_that_is_ended_does_not_end_its_parent() -> None:
+    command = [sys.executable, "-c", FORKED_BESIDE_A_LISTENER]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (0, "goes on\n")
+
+
 IN_A_CALLBACK = """
 import ctypes, os, sys, time
 from slicepilot.cli.shared.endings import put_away_when_ended

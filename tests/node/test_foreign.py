@@ -179,6 +179,19 @@ def test_a_knob_that_would_not_be_seen_to_act_is_left_alone(foreign: Foreign, no
     assert knobs(foreign) == before
 
 
+def test_a_qdisc_that_somebody_has_configured_stays(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    in_netns(foreign.netns[4], "tc", "qdisc", "add", "dev", "n6", "root", "handle", "7:", "pfifo", "limit", "77")
+    try:
+        before = knobs(foreign)
+        with controller(node, foreign, tmp_path):
+            until(lambda: knobs(foreign)["1/n6"] != before["1/n6"], "nothing was shaped")
+            assert knobs(foreign)["5/n6"] == before["5/n6"]
+            assert {name for name, value in knobs(foreign).items() if name[0] == "5" and value != before[name]}
+        assert knobs(foreign) == before
+    finally:
+        in_netns(foreign.netns[4], "tc", "qdisc", "delete", "dev", "n6", "root")
+
+
 @pytest.mark.parametrize("both", [False, True], ids=["controller", "all"])
 def test_knobs_come_back_after_sigkill(foreign: Foreign, node: Path, tmp_path: Path, both: bool) -> None:
     before, whole, times = knobs(foreign), picture(foreign), []

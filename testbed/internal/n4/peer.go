@@ -69,7 +69,7 @@ func (p *Peer) Associated() bool {
 func (p *Peer) Associate(ctx context.Context) (Outcome, error) {
 	p.procedure.Lock()
 	defer p.procedure.Unlock()
-	outcome, err := p.setUp(ctx)
+	outcome, err := p.setUp(ctx, p.endpoint.retries)
 	if err != nil {
 		return outcome, err
 	}
@@ -83,10 +83,10 @@ func (p *Peer) Associate(ctx context.Context) (Outcome, error) {
 	return outcome, nil
 }
 
-func (p *Peer) setUp(ctx context.Context) (Outcome, error) {
+func (p *Peer) setUp(ctx context.Context, retries retries) (Outcome, error) {
 	e := p.endpoint
 	request := message.NewAssociationSetupRequest(0, e.nodeID(p), ie.NewRecoveryTimeStamp(e.recovery))
-	answer, outcome, err := askFor[*message.AssociationSetupResponse](ctx, p, request, e.retries)
+	answer, outcome, err := askFor[*message.AssociationSetupResponse](ctx, p, request, retries)
 	if err != nil {
 		return outcome, err
 	}

@@ -33,7 +33,11 @@ func (p *Peer) recover(ctx context.Context) {
 	p.mu.Lock()
 	lost := p.lost
 	p.mu.Unlock()
-	if _, err := p.setUp(ctx); err != nil {
+	patience := p.endpoint.retries
+	if lost { // whoever asks something of it meanwhile waits for this
+		patience = retries{t1: p.endpoint.config.T1}
+	}
+	if _, err := p.setUp(ctx, patience); err != nil {
 		// The next heartbeat tries again. Of a UPF that is lost it has been said that it does not answer.
 		if !lost {
 			p.endpoint.emit(Event{Event: "recovery_failed", UPF: upf, Detail: err.Error()})
