@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 # Weight of nice -20..19 (kernel/sched/core.c, sched_prio_to_weight): about 1.25 a level, 1024 at nice 0.
 PRIO_TO_WEIGHT = (
     *(88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916),
@@ -11,3 +14,12 @@ PRIO_TO_WEIGHT = (
 )
 NICE_0_WEIGHT = 1024
 LOWEST_NICE = -20
+
+
+@functools.lru_cache(256)
+def nearest_nice(ratio: float) -> int:
+    """The level whose share of nice 0's weight is nearest to a ratio; the smallest of equals."""
+    levels = range(LOWEST_NICE, LOWEST_NICE + len(PRIO_TO_WEIGHT))
+    return min(
+        levels, key=lambda nice: (abs(math.log(ratio * NICE_0_WEIGHT / PRIO_TO_WEIGHT[nice - LOWEST_NICE])), abs(nice))
+    )

@@ -55,6 +55,8 @@ class Context:
     ``period_s``, ``logical_cpus``, ``uplink_mbps``: (L,); ``threads``: CPUs that each UPF can use at once, (S, L).
     ``traits``: what is known of how the node queues and paces, None where nothing is.
     ``moves``: knobs that can be moved, bool (3, S, L); None: all can. The others stay as they are, whatever is asked.
+    ``sharing``: groups of slices whose UPF is one process: it gets the CPU time that they ask for together, and none of
+    them gets its own for itself.
     """
 
     period_s: FloatArray
@@ -65,6 +67,7 @@ class Context:
     num_steps: int
     traits: NodeTraits | None = None
     moves: BoolArray | None = None
+    sharing: tuple[tuple[int, ...], ...] = ()
 
 
 class Backend(Protocol):

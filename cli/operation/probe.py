@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...controller.telemetry.discover import Upf
-    from ...controller.telemetry.export import PacketFile, PfcpFile
     from ...controller.telemetry.pfcp import PfcpProbe
+    from ...controller.telemetry.report.export import PacketFile, PfcpFile
     from ...controller.telemetry.source import KernelSource
 
 IDLE_S = 60.0  # a flow without a packet for so long may lose its place to another
@@ -92,7 +92,7 @@ def _distinct(upfs: list[Upf]) -> list[Upf]:
 def _files(
     csv: Path | None, pfcp_csv: Path | None, source: KernelSource, pfcp: PfcpProbe | None
 ) -> list[PacketFile | PfcpFile]:
-    from ...controller.telemetry.export import PacketFile, PfcpFile
+    from ...controller.telemetry.report.export import PacketFile, PfcpFile
 
     files: list[PacketFile | PfcpFile] = []
     if csv is not None:
@@ -116,7 +116,7 @@ def _watch(
     from ...controller.system.bpf.errors import ProbeError
     from ...controller.system.signals import StopRequest
     from ...controller.telemetry.flows import IdleFlows
-    from ...controller.telemetry.summary import summary
+    from ...controller.telemetry.report.summary import summary
 
     idle, swept = IdleFlows(source.packets), time.monotonic()
     started = swept

@@ -4,6 +4,9 @@ HTB and not TBF, because the rate moves all the time: `tbf_change` fills the buc
 rewritten every few milliseconds leaks a burst each time, while `htb_change_class` keeps what tokens there are (both in
 net/sched). HTB also passes segments larger than its burst, which TBF drops.
 
+Slices whose UPF is one process leave by one device, too: each has a class of the same HTB then, chosen by a BPF program
+that knows whose packets are whose, and what is nobody's passes unpaced.
+
 "No rate" is a rate that no device reaches, not a removed qdisc: replacing a root qdisc waits for an RCU grace period.
 Messages: linux/pkt_sched.h, tc-htb(8).
 """
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..system.kernel_file import ActuatorError
-from ..system.net import rtnetlink
+from ..system.net import rtnetlink, tc
 from ..system.net.qdisc import HANDLE_MAJOR, QDISC, RootQdisc
 from ..system.net.rtnetlink import (
     NLM_F_CREATE,
@@ -33,6 +36,7 @@ from ..system.net.rtnetlink import (
 )
 
 RTM_NEWTCLASS, RTM_GETTCLASS = 40, 42
+TC_H_MAJ = 0xFFFF0000
 TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64 = 1, 2, 6, 7
 HTB_GLOB = struct.Struct("=IIIII")  # tc_htb_glob: version, rate2quantum, defcls, debug, direct_pkts
 # tc_htb_opt: rate and ceil (tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate), buffer, cbuffer,
@@ -40,7 +44,8 @@ HTB_GLOB = struct.Struct("=IIIII")  # tc_htb_glob: version, rate2quantum, defcls
 HTB_OPT = struct.Struct("=BBHhHIBBHhHIIIIII")
 FIFO_LIMIT = struct.Struct("=I")
 HTB_VERSION, LINKLAYER_ETHERNET = 3, 1
-CLASS, QUEUE = QDISC | 1, (HANDLE_MAJOR + 1) << 16
+ONLY = 1  # number of the class that takes all packets that no other is chosen for
+FILTER = "slicepilot/shaper"
 NS_PER_TICK = 64  # include/net/pkt_sched.h, PSCHED_SHIFT
 QUANTUM_BYTES = 60_000  # irrelevant with one class; given, or the kernel warns of high rates
 UNPACED_BYTES_PER_S = 125_000_000_000  # 1 Tbit/s
@@ -63,6 +68,19 @@ class EgressConfig:
     dead_band_ratio: float = 0.005
 
 
+@dataclass(frozen=True)
+class ShaperClass:
+    """Which part of a device's packets a slice's shaper paces, where others leave by the same device.
+
+    Attributes:
+        number: of its class, 2 or more.
+        classifier: descriptor of a loaded BPF program that chooses a class for each packet (tc-bpf(8), direct action).
+    """
+
+    number: int
+    classifier: int
+
+
 class EgressRate:
     """A shaper. It is put on the device at construction, pacing nothing, and taken off by `restore`.
 
@@ -72,18 +90,26 @@ class EgressRate:
         device: where the slice leaves towards N6.
         netns: path of its network namespace, or none for this process's own.
         config: burst, queue, dead band.
+        part: of the packets; none: all.
 
     Raises:
         ActuatorError: no such namespace or device, no HTB in the kernel, not permitted, or a qdisc on the device that
             somebody has configured: it could not be brought back.
     """
 
-    def __init__(self, device: str, netns: Path | None = None, config: EgressConfig | None = None) -> None:
-        self.device, self.config = device, config or EgressConfig()
+    def __init__(
+        self,
+        device: str,
+        netns: Path | None = None,
+        config: EgressConfig | None = None,
+        part: ShaperClass | None = None,
+    ) -> None:
+        self.device, self.config, self._part = device, config or EgressConfig(), part
+        self._number = ONLY if part is None else part.number
         self._socket = RouteSocket(netns)
         try:
             self._qdisc = RootQdisc(self._socket, device)
-            self._change, self._rate_offsets = class_message(self._qdisc, self.config.burst_ms)
+            self._change, self._rate_offsets = class_message(self._qdisc, self._number, self.config.burst_ms)
             self._install()
         except BaseException:
             self._socket.close()
@@ -133,7 +159,7 @@ class EgressRate:
         """Set how many packets may wait before the shaper; raises ActuatorError."""
         limit = attribute(TCA_OPTIONS, FIFO_LIMIT.pack(packets))
         change = attribute(TCA_KIND, b"pfifo\0") + limit
-        self._qdisc.send(RTM_NEWQDISC, 0, QUEUE, CLASS, change, f"queue of {packets} packets")
+        self._qdisc.send(RTM_NEWQDISC, 0, _queue(self._number), QDISC | self._number, change, f"queue of {packets}")
 
     def restore(self) -> None:
         """Take the shaper off: the device has its default qdisc again. A device that is gone is not an error."""
@@ -158,19 +184,41 @@ class EgressRate:
         return ActuatorError(f"{self._socket}: {self.device}: the shaper is gone")
 
     def _install(self) -> None:
-        """Root qdisc, its one class, and a short queue behind it."""
-        create = NLM_F_CREATE | NLM_F_EXCL
-        self._qdisc.put("htb", attribute(TCA_HTB_INIT, HTB_GLOB.pack(HTB_VERSION, 10, CLASS & 0xFFFF, 0, 0)))
+        """Root qdisc, the class, and a short queue behind it; of what slices share, what is not there yet."""
         try:
-            add = bytearray(self._change)
-            struct.pack_into("=H", add, 6, rtnetlink.NLM_F_REQUEST | rtnetlink.NLM_F_ACK | create)
-            self._socket.send(add, f"{self.device}: add class htb")
-            limit = attribute(TCA_OPTIONS, FIFO_LIMIT.pack(self.config.queue_packets))
-            fifo = attribute(TCA_KIND, b"pfifo\0") + limit
-            self._qdisc.send(RTM_NEWQDISC, create, QUEUE, CLASS, fifo, "add qdisc pfifo")
+            if self._part is None or not self._shared():
+                self._qdisc.put("htb", attribute(TCA_HTB_INIT, HTB_GLOB.pack(HTB_VERSION, 10, ONLY, 0, 0)))
+                if self._part is not None:
+                    self._add_class(ONLY, class_message(self._qdisc, ONLY, self.config.burst_ms)[0])
+                    program = self._part.classifier
+                    tc.add_filter(
+                        self._socket,
+                        self._qdisc.index,
+                        QDISC,
+                        priority=1,
+                        handle=1,
+                        program=program,
+                        name=FILTER,
+                        classid=QDISC,
+                    )
+            self._add_class(self._number, self._change)
         except ActuatorError:
             self.restore()
             raise
+
+    def _shared(self) -> bool:
+        """Whether another slice of this device has put the qdisc and its classifier there."""
+        there = self._qdisc.check() and tc.filters(self._socket, self._qdisc.index, QDISC)
+        return bool(there) and self._rate() is None
+
+    def _add_class(self, number: int, change: bytearray) -> None:
+        create = NLM_F_CREATE | NLM_F_EXCL
+        add = bytearray(change)
+        struct.pack_into("=H", add, 6, rtnetlink.NLM_F_REQUEST | rtnetlink.NLM_F_ACK | create)
+        self._socket.send(add, f"{self.device}: add class htb")
+        limit = attribute(TCA_OPTIONS, FIFO_LIMIT.pack(self.config.queue_packets))
+        fifo = attribute(TCA_KIND, b"pfifo\0") + limit
+        self._qdisc.send(RTM_NEWQDISC, create, _queue(number), QDISC | number, fifo, "add qdisc pfifo")
 
     def _rate(self) -> int | None:
         """Bytes per second in the kernel; None where the shaper is gone."""
@@ -184,13 +232,18 @@ class EgressRate:
     def _class_options(self) -> dict[int, bytes]:
         message = self._qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
         for _, payload in self._socket.dump(message, f"{self.device}: list classes"):
-            if TCMSG.unpack_from(payload)[2] == CLASS:
+            if TCMSG.unpack_from(payload)[2] == QDISC | self._number:
                 return attributes(attributes(payload[TCMSG.size :]).get(TCA_OPTIONS, b""))
         return {}
 
 
-def class_message(qdisc: RootQdisc, burst_ms: float) -> tuple[bytearray, tuple[int, int]]:
-    """The message that changes the class, to a rate that paces nothing, and where in it the two rates stand."""
+def _queue(number: int) -> int:
+    """Handle of the queue behind a class."""
+    return (HANDLE_MAJOR + number) << 16
+
+
+def class_message(qdisc: RootQdisc, number: int, burst_ms: float) -> tuple[bytearray, tuple[int, int]]:
+    """The message that changes a class, to a rate that paces nothing, and where in it the two rates stand."""
     # With 64-bit rates the 32-bit ones only have to be positive (psched_ratecfg_precompute takes the larger): 1
     # byte/s, so that no other field has to be patched.
     spec = (0, LINKLAYER_ETHERNET, 0, 0, 0, 1)
@@ -199,15 +252,20 @@ def class_message(qdisc: RootQdisc, burst_ms: float) -> tuple[bytearray, tuple[i
     rate = struct.pack("=Q", UNPACED_BYTES_PER_S)
     rates = attribute(TCA_HTB_RATE64, rate) + attribute(TCA_HTB_CEIL64, rate)
     options = attribute(TCA_OPTIONS, attribute(TCA_HTB_PARMS, parms) + rates)
-    message = qdisc.message(RTM_NEWTCLASS, 0, CLASS, QDISC, attribute(TCA_KIND, b"htb\0") + options)
+    message = qdisc.message(RTM_NEWTCLASS, 0, QDISC | number, QDISC, attribute(TCA_KIND, b"htb\0") + options)
     first = len(message) - len(rates) + rtnetlink.ATTRIBUTE.size
     return message, (first, first + len(rates) // 2)
 
 
 def unpace(qdisc: RootQdisc) -> None:
     """Let everything through at once that an HTB of ours holds back; no such class is not an error."""
+    message = qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
     try:
-        qdisc.route.send(class_message(qdisc, EgressConfig.burst_ms)[0], f"{qdisc.device}: pace nothing")
+        for _, payload in qdisc.route.dump(message, f"{qdisc.device}: list classes"):
+            handle = TCMSG.unpack_from(payload)[2]
+            if handle & TC_H_MAJ == QDISC:
+                change, _ = class_message(qdisc, handle & ~TC_H_MAJ, EgressConfig.burst_ms)
+                qdisc.route.send(change, f"{qdisc.device}: pace nothing")
     except ActuatorError as error:
         if not error.vanished:
             raise

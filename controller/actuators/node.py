@@ -17,6 +17,7 @@ from ..system.cgroup_paths import managers
 from ..system.kernel_file import ActuatorError
 from .egress import EgressConfig
 from .quota import QuotaConfig
+from .shared_cpu import SharedCpu
 from .slice_knobs import Remember, SliceKnobs, SliceTargets
 
 __all__ = ["Deviation", "NodeActuator", "SliceTargets"]
@@ -74,6 +75,7 @@ class NodeActuator:
         self._tell_renewed = renew
         self._slices: list[SliceKnobs] = []
         self._requests: list[float | None] = [None] * len(targets)
+        self._shared, self._wanted = SharedCpu(targets), Knobs.none(len(targets)).values
         atexit.register(self.close)
         try:
             for target in targets:
@@ -99,6 +101,10 @@ class NodeActuator:
         scope = knobs.nice_scope
         errors: list[str] = []
         changed, exact = False, True
+        if self._shared:
+            self._shared.join(limits, nices)
+            changed = not np.array_equal(self._wanted, knobs.values)
+            exact, self._wanted = False, knobs.values
         for knob, limit, nice, rate in zip(self._slices, limits, nices, rates, strict=True):
             before = knob.held
             held = knob.set(limit, nice, rate, scope, errors)
@@ -117,13 +123,15 @@ class NodeActuator:
 
         It is what nice 0 means from now on; group nice is 0 afterwards. Raises ActuatorError.
         """
-        self._requests = [None] * len(self._slices) if request_mcpu is None else request_mcpu.tolist()
+        self._requests = (
+            [None] * len(self._slices) if request_mcpu is None else self._shared.sums(request_mcpu.tolist())
+        )
         for knob, request in zip(self._slices, self._requests, strict=True):
             knob.deploy(request)
 
     def read(self, nice_scope: NiceScope = "group") -> Knobs:
         """What holds in the kernel; raises ActuatorError."""
-        return _knobs([knob.read(nice_scope) for knob in self._slices], nice_scope)
+        return self._knobs([knob.read(nice_scope) for knob in self._slices], nice_scope)
 
     def deviations(self) -> list[Deviation]:
         """Knobs that somebody else has set since they were written here; not those that were yielded.
@@ -231,7 +239,12 @@ class NodeActuator:
         self.receipt = Receipt(self._held(scope), self.receipt.error)
 
     def _held(self, nice_scope: NiceScope) -> Knobs:
-        return _knobs([knob.held for knob in self._slices], nice_scope)
+        return self._knobs([knob.held for knob in self._slices], nice_scope)
+
+    def _knobs(self, rows: Sequence[tuple[float, float, float]], nice_scope: NiceScope) -> Knobs:
+        values = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
+        self._shared.part(values, self._wanted)
+        return Knobs(values, nice_scope)
 
 
 def _suspects(target: SliceTargets, knob: KnobName) -> str:
@@ -240,7 +253,3 @@ def _suspects(target: SliceTargets, knob: KnobName) -> str:
         return ""
     names = managers(target.cgroup)
     return f"; perhaps by {' or '.join(names)}" if names else ""
-
-
-def _knobs(rows: Sequence[tuple[float, float, float]], nice_scope: NiceScope) -> Knobs:
-    return Knobs(np.array(np.asarray(rows, np.float32).T, order="C")[..., None], nice_scope)

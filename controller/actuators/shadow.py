@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from ...data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT
+from ...data.nice_weights import nearest_nice
 from ...env.backend import Receipt
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError, KernelFile
 from .node import SliceTargets
+from .shared_cpu import SharedCpu
 
 
 class ShadowActuator:
@@ -34,7 +34,7 @@ class ShadowActuator:
     """
 
     def __init__(self, targets: Sequence[SliceTargets], missing_ok: bool = False) -> None:
-        self._targets = tuple(targets)
+        self._targets, self._shared = tuple(targets), SharedCpu(targets)
         self._readers: list[_Reader | None] = []
         try:
             for target in targets:
@@ -80,7 +80,9 @@ class ShadowActuator:
                 rows.append((math.inf, 0.0, math.inf))
                 if lost is not None:
                     lost[index] = error
-        return Knobs(np.array(np.asarray(rows, np.float32).T, order="C")[..., None])
+        values = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
+        self._shared.part(values, None)
+        return Knobs(values)
 
     def close(self) -> None:
         """Release the files; there is nothing to restore."""
@@ -123,7 +125,7 @@ class _Reader:
         if not self._files:
             return math.inf, 0.0, math.inf
         quota, period, weight = self._words()
-        return 1e3 * quota / period, _nearest_nice(weight / self._found_weight), math.inf
+        return 1e3 * quota / period, nearest_nice(weight / self._found_weight), math.inf
 
     def close(self) -> None:
         for file in self._files:
@@ -133,12 +135,3 @@ class _Reader:
         """Quota and period in us (inf: no quota), weight."""
         quota, period, weight = b" ".join(file.read() for file in self._files).split()
         return (math.inf if quota in {b"max", b"-1"} else float(quota)), float(period), float(weight)
-
-
-@functools.lru_cache(256)
-def _nearest_nice(ratio: float) -> float:
-    """The level whose share of nice 0's weight is nearest to a ratio; the smallest of equals."""
-    levels = range(LOWEST_NICE, LOWEST_NICE + len(PRIO_TO_WEIGHT))
-    return min(
-        levels, key=lambda nice: (abs(math.log(ratio * NICE_0_WEIGHT / PRIO_TO_WEIGHT[nice - LOWEST_NICE])), abs(nice))
-    )

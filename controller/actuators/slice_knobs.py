@@ -13,7 +13,7 @@ from ...env.knobs import KNOB_FIELDS, KnobName, NiceScope
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError
 from .bandwidth import limit_mcpu
-from .egress import EgressConfig, EgressRate
+from .egress import EgressConfig, EgressRate, ShaperClass
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
 from .weight import GroupWeight
@@ -31,6 +31,9 @@ class SliceTargets:
         egress_device: device through which it leaves towards N6; none leaves its egress alone.
         netns: path of that device's network namespace; none is this process's own.
         left: knobs that are left alone though they are there: they would not act on its packets, or are not ours.
+        sharing: names of the slices that have one UPF, this one's among them, where there are several; the first has
+            ``cgroup``, and the others none (`SharedCpu`).
+        part: its part of what leaves by ``egress_device``, where others leave by the same.
     """
 
     name: str
@@ -38,6 +41,8 @@ class SliceTargets:
     egress_device: str | None = None
     netns: Path | None = None
     left: frozenset[KnobName] = frozenset()
+    sharing: tuple[str, ...] = ()
+    part: ShaperClass | None = None
 
     @property
     def group(self) -> Path:
@@ -48,7 +53,7 @@ class SliceTargets:
     @property
     def fixed(self) -> frozenset[KnobName]:
         """Knobs that are never moved."""
-        missing: set[KnobName] = set() if self.cgroup is not None else {"cpu_limit_mcpu", "nice"}
+        missing: set[KnobName] = set() if self.cgroup is not None or self.sharing else {"cpu_limit_mcpu", "nice"}
         if self.egress_device is None:
             missing.add("egress_mbps")
         return self.left | missing
@@ -118,7 +123,7 @@ class SliceKnobs:
                 tell = None if remember is None else lambda originals: remember(target.name, originals)
                 self.threads = ThreadNice(group, tell)
             if target.egress_device is not None and "egress_mbps" not in target.left:
-                self.egress = EgressRate(target.egress_device, target.netns, egress)
+                self.egress = EgressRate(target.egress_device, target.netns, egress, target.part)
             undo.pop_all()
         self.yielded: set[KnobName] = set()
         self.held = self.read("group")

@@ -62,7 +62,7 @@ class Rules:
         hold = config.telemetry.hold_s, config.telemetry.recover_s
         rules = cls(
             node=_node_rules(config, context, nice_scope),
-            slices=_slice_rules(config, slices, request_mcpu),
+            slices=_slice_rules(config, slices, context, request_mcpu),
             knobs=_knob_rules(config, slices, context),
             conditions=_delays(hold, astuple(config.not_a_number), astuple(config.policy_error)),
             missing=_delays(hold)[0],
@@ -123,13 +123,19 @@ def _plain(setting: SafeSetting) -> tuple[float, float, float]:
     return math.inf if limit is None else limit, setting.nice, math.inf if rate is None else rate
 
 
-def _slice_rules(config: GuardConfig, slices: SliceSet, request_mcpu: FloatArray | None) -> Structured:
+def _slice_rules(
+    config: GuardConfig, slices: SliceSet, context: Context, request_mcpu: FloatArray | None
+) -> Structured:
     floors = of_slices("floor", config.floor.default, config.floor.slices, slices)
     services = of_slices("sla_floor", config.sla_floor.default, config.sla_floor.slices, slices)
     requests = slices.column("cpu_request_mcpu").ravel() if request_mcpu is None else request_mcpu.ravel()
     rules = np.zeros(len(slices), SLICE_RULES)
     rules["share_floor_mcpu"] = [floor.cpu_share_mcpu for floor in floors]
     rules["base_weight"] = np.maximum(requests, _LEAST_REQUEST_MCPU)
+    for group in context.sharing:  # one cgroup weighs as much as any other, however many slices are in it
+        members = list(group)
+        if not requests[members].any():
+            rules["base_weight"][members] /= len(members)
     rules["committed_mbps"] = [spec.sla.committed_mbps for spec in slices.slices]
     rules["carried_ratio"] = [service.carried_ratio for service in services]
     rules["floor_patience_ns"] = [_ns(service.patience_s) for service in services]

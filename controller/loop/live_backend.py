@@ -85,7 +85,7 @@ class NodeFacts:
         logical_cpus: of the node; none takes those this process may use.
         num_steps: control periods of one run.
         traits: how it queues and paces, None where that is not known.
-        moves: see `Context`.
+        moves, sharing: see `Context`.
     """
 
     period_s: float
@@ -94,6 +94,7 @@ class NodeFacts:
     num_steps: int = 1 << 31
     traits: NodeTraits | None = None
     moves: BoolArray | None = None
+    sharing: tuple[tuple[int, ...], ...] = ()
 
     def context(self, slices: SliceSet) -> Context:
         """The same in the form of the contract."""
@@ -102,7 +103,17 @@ class NodeFacts:
             np.full(1, value, np.float32) for value in (self.period_s, cpus, self.uplink_mbps)
         )
         promises, threads = Promises.of(slices), slices.column("upf_threads")
-        return Context(period_s, logical_cpus, uplink_mbps, promises, threads, self.num_steps, self.traits, self.moves)
+        return Context(
+            period_s,
+            logical_cpus,
+            uplink_mbps,
+            promises,
+            threads,
+            self.num_steps,
+            self.traits,
+            self.moves,
+            self.sharing,
+        )
 
 
 def live_traits(slices: SliceSet, quota_period_ms: float, n3_buffer_packets: float, paced: bool = True) -> NodeTraits:

@@ -15,6 +15,7 @@ from ...configs import ConfigError, did_you_mean
 from ..actuators.canary import CanaryActuator
 from ..actuators.node import NodeActuator
 from ..actuators.shadow import ShadowActuator
+from ..actuators.shared_cpu import whole
 from ..contracts.modes import Mode
 from ..contracts.reasons import Reason
 from ..loop.live_backend import Actuator
@@ -74,7 +75,7 @@ class ModeSwitch:
             if self._lease is not None:
                 self._retreat(make)
             if slices:
-                targets = [target for target in self._node.targets if target.name in slices]
+                targets = whole([target for target in self._node.targets if target.name in slices])
                 self._lease = lease = KnobLease(targets, self._node, self._config, self._state, self._ring)
                 try:
                     self._into(mode, slices, self._actuator(lease.actuator, slices, policy), make).close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +15,7 @@ from . import layout
 from .objects import FOLDER, mapped
 from .places import Place, Places
 from .points import NetPoint, SlicePoints
+from .sharing import Sharing, told_by_qfi
 
 MOST = 1 << 20  # of one packet in so many, and of packets per second
 
@@ -35,6 +36,7 @@ class PacketPrograms:
         slices: what was counted since the start, `layout.SLICE` by slice, and last what belongs to none.
         flows, flow_keys: see `flows`.
         events: `layout.PACKET_EVENT`.
+        sharing: which packets are whose, where slices share an N3.
         windows: what happened between the last two calls of `measure`, see ``bpf/windows.h``; shared with `SchedProbe`.
         measure, warm_up: `measure` fills its rows of `windows`; `warm_up` only touches what it will touch.
 
@@ -79,6 +81,7 @@ class PacketPrograms:
             self.warm_up = self.object.program("measure_packets").runner(1)
             self.flows = mapped(self.object, "flows", layout.FLOW, writable=True)
             self.flow_keys = mapped(self.object, ".bss.flow_keys", "u8", writable=True)
+            self.sharing = Sharing(points, self.object)
             self.events = RingBuffer(self.object.map("packet_events"), layout.PACKET_EVENT)
         except BaseException:
             self.object.close()
@@ -126,16 +129,27 @@ class PacketProbe(PacketPrograms):
 
     def _plan(self) -> Iterator[Place]:
         n3, tun, n6 = (self.object.program(name).fd for name in ("n3_ingress", "tun_ingress", "n6_exit"))
-        for index, one in enumerate(self.points):
-            yield Place(one.n3, n3, "n3", index)
-            if one.tun:
-                yield Place(one.tun, tun, "tun", index, may_wait=True)
-        users: dict[NetPoint, list[int]] = {}
-        for index, one in enumerate(self.points):
-            if one.n6:
-                users.setdefault(one.n6, []).append(index)
-        for point, indices in users.items():
-            yield Place(point, n6, "n6", indices[0] if len(indices) == 1 else layout.CLASS_SHARED)
+        for point, indices in _users(self.points, "n3"):
+            group = self.sharing.class_of(point)
+            yield Place(point, n3, "n3", indices[0] if group is None else layout.CLASS_GROUP | group)
+        for point, indices in _users(self.points, "tun"):
+            yield Place(point, tun, "tun", _class_of(indices), may_wait=True)
+        for point, indices in _users(self.points, "n6"):
+            yield Place(point, n6, "n6", _class_of(indices))
+
+
+def _users(points: Sequence[SlicePoints], role: str) -> Iterable[tuple[NetPoint, list[int]]]:
+    """Each point of a role with the slices that have it."""
+    found: dict[NetPoint, list[int]] = {}
+    for index, one in enumerate(points):
+        point = getattr(one, role)
+        if point is not None:
+            found.setdefault(point, []).append(index)
+    return found.items()
+
+
+def _class_of(indices: Sequence[int]) -> int:
+    return indices[0] if len(indices) == 1 else layout.CLASS_SHARED
 
 
 def _check_rates(sample_every: int, report_every: int, timed_per_s: int) -> None:
@@ -165,7 +179,7 @@ def _constants(
     last = layout.AT_TUN if points[0].n6 is None else layout.AT_N6
     uplink_bits_per_s = 0 if math.isinf(uplink_mbps) else max(round(1e6 * uplink_mbps), 1)
     return struct.pack(
-        "=7I4xQ",
+        "=8IQ",
         len(points),
         _up_to(sample_every),
         _up_to(max(report_every, sample_every)),
@@ -173,5 +187,6 @@ def _constants(
         last,
         by_flow,
         timed_per_s,
+        told_by_qfi(points),
         uplink_bits_per_s,
     )

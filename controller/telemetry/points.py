@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,22 @@ class NetPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """Which packets of an N3 that several slices share are one slice's: those of its tunnels, and of others those whose
+    UE has an address of its pools.
+
+    Attributes:
+        ue_pools: of the UEs' addresses; of IPv6 /64 or shorter, what a UE owns (TS 23.501, clause 5.8.2.2.3).
+        teids: of the UPF's ends of its tunnels.
+        qfis: QoS flows; none: all. The same tunnel or pool may belong to several slices of which each has its own.
+    """
+
+    ue_pools: tuple[IPv4Network | IPv6Network, ...] = ()
+    teids: tuple[int, ...] = ()
+    qfis: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SlicePoints:
     """Everything one slice is measured at.
 
@@ -38,6 +55,7 @@ class SlicePoints:
         n6: where they leave. Several slices may name the same point, for instance the far end of a shared uplink.
         n4: interface with PFCP, both directions of which are watched.
         cgroup: folder of the slice's CPU cgroup, under version 1 or 2; groups below it count too.
+        traffic: its part of ``n3``, where others have the same; ``tun`` and ``n6`` may be the same then as well.
     """
 
     name: str
@@ -46,3 +64,4 @@ class SlicePoints:
     n6: NetPoint | None = None
     n4: NetPoint | None = None
     cgroup: Path | None = None
+    traffic: Traffic | None = None

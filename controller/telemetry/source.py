@@ -19,6 +19,7 @@ from .layout import AT_N6, AT_TUN, NODE_ROWS, ROWS, SLICE_ROWS
 from .packets import PacketProbe
 from .points import SlicePoints
 from .sched import SchedProbe
+from .shared_groups import SharedGroups
 
 _FIELDS, _PLACES = len(SLICE_FIELDS), tuple(SLICE_FIELDS.index(name) for name in SLICE_ROWS)
 
@@ -32,7 +33,8 @@ class KernelSource:
     inner IP packets. Delays are those of packets that left in the window; where a packet waits inside for longer than
     that, p99 (and p50 if none left) is its age, a lower bound of the delay it will have. CPU use and run-queue delay
     take in what runs and waits at the moment of reading. ``throttled_ratio`` is left alone: the caller knows the quota
-    and reads it from ``cpu.stat``.
+    and reads it from ``cpu.stat``. Of slices in one cgroup each is charged with CPU time by its packets, since that is
+    what a UPF works on, and waits as long as the others.
 
     Args:
         points: one per slice, in order. Either all slices have an N6 point or none has.
@@ -64,7 +66,8 @@ class KernelSource:
             uplink_mbps=uplink_mbps,
         )
         try:
-            self.sched = SchedProbe([one.cgroup for one in points], self.packets.windows)
+            self._shared = SharedGroups([one.cgroup for one in points], self.packets.slices)
+            self.sched = SchedProbe(self._shared.groups, self.packets.windows)
         except BaseException:
             self.packets.close()
             raise
@@ -94,7 +97,10 @@ class KernelSource:
         """Figures since the last call, in buffers that the next call overwrites; raises OSError."""
         self._measure_packets()
         self._measure_cpus()
-        return self._read()
+        telemetry = self._read()
+        if self._shared.any:
+            self._shared.split(telemetry)
+        return telemetry
 
     def warm_up(self) -> None:
         """Go through the motions of `measure` without ending the window, so that the next call finds its code and
@@ -106,6 +112,10 @@ class KernelSource:
     def _read(self) -> Telemetry:
         _fill(self._windows, len(self._telemetry.valid), self._figures)
         return self._telemetry
+
+    def cpu_ns(self) -> npt.NDArray[np.float64]:
+        """CPU time of each slice since the start (S,)."""
+        return self._shared.totals(self.sched.slices["cpu_ns"][: len(self.packets.points)])
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
         """Delays of all timed packets at the last point so far, a histogram per slice (S, BUCKETS)."""

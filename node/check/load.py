@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from ...controller.telemetry.report.summary import summary
 from ...controller.telemetry.source import KernelSource
-from ...controller.telemetry.summary import summary
 
 # The least that a process can spend on a packet that it reads and writes: two system calls.
 LEAST_WORK_US = 0.5

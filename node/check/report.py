@@ -48,6 +48,10 @@ def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
 def _slice(backend: NodeBackend, name: str, load: Load) -> SliceReport:
     around, found = backend.around[name], backend.found[name]
     notes = [] if load.left else [str(load)]
+    family = next((group for group in backend.context.sharing if backend.slices.names.index(name) in group), ())
+    if family:
+        others = ", ".join(backend.slices.names[index] for index in family if backend.slices.names[index] != name)
+        notes.append(f"one UPF with {others}: its CPU limit is the sum of what they get, and none has it for itself")
     if around.limited_by is not None:
         notes.append(f"{around.limited_by} limits it to {around.limit_mcpu:g} mCPU, whatever its own limit is")
     if around.cpus < backend.context.logical_cpus.item():

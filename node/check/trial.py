@@ -91,6 +91,8 @@ class TrialAgent:
 
     def __init__(self, context: Context) -> None:
         moves, slices = context.moves, range(len(context.threads))
+        # A process gets the CPU time that all its slices ask for: they are moved together.
+        self._mates = {member: group for group in context.sharing for member in group}
         order = (EGRESS, CPU_LIMIT, NICE)
         self.steps = [Step(s, k) for s in slices for k in order if moves is None or moves[k, s, 0]]
         self.ticks = FIRST_TICKS + len(self.steps) * 2 * PAIRS * PHASE_TICKS + 1
@@ -130,6 +132,10 @@ class TrialAgent:
             return self._found
         wanted = self._found.copy()
         wanted.values[step.knob, step.slice, 0] = value
+        if step.knob != EGRESS:
+            for mate in self._mates.get(step.slice, ()):
+                part = self._moved_to(Step(mate, step.knob))
+                wanted.values[step.knob, mate, 0] = self._low[step.knob, mate] if part is None else part
         return wanted
 
     def _moved_to(self, step: Step) -> float | None:

@@ -5,18 +5,34 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load
+from ...controller.telemetry.points import Traffic
 from ...env.knobs import KnobName
 from ...env.slices import SliceSet, SliceSpec
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*$")]
+
+
+def _pool(text: str) -> str:
+    try:
+        pool = ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"{text}: {error}; accepted: a network such as 10.45.0.0/16") from None
+    if pool.prefixlen > LONGEST_PREFIX[pool.version]:
+        raise ValueError(f"{text}: longer than what a UE owns; accepted: /64 or shorter")
+    return text
+
+
+Pool = Annotated[str, Field(max_length=64), AfterValidator(_pool)]
 Device = Annotated[str, Field(min_length=1, max_length=15, pattern=r"^[^\s/\x00]+$")]
+LONGEST_PREFIX = {4: 32, 6: 64}  # a UE owns a /64 (TS 23.501, clause 5.8.2.2.3)
 LEAST_ID = 6  # digits of a container's id
 
 
@@ -98,18 +114,47 @@ class DeviceNames:
     n4: Device | None = None
 
 
+@dataclass(frozen=True)
+class TrafficSpec:
+    """Which packets of a UPF, or of an N3, are one slice's, where several slices share it.
+
+    Attributes:
+        ue_pools: the UEs' addresses; of IPv6 /64 or shorter.
+        teids: the UPF's ends of its tunnels; they count for more than addresses, which a UE could forge.
+        qfis: QoS flows of these; none: all. Slices with the same pool or tunnel have each their own.
+    """
+
+    __pydantic_config__ = _STRICT
+    ue_pools: tuple[Pool, ...] = ()
+    teids: tuple[Annotated[int, Field(ge=1, lt=1 << 32)], ...] = ()
+    qfis: tuple[Annotated[int, Field(ge=0, le=63)], ...] = ()
+
+    @property
+    def selected(self) -> Traffic:
+        """As the probe takes it."""
+        return Traffic(tuple(map(ip_network, self.ue_pools)), self.teids, self.qfis)
+
+
+def _check_traffic(traffic: TrafficSpec) -> TrafficSpec:
+    if not traffic.ue_pools and not traffic.teids:
+        raise ValueError("nothing says whose packets they are; accepted: ue_pools, teids")
+    return traffic
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeSlice(SliceSpec):
     """A slice and its UPF.
 
     Attributes:
         upf: which process.
+        traffic: which of its packets, where other slices have the same UPF or the same N3.
         devices: where its packets pass.
         leave: knobs that are not to be moved, whatever they would do.
     """
 
     __pydantic_config__ = _STRICT
     upf: Annotated[UpfSelector, AfterValidator(_check_selector)]
+    traffic: Annotated[TrafficSpec, AfterValidator(_check_traffic)] | None = None
     devices: DeviceNames = DeviceNames()
     leave: tuple[KnobName, ...] = ()
 

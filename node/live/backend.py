@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from ...configs import ConfigError
+from ...controller.actuators.egress import ShaperClass
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.actuators.slice_knobs import SliceTargets
 from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
 from ...controller.telemetry.discover import Devices, Upf, n6_device, points_of
+from ...controller.telemetry.layout import SHAPER_FIRST
 from ...controller.telemetry.points import SlicePoints
+from ...controller.telemetry.sharing import shared_n3
 from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
@@ -60,9 +64,10 @@ class NodeBackend(LiveBackend):
             undo.callback(self._links.close)
             for name, one in found.items():
                 self._links.lead_to(name, one)
-            points, self.targets = self._places(found)
+            points, targets = self._places(found)
             self.source = source = KernelSource(points, uplink_mbps=spec.uplink_mbps or math.inf)
             undo.callback(source.close)
+            self.targets = _parts(targets, source.packets.object.program("shaper_class").fd)
             actuator: Actuator = ShadowActuator(self.targets)
             undo.callback(actuator.close)
             self._follower = Follower({one.name: one.upf for one in spec.slices}, found, self._links)
@@ -74,6 +79,7 @@ class NodeBackend(LiveBackend):
                 spec.cpus,
                 traits=live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
                 moves=None if moves.all() else moves,
+                sharing=tuple(tuple(map(list(found).index, names)) for names in _families(found) if len(names) > 1),
             )
             super().__init__(slices, source, actuator, [target.cgroup for target in self.targets], facts)
             undo.pop_all()
@@ -93,39 +99,71 @@ class NodeBackend(LiveBackend):
     def _places(self, found: Mapping[str, Located]) -> tuple[list[SlicePoints], list[SliceTargets]]:
         """Where slices are measured, and where their knobs are."""
         points, targets = [], []
+        families = {name: family for family in _families(found) for name in family}
+        netns_of: dict[object, Path] = {}  # one path for each namespace: that is how points are seen to be the same
         for one in self.spec.slices:
-            netns, names = self._links.netns(one.name), one.devices
-            cgroup = self._links.cgroup(one.name) if found[one.name].cgroup is not None else None
+            family, names = families[one.name], one.devices
+            netns = netns_of.setdefault(found[one.name].process.netns, self._links.netns(one.name))
+            cgroup = self._links.cgroup(family[0]) if found[one.name].cgroup is not None else None
             upf, label = Upf(one.name, netns, cgroup), f"slices.{one.name}.devices."
             far = names.n6 if names.n6_netns is None else names.n6_far
             point = points_of(upf, Devices(names.n3, names.tun, far, names.n6_netns, names.n4), label)
             limited = cgroup if can_be_limited(found[one.name].cgroup) else None
             target = SliceTargets(one.name, limited, n6_device(upf, names.n6, label), netns, frozenset(one.leave))
             self.authority[one.name] = answers = authority(target, found[one.name], point)
-            points.append(point)
-            targets.append(dataclasses.replace(target, left=without(answers)))
+            traffic = None if one.traffic is None else one.traffic.selected
+            points.append(dataclasses.replace(point, traffic=traffic))
+            target = dataclasses.replace(target, left=without(answers))
+            if len(family) > 1 and limited is not None:
+                target = dataclasses.replace(target, sharing=family, cgroup=limited if one.name == family[0] else None)
+            targets.append(target)
+        for shared in shared_n3(points).values():
+            for one in (self.spec.slices[index] for index in shared):
+                if one.traffic is None:
+                    others = [self.spec.slices[index].name for index in shared if self.spec.slices[index] is not one]
+                    raise ConfigError(
+                        f"slices.{one.name}: its N3 is also that of {', '.join(others)}; accepted: traffic.ue_pools or "
+                        "traffic.teids in each, which say whose packets are whose"
+                    )
         return points, targets
+
+
+def _families(found: Mapping[str, Located]) -> list[tuple[str, ...]]:
+    """Slices by UPF, in order."""
+    families: dict[int, list[str]] = {}
+    for name, one in found.items():
+        families.setdefault(one.process.pid, []).append(name)
+    return [tuple(names) for names in families.values()]
+
+
+def _parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTargets]:
+    """The same, with a class of the shaper for each slice that leaves by the same device as others."""
+    places = [(one.netns, one.egress_device) for one in targets if "egress_mbps" not in one.left]
+    return [
+        dataclasses.replace(one, part=ShaperClass(SHAPER_FIRST + index, classifier))
+        if one.egress_device is not None and places.count((one.netns, one.egress_device)) > 1
+        else one
+        for index, one in enumerate(targets)
+    ]
 
 
 def find_all(spec: NodeSpec) -> dict[str, Located]:
     """Every slice's UPF, in order.
 
     Raises:
-        ConfigError: one is not there, or not told from others; or two slices have the same UPF, namespace or cgroup.
+        ConfigError: one is not there, or not told from others; or two UPFs are in the same cgroup.
     """
     finder = Finder()
     found = {one.name: finder.find(one.name, one.upf) for one in spec.slices}
-    seen: dict[object, str] = {}
+    groups: dict[Path, str] = {}
     for name, one in found.items():
-        for what, key in (
-            ("process", one.process.pid),
-            ("network namespace", one.process.netns),
-            ("cgroup", one.cgroup),
-        ):
-            if key is not None and (other := seen.setdefault((what, key), name)) != name:
-                raise ConfigError(
-                    f"slices.{name}.upf: the same {what} as that of {other}; accepted: each slice's UPF with its own"
-                )
+        if one.cgroup is None:
+            continue
+        other = groups.setdefault(one.cgroup, name)
+        if found[other].process.pid != one.process.pid:
+            raise ConfigError(
+                f"slices.{name}.upf: the same cgroup as that of {other}; accepted: each UPF in one of its own"
+            )
     return found
 
 

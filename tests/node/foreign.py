@@ -18,18 +18,25 @@ COUNT = 5
 
 
 class Foreign:
-    """A network with five UPFs; the prefix of all names is this process's own."""
+    """A network with UPFs; the prefix of all names is this process's own.
 
-    def __init__(self, state: Path) -> None:
-        self.state, self.prefix = state, f"fo{os.getpid()}"
+    Args:
+        state: folder for logs.
+        count: of UPFs.
+        sessions: of each, for UEs 10.61.UPF.2 and on, with TEIDs UPF, UPF + 100 and so on, and QFIs 9, 8 and so on.
+    """
+
+    def __init__(self, state: Path, count: int = COUNT, sessions: int = 1) -> None:
+        self.state, self.prefix = state, f"fo{os.getpid()}" if sessions == 1 else f"fs{os.getpid()}"
+        self.count, self.sessions = count, sessions
         self._loads: list[subprocess.Popen[bytes]] = []
-        self._run("down", str(COUNT))
-        self._run("up", str(COUNT))
+        self._run("down", str(self.count))
+        self._run("up", str(self.count))
 
     @property
     def netns(self) -> list[str]:
         """Of the UPFs."""
-        return [f"{self.prefix}-upf{i}" for i in range(1, COUNT + 1)]
+        return [f"{self.prefix}-upf{i}" for i in range(1, self.count + 1)]
 
     def group(self, number: int) -> Path:
         """CPU cgroup of a UPF."""
@@ -45,7 +52,7 @@ class Foreign:
 
     def mend(self) -> None:
         """Start those that a test has left dead."""
-        for number in range(1, COUNT + 1):
+        for number in range(1, self.count + 1):
             if start_ticks(self.pid(number)) is None:
                 self.start_upf(number)
 
@@ -74,7 +81,7 @@ class Foreign:
 
     def load(self, seconds: float, mbps: float) -> None:
         """Send into every slice from now on."""
-        command = self._command("load", str(COUNT), f"{seconds:g}", f"{mbps:g}")
+        command = self._command("load", str(self.count), f"{seconds:g}", f"{mbps:g}")
         self._loads.append(subprocess.Popen(command, env=self._environment({}), start_new_session=True))
 
     def carried_mbps(self) -> list[float]:
@@ -89,13 +96,19 @@ class Foreign:
         """Remove everything."""
         for load in self._loads:
             load.wait(60)
-        self._run("down", str(COUNT))
+        self._run("down", str(self.count))
 
     def _command(self, what: str, *arguments: str) -> list[str]:
         return ["bash", str(SCRIPT), what, self.prefix, *arguments]
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:
-        return {**os.environ, "SLICEPILOT_BIN": str(bin_folder()), "STATE": str(self.state), **more}
+        return {
+            **os.environ,
+            "SLICEPILOT_BIN": str(bin_folder()),
+            "STATE": str(self.state),
+            "SESSIONS": str(self.sessions),
+            **more,
+        }
 
     def _run(self, what: str, *arguments: str, **environment: str) -> None:
         subprocess.run(self._command(what, *arguments), env=self._environment(environment), check=True, timeout=60)

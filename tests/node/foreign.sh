@@ -7,8 +7,11 @@
 #   foreign.sh netns PREFIX I         make the network namespace of UPF I, with its links
 #   foreign.sh load PREFIX COUNT S MBPS   send for S seconds, MBPS into each slice; prints what load and sink counted
 #   foreign.sh down PREFIX COUNT
+#
+# SESSIONS=2 in the environment gives every UPF so many sessions, each of another S-NSSAI and with another UE.
 set -euo pipefail
 BIN=${SLICEPILOT_BIN:?folder of the programs} STATE=${STATE:?folder for logs}
+SESSIONS=${SESSIONS:-1}
 what=$1 p=$2
 
 root() { # of the hierarchy with the cpu controller
@@ -64,14 +67,17 @@ upf() {
 }
 
 sessions() {
-    local i list=()
+    local i k list=()
     for ((i = 1; i <= $1; i++)); do
-        list+=(--upf "10.211.$i.2" --session "upf=10.211.$i.2,ue=10.61.$i.2,teid=$i,n3=10.210.$i.2,gnb=10.210.$i.1,gnb-teid=$i,sst=1,sd=00000$i")
+        list+=(--upf "10.211.$i.2")
+        for ((k = 0; k < SESSIONS; k++)); do
+            list+=(--session "upf=10.211.$i.2,ue=10.61.$i.$((k + 2)),teid=$((i + 100 * k)),n3=10.210.$i.2,gnb=10.210.$i.1,gnb-teid=$((i + 100 * k)),qfi=$((9 - k)),sst=1,sd=000${k}0$i")
+        done
     done
     setsid ip netns exec "$p-ran" "$BIN/smf" --n4 0.0.0.0:8805 "${list[@]}" >"$STATE/smf.out" 2>"$STATE/smf.log" </dev/null &
     echo $! >"$STATE/smf.pid"
     for _ in $(seq 100); do
-        [ "$(grep -c ' established at ' "$STATE/smf.out")" -ge "$1" ] && return
+        [ "$(grep -c ' established at ' "$STATE/smf.out")" -ge "$(($1 * SESSIONS))" ] && return
         sleep 0.05
     done
     echo "no sessions: $(tail -n 3 "$STATE/smf.out" "$STATE/smf.log")" >&2
@@ -79,9 +85,11 @@ sessions() {
 }
 
 load() {
-    local i list=()
+    local i k list=()
     for ((i = 1; i <= $1; i++)); do
-        list+=(--flow "kind=cbr,rate=$3,from=10.210.$i.1,to=10.210.$i.2,teid=$i,qfi=9,ue=10.61.$i.2,dst=10.213.0.1:6000,name=slice$i")
+        for ((k = 0; k < SESSIONS; k++)); do
+            list+=(--flow "kind=cbr,rate=$3,from=10.210.$i.1,to=10.210.$i.2,teid=$((i + 100 * k)),qfi=$((9 - k)),ue=10.61.$i.$((k + 2)),dst=10.213.0.1:6000,name=slice$i-$k")
+        done
     done
     in_ns "$p-dn" timeout -s INT "$(($2 + 1))" "$BIN/sink" --listen 10.213.0.1:6000 --json >"$STATE/sink.out" 2>"$STATE/sink.log" &
     in_ns "$p-ran" "$BIN/load" "${list[@]}" --duration "$2s" --json >"$STATE/load.out" 2>"$STATE/load.log"

@@ -60,7 +60,7 @@ def _node(foreign: Foreign, tmp_path: Path) -> Path:
 def knobs(foreign: Foreign) -> dict[str, str]:
     """Content of every control file, and the root qdisc of every N6, by UPF."""
     found = {}
-    for number in range(1, COUNT + 1):
+    for number in range(1, foreign.count + 1):
         for name in KNOB_FILES:
             with contextlib.suppress(OSError):
                 found[f"{number}/{name}"] = (foreign.group(number) / name).read_text().strip()
@@ -296,7 +296,9 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     several = r"slices\.slice1\.upf: process = upf, user = root: fits \d+ processes: upf \(\d+\), "
     assert re.search(several, told(upf(0, process={"name": "upf"}, user="root")))
     assert "no such process runs" in told(upf(0, netns="vanished"))
-    assert "the same process as that of slice1" in told(upf(1, process={"name": "upf", "args": ["10.211.1.2"]}))
+    assert "slices.slice1: its N3 is also that of slice2" in told(
+        upf(1, process={"name": "upf", "args": ["10.211.1.2"]})
+    )
     assert "slices.slice1.devices.n3 = n9: no such interface; accepted: lo, n3, n4, n6, tun" in told(devices(n3="n9"))
     assert "no such network namespace" in told(devices(n6_netns="vanished"))
     assert "slices.0.weight" in told(lambda document: document["slices"][0].update(weight=-1))

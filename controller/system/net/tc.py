@@ -33,6 +33,8 @@ TCA_BPF_FLAG_ACT_DIRECT = 1
 ETH_P_ALL = socket.htons(3)
 ARPHRD_ETHER, ARPHRD_LOOPBACK = 1, 772
 CLSACT_HANDLE, CLSACT_PARENT = 0xFFFF0000, 0xFFFFFFF1
+Hook = str | int
+"""One of `HOOKS`, or the handle of a qdisc whose classes the filters choose between."""
 HOOKS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}  # TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS or _EGRESS)
 
 
@@ -84,15 +86,15 @@ def remove_clsact(route: RouteSocket, index: int) -> None:
     route.send(request(RTM_DELQDISC, 0, message), "remove clsact")
 
 
-def filters(route: RouteSocket, index: int, hook: str) -> list[Filter]:
+def filters(route: RouteSocket, index: int, hook: Hook) -> list[Filter]:
     """What is attached to a hook, in the order in which packets pass; raises ActuatorError."""
-    message = request(RTM_GETTFILTER, NLM_F_DUMP, TCMSG.pack(0, index, 0, HOOKS[hook], 0))
+    message = request(RTM_GETTFILTER, NLM_F_DUMP, TCMSG.pack(0, index, 0, _parent(hook), 0))
     found = (_filter(payload) for kind, payload in route.dump(message, "list filters") if kind == RTM_NEWTFILTER)
     return [one for one in found if one.handle]  # without a handle: the head of a priority's list
 
 
 def add_filter(
-    route: RouteSocket, index: int, hook: str, *, priority: int, handle: int, program: int, name: str, classid: int
+    route: RouteSocket, index: int, hook: Hook, *, priority: int, handle: int, program: int, name: str, classid: int
 ) -> None:
     """Attach a BPF program, by its descriptor, as a direct-action classifier for all protocols; raises
     ActuatorError."""
@@ -102,16 +104,20 @@ def add_filter(
         + attribute(TCA_BPF_CLASSID, struct.pack("=I", classid))
         + attribute(TCA_BPF_FLAGS, struct.pack("=I", TCA_BPF_FLAG_ACT_DIRECT))
     )
-    message = TCMSG.pack(0, index, handle, HOOKS[hook], priority << 16 | ETH_P_ALL)
+    message = TCMSG.pack(0, index, handle, _parent(hook), priority << 16 | ETH_P_ALL)
     message += attribute(TCA_KIND, b"bpf\0") + attribute(TCA_OPTIONS, options)
     route.send(request(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, message), f"attach {name!r}")
 
 
-def remove_filter(route: RouteSocket, index: int, hook: str, which: Filter) -> None:
+def remove_filter(route: RouteSocket, index: int, hook: Hook, which: Filter) -> None:
     """Detach one classifier; raises ActuatorError."""
-    message = TCMSG.pack(0, index, which.handle, HOOKS[hook], which.priority << 16 | which.protocol)
+    message = TCMSG.pack(0, index, which.handle, _parent(hook), which.priority << 16 | which.protocol)
     message += attribute(TCA_KIND, which.kind.encode() + b"\0")
     route.send(request(RTM_DELTFILTER, 0, message), f"detach {which.name!r}")
+
+
+def _parent(hook: Hook) -> int:
+    return hook if isinstance(hook, int) else HOOKS[hook]
 
 
 def _text(value: bytes | None) -> str:

@@ -35,52 +35,53 @@ static __always_inline __u32 flow_of(__u64 key)
 }
 
 /*
- * UE address -> slice, so that a packet is counted to its slice behind a shared uplink whether or not it was sampled.
- * Word: 48 bits of the address's hash, then slice + 1. When a neighbourhood is full the newest address takes its first
+ * Sender -> slice, so that a packet is counted to its slice behind a shared uplink whether or not it was sampled. A
+ * sender is a UE's address; where slices are told by QFI and a UE may have several, it is who talks with whom.
+ * Word: 48 bits of the sender's hash, then slice + 1. When a neighbourhood is full the newest sender takes its first
  * place.
  */
-#define UES 16384
+#define SENDERS 16384
 
-__u64 ue_slices[UES] SEC(".bss.ue_slices");
+__u64 sender_slices[SENDERS] SEC(".bss.sender_slices");
 
-static __always_inline __u64 ue_hash(__u64 ue)
+static __always_inline __u64 sender_hash(__u64 sender)
 {
-	ue *= 0x9e3779b97f4a7c15ULL;
-	ue ^= ue >> 32;
-	return ue * 0xd6e8feb86659fd93ULL;
+	sender *= 0x9e3779b97f4a7c15ULL;
+	sender ^= sender >> 32;
+	return sender * 0xd6e8feb86659fd93ULL;
 }
 
-#define UE_TAG(hash) ((hash) & ~0xffffULL)
-#define UE_HOME(hash) ((__u32)((hash) >> 40))
+#define SENDER_TAG(hash) ((hash) & ~0xffffULL)
+#define SENDER_HOME(hash) ((__u32)((hash) >> 40))
 
-static __always_inline void ue_learn(__u64 ue, __u32 slice)
+static __always_inline void sender_learn(__u64 sender, __u32 slice)
 {
-	__u64 hash = ue_hash(ue), word = UE_TAG(hash) | (slice + 1);
-	__u32 free = UE_HOME(hash) & (UES - 1);
+	__u64 hash = sender_hash(sender), word = SENDER_TAG(hash) | (slice + 1);
+	__u32 free = SENDER_HOME(hash) & (SENDERS - 1);
 
 #pragma unroll
 	for (int i = PROBES - 1; i >= 0; i--) {
-		__u32 index = (UE_HOME(hash) + i) & (UES - 1);
-		__u64 seen = READ_ONCE(ue_slices[index]);
+		__u32 index = (SENDER_HOME(hash) + i) & (SENDERS - 1);
+		__u64 seen = READ_ONCE(sender_slices[index]);
 
 		if (seen == word)
 			return;
-		if (!seen || UE_TAG(seen) == UE_TAG(word))
+		if (!seen || SENDER_TAG(seen) == SENDER_TAG(word))
 			free = index;
 	}
-	WRITE_ONCE(ue_slices[free], word);
+	WRITE_ONCE(sender_slices[free], word);
 }
 
-/* Slice of a UE's address; -1 when N3 has not seen it. */
-static __always_inline int ue_slice(__u64 ue)
+/* Slice of a sender; -1 when N3 has not seen it. */
+static __always_inline int sender_slice(__u64 sender)
 {
-	__u64 hash = ue_hash(ue);
+	__u64 hash = sender_hash(sender);
 
 #pragma unroll
 	for (int i = 0; i < PROBES; i++) {
-		__u64 seen = READ_ONCE(ue_slices[(UE_HOME(hash) + i) & (UES - 1)]);
+		__u64 seen = READ_ONCE(sender_slices[(SENDER_HOME(hash) + i) & (SENDERS - 1)]);
 
-		if (UE_TAG(seen) == UE_TAG(hash) && seen)
+		if (SENDER_TAG(seen) == SENDER_TAG(hash) && seen)
 			return (int)(seen & 0xffff) - 1;
 	}
 	return -1;

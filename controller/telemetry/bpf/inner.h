@@ -17,7 +17,9 @@
 struct inner {
 	__u64 hash;
 	__u64 ue; /* who sent it: an IPv4 address, or the /64 prefix that a UE owns (TS 23.501, 5.8.2.2.3) */
+	__u64 conversation; /* who talks with whom: addresses, protocol, ports */
 	__u32 bytes;
+	__u32 version; /* of IP */
 };
 
 static __always_inline __u64 mix(__u64 hash, __u64 word)
@@ -34,6 +36,14 @@ static __always_inline __u64 word_at(void *pos)
 static __always_inline __u32 half_at(void *pos)
 {
 	return *(__u32 *)pos;
+}
+
+/* Ports, where the first bytes of the transport header are any. */
+static __always_inline __u32 ports_at(__u8 protocol, const struct cursor *c)
+{
+	if ((protocol != IPPROTO_UDP && protocol != IPPROTO_TCP) || c->left < 4 || c->pos + 4 > c->end)
+		return 0;
+	return half_at(c->pos);
 }
 
 /* What stands before the payload, without its checksum. Short headers count as payload. */
@@ -77,6 +87,7 @@ static __always_inline __u64 hash_payload(__u64 hash, struct cursor *c)
 static __always_inline bool read_inner(struct cursor *c, bool whole, struct inner *inner)
 {
 	__u8 protocol, version;
+	bool fragment = false;
 	__u64 hash;
 
 	if (c->pos + sizeof(struct iphdr) > c->end)
@@ -92,6 +103,8 @@ static __always_inline bool read_inner(struct cursor *c, bool whole, struct inne
 		protocol = ip->frag_off & bpf_htons(IPV4_OFFSET_MASK) ? IPPROTO_RAW : ip->protocol;
 		inner->ue = 1ULL << 32 | ip->saddr;
 		hash = mix(inner->bytes << 8 | ip->protocol, word_at(&ip->saddr));
+		inner->conversation = mix(ip->protocol, word_at(&ip->saddr));
+		fragment = ip->frag_off & bpf_htons(IPV4_OFFSET_MASK | IPV4_MORE_FRAGMENTS);
 		hash = mix(hash, half_at(&ip->id)); /* with flags and offset */
 		c->left = inner->bytes; /* a short frame is padded */
 		if (!skip(c, header))
@@ -110,12 +123,18 @@ static __always_inline bool read_inner(struct cursor *c, bool whole, struct inne
 		hash = mix(hash, word_at((void *)&ip->saddr + 8));
 		hash = mix(hash, word_at(&ip->daddr));
 		hash = mix(hash, word_at((void *)&ip->daddr + 8));
+		inner->conversation = mix(mix(protocol, inner->ue), word_at((void *)&ip->saddr + 8));
+		inner->conversation = mix(inner->conversation, word_at(&ip->daddr));
+		inner->conversation = mix(inner->conversation, word_at((void *)&ip->daddr + 8));
 		c->left = inner->bytes;
 		if (!skip(c, sizeof(*ip)))
 			return false;
 	} else {
 		return false;
 	}
+	inner->version = version;
+	if (!fragment) /* of whose parts only the first has ports */
+		inner->conversation = mix(inner->conversation, ports_at(protocol, c));
 	hash = hash_payload(hash_transport(hash, protocol, c), c);
 	hash ^= hash >> 32;
 	hash *= 0xd6e8feb86659fd93ULL;

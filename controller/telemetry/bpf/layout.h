@@ -24,7 +24,12 @@ enum exit_point { AT_TUN, AT_N6, EXIT_POINTS };
 /* What a filter tells its program by its class (TCA_BPF_CLASSID, 16 bits, read as skb->tc_classid). */
 #define CLASS_SLICE 0x0fff /* slice index, or: */
 #define CLASS_SHARED 0x0fff /* the device carries every slice */
+#define CLASS_GROUP 0x4000 /* on N3: CLASS_SLICE is not a slice, but a group of slices that share it (sharing.h) */
 #define CLASS_BARE_IP 0x8000 /* packets start with the IP header (TUN) */
+
+/* Classes of a shaper that several slices share: that of all other packets, and those of slices from here. */
+#define SHAPER_REST 1
+#define SHAPER_FIRST 16
 
 /*
  * `mark_ns`: when the first sampled packet of each of the last MARKS milliseconds with any arrived, in a ring by time.

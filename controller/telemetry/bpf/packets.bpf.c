@@ -12,6 +12,7 @@
 #include "histogram.h"
 #include "inner.h"
 #include "layout.h"
+#include "sharing.h"
 #include "window.h"
 
 DECLARE_LICENSE;
@@ -30,6 +31,7 @@ const volatile struct {
 	__u32 last; /* exit point where packets are last seen */
 	__u32 flows; /* are there figures by flow? */
 	__u32 timed_per_s; /* time about so many packets of a slice at most; 0: as many as there are */
+	__u32 by_conversation; /* may packets of one UE belong to several slices? */
 	__u64 uplink_bits_per_s; /* 0: unknown */
 } config SEC(".rodata.packets");
 
@@ -67,6 +69,11 @@ static __always_inline struct flow_stats *flow_stats_of(__u32 flow)
 static __always_inline __u32 link_bytes(struct __sk_buff *skb)
 {
 	return skb->tc_classid & CLASS_BARE_IP ? 0 : ETH_HLEN;
+}
+
+static __always_inline __u64 sender_of(const struct inner *inner)
+{
+	return config.by_conversation ? inner->conversation : inner->ue;
 }
 
 static __always_inline bool chosen(__u64 hash, __u32 up_to)
@@ -109,7 +116,7 @@ static __always_inline void leave_flow(__u32 flow, enum exit_point at, __u32 byt
 SEC("tc")
 int n3_ingress(struct __sk_buff *skb)
 {
-	__u32 slice = skb->tc_classid & CLASS_SLICE, flow;
+	__u32 class = skb->tc_classid, slice = class & CLASS_GROUP ? config.slices : class & CLASS_SLICE, flow;
 	struct tunnel tunnel = {};
 	struct inner inner = {};
 	struct slice_stats *s;
@@ -139,10 +146,20 @@ int n3_ingress(struct __sk_buff *skb)
 		ADD(s->n3.malformed, 1);
 		return TC_ACT_UNSPEC;
 	}
+	if (class & CLASS_GROUP) {
+		int owner = shared_slice(class & CLASS_SLICE, &tunnel, &inner);
+
+		slice = owner < 0 ? config.slices : owner;
+		s = stats_of(slice);
+		if (!s)
+			return TC_ACT_UNSPEC;
+	}
 
 	ADD(s->n3.packets, 1);
 	ADD(s->n3.bytes, inner.bytes);
-	ue_learn(inner.ue, slice);
+	if (slice == config.slices)
+		return TC_ACT_UNSPEC;
+	sender_learn(sender_of(&inner), slice);
 	flow = config.flows ? enter_flow(flow_key(slice, tunnel.teid, tunnel.qfi), inner.bytes) : FLOWS;
 	if (!chosen(inner.hash, READ_ONCE(s->timing.enter_up_to)))
 		return TC_ACT_UNSPEC;
@@ -181,8 +198,8 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 		return;
 	if (!open_packet(skb, link_bytes(skb), IP_HEADERS, &c) || !read_inner(&c, true, &inner))
 		return;
-	if (at == AT_N6) { /* other traffic passes here too */
-		int owner = ue_slice(inner.ue);
+	if (at == AT_N6 || slice == CLASS_SHARED) { /* other traffic passes here too */
+		int owner = sender_slice(sender_of(&inner));
 
 		slice = owner < 0 || (slice != CLASS_SHARED && slice != owner) ? (int)config.slices : owner;
 	}
@@ -222,6 +239,21 @@ int n6_exit(struct __sk_buff *skb)
 {
 	leave(skb, AT_N6);
 	return TC_ACT_UNSPEC;
+}
+
+/* Which class of a shaper that slices share a packet goes to (tc-bpf(8), direct action). */
+SEC("tc")
+int shaper_class(struct __sk_buff *skb)
+{
+	struct inner inner = {};
+	struct cursor c;
+	int owner = -1;
+
+	if ((skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)) &&
+	    open_packet(skb, ETH_HLEN, IP_HEADERS, &c) && read_inner(&c, true, &inner))
+		owner = sender_slice(sender_of(&inner));
+	skb->tc_classid = owner < 0 ? SHAPER_REST : SHAPER_FIRST + owner;
+	return TC_ACT_OK;
 }
 
 __u64 measured_ns, uplink_bytes; /* end of the last window, what all slices put on the link in this one */

@@ -14,7 +14,7 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system import cgroup_paths as cgroups
 from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints, Traffic
 from slicepilot.controller.telemetry.source import KernelSource
 
 pytestmark = pytest.mark.realtime
@@ -25,7 +25,14 @@ CPU_USE, RUNQUEUE = 5, 7
 @contextlib.contextmanager
 def measuring(home: Any, groups: list[Path | None]) -> Iterator[KernelSource]:
     points = [
-        SlicePoints(f"s{i}", NetPoint(home.path, "n3"), None, NetPoint(home.path, "n6"), cgroup=group)
+        SlicePoints(
+            f"s{i}",
+            NetPoint(home.path, "n3"),
+            None,
+            NetPoint(home.path, "n6"),
+            cgroup=group,
+            traffic=Traffic(teids=(i + 1,)),
+        )
         for i, group in enumerate(groups)
     ]
     with KernelSource(points) as source:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from . import flows, layout
-from .histogram import quantiles_us
-from .pfcp import PfcpProbe
-from .source import KernelSource
+from .. import flows, layout
+from ..histogram import quantiles_us
+from ..pfcp import PfcpProbe
+from ..source import KernelSource
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 POINTS = {"tun": layout.AT_TUN, "n6": layout.AT_N6}
@@ -20,7 +20,8 @@ def summary(source: KernelSource, pfcp: PfcpProbe | None, seconds: float) -> dic
 
     ``match_ratio`` is the share of timed packets that were found again among those that came by, None before the first.
     """
-    slices = [_slice(source, index, seconds) for index in range(len(source.packets.points))]
+    cpu_ns = source.cpu_ns()
+    slices = [_slice(source, index, cpu_ns[index], seconds) for index in range(len(source.packets.points))]
     for flow in flows.read(source.packets):
         slices[flow.slice]["flows"].append(_flow(flow))
     if pfcp is not None:
@@ -33,7 +34,7 @@ def summary(source: KernelSource, pfcp: PfcpProbe | None, seconds: float) -> dic
     return {"seconds": seconds, "slices": slices, "other_traffic": other["n6"]}
 
 
-def _slice(source: KernelSource, index: int, seconds: float) -> dict[str, Any]:
+def _slice(source: KernelSource, index: int, cpu_ns: float, seconds: float) -> dict[str, Any]:
     points, record = source.packets.points[index], source.packets.slices[index]
     n3, sched = record["n3"], source.sched.slices[index]
     found: dict[str, Any] = {
@@ -47,7 +48,7 @@ def _slice(source: KernelSource, index: int, seconds: float) -> dict[str, Any]:
     last = found["n6" if points.n6 else "tun"]
     found["loss_ratio"] = max(0.0, 1 - last["packets"] / found["n3"]["packets"]) if found["n3"]["packets"] else 0.0
     if points.cgroup is not None:
-        found["cpu_mcpu"] = 1e3 * float(sched["cpu_ns"]) / (1e9 * seconds)
+        found["cpu_mcpu"] = 1e3 * float(cpu_ns) / (1e9 * seconds)
         found["runqueue_delay_us"] = _quantiles(sched["wait"])
     return found | {"flows": []}
 

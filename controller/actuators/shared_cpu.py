@@ -1,0 +1,80 @@
+"""CPU knobs of slices whose UPF is one process: each slice asks for its part, and the process gets all parts together.
+
+A limit is the sum of the parts; a weight is the mean of what the slices' nice levels weigh, so that levels of 0 leave
+the weight as it was found. Within the process nobody ranks packets: a slice that asks for more gets it for all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ...data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT, nearest_nice
+from ...env.knobs import CPU_LIMIT, NICE, KnobName
+from ...env.slices import FloatArray
+from .slice_knobs import SliceTargets
+
+
+class SharedCpu:
+    """Between what slices ask for and the group of the first of them, which holds it.
+
+    Args:
+        targets: order of all arrays; groups of which not all slices are here are left out.
+    """
+
+    def __init__(self, targets: Sequence[SliceTargets]) -> None:
+        names = [one.name for one in targets]
+        groups = dict.fromkeys(one.sharing for one in targets if one.sharing)
+        self._groups = [[names.index(name) for name in sharing] for sharing in groups if set(sharing) <= set(names)]
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def join(self, limits: list[float], nices: list[float]) -> None:
+        """What is asked for, by slice, becomes what the first of each group holds and the others do not."""
+        for group in self._groups:
+            limit, nice = sum(limits[index] for index in group), _nice([nices[index] for index in group])
+            for index in group:
+                limits[index], nices[index] = math.inf, 0.0
+            limits[group[0]], nices[group[0]] = limit, nice
+
+    def sums(self, requests: Sequence[float]) -> list[float | None]:
+        """CPU requests by slice become what the first of each group asks for with the others."""
+        found: list[float | None] = list(requests)
+        for group in self._groups:
+            found[group[0]] = sum(requests[index] for index in group)
+        return found
+
+    def part(self, held: FloatArray, wanted: FloatArray | None) -> None:
+        """The inverse, in place: what the first of each group holds becomes each slice's part of it, in (3, S, 1).
+
+        Parts are as they were asked for in ``wanted``; where nothing was, or none, they are equal.
+        """
+        for group in self._groups:
+            limit, nice = held[CPU_LIMIT, group[0], 0].item(), held[NICE, group[0], 0].item()
+            limits, nices = [limit / len(group)] * len(group), [nice] * len(group)
+            if wanted is not None:
+                asked_limits, asked_nices = (wanted[knob, group, 0].tolist() for knob in (CPU_LIMIT, NICE))
+                total = sum(asked_limits)
+                if 0 < total < math.inf:
+                    limits = (
+                        asked_limits
+                        if math.isclose(limit, total, rel_tol=1e-6)
+                        else [limit * one / total for one in asked_limits]
+                    )
+                if _nice(asked_nices) == nice:
+                    nices = asked_nices
+            held[CPU_LIMIT, group, 0], held[NICE, group, 0] = limits, nices
+
+
+def whole(targets: Sequence[SliceTargets]) -> list[SliceTargets]:
+    """The same, with CPU knobs left alone that slices share which are not all here: they would feel them as well."""
+    names = {one.name for one in targets}
+    cpu: frozenset[KnobName] = frozenset({"cpu_limit_mcpu", "nice"})
+    return [one if names.issuperset(one.sharing) else dataclasses.replace(one, left=one.left | cpu) for one in targets]
+
+
+def _nice(levels: Sequence[float]) -> float:
+    weights = [PRIO_TO_WEIGHT[int(level) - LOWEST_NICE] for level in levels]
+    return float(nearest_nice(sum(weights) / len(weights) / NICE_0_WEIGHT))

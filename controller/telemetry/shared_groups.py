@@ -1,0 +1,69 @@
+"""Slices whose UPF is one process: whose CPU time is whose?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...env.telemetry import Telemetry
+from .layout import AT_N6, AT_TUN
+
+
+class SharedGroups:
+    """Splits what was measured of a cgroup among its slices.
+
+    Args:
+        groups: the CPU cgroup of each slice; those of slices that share a UPF are the same.
+        packets: counters of the packet programs, `layout.SLICE`, which change while they are read.
+
+    Attributes:
+        groups: the same with each group once, at the first of its slices: what `SchedProbe` measures.
+        any: whether there is anything to split.
+    """
+
+    def __init__(self, groups: Sequence[Path | None], packets: npt.NDArray[Any]) -> None:
+        members = sharing(groups)
+        self._members = [np.asarray(indices) for indices in members]
+        others = {index for indices in members for index in indices[1:]}
+        self.groups = [None if index in others else group for index, group in enumerate(groups)]
+        self.any = bool(members)
+        self._packets, self._before = packets, np.zeros((3, len(groups)))
+
+    def split(self, telemetry: Telemetry) -> None:
+        """CPU use by packets since the last call, those that came and those that left alike; equal parts of none.
+
+        The wait for a CPU is the same for all.
+        """
+        now = self._count()
+        passed, self._before = (now - self._before).sum(axis=0), now
+        for indices in self._members:
+            use, total = telemetry.cpu_use_mcpu[indices[0], 0], passed[indices].sum()
+            parts = passed[indices] / total if total else 1.0 / len(indices)
+            telemetry.cpu_use_mcpu[indices, 0] = use * parts
+            telemetry.runqueue_delay_us[indices, 0] = telemetry.runqueue_delay_us[indices[0], 0]
+
+    def totals(self, cpu_ns: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """CPU time since the start by slice, from that of groups, which stands at the first slice of each."""
+        found, passed = cpu_ns.astype(np.float64), self._count().sum(axis=0)
+        for indices in self._members:
+            total = passed[indices].sum()
+            found[indices] = found[indices[0]] * (passed[indices] / total if total else 1.0 / len(indices))
+        return found
+
+    def _count(self) -> npt.NDArray[np.float64]:
+        slices = self._packets[: self._before.shape[1]]
+        rows = [slices["n3"]["packets"], *(slices["exit"]["packets"][:, at] for at in (AT_TUN, AT_N6))]
+        return np.asarray(rows, np.float64)
+
+
+def sharing(groups: Sequence[Path | None]) -> list[list[int]]:
+    """Indices of slices that share a group, for each such group."""
+    users: dict[Path, list[int]] = {}
+    for index, group in enumerate(groups):
+        if group is not None:
+            users.setdefault(group, []).append(index)
+    return [indices for indices in users.values() if len(indices) > 1]

@@ -1,0 +1,131 @@
+"""Several slices behind one N3: tables that tell their packets apart (``bpf/sharing.h``)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network
+
+from ...configs import ConfigError
+from ..system.bpf.libbpf import BpfObject, Map
+from .layout import QFI_NONE
+from .points import NetPoint, SlicePoints
+
+BY_QFI = 1 << 31
+GROUP_BITS, MAPPED_BITS = 32, 96
+UE_PREFIX = 64
+
+Way = tuple[int, int] | tuple[int, IPv4Network | IPv6Network]
+"""A group with the TEID of one of its tunnels, or with a pool."""
+
+
+class Sharing:
+    """Fills the tables, and keeps tunnels that are learned while it runs.
+
+    Attributes:
+        groups: for each N3 that several slices share, the slices' indices.
+
+    Raises:
+        ConfigError: it is not said, or not clear, which packets are whose.
+    """
+
+    def __init__(self, points: Sequence[SlicePoints], loaded: BpfObject) -> None:
+        self._points = points
+        self._tunnels, self._pools, self._qfis = (loaded.map(f"shared_{name}") for name in ("tunnels", "pools", "qfis"))
+        self.groups = shared_n3(points)
+        for group, members in enumerate(self.groups.values()):
+            for way, owners in self._ways(group, members).items():
+                self._lead(way, owners)
+
+    def class_of(self, point: NetPoint) -> int | None:
+        """Number of the group that shares an N3; None for one of a slice of its own."""
+        return next((number for number, shared in enumerate(self.groups) if shared == point), None)
+
+    def learn(self, teid: int, slices: Sequence[int]) -> None:
+        """A tunnel has been set up; its packets are these slices', told by QFI where there are several.
+
+        Raises:
+            ConfigError: slices that their QFIs do not tell apart.
+            OSError: the table is full.
+        """
+        group = self.class_of(self._points[slices[0]].n3)
+        if group is not None:
+            self._lead((group, teid), slices)
+
+    def forget(self, teid: int, index: int) -> None:
+        """A tunnel of a slice has gone."""
+        group = self.class_of(self._points[index].n3)
+        if group is not None and teid not in self._given(index):
+            self._tunnels.delete(struct.pack("=2I", group, teid))
+
+    def _given(self, index: int) -> tuple[int, ...]:
+        traffic = self._points[index].traffic
+        return () if traffic is None else traffic.teids
+
+    def _ways(self, group: int, members: Iterable[int]) -> dict[Way, list[int]]:
+        ways: dict[Way, list[int]] = {}
+        for index in members:
+            traffic = self._points[index].traffic
+            if traffic is None:
+                raise ConfigError(
+                    f"{self._points[index].name}: shares {self._points[index].n3} with others; accepted: what tells "
+                    "its packets from theirs"
+                )
+            for teid in traffic.teids:
+                ways.setdefault((group, teid), []).append(index)
+            for pool in traffic.ue_pools:
+                ways.setdefault((group, pool), []).append(index)
+        return ways
+
+    def _lead(self, way: Way, owners: Sequence[int]) -> None:
+        first = owners[0]
+        value = first
+        if len(owners) > 1 or self._qfis_of(first):
+            value = first | BY_QFI
+            for qfi, index in self._by_qfi(way, owners).items():
+                self._qfis.update(struct.pack("=2I", first, qfi), struct.pack("=I", index))
+        table, key = self._place(way)
+        table.update(key, struct.pack("=I", value))
+
+    def _by_qfi(self, way: Way, owners: Sequence[int]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for index in owners:
+            for qfi in self._qfis_of(index) or range(QFI_NONE + 1):
+                if (other := found.setdefault(qfi, index)) != index:
+                    names = f"{self._points[other].name} and {self._points[index].name}"
+                    raise ConfigError(
+                        f"{names}: {_spoken(way)} belongs to both; accepted: pools, TEIDs or QFIs that are one slice's"
+                    )
+        return found
+
+    def _qfis_of(self, index: int) -> tuple[int, ...]:
+        traffic = self._points[index].traffic
+        return () if traffic is None else traffic.qfis
+
+    def _place(self, way: Way) -> tuple[Map, bytes]:
+        group, what = way
+        if isinstance(what, int):
+            return self._tunnels, struct.pack("=2I", group, what)
+        if what.version == 4:
+            bits, address = MAPPED_BITS + what.prefixlen, b"\0" * 10 + b"\xff\xff" + what.network_address.packed
+        else:
+            bits, address = what.prefixlen, what.network_address.packed
+        return self._pools, struct.pack("=2I16s", GROUP_BITS + bits, group, address)
+
+
+def shared_n3(points: Sequence[SlicePoints]) -> Mapping[NetPoint, list[int]]:
+    """Points of N3 that several slices have, with the slices' indices."""
+    users: dict[NetPoint, list[int]] = {}
+    for index, one in enumerate(points):
+        users.setdefault(one.n3, []).append(index)
+    return {point: indices for point, indices in users.items() if len(indices) > 1}
+
+
+def told_by_qfi(points: Sequence[SlicePoints]) -> bool:
+    """Whether packets of one UE may belong to several slices."""
+    return any(one.traffic is not None and one.traffic.qfis for one in points)
+
+
+def _spoken(way: Way) -> str:
+    _, what = way
+    return f"TEID {what:#x}" if isinstance(what, int) else f"pool {what}"
