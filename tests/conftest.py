@@ -24,7 +24,10 @@ LIVE = (
     "deploy/test_prometheus.py",
     "node/test_foreign.py",
     "node/test_authority.py",
+    "node/test_binding.py",
     "node/test_discover.py",
+    "node/test_docker.py",
+    "node/test_systemd.py",
     "testbed",
 )
 # Tests that bring up testbeds: one after the other, or two of them would use the machine up.

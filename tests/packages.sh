@@ -1,51 +1,67 @@
 #!/usr/bin/env bash
-# Programs that only tests need: Prometheus with promtool. On Debian and Ubuntu the package is downloaded and unpacked into
-# build/tools; nothing is installed, no daemon starts, and root is not needed. Elsewhere it names what is missing and
-# fails. Tests look in build/tools first, then on PATH.
+# Programs that only tests need: Prometheus with promtool, Docker with Compose. On Debian and Ubuntu packages are
+# downloaded and unpacked into build/tools; nothing is installed, no daemon starts, and root is not needed. Elsewhere it
+# names what is missing and fails. Tests look in build/tools first, then on PATH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=$PWD/build/tools
 
+# Debian 12's Compose is a Python program; what it imports.
+compose=(attr certifi chardet charset-normalizer distro docker dockerpty docopt dotenv idna jsonschema pyrsistent
+	requests six texttable urllib3 websocket yaml)
 # file below build/tools -> Debian packages that bring it
 declare -A packages=(
 	[usr/bin/promtool]="prometheus"
 	[usr/bin/prometheus]="prometheus"
+	[usr/sbin/dockerd]="docker.io containerd runc"
+	[usr/bin/docker-compose]="docker-compose ${compose[*]/#/python3-}"
 )
 
-missing=()
-for need in "${!packages[@]}"; do
-	[[ -x $tools/$need ]] || command -v "${need##*/}" >/dev/null || missing+=("${packages[$need]}")
-done
-[[ ${#missing[@]} -eq 0 ]] && exit 0
-read -ra missing <<<"$(tr ' ' '\n' <<<"${missing[*]}" | sort -u | tr '\n' ' ')"
-
-if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-	echo "missing for tests (Debian's names): ${missing[*]}; install them and run make again" >&2
-	exit 1
-fi
-mkdir -p "$tools"
-staging=$(mktemp -d "$tools/.download.XXXXXX")
+updated=
+staging=
 trap 'rm -rf "$staging"' EXIT
-echo "unpacking ${missing[*]} into build/tools"
-cd "$staging"
-# The lists may be missing or old; refreshing them takes root.
-if ! apt-get download -qq "${missing[@]}" 2>/dev/null; then
-	rm -f ./*.deb
-	if [[ $(id -u) -ne 0 ]]; then
-		echo "apt-get cannot download ${missing[*]}: run apt-get update as root, or install them" >&2
-		exit 1
+
+unpack() { # packages into build/tools
+	local package folder
+	rm -rf "$staging"
+	staging=$(mktemp -d "$tools/.download.XXXXXX")
+	cd "$staging"
+	# The lists may be missing or old; refreshing them takes root.
+	if ! apt-get download -qq "$@" 2>/dev/null; then
+		rm -f ./*.deb
+		if [[ -z $updated && $(id -u) -eq 0 ]]; then
+			apt-get update -qq
+			updated=yes
+		fi
+		if ! apt-get download -qq "$@" 2>/dev/null; then
+			echo "apt-get cannot download $*: run apt-get update as root, or install them" >&2
+			return 1
+		fi
 	fi
-	apt-get update -qq
-	apt-get download -qq "${missing[@]}" 2>/dev/null
-fi
-mkdir root
-for package in ./*.deb; do
-	dpkg-deb --extract "$package" root
-done
-mkdir -p "$tools/usr"
-# A package may hold programs only.
-for folder in bin lib; do
-	if [[ -d root/usr/$folder ]]; then
-		cp -a "root/usr/$folder" "$tools/usr/"
+	mkdir root "$tools/usr" 2>/dev/null || true
+	for package in ./*.deb; do
+		dpkg-deb --extract "$package" root || return 1
+	done
+	# A package may hold programs only.
+	for folder in bin sbin lib; do
+		if [[ -d root/usr/$folder ]]; then
+			cp -a "root/usr/$folder" "$tools/usr/" || return 1
+		fi
+	done
+}
+
+failed=
+for need in "${!packages[@]}"; do
+	[[ -x $tools/$need ]] || PATH=$PATH:/usr/sbin command -v "${need##*/}" >/dev/null && continue
+	if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+		echo "missing for tests (Debian's names): ${packages[$need]}; install them and run make again" >&2
+		failed=yes
+		continue
 	fi
+	mkdir -p "$tools"
+	echo "unpacking ${packages[$need]} into build/tools"
+	read -ra names <<<"${packages[$need]}"
+	# One that cannot be had does not take the others with it.
+	unpack "${names[@]}" || failed=yes
 done
+[[ -z $failed ]]

@@ -77,7 +77,6 @@ class Guide:
         self._rate = smoothing(context.period_s, HISTORY_S)
         self._lateness, self._broken = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self._features = np.zeros((len(GUIDE_FEATURES), *shape), np.float32)
-        self._threads_mcpu = np.float32(1e3) * context.threads
         traits = context.traits
         self._paced = np.ones(shape[1], np.bool_) if traits is None else traits.pacer != PACERS.index("none")
         self._fixed()
@@ -126,7 +125,7 @@ class Guide:
             *(made.need_cpu_mbps * cpu, offered_cpu, self._rule.peak_mcpu / made.capacity_mcpu),
             *(made.need_uplink_mbps * uplink, offered_uplink),
             *((offered_cpu * valid).sum(axis=0), (offered_uplink * valid).sum(axis=0), made.idle_ratio),
-            log_ratio(made.need_cpu_mbps * made.cost_mcpu_per_mbps, self._threads_mcpu),
+            log_ratio(made.need_cpu_mbps * made.cost_mcpu_per_mbps, np.float32(1e3) * self._context.threads),
             *(log_ratio(telemetry.offered_mbps, made.offered_mbps), rate_kept, delay_kept),
             *(late, self._lateness, self._broken),
         )

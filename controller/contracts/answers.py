@@ -232,6 +232,8 @@ class Totals(Document):
     """Decisions that the agent failed to make."""
     failed_applies: int
     """Ticks at which a knob could not be set."""
+    foreign_changes: int
+    """Times that a knob was found set by somebody else."""
 
 
 class ForeignChange(Document):
@@ -285,7 +287,7 @@ class Notes(Document, total=False):
     ordered_safe: bool
     """Whether an operator has ordered the safe setting."""
     unmeasured: list[Annotated[str, Example("slice3: no interface n6")]]
-    """What cannot be measured, and why."""
+    """What cannot be measured or moved, and what binds a UPF more than at the start; and why."""
     last_error: str | None
     """The newest failure of agent or knobs."""
     totals: Totals

@@ -104,7 +104,7 @@ class LoopReport:
         failed_applies: receipts with an error; `last_error` likewise.
         interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
         charges: ticks by who was in charge (`InCharge`); rules_in_charge: of those of the guard, by its reason.
-        unmeasured: what could not be measured at the last check, and why.
+        unmeasured: what could not be measured or moved at the last check, or is bound by others, and why.
         scheduling: class of the loop's thread.
     """
 
@@ -191,6 +191,8 @@ class Loop:
         self.backend, self.active, self.config = backend, active, config or LoopConfig()
         self.stop, self.ring, self.watch = stop or StopRequest(), ring, watch
         self.mailbox, self.periodic_tasks = Mailbox(), PeriodicTasks()
+        # Before what others add: they show what it finds.
+        self.periodic_tasks.add(self._check, self.config.check_s)
         self.report = LoopReport(SchedulingClass("unchanged"))
         self._durations = DurationNotes(self.report.stages)
         self.held = Knobs.none(len(backend.slices))
@@ -207,7 +209,6 @@ class Loop:
         self._warm_up_telemetry = telemetry.copy()
         self.ready(self.active)
         self._view = SlidingView(backend.context)
-        self.periodic_tasks.add(self._check, config.check_s)
 
     def run(self) -> LoopReport:
         """Tick until it is stopped."""

@@ -227,7 +227,8 @@ class Controller:
             "ordered_safe": active.guard.ordered_safe,
             "unmeasured": report.unmeasured,
             "last_error": report.last_error,
-            "totals": report.totals() | {"missed_ticks": self.node.backend.ticks.missed},
+            "totals": report.totals()
+            | {"missed_ticks": self.node.backend.ticks.missed, "foreign_changes": self._modes.foreign_changes},
             "reload": self._last_reload,
         }
 

@@ -74,16 +74,20 @@ class KnobLease:
         self._reasserted: deque[dict[str, Any]] = deque(maxlen=REASSERTED)
         self._given_back = False
 
-    def look_after(self) -> None:
+    def look_after(self) -> int:
         """Between ticks, about once a second: a supervisor that was killed is started again, and knobs that somebody
-        else has set are noticed. Raises ActuatorError for a journal that could not be written meanwhile."""
+        else has set are noticed; returns how many. Raises ActuatorError for a journal that could not be written
+        meanwhile."""
         if self._supervisor is not None:
             self._supervisor.revive()
+        changes: list[ExternalChange] = []
         with contextlib.suppress(ActuatorError):  # a slice that is going is told by receipts
-            self._note(self._external.look(time.monotonic_ns()))
+            changes = self._external.look(time.monotonic_ns())
+            self._note(changes)
         if self._entry is not None and self._entry.done():
             entry, self._entry = self._entry, None
             entry.result()
+        return len(changes)
 
     def reclaim(self) -> None:
         """An operator wants all knobs back, in the journal first; takes as long as the disk. Raises ActuatorError."""

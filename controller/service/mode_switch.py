@@ -48,10 +48,12 @@ class ModeSwitch:
 
     Attributes:
         slices: acted on now, in the node's order.
+        foreign_changes: how often knobs were found set by somebody else.
     """
 
     def __init__(self, loop: Loop, node: Node, config: RunConfig, state: Path, ring: Path) -> None:
         self.slices: tuple[str, ...] = ()
+        self.foreign_changes = 0
         self._loop, self._node, self._config, self._state, self._ring = loop, node, config, state, ring
         self._names = node.backend.slices.names
         self._lease: KnobLease | None = None
@@ -103,7 +105,7 @@ class ModeSwitch:
     def look_after(self) -> None:
         """The supervisor lives, and the knobs are as they were left; those that are somebody else's now are marked."""
         if self._lease is not None:
-            self._lease.look_after()
+            self.foreign_changes += self._lease.look_after()
         alone = self._left_alone(self.slices)
         if not np.array_equal(alone, self._loop.active.left_alone_reasons):
             self._loop.active = dataclasses.replace(self._loop.active, left_alone_reasons=alone)

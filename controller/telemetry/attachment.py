@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 
 from ..system.bpf.errors import ProbeError
 from ..system.bpf.libbpf import RunStats
@@ -13,6 +15,19 @@ from .clsact import ClsactFilter
 from .layout import CLASS_BARE_IP
 from .points import NetPoint
 from .tcx import TcxProgram, Unsupported
+
+
+def other_end(netns: Path, device: str, there: Mapping[str, tc.Link]) -> tc.Link | None:
+    """That of a veth interface of a namespace, among the interfaces of another; None where it is not there.
+
+    Raises:
+        ActuatorError: the namespace cannot be entered.
+    """
+    with closing(RouteSocket(netns)) as route:
+        own = tc.links(route).get(device)
+    if own is None or own.kind != "veth":
+        return None
+    return next((one for one in there.values() if (one.index, one.peer) == (own.peer, own.index)), None)
 
 
 class Attachment:
@@ -36,10 +51,10 @@ class Attachment:
             self._where = namespaces.identity(point.netns)
             with closing(RouteSocket(namespaces.path_of(point.netns))) as route:
                 there = tc.links(route)
-                if point.device not in there:
+                link = there.get(point.device) if point.behind is None else other_end(*point.behind, there)
+                if link is None:
                     raise ProbeError(f"{point}: no such device; there: {', '.join(sorted(there)) or 'none'}")
-                link = there[point.device]
-                self._index = link.index
+                self._name, self._index = link.name, link.index
                 classid |= CLASS_BARE_IP * link.bare_ip
                 self._attached = self._attach(route, program, role, classid, tcx)
         except FileNotFoundError as error:
@@ -71,7 +86,7 @@ class Attachment:
             if isinstance(self._attached, TcxProgram):
                 return None if self._attached.attached() else f"{self.point}: the device has gone"
             with closing(RouteSocket(namespaces.path_of(self.point.netns))) as route:
-                link = tc.links(route).get(self.point.device)
+                link = tc.links(route).get(self._name)
                 if link is None or link.index != self._index:
                     return f"{self.point}: the device has gone"
                 if not self._attached.attached(route):

@@ -14,6 +14,7 @@ from ..system.bpf.errors import ProbeError
 from ..system.kernel_file import ActuatorError
 from ..system.net import namespaces, tc
 from ..system.net.rtnetlink import RouteSocket
+from .attachment import other_end
 from .points import NetPoint, SlicePoints
 
 NAMES = {"n3": "n3", "n6": "n6", "n4": "n4"}  # what interfaces are called where nobody says
@@ -75,20 +76,25 @@ def by_container(identity: str) -> Upf:
 
 @dataclass(frozen=True)
 class Devices:
-    """Names of interfaces that somebody gave; None: look for them."""
+    """Names of interfaces that somebody gave; None: look for them.
+
+    ``n6`` is in ``n6_netns`` where that is given, and ``near`` is then the UPF's own interface on the way there.
+    """
 
     n3: str | None = None
     tun: str | None = None
     n6: str | None = None
     n6_netns: str | None = None
     n4: str | None = None
+    near: str | None = None
 
 
 def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
     """Where to measure a UPF.
 
     N3 is the interface of that name, or the only one there is beside the loopback. N6 with a namespace of its own is
-    measured as it comes in there (behind a shared uplink), else as it leaves the UPF's. In messages ``label`` stands
+    measured as it comes in there (at the other end of the UPF's own, or behind a shared uplink), else as it leaves the
+    UPF's. In messages ``label`` stands
     before the names of fields.
 
     Raises:
@@ -106,10 +112,8 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
         n3 = ethernet[0]
     tun = devices.tun or next((link.name for link in there.values() if link.kind == "tun" and link.bare_ip), None)
     if devices.n6_netns is not None:
-        far = by_netns(devices.n6_netns).netns
-        name = devices.n6 or NAMES["n6"]
-        _named(f"{label}n6", name, _links(far))
-        n6: NetPoint | None = NetPoint(far, name)
+        near = devices.near or _usual("n6", there)
+        n6: NetPoint | None = _far(upf.netns, near, by_netns(devices.n6_netns).netns, devices.n6, label)
     else:
         own = _named(f"{label}n6", devices.n6, there) or _usual("n6", there)
         n6 = NetPoint(upf.netns, own, "egress") if own else None
@@ -124,6 +128,16 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
         NetPoint(upf.netns, n4) if n4 else None,
         upf.cgroup,
     )
+
+
+def _far(netns: Path, near: str | None, far: Path, name: str | None, label: str) -> NetPoint:
+    """N6 in a namespace of its own: the interface of that name, else the other end of the UPF's, else one called n6."""
+    there = _links(far)
+    if name is None and near is not None and (end := other_end(netns, near, there)) is not None:
+        return NetPoint(far, end.name, behind=(netns, near))
+    name = name or NAMES["n6"]
+    _named(f"{label}n6", name, there)
+    return NetPoint(far, name)
 
 
 def n6_device(upf: Upf, named: str | None = None, label: str = "--") -> str | None:

@@ -13,18 +13,28 @@ Direction = Literal["ingress", "egress"]
 
 @dataclass(frozen=True, slots=True)
 class NetPoint:
-    """One hook of one interface; ``netns`` is a name (``ip netns``) or a path (``/proc/PID/ns/net``)."""
+    """One hook of one interface.
+
+    Attributes:
+        netns: a name (``ip netns``) or a path (``/proc/PID/ns/net``).
+        device: name of the interface.
+        direction: which hook.
+        behind: namespace and name of an interface whose other end (veth(4)) this one is, whatever it is called when it
+            is looked for: container runtimes make it anew with every container, and draw its name.
+    """
 
     netns: str | Path
     device: str
     direction: Direction = "ingress"
+    behind: tuple[Path, str] | None = None
 
     def facing(self, direction: Direction) -> NetPoint:
         """The same interface's hook for packets that come in or go out."""
         return dataclasses.replace(self, direction=direction)
 
     def __str__(self) -> str:
-        return f"{self.device} {self.direction} in network namespace {self.netns}"
+        device = self.device if self.behind is None else f"the other end of {self.behind[1]},"
+        return f"{device} {self.direction} in network namespace {self.netns}"
 
 
 @dataclass(frozen=True, slots=True)

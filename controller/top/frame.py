@@ -152,7 +152,7 @@ def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
     for one in notes.get("foreign") or ():
         yield plain(f"{one.get('slice')} {one.get('knob')}: set by somebody else ({one.get('policy')})"), NOTE
     for what in notes.get("unmeasured") or ():
-        yield plain(f"not measured: {what}"), NOTE
+        yield plain(str(what)), NOTE
     if document["ticks"]["lost"]:
         yield f"{document['ticks']['lost']} ticks were overwritten before they were read here", QUIET
     reload = notes.get("reload")

@@ -102,7 +102,7 @@ class DeviceNames:
     """Interfaces of a UPF, where they are not called n3, n6 and n4 and cannot be told.
 
     ``n6_netns`` is the network namespace of N6's far end, to measure behind a shared uplink, and ``n6_far`` the
-    interface there, where it is not called n6 either.
+    interface there, where it is neither the other end of n6 nor called n6.
     """
 
     __pydantic_config__ = _STRICT

@@ -31,12 +31,23 @@ class Container:
 
 
 def containers(docker: Path = DOCKER, containerd: Path = CONTAINERD) -> list[Container]:
-    """Those that there are files of, running or not; files that cannot be read or understood are passed over."""
+    """Those that there are files of, running or not; what cannot be read or understood is passed over."""
     return [*_of_docker(docker), *_of_containerd(containerd)]
 
 
+def _files(root: Path, pattern: str) -> list[Path]:
+    """In order; none in folders that may not be looked into.
+
+    Shims of containerd's make /run/containerd with mode 0600: who has given up CAP_DAC_OVERRIDE cannot pass through.
+    """
+    try:
+        return sorted(root.glob(pattern))
+    except OSError:
+        return []
+
+
 def _of_docker(root: Path) -> Iterator[Container]:
-    for path in sorted(root.glob("*/config.v2.json")):
+    for path in _files(root, "*/config.v2.json"):
         document = _read(path)
         config = document.get("Config")
         labels = config.get("Labels") if isinstance(config, dict) else None
@@ -44,7 +55,7 @@ def _of_docker(root: Path) -> Iterator[Container]:
 
 
 def _of_containerd(root: Path) -> Iterator[Container]:
-    for path in sorted(root.glob("*/*/config.json")):
+    for path in _files(root, "*/*/config.json"):
         notes = _texts(_read(path).get("annotations"))
         name = next((notes[key] for key in NAME_KEYS if key in notes), path.parent.name)
         yield Container(path.parent.name, name, notes)

@@ -47,7 +47,9 @@ def _told(one: Found) -> Iterator[str]:
 
 
 def _slice(number: int, one: Found) -> str:
-    return SLICE.format(number=number, name=one.name, upf=_flow(one.selector), devices=_flow(one.devices))
+    # N6's far end is found again as the other end of n6; a runtime calls it differently in the next container.
+    devices = dataclasses.replace(one.devices, n6_far=None)
+    return SLICE.format(number=number, name=one.name, upf=_flow(one.selector), devices=_flow(devices))
 
 
 def _flow(value: UpfSelector | DeviceNames) -> str:

@@ -33,6 +33,12 @@ class Follower:
         self._search: threading.Thread | None = None
         self._lock = threading.Lock()
 
+    @property
+    def found(self) -> dict[str, Located]:
+        """Where they were found last, by slice."""
+        with self._lock:
+            return dict(self._found)
+
     def look(self) -> list[str]:
         """What has gone and has not been found again, and why."""
         with self._lock:
@@ -53,7 +59,7 @@ class Follower:
         for name in names:
             try:
                 found = finder.find(name, self._selectors[name])
-            except ConfigError as error:
+            except (ConfigError, OSError) as error:
                 with self._lock:
                     self._lost[name] = str(error)
                 continue

@@ -25,6 +25,7 @@ from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
 from ..authority.authority import Authority, authority, can_be_limited, without
+from ..authority.binding import Binding
 from ..authority.surroundings import surroundings
 from ..config.spec import NodeSpec
 from ..find.follow import Follower
@@ -70,6 +71,7 @@ class NodeBackend(LiveBackend):
             self.targets = _parts(targets, source.packets.object.program("shaper_class").fd)
             actuator: Actuator = ShadowActuator(self.targets)
             undo.callback(actuator.close)
+            self._binding = Binding({one.name: one.upf_threads for one in spec.slices}, self.around)
             self._follower = Follower({one.name: one.upf for one in spec.slices}, found, self._links)
             moves = np.asarray([[[knob not in one.fixed] for one in self.targets] for knob in KNOB_FIELDS], np.bool_)
             slices = spec.promised_within({name: one.usable for name, one in self.around.items()})
@@ -85,8 +87,10 @@ class NodeBackend(LiveBackend):
             undo.pop_all()
 
     def check(self) -> list[str]:
-        """As `LiveBackend.check`; and which UPFs have gone and were not found again."""
-        return [*self._follower.look(), *super().check()]
+        """As `LiveBackend.check`; and which UPFs have gone and were not found again, and what binds them more than at
+        the start. ``context.threads`` is what they can use now."""
+        gone = self._follower.look()
+        return [*gone, *self._binding.look(self._follower.found, self.context.threads), *super().check()]
 
     def close(self) -> None:
         """Restore the knobs and release everything; more than once does nothing."""
@@ -107,7 +111,7 @@ class NodeBackend(LiveBackend):
             cgroup = self._links.cgroup(family[0]) if found[one.name].cgroup is not None else None
             upf, label = Upf(one.name, netns, cgroup), f"slices.{one.name}.devices."
             far = names.n6 if names.n6_netns is None else names.n6_far
-            point = points_of(upf, Devices(names.n3, names.tun, far, names.n6_netns, names.n4), label)
+            point = points_of(upf, Devices(names.n3, names.tun, far, names.n6_netns, names.n4, names.n6), label)
             limited = cgroup if can_be_limited(found[one.name].cgroup) else None
             target = SliceTargets(one.name, limited, n6_device(upf, names.n6, label), netns, frozenset(one.leave))
             self.authority[one.name] = answers = authority(target, found[one.name], point)

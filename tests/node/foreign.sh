@@ -5,10 +5,13 @@
 #   foreign.sh up PREFIX COUNT        network, cgroups, UPFs, one PFCP session each
 #   foreign.sh upf PREFIX I           start (or start again) UPF I
 #   foreign.sh netns PREFIX I         make the network namespace of UPF I, with its links
+#   foreign.sh network PREFIX COUNT   network alone, for UPFs that somebody else starts
+#   foreign.sh sessions PREFIX COUNT  one PFCP session each
 #   foreign.sh load PREFIX COUNT S MBPS   send for S seconds, MBPS into each slice; prints what load and sink counted
 #   foreign.sh down PREFIX COUNT
 #
 # SESSIONS=2 in the environment gives every UPF so many sessions, each of another S-NSSAI and with another UE.
+# With HERE=1 radio and data network are where this runs, not in namespaces of their own.
 set -euo pipefail
 BIN=${SLICEPILOT_BIN:?folder of the programs} STATE=${STATE:?folder for logs}
 SESSIONS=${SESSIONS:-1}
@@ -19,7 +22,8 @@ root() { # of the hierarchy with the cpu controller
         awk '$3 == "cgroup2" {print $2; exit}' /proc/mounts
 }
 group() { echo "$(root)/$p/upf$1"; }
-in_ns() { local ns=$1; shift; ip netns exec "$ns" "$@"; }
+in_ns() { local ns=$1; shift; if [ "${HERE:-}" ]; then "$@"; else ip netns exec "$ns" "$@"; fi; }
+in_ns_alone() { local ns=$1; shift; if [ "${HERE:-}" ]; then exec setsid "$@"; else exec setsid ip netns exec "$ns" "$@"; fi; }
 
 network() {
     local i ns
@@ -74,7 +78,7 @@ sessions() {
             list+=(--session "upf=10.211.$i.2,ue=10.61.$i.$((k + 2)),teid=$((i + 100 * k)),n3=10.210.$i.2,gnb=10.210.$i.1,gnb-teid=$((i + 100 * k)),qfi=$((9 - k)),sst=1,sd=000${k}0$i")
         done
     done
-    setsid ip netns exec "$p-ran" "$BIN/smf" --n4 0.0.0.0:8805 "${list[@]}" >"$STATE/smf.out" 2>"$STATE/smf.log" </dev/null &
+    in_ns_alone "$p-ran" "$BIN/smf" --n4 0.0.0.0:8805 "${list[@]}" >"$STATE/smf.out" 2>"$STATE/smf.log" </dev/null &
     echo $! >"$STATE/smf.pid"
     for _ in $(seq 100); do
         [ "$(grep -c ' established at ' "$STATE/smf.out")" -ge "$(($1 * SESSIONS))" ] && return
@@ -115,6 +119,8 @@ up)
     for ((i = 1; i <= $3; i++)); do upf "$i"; done
     sessions "$3"
     ;;
+network) network "$3" ;;
+sessions) sessions "$3" ;;
 upf) upf "$3" ;;
 netns) namespace "$3" ;;
 load) load "$3" "$4" "$5" ;;

@@ -111,6 +111,7 @@ class Metrics(Collector):
             ("loop_missed_ticks_total", "missed_ticks", "Ticks that had gone by before the last one was done."),
             ("loop_unusable_decisions_total", "unusable", "Decisions that the policy failed to make."),
             ("loop_failed_applies_total", "failed_applies", "Ticks whose knobs could not all be set."),
+            ("foreign_changes_total", "foreign_changes", "Times that a knob was found set by somebody else."),
         ):
             yield single(name, text, counted.get(key, 0))
         yield single("ticks_lost_total", "Ticks overwritten before the publisher had read them.", status.lost)
@@ -137,7 +138,8 @@ class Metrics(Collector):
         knobs = [(name, knob) for name in names[:-1] for knob in KNOB_FIELDS]
         text = "1 where somebody else has set the knob."
         yield family("slice_foreign_knob", text, ("slice", "knob"), [(pair, pair in foreign) for pair in knobs])
-        yield single("unmeasured", "Things that cannot be measured.", len(self._status.notes.get("unmeasured", ())))
+        text = "Things that cannot be measured or moved, and UPFs that others bind more than at the start."
+        yield single("unmeasured", text, len(self._status.notes.get("unmeasured", ())))
 
     def _slices(self) -> Iterator[Metric]:
         status, totals, names = self._status, self._totals, self._names()

@@ -27,7 +27,7 @@ from .rtnetlink import (
 )
 
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
-IFLA_IFNAME, IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_STATS64 = 3, 18, 1, 23
+IFLA_IFNAME, IFLA_LINK, IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_STATS64 = 3, 5, 18, 1, 23
 TCA_BPF_CLASSID, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS = 3, 6, 7, 8
 TCA_BPF_FLAG_ACT_DIRECT = 1
 ETH_P_ALL = socket.htons(3)
@@ -42,7 +42,8 @@ HOOKS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}  # TC_H_MAKE(TC_H_CLSACT, 
 class Link:
     """An interface; ``kind`` is what it was made as ("veth", "tun", ...), empty for hardware.
 
-    ``hardware`` is its ARPHRD type, ``received`` counts packets.
+    ``hardware`` is its ARPHRD type, ``received`` counts packets; ``peer`` is the index of what it is linked to, of a
+    veth its other end's in the namespace where that is, 0 for none.
     """
 
     index: int
@@ -50,6 +51,7 @@ class Link:
     kind: str
     hardware: int
     received: int
+    peer: int = 0
 
     @property
     def bare_ip(self) -> bool:
@@ -129,7 +131,8 @@ def _link(payload: bytes) -> Link:
     found = attributes(payload[IFINFOMSG.size :])
     info = attributes(found.get(IFLA_LINKINFO, b""))
     (received,) = struct.unpack_from("=Q", found.get(IFLA_STATS64, bytes(8)))  # first of rtnl_link_stats64
-    return Link(index, _text(found.get(IFLA_IFNAME)), _text(info.get(IFLA_INFO_KIND)), hardware, received)
+    (peer,) = struct.unpack_from("=I", found.get(IFLA_LINK, bytes(4)))
+    return Link(index, _text(found.get(IFLA_IFNAME)), _text(info.get(IFLA_INFO_KIND)), hardware, received, peer)
 
 
 def _filter(payload: bytes) -> Filter:

@@ -1,0 +1,51 @@
+"""Do limits of groups above a UPF's own, or CPUs that it may use, change while a controller runs?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...controller.system.kernel_file import ActuatorError
+from ...env.slices import FloatArray
+from ..find.locate import Located
+from .surroundings import Surroundings, surroundings
+
+
+class Binding:
+    """What each slice's UPF can use at most, now.
+
+    Args:
+        threads: CPUs that each slice's UPF can use at once by itself.
+        around: what bound it at the start.
+    """
+
+    def __init__(self, threads: Mapping[str, float], around: Mapping[str, Surroundings]) -> None:
+        self._threads = dict(threads)
+        self._start = {name: min(own, around[name].usable) for name, own in self._threads.items()}
+        self._now = dict(self._start)
+
+    def look(self, found: Mapping[str, Located], threads: FloatArray) -> list[str]:
+        """Look anew, some 50 us a slice; what binds more than at the start, and why.
+
+        Args:
+            found: where the UPFs are; of one that has gone what was seen last stands.
+            threads: CPUs that each UPF can use, (S, 1), in the order of slices; filled in.
+        """
+        told = []
+        for name, own in self._threads.items():
+            one = found[name]
+            with contextlib.suppress(ProcessLookupError, ActuatorError):
+                around = surroundings(one.process.pid, one.cgroup)
+                self._now[name] = now = min(own, around.usable)
+                if now < self._start[name]:
+                    told.append(f"{name}: can use {now:g} CPUs, {self._start[name]:g} at the start: {_why(around)}")
+        threads[:, 0] = np.fromiter(self._now.values(), np.float32)
+        return told
+
+
+def _why(around: Surroundings) -> str:
+    if around.limited_by is not None and 1e-3 * around.limit_mcpu <= around.cpus:
+        return f"{around.limited_by} limits it to {around.limit_mcpu:g} mCPU"
+    return f"it may run on {around.cpus} of them only"
