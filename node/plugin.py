@@ -9,6 +9,8 @@ _HERE = "slicepilot.node"
 BACKEND = BackendPlugin(
     name="node",
     open_node=f"{_HERE}.live.backend:open_node",
+    open_live=f"{_HERE}.live.stepped:open_live",
+    points=f"{_HERE}.live.points:points_of_node",
     groups={"node": "UPFs that run on this machine already: find them, see what can be measured and moved."},
     commands={
         "node discover": Command(

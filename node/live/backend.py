@@ -13,7 +13,7 @@ from ...configs import ConfigError
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.actuators.slice_knobs import SliceTargets
-from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
+from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
 from ...controller.telemetry.discover import Devices, Upf, n6_device, points_of
 from ...controller.telemetry.points import SlicePoints
@@ -22,7 +22,7 @@ from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
 from ..authority.authority import Authority, authority, can_be_limited, without
 from ..authority.surroundings import surroundings
-from ..config.spec import NodeSpec
+from ..config.spec import NodeSlice, NodeSpec
 from ..find.follow import Follower
 from ..find.links import UpfLinks
 from ..find.locate import Finder, Located
@@ -39,6 +39,7 @@ class NodeBackend(LiveBackend):
     Args:
         spec: which UPFs.
         control_period_s: of the loop.
+        num_steps: control periods of one run.
 
     Attributes:
         found: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
@@ -50,7 +51,7 @@ class NodeBackend(LiveBackend):
         ProbeError, ActuatorError: what is needed to measure is missing.
     """
 
-    def __init__(self, spec: NodeSpec, control_period_s: float) -> None:
+    def __init__(self, spec: NodeSpec, control_period_s: float, num_steps: int = ENDLESS) -> None:
         self.spec = spec
         self.authority: dict[str, dict[KnobName, Authority]] = {}
         with contextlib.ExitStack() as undo:
@@ -72,6 +73,7 @@ class NodeBackend(LiveBackend):
                 control_period_s,
                 spec.uplink_mbps or UNKNOWN_UPLINK_MBPS,
                 spec.cpus,
+                num_steps,
                 traits=live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
                 moves=None if moves.all() else moves,
             )
@@ -81,6 +83,11 @@ class NodeBackend(LiveBackend):
     def check(self) -> list[str]:
         """As `LiveBackend.check`; and which UPFs have gone and were not found again."""
         return [*self._follower.look(), *super().check()]
+
+    @property
+    def hardware(self) -> str:
+        """Configuration of the identified hardware that a simulator of this node uses."""
+        return self.spec.hardware
 
     def close(self) -> None:
         """Restore the knobs and release everything; more than once does nothing."""
@@ -94,17 +101,27 @@ class NodeBackend(LiveBackend):
         """Where slices are measured, and where their knobs are."""
         points, targets = [], []
         for one in self.spec.slices:
-            netns, names = self._links.netns(one.name), one.devices
+            netns = self._links.netns(one.name)
             cgroup = self._links.cgroup(one.name) if found[one.name].cgroup is not None else None
-            upf, label = Upf(one.name, netns, cgroup), f"slices.{one.name}.devices."
-            far = names.n6 if names.n6_netns is None else names.n6_far
-            point = points_of(upf, Devices(names.n3, names.tun, far, names.n6_netns, names.n4), label)
+            upf = Upf(one.name, netns, cgroup)
+            point = measured_at(one, upf)
             limited = cgroup if can_be_limited(found[one.name].cgroup) else None
-            target = SliceTargets(one.name, limited, n6_device(upf, names.n6, label), netns, frozenset(one.leave))
+            target = SliceTargets(one.name, limited, _n6_of(one, upf), netns, frozenset(one.leave))
             self.authority[one.name] = answers = authority(target, found[one.name], point)
             points.append(point)
             targets.append(dataclasses.replace(target, left=without(answers)))
         return points, targets
+
+
+def measured_at(one: NodeSlice, upf: Upf) -> SlicePoints:
+    """Where a slice's packets are measured; raises as `points_of`."""
+    names = one.devices
+    far = names.n6 if names.n6_netns is None else names.n6_far
+    return points_of(upf, Devices(names.n3, names.tun, far, names.n6_netns, names.n4), f"slices.{one.name}.devices.")
+
+
+def _n6_of(one: NodeSlice, upf: Upf) -> str | None:
+    return n6_device(upf, one.devices.n6, f"slices.{one.name}.devices.")
 
 
 def find_all(spec: NodeSpec) -> dict[str, Located]:
