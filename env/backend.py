@@ -80,7 +80,8 @@ class Backend(Protocol):
 
     ``reset`` starts a run and returns the first measurement, taken under no control, or on a node of somebody else
     under the knobs that were found; ``apply`` sets knobs for the periods to come; ``observe`` returns the measurement
-    of the next control period (a simulator plays it, a live backend waits for it). ``context`` is valid after ``reset``.
+    of the next control period (a simulator plays it, a live backend waits for it). ``context`` is valid after
+    ``reset``.
     """
 
     slices: SliceSet

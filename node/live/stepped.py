@@ -21,12 +21,14 @@ from ...controller.record.ring import TickRing
 from ...controller.service.knob_lease import KnobLease
 from ...controller.service.run_config import DEFAULT_PERIOD_S, RunConfig
 from ...controller.system.kernel_file import ActuatorError
+from ...controller.telemetry.source import KernelSource
 from ...controller.watchdog.lock import Locks
 from ...env.backend import Receipt
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
 from ..config.spec import NodeSpec
+from ..find.locate import Located
 from .backend import NodeBackend, node_of
 
 BEAT_S = 0.1
@@ -53,8 +55,10 @@ class GuardedNode(GuardedBackend):
     """
 
     def __init__(self, node: Node, settings: RunConfig) -> None:
-        super().__init__(node.backend, GuardConfig.from_yaml(settings.guard))
-        self._live, self.ticks, self.hardware = node.backend, node.backend.ticks, node.hardware
+        backend = node.backend
+        assert isinstance(backend, NodeBackend)
+        super().__init__(backend, GuardConfig.from_yaml(settings.guard))
+        self._live, self.ticks, self.hardware = backend, backend.ticks, node.hardware
         self._idle_s = max(IDLE_S, IDLE_PERIODS * float(self.context.period_s[0]))
         self._hands, self._ended = threading.Lock(), threading.Event()
         self._stepped_s, self._moved = 0.0, False
@@ -77,6 +81,16 @@ class GuardedNode(GuardedBackend):
             self._undo = undo.pop_all()
         self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
         self._keeper.start()
+
+    @property
+    def found(self) -> dict[str, Located]:
+        """Where each slice's UPF was found."""
+        return self._live.found
+
+    @property
+    def source(self) -> KernelSource:
+        """What measures."""
+        return self._live.source
 
     @property
     def receipt(self) -> Receipt:
