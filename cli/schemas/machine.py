@@ -215,8 +215,8 @@ class IdentifiedSlice(Document):
     """Its name."""
     cost_us: float | None
     """CPU time of a packet, waking up included; null for too few packets, or without a cgroup of its own."""
-    threads: int | None
-    """Threads of its process that worked; null where none did."""
+    cpus_at_once: float
+    """CPUs that it used in a control period: 99th percentile. Its threads are at least as many."""
 
 
 class IdentifiedNode(Document):

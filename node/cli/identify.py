@@ -13,12 +13,13 @@ from ...cli.shared.output import console, print_json, progress_bar
 from ...configs import ConfigError
 
 if TYPE_CHECKING:
+    from ..identify.segments import Segment
     from ..identify.tell import Told
     from ..live.backend import NodeBackend
     from ..live.stepped import GuardedNode
 
-WORKING = 0.1
-"""Of the busiest thread's CPU time: what uses less does not handle packets."""
+AT_ONCE = 0.99
+"""Quantile of the CPUs that a slice uses in a control period: more than `upf_threads` would be an error there."""
 
 
 def identify(
@@ -60,7 +61,7 @@ def identify(
     start = Hardware.from_yaml(spec.hardware)
     backend = open_live(file, mode=mode, seconds=SETTLE_S + MEASURE_S, run=run)  # type: ignore[arg-type]
     try:
-        found, threads = _watch(backend, segments, seed, mode)
+        found = _watch(backend, segments, seed, mode)
         context, slices = backend.context, backend.slices
     finally:
         backend.close()
@@ -72,22 +73,17 @@ def identify(
         told = tell(found, slices, start, facts, period_s, GENERATIONS, lambda _: progress.advance(task))
     text = yaml.safe_dump(document(told, spec.name, spec.hardware, mode), sort_keys=False, width=120)
     replace_file(out, text.encode())
-    rows = _slices(slices.names, told, threads)
+    rows = _slices(slices.names, told, found)
     if as_json:
         print_json(_document(out, told, rows), schema.IdentifiedNode)
     else:
         _print(out, told, rows, slices.column("upf_threads")[:, 0])
 
 
-def _watch(
-    backend: NodeBackend | GuardedNode, segments: int, seed: int, mode: str
-) -> tuple[list[Any], dict[str, int | None]]:
-    """The segments, and how many threads of each UPF worked meanwhile."""
+def _watch(backend: NodeBackend | GuardedNode, segments: int, seed: int, mode: str) -> list[Segment]:
     from ...agents.heuristics.as_found import AsFound
-    from ..identify.segments import draw, threads_of, watch
+    from ..identify.segments import draw, watch
 
-    pids = {name: one.process.pid for name, one in backend.found.items()}
-    before = {name: threads_of(pid) for name, pid in pids.items()}
     with progress_bar() as progress:
         task = progress.add_task("watching" if mode == "shadow" else "moving knobs", total=segments)
 
@@ -96,19 +92,16 @@ def _watch(
 
         found = watch(backend, backend.source, [AsFound()], advance)
         rest = [AsFound()] * (segments - 1) if mode == "shadow" else draw(found[0], segments - 1, seed)
-        found += watch(backend, backend.source, rest, advance)
-    threads: dict[str, int | None] = {}
-    for name, pid in pids.items():
-        spent = [ticks - before[name].get(thread, 0) for thread, ticks in threads_of(pid).items()]
-        most = max(spent, default=0)
-        threads[name] = sum(ticks >= WORKING * most for ticks in spent) if most > 0 else None
-    return found, threads
+        return found + watch(backend, backend.source, rest, advance)
 
 
-def _slices(names: tuple[str, ...], told: Told, threads: dict[str, int | None]) -> list[dict[str, Any]]:
+def _slices(names: tuple[str, ...], told: Told, found: list[Segment]) -> list[dict[str, Any]]:
+    import numpy as np
+
+    at_once = 1e-3 * np.quantile(np.concatenate([one.use_mcpu for one in found]), AT_ONCE, axis=0)
     return [
-        {"slice": name, "cost_us": None if math.isnan(cost) else float(cost), "threads": threads[name]}
-        for name, cost in zip(names, told.cost_us, strict=True)
+        {"slice": name, "cost_us": None if math.isnan(cost) else float(cost), "cpus_at_once": float(cpus)}
+        for name, cost, cpus in zip(names, told.cost_us, at_once, strict=True)
     ]
 
 
@@ -128,11 +121,13 @@ def _document(out: Path, told: Told, rows: list[dict[str, Any]]) -> dict[str, An
 def _print(out: Path, told: Told, rows: list[dict[str, Any]], declared: Any) -> None:
     for row, most in zip(rows, declared, strict=True):
         cost = "too few packets" if row["cost_us"] is None else f"{row['cost_us']:.1f} us of CPU time a packet"
-        working = "" if row["threads"] is None else f", {row['threads']} working threads (upf_threads: {most:g})"
-        console.print(f"[bold]{row['slice']}[/bold]  {cost}{working}", highlight=False)
+        used = f"{row['cpus_at_once']:.2f} CPUs at once (upf_threads: {most:g})"
+        console.print(f"[bold]{row['slice']}[/bold]  {cost}, at most {used}", highlight=False, soft_wrap=True)
     values = {name: getattr(told.hardware, name) for name in (*told.measured, *told.fitted)}
     for name, value in values.items():
-        console.print(f"  {name:<20}{value:>10.4g}  {told.measured.get(name, 'fitted')}", highlight=False)
+        console.print(
+            f"  {name:<20}{value:>10.4g}  {told.measured.get(name, 'fitted')}", highlight=False, soft_wrap=True
+        )
     console.print(f"assumed: {', '.join(told.assumed)}", highlight=False, soft_wrap=True)
     errors = told.unseen
     console.print(

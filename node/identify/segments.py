@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,15 +117,3 @@ def draw(first: Segment, count: int, seed: int) -> list[Agent]:
         limit[use < LEAST_USE_MCPU], egress[rate < LEAST_MBPS] = np.inf, np.inf
         agents.append(FixedAgent(f"segment-{number}", limit, nice, egress))
     return agents
-
-
-def threads_of(pid: int) -> dict[int, int]:
-    """CPU time of each thread in clock ticks (proc(5): utime and stime); empty for a process that has ended."""
-    found = {}
-    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
-        try:
-            words = task.read_text().rpartition(")")[2].split()
-        except OSError:  # a thread that has ended
-            continue
-        found[int(task.parent.name)] = int(words[11]) + int(words[12])
-    return found

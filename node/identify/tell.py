@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +19,10 @@ from ..check.load import LEAST_PACKETS, LEAST_WORK_US
 from . import model
 from .segments import Segment
 
-# A slice that is held back carries less than it is offered: then the N3 socket is full.
-HELD_BACK = 0.95
-CONTENDED_IDLE = 0.05
-"""CPUs that are idle for less of the time are competed for."""
+LEAST_EFFECT = 0.1
+"""Of the loss, between the ends of a parameter's bounds: what changes less was not seen to matter, and is not told."""
 LEAST_SPREAD = 0.2
 """In CPUs: loads that differ by less do not tell what waking up costs."""
-QUEUES = ("n3_buffer_packets", "cpu_cv")
-SHARING = ("rx_cost_us", "tx_cost_us", "sched_slice_ms", "wake_wait_ms", "placement_cv", "placement_tau_s")
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Told:
         hardware: all parameters.
         known: what the configuration, this machine or this project's actuators say.
         measured: what the traffic told directly, with how.
-        fitted: what the simulator was fitted by; ``assumed``: what is left, as in the file it started from.
+        fitted: what the simulator was fitted by: what the fit depends on.
         cost_us: CPU time of a packet by slice (S,), waking up included; NaN where too few have passed.
         unseen: errors of the simulator on segments that nothing was fitted on.
     """
@@ -86,18 +82,17 @@ def tell(
     measured["system_cpus"] = "CPU time that neither UPFs nor their packets used"
     judged_on = [one for at, one in enumerate(segments) if at % 3 == 2] or list(segments)
     fitted_on = [one for at, one in enumerate(segments) if at % 3 != 2]
-    names = _evidence(fitted_on)
-    if names:
-        seen = model.observed(fitted_on, period_s)
+    seen = model.observed(fitted_on, period_s)
 
-        def loss(one: Hardware) -> float:
-            return loss_of(compare(seen, model.simulate(fitted_on, slices, one, period_s, seed=1)))
+    def loss(one: Hardware) -> float:
+        return loss_of(compare(seen, model.simulate(fitted_on, slices, one, period_s, seed=1)))
 
-        bounds = {name: BOUNDS[name] for name in names}
+    bounds = _that_matter(hardware, loss, {*facts, *measured})
+    if bounds:
         hardware = search(hardware, bounds, loss, generations, on_generation=on_generation)
     played = model.simulate(judged_on, slices, hardware, period_s, seed=2)
     errors = compare(model.observed(judged_on, period_s), played)
-    return Told(hardware, tuple(facts), measured, names, cost_us, errors.summary())
+    return Told(hardware, tuple(facts), measured, tuple(bounds), cost_us, errors.summary())
 
 
 def known_facts(cpus: float, cores: float, quota_period_ms: float, uplink_mbps: float | None) -> dict[str, Any]:
@@ -162,12 +157,20 @@ def _others(segments: Sequence[Segment], hardware: Hardware) -> float:
     return max(0.0, min(float(np.median(spent)), 0.9 * hardware.logical_cpus))
 
 
-def _evidence(segments: Sequence[Segment]) -> tuple[str, ...]:
-    """What there is something to fit by: queues where a slice was held back, sharing where CPUs were contended."""
-    held = contended = False
-    for one in segments:
-        offered, carried = one.offered_mbps.mean(axis=0), one.carried_mbps.mean(axis=0)
-        limited = np.isfinite(one.knobs[1:, 0]).any(axis=0)
-        held |= bool(((carried < HELD_BACK * offered) & limited & one.valid).any())
-        contended |= bool(one.idle_ratio.mean() < CONTENDED_IDLE)
-    return (*(QUEUES if held else ()), *(SHARING if contended else ()))
+def _that_matter(
+    hardware: Hardware, loss: Callable[[Hardware], float], told: Collection[str]
+) -> dict[str, tuple[float, float]]:
+    """Bounds of the parameters on which it depends how well the simulator fits: where no slice was held back nothing
+    depends on a buffer, where CPUs were free nothing on how they are shared."""
+    found, now = {}, loss(hardware)
+    for name, bounds in BOUNDS.items():
+        if name in {"upf_cost_us", "wake_cost_ratio", *told}:
+            continue
+        losses = [now, *(loss(dataclasses.replace(hardware, **_one(name, max(end, 1e-6)))) for end in bounds)]
+        if max(losses) - min(losses) > LEAST_EFFECT:
+            found[name] = bounds
+    return found
+
+
+def _one(name: str, value: float) -> dict[str, Any]:
+    return {name: value}

@@ -26,6 +26,7 @@ from ..config.spec import NodeSlice, NodeSpec
 from ..find.follow import Follower
 from ..find.links import UpfLinks
 from ..find.locate import Finder, Located
+from ..find.permitted import check_permitted
 
 # For policies, which reckon with it: the most that they are shown.
 UNKNOWN_UPLINK_MBPS = UPLINK_RANGE_MBPS[1]
@@ -128,8 +129,10 @@ def find_all(spec: NodeSpec) -> dict[str, Located]:
     """Every slice's UPF, in order.
 
     Raises:
+        FailureError: this process may not look.
         ConfigError: one is not there, or not told from others; or two slices have the same UPF, namespace or cgroup.
     """
+    check_permitted()
     finder = Finder()
     found = {one.name: finder.find(one.name, one.upf) for one in spec.slices}
     seen: dict[object, str] = {}

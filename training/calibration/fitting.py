@@ -28,6 +28,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "placement_tau_s": (0.05, 2.0),
 }
 GENERATIONS, POPULATION = 50, 16
+SCANNED = 101
 # Where the p99 delay of a slice that carries next to nothing says nothing.
 MIN_CARRIED_MBPS = 0.5
 
@@ -93,7 +94,7 @@ def search(
 
     Args:
         start: where the search begins, and all that is not searched for.
-        bounds: what is searched for, two parameters or more, and between what; ``upf_cost_us`` in times of the start's.
+        bounds: what is searched for, and between what; ``upf_cost_us`` in times of the start's.
         loss_at: what is minimised.
         generations, population: of CMA-ES.
         on_generation: told the least loss so far after each.
@@ -112,6 +113,8 @@ def search(
         outside = sum(max(0.0, -x, x - 1.0) ** 2 for x in point)
         return loss_at(hardware_of(point)) + 50.0 * outside
 
+    if len(bounds) == 1:  # CMA-ES needs two; of one all that a search of this size could tell apart is tried
+        return min((hardware_of([x]) for x in np.linspace(0.0, 1.0, SCANNED)), key=loss_at)
     first = [
         min(max((getattr(start, name) / scale.get(name, 1.0) - low) / (high - low), 0.05), 0.95)
         for name, (low, high) in bounds.items()
