@@ -24,6 +24,8 @@ LIVE = (
     "deploy/test_prometheus.py",
     "node/test_foreign.py",
     "node/test_authority.py",
+    "node/test_bad_input.py",
+    "node/test_commands.py",
     "node/test_discover.py",
     "testbed",
 )

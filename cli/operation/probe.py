@@ -75,14 +75,13 @@ def probe(
             source = stack.enter_context(
                 KernelSource(points, report_every=sample if csv else 0, timed_per_s=0, by_flow=True)
             )
-            counts_since_s = time.monotonic()
             pfcp = None
             if any(one.n4 for one in points):
                 pfcp = stack.enter_context(PfcpProbe(points, report=pfcp_csv is not None))
             elif pfcp_csv is not None:
                 raise ConfigError("--pfcp-csv: no interface with PFCP; accepted: together with --n4")
             files = [stack.enter_context(contextlib.closing(file)) for file in _files(csv, pfcp_csv, source, pfcp)]
-            _watch(source, pfcp, files, interval, duration, counts_since_s, as_json)
+            _watch(source, pfcp, files, interval, duration, as_json)
     except ProbeError as error:
         typer.echo(f"slicepilot: error: {error}", err=True)
         raise typer.Exit(1) from error
@@ -118,7 +117,6 @@ def _watch(
     files: list[PacketFile | PfcpFile],
     interval: float,
     duration: float | None,
-    counts_since_s: float,
     as_json: bool,
 ) -> None:
     """Show a table per interval until the time is over, somebody stops it, or the UPFs have gone."""
@@ -155,7 +153,7 @@ def _watch(
                 table = _table(source, pfcp)
                 live.update(table, refresh=True) if live else console.print(table)
     if as_json:
-        print_json(summary(source, pfcp, time.monotonic() - counts_since_s), Probed)
+        print_json(summary(source, pfcp, time.monotonic() - source.counts_since_s), Probed)
     if gone:
         raise ProbeError(f"stopped measuring: {gone[0]}")
 

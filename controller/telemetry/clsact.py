@@ -26,11 +26,6 @@ MADE_CLSACT = " made-clsact"
 PRIORITIES = range(1, 9)
 _NAME = re.compile(r"slicepilot/\S+ pid=(\d+) start=(\d+) pidns=(\d+)")
 _GONE = (errno.ENODEV, errno.ENOENT, errno.EINVAL)  # EINVAL: the qdisc, and so the hook, is not there any more
-_NO_CLSACT = (errno.ENOENT, errno.EOPNOTSUPP)  # a kind of qdisc that the kernel does not have
-NO_HOOKS = (
-    "this kernel has neither TCX (Linux 6.6) nor clsact (CONFIG_NET_SCH_INGRESS): packets cannot be measured; without "
-    "it UPFs are found (slicepilot node discover), and simulations run"
-)
 _serial = itertools.count(1)
 
 
@@ -128,13 +123,23 @@ class ClsactFilter:
         return [one for one in tc.filters(route, self._index, self._hook) if one.name in names]
 
 
+def without_hooks(error: ActuatorError) -> ProbeError | None:
+    """What to say where the kernel refuses clsact because it has no such kind of qdisc; None for other refusals."""
+    if error.errno not in {errno.ENOENT, errno.EOPNOTSUPP}:
+        return None
+    return ProbeError(
+        "this kernel has neither TCX (Linux 6.6) nor clsact (CONFIG_NET_SCH_INGRESS): packets cannot be measured; "
+        "without it UPFs are found (slicepilot node discover), and simulations run"
+    )
+
+
 def _add_clsact(route: RouteSocket, index: int) -> bool:
     """Make sure of the hooks; true if they were not there."""
     try:
         tc.add_clsact(route, index)
     except ActuatorError as error:
-        if error.errno in _NO_CLSACT:
-            raise ProbeError(NO_HOOKS) from error
+        if (told := without_hooks(error)) is not None:
+            raise told from error
         if error.errno != errno.EEXIST:
             raise
         return False
