@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cma
 import numpy as np
 
 from ...data.intervals import Array
@@ -99,6 +98,8 @@ def search(
         generations, population: of CMA-ES.
         on_generation: told the least loss so far after each.
     """
+    import cma  # pulls in matplotlib
+
     scale = {"upf_cost_us": start.upf_cost_us}
 
     def hardware_of(point: Sequence[float]) -> Hardware:
