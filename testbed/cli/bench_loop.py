@@ -102,9 +102,9 @@ def _slices(name: str | None, repeated: int | None) -> SliceSet:
 
 def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: float) -> dict[str, Any]:
     from ..bench.node import BenchNode
-    from ..bench.run import bench_run, opened
 
     with BenchNode(slices) as made:
+        from ..bench.run import bench_run, opened
 
         def run(part: str, rest_ms: float, ticks: int) -> LoopReport:
             if part == "contended":
