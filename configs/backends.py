@@ -59,6 +59,11 @@ class BackendPlugin:
         open_guarded: ``(scenario, guard, *, name=None)`` to the same under a guard
             (`slicepilot.training.finetune.guarded.Guarded`).
         open_node: ``(name, control_period_s, scenario)`` to a `slicepilot.controller.loop.node.Node`.
+        open_live: ``(name, control_period_s=None, *, mode="shadow", seconds=None, run="default")`` to a backend of a
+            node under the traffic that there is, for who takes its steps himself: knobs stay as they are in shadow, or
+            are under guard and supervisor.
+        points: ``(name)`` to where a node's packets are measured, a list of
+            `slicepilot.controller.telemetry.points.SlicePoints`.
         missing: ``()`` to what this machine lacks for it, a line each.
         checks: ``()`` to what ``slicepilot doctor`` says of it, a list of `Check`.
         groups: groups of commands that it adds, with their help.
@@ -69,6 +74,8 @@ class BackendPlugin:
     open_backend: str | None = None
     open_guarded: str | None = None
     open_node: str | None = None
+    open_live: str | None = None
+    points: str | None = None
     missing: str | None = None
     checks: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +88,7 @@ class BackendPlugin:
         """
         target: str | None = getattr(self, which)
         if target is None:
-            if not which.startswith("open_"):
+            if which in {"missing", "checks"}:
                 return []
             able = ", ".join(sorted(name for name, other in plugins().items() if getattr(other, which)))
             raise ConfigError(f"backend = {self.name!r}: has no {which}; accepted: {able}")

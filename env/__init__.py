@@ -1,7 +1,7 @@
 """What an agent sees and does.
 
 Importing it registers ``slicepilot/SliceControl-v0`` with Gymnasium, and ``slicepilot/SliceControlLive-v0`` for real
-UPFs: the same environment, but no two runs of it are alike.
+UPFs, of the testbed or (with ``node``) of somebody else: the same environment, but no two runs of it are alike.
 """
 
 import gymnasium as _gym

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .knobs import Knobs
 from .slices import BoolArray, FloatArray, Promises, SliceSet
@@ -71,12 +71,21 @@ class Context:
     sharing: tuple[tuple[int, ...], ...] = ()
 
 
+@runtime_checkable
+class SaysWhatHolds(Protocol):
+    """A backend that can be asked at any time which knobs hold."""
+
+    @property
+    def receipt(self) -> Receipt: ...
+
+
 class Backend(Protocol):
     """Simulator, testbed, Kubernetes or replay behind one interface.
 
-    ``reset`` starts a run and returns the first measurement, taken under no control; ``apply`` sets knobs for the
-    periods to come; ``observe`` returns the measurement of the next control period (a simulator plays it, a live
-    backend waits for it). ``context`` is valid after ``reset``.
+    ``reset`` starts a run and returns the first measurement, taken under no control, or on a node of somebody else
+    under the knobs that were found; ``apply`` sets knobs for the periods to come; ``observe`` returns the measurement
+    of the next control period (a simulator plays it, a live backend waits for it). ``context`` is valid after
+    ``reset``.
     """
 
     slices: SliceSet
@@ -92,3 +101,10 @@ class Backend(Protocol):
     def observe(self) -> Telemetry: ...
 
     def close(self) -> None: ...
+
+
+def held_at_reset(backend: Backend) -> Knobs:
+    """Which knobs hold after `Backend.reset`: what the backend says, or else none."""
+    if isinstance(backend, SaysWhatHolds):
+        return backend.receipt.applied
+    return Knobs.none(*backend.context.threads.shape)

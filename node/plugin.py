@@ -9,6 +9,8 @@ _HERE = "slicepilot.node"
 BACKEND = BackendPlugin(
     name="node",
     open_node=f"{_HERE}.live.backend:open_node",
+    open_live=f"{_HERE}.live.stepped:open_live",
+    points=f"{_HERE}.live.points:points_of_node",
     groups={"node": "UPFs that run on this machine already: find them, see what can be measured and moved."},
     commands={
         "node discover": Command(
@@ -18,6 +20,11 @@ BACKEND = BackendPlugin(
         "node check": Command(
             f"{_HERE}.cli.check:check",
             "Say for each slice of a node if its packets are measured, and which knobs act on them, and why.",
+        ),
+        "node identify": Command(
+            f"{_HERE}.cli.identify:identify",
+            "Tell a simulator's hardware parameters from the traffic that a node has, and say which had to be assumed.",
+            makes=True,
         ),
     },
 )

@@ -25,6 +25,8 @@ LIVE = (
     "node/test_foreign.py",
     "node/test_authority.py",
     "node/test_binding.py",
+    "node/test_bad_input.py",
+    "node/test_commands.py",
     "node/test_discover.py",
     "node/test_docker.py",
     "node/test_systemd.py",

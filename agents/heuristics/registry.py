@@ -11,6 +11,7 @@ from ...configs import ConfigError, did_you_mean
 from ...data.reference import published_settings
 from ...env.slices import SliceSet
 from ..base import Agent
+from .as_found import AsFound
 from .captain import Captain
 from .clairvoyant import Clairvoyant
 from .exploring import ExploringAgent
@@ -76,8 +77,11 @@ def _proposals() -> tuple[Agent, ...]:
     return ReactiveSla(), ProportionalShare(), Captain(), Greedy(), Greedy(egress=True), QueueGreedy()
 
 
-ALIASES: dict[str, Factory] = {"oracle": partial(_clairvoyant, name="oracle")}
-"""Names that agents had before; not shown."""
+UNLISTED: dict[str, Factory] = {
+    "oracle": partial(_clairvoyant, name="oracle"),
+    "as-found": lambda _: AsFound(),
+}
+"""Not shown: a name that an agent had before, and what makes sense only where somebody has set knobs already."""
 
 
 @cache
@@ -134,7 +138,7 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
         if isinstance(other, Clairvoyant):
             raise ConfigError(f"agent = {name!r}: accepted: {EXPLORING} in front of an agent that does not look ahead")
         return ExploringAgent(other)
-    factories = _factories() | ALIASES
+    factories = _factories() | UNLISTED
     if name not in factories:
         accepted = [n for n in factories if not n.startswith("experiment-")]
         last = len(published_settings())

@@ -226,8 +226,9 @@ def run(
         backend = open_backend(scenario, name=options.name)
         try:
             turns = progress.add_task(what, total=episodes * len(agents))
+            info = {"scenario": scenario.name, "backend": "testbed"}
             return record_live(
-                agents, backend, scenario, episodes, seed, weights, lambda turn, who: progress.advance(turns)
+                agents, backend, episodes, seed, weights, info, lambda turn, who: progress.advance(turns)
             )
         finally:
             backend.close()

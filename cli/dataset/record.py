@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 import sys
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from ..schemas.episodes import Recorded
 from ..shared.agents_option import load_learned, names_of
 from ..shared.output import console, figures_table, print_json, progress_bar
 from .paths import writing_to
+from .record_live import AS_FOUND, play_scenario, watch_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from ...agents.base import Agent
     from ...data.episodes.episodes import EpisodeSet
     from ...env.reward import RewardWeights
+    from ...env.simulator.hardware import Hardware
     from ...env.simulator.scenario import Scenario
+    from ...env.slices import SliceSet
 
+SCENARIO = "testbed-contention"
 REFRESH_PERIODS = 100
 MAX_TIMES = 1000
 
@@ -36,13 +39,24 @@ def record(
         list[str] | None, typer.Option(help="Names, comma-separated; NAME:3 has three times the runs.")
     ] = None,
     bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
-    scenario: Annotated[str, typer.Option(help="A shipped name or a YAML file.")] = "testbed-contention",
+    scenario: Annotated[
+        str | None, typer.Option(help="A shipped name or a YAML file [default: testbed-contention].")
+    ] = None,
     backend: Annotated[str, typer.Option(help="simulator, or testbed: real UPFs in real time.")] = "simulator",
     name: Annotated[str | None, typer.Option(help="Of the testbed, to use one that is up.")] = None,
+    node: Annotated[
+        str | None, typer.Option(help="UPFs that run here already: a name or a YAML file of `node discover`.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="On a node: shadow leaves knobs as they are; live lets agents move them, under guard.")
+    ] = "shadow",
+    run: Annotated[str, typer.Option(help="On a node: run configuration with guard and folders.")] = "default",
     episodes: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each agent.")] = 2,
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="Of each run; else the scenario's.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Of each run; else the scenario's, or 60 on a node.")
+    ] = None,
     period_ms: Annotated[
-        float | None, typer.Option(min=2, max=30_000, help="Control period; else the scenario's.")
+        float | None, typer.Option(min=2, max=30_000, help="Control period; else the scenario's, or 10 on a node.")
     ] = None,
     reward: Annotated[str, typer.Option(help="Weights of the reward: a shipped name or a YAML file.")] = "default",
     seed: Annotated[int, typer.Option(min=0, help="Of loads, noise and draws.")] = 0,
@@ -56,32 +70,39 @@ def record(
 ) -> None:
     """Record episodes: what agents saw, wanted, did and earned, with how likely each choice was where that is known.
 
-    Names are those of slicepilot evaluate; any of them after exploring- has noise around its choices.
+    Names are those of slicepilot evaluate, and as-found, which holds what it finds; any of them after exploring- has
+    noise around its choices. On a node there is the traffic that there is. In shadow, as-found is who plays: knobs as
+    their operators set them. With --mode live agents move them, with guard and supervisor behind.
 
     Example: [bold]slicepilot dataset record --agents random,exploring-no-control --episodes 4 --out log.parquet[/bold]
     """
     from ...data.episodes.episodes import EpisodeSet
     from ...env.reward import RewardWeights
-    from ...env.simulator.scenario import Scenario
     from ...training.evaluation.results import Provenance
 
     _check_out(out)
     check_name(backend)
+    _check_node(node, mode, backend, scenario, name, requests)
     if name is not None and backend == SIMULATOR:
         raise ConfigError("name: accepted: only with a --backend of real UPFs")
-    played = Scenario.from_yaml(scenario)
-    played = replace(
-        played,
-        duration_s=seconds or played.duration_s,
-        control_period_s=1e-3 * period_ms if period_ms else played.control_period_s,
-    )
-    weights = RewardWeights.from_yaml(reward)
-    made = _make_agents(played, names_of(agents or []), bundle or [], weights, requests)
-    recorded = (
-        _simulate(played, made, episodes, seed, weights)
-        if backend == SIMULATOR
-        else _play(backend, played, made, episodes, seed, weights, name)
-    )
+    weights, named = RewardWeights.from_yaml(reward), names_of(agents or [])
+    period_s = None if period_ms is None else 1e-3 * period_ms
+
+    def make(slices: SliceSet, hardware: Hardware) -> list[Agent]:
+        return _make_agents(slices, hardware, named, bundle or [], weights, requests)
+
+    if node is not None:
+        if mode == "shadow" and not named and not bundle:
+            named = (AS_FOUND,)
+        recorded = watch_node(node, mode, run, named, make, episodes, seconds, period_s, seed, weights)
+    else:
+        played = _scenario(scenario, seconds, period_s)
+        made = make(played.slice_set(), played.hardware_spec())
+        recorded = (
+            _simulate(played, made, episodes, seed, weights)
+            if backend == SIMULATOR
+            else play_scenario(backend, played, made, episodes, seed, weights, name)
+        )
     provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
     with writing_to(out.parent):
         _write(EpisodeSet(recorded.episodes, {**recorded.facts, **provenance}), out)
@@ -104,14 +125,41 @@ def _check_out(out: Path) -> None:
         pass  # the folder is all that is needed yet
 
 
+def _check_node(
+    node: str | None, mode: str, backend: str, scenario: str | None, name: str | None, requests: bool
+) -> None:
+    """Say what does not go together; raises ConfigError."""
+    if node is None:
+        if mode != "shadow":
+            raise ConfigError(f"mode = {mode!r}: accepted: with --node; elsewhere agents always act")
+        return
+    others = {"backend": backend != SIMULATOR, "scenario": scenario, "name": name, "published-requests": requests}
+    for option, given in others.items():
+        if given:
+            raise ConfigError(f"--{option}: accepted without --node, whose UPFs and traffic are what there is")
+
+
+def _scenario(name: str | None, seconds: float | None, period_s: float | None) -> Scenario:
+    from ...env.simulator.scenario import Scenario
+
+    played = Scenario.from_yaml(name or SCENARIO)
+    return replace(
+        played, duration_s=seconds or played.duration_s, control_period_s=period_s or played.control_period_s
+    )
+
+
 def _make_agents(
-    played: Scenario, names: Sequence[str], bundles: Sequence[Path], weights: RewardWeights, requests: bool
+    slices: SliceSet,
+    node: Hardware,
+    names: Sequence[str],
+    bundles: Sequence[Path],
+    weights: RewardWeights,
+    requests: bool,
 ) -> list[Agent]:
     """Who plays, with names that differ; raises ConfigError for a name that does not exist, or nobody."""
     from ...agents.heuristics.registry import make
     from ...training.recording.recording import on_declared_pods
 
-    slices, node = played.slice_set(), played.hardware_spec()
     counted = [_times(name) for name in names]
     made: list[Agent] = [*(make(name, slices, node, weights) for name, _ in counted), *load_learned(bundles)]
     if not made:
@@ -144,36 +192,6 @@ def _simulate(played: Scenario, made: Sequence[Agent], episodes: int, seed: int,
                 progress.update(task, completed=periods, description=who)
 
         return record_simulated(made, played, episodes, seed, weights, on_period)
-
-
-def _play(
-    backend_name: str,
-    played: Scenario,
-    made: Sequence[Agent],
-    episodes: int,
-    seed: int,
-    weights: RewardWeights,
-    name: str | None,
-) -> EpisodeSet:
-    from ...agents.heuristics.clairvoyant import Clairvoyant
-    from ...configs.backends import plugin
-    from ...training.evaluation.turns import TurnsBackend
-    from ...training.recording.recording import record_live
-
-    if seers := [agent.name for agent in made if isinstance(agent, Clairvoyant)]:
-        raise ConfigError(f"agents: {seers[0]}: accepted: only with --backend simulator, whose future it sees")
-    backend: TurnsBackend = plugin(backend_name).call("open_backend", played, name=name)
-    try:
-        with progress_bar() as progress:
-            task = progress.add_task("recording", total=episodes * len(made))
-            runs = itertools.count()
-
-            def on_run(turn: int, who: str) -> None:
-                progress.update(task, completed=next(runs), description=f"turn {turn + 1}: {who}")
-
-            return record_live(made, backend, played, episodes, seed, weights, on_run)
-    finally:
-        backend.close()
 
 
 def _write(recorded: EpisodeSet, out: Path) -> None:

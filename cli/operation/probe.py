@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...configs import ConfigError
+from ...configs.backends import plugin
 from ..schemas.explaining import Probed
 from ..shared.output import console, print_json
 
@@ -27,6 +28,9 @@ DRAIN_S = 0.05  # between two looks at the events: a ring buffer holds 32,000
 
 def probe(
     netns: Annotated[list[str] | None, typer.Option(help="Network namespace of a UPF; may be repeated.")] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Or all UPFs of a node: a name or a YAML file of `node discover`.")
+    ] = None,
     pid: Annotated[list[int] | None, typer.Option(help="Or its process id; may be repeated.")] = None,
     container: Annotated[list[str] | None, typer.Option(help="Or its container's id; may be repeated.")] = None,
     n3: Annotated[str | None, typer.Option(help="Interface with GTP-U; else n3, or the only one.")] = None,
@@ -46,7 +50,8 @@ def probe(
     """Measure each packet of running UPFs from N3 to N6, by slice and flow, without touching the UPFs.
 
     Needs root. Any UPF that takes GTP-U from one interface and hands IP packets to the kernel will do: it is found by
-    its network namespace, process or container. Packets are matched in the kernel.
+    its network namespace, process or container, or all those of a node by its configuration. Packets are matched in the
+    kernel.
 
     Example: [bold]slicepilot probe --netns sp-upf-embb --n6-netns sp-dn --duration 10[/bold]
     """
@@ -54,15 +59,19 @@ def probe(
     from ...controller.telemetry.discover import Devices, by_container, by_netns, by_pid, points_of
 
     upfs = [*map(by_netns, netns or ()), *map(by_pid, pid or ()), *map(by_container, container or ())]
-    if not upfs:
-        raise ConfigError("--netns, --pid or --container: none given; accepted: at least one UPF")
     devices = Devices(n3, tun, n6, n6_netns, n4)
+    if node is None and not upfs:
+        raise ConfigError("--netns, --pid, --container or --node: none given; accepted: at least one UPF")
+    if node is not None and (upfs or devices != Devices()):
+        raise ConfigError(f"--node = {node}: accepted alone: its configuration says which UPFs and interfaces")
     try:
         with contextlib.ExitStack() as stack:
             from ...controller.telemetry.pfcp import PfcpProbe
             from ...controller.telemetry.source import KernelSource
 
             points = [points_of(upf, devices) for upf in _distinct(upfs)]
+            if node is not None:
+                points = plugin("node").call("points", node)
             source = stack.enter_context(
                 KernelSource(points, report_every=sample if csv else 0, timed_per_s=0, by_flow=True)
             )
@@ -144,7 +153,7 @@ def _watch(
                 table = _table(source, pfcp)
                 live.update(table, refresh=True) if live else console.print(table)
     if as_json:
-        print_json(summary(source, pfcp, time.monotonic() - started), Probed)
+        print_json(summary(source, pfcp, time.monotonic() - source.counts_since_s), Probed)
     if gone:
         raise ProbeError(f"stopped measuring: {gone[0]}")
 

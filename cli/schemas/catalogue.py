@@ -55,6 +55,7 @@ PRINTED = (
     Printed("testbed up", machine.TestbedUp),
     Printed("testbed status", list[machine.TestbedStatus]),
     Printed("testbed load", machine.LoadPlayed),
+    Printed("node identify", machine.IdentifiedNode),
     Printed("testbed identify", machine.Identified),
     Printed("dataset list", list[datasets.Release]),
     Printed("dataset fetch", datasets.Fetched, note="Exit code 1 where not all could be fetched."),

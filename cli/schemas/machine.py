@@ -208,6 +208,37 @@ class IdentifiedErrors(Document):
     """Share of the factors of at most 2."""
 
 
+class IdentifiedSlice(Document):
+    """What a slice's UPF did while it was watched."""
+
+    slice: Annotated[str, Example("embb")]
+    """Its name."""
+    cost_us: float | None
+    """CPU time of a packet, waking up included; null for too few packets, or without a cgroup of its own."""
+    cpus_at_once: float
+    """CPUs that it used in a control period: 99th percentile. Its threads are at least as many."""
+
+
+class IdentifiedNode(Document):
+    """A node's hardware, as far as its traffic tells."""
+
+    hardware: Annotated[str, Example("hardware.yaml")]
+    """The file that was written."""
+    upf_cost_us: float
+    """CPU time of a packet, in a thread that does not sleep."""
+    slices: list[IdentifiedSlice]
+    known: list[str]
+    """Parameters that configuration, machine and actuators say."""
+    measured: list[str]
+    """Those that traffic told directly."""
+    fitted: list[str]
+    """Those that the simulator was fitted by."""
+    assumed: list[str]
+    """The others, as in the file that the node's configuration names."""
+    unseen: IdentifiedErrors
+    """How far off the simulator is on segments that it was not fitted on."""
+
+
 class Identified(Document):
     """The simulator's hardware, fitted to this machine."""
 

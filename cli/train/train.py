@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from ...training.runs.checkpoint import Checkpoint
 
 
+class Source(NamedTuple):
+    """Where runs come from, in place of what the configuration says."""
+
+    scenario: str | None
+    mixture: str | None
+    hardware: str | None
+
+
 def train(
     config: Annotated[str | None, typer.Option("-c", "--config", help="Name or file of the training config.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Learn from recorded episodes alone.")] = False,
@@ -33,6 +41,10 @@ def train(
     minutes: Annotated[float | None, typer.Option(help="Budget in minutes, in place of the config's.")] = None,
     scenario: Annotated[str | None, typer.Option(help="Train on this scenario.")] = None,
     mixture: Annotated[str | None, typer.Option(help="Train on this mixture of random runs.")] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="Train on this node in place of the scenario's or mixture's: a file of `node identify`."),
+    ] = None,
     estimate: Annotated[
         bool, typer.Option(help="With --offline: estimate at the end what the policy is worth.")
     ] = True,
@@ -49,6 +61,8 @@ def train(
     Example: slicepilot train -c ppo --minutes 2 --out runs/mine
 
     Example: slicepilot train -c node --from runs/mine/bundle --scenario multi-promise
+
+    Example: slicepilot train -c node --from generalist --mixture node --hardware hardware.yaml
 
     Example: slicepilot train --offline -c iql --dataset records.parquet
 
@@ -71,6 +85,7 @@ def train(
             "steps": steps,
             "minutes": minutes,
             "mixture": mixture,
+            "hardware": hardware,
         }
         if finetune is not None:
             others["resume"] = resume
@@ -81,14 +96,14 @@ def train(
         run_finetune(config, finetune, start, seed, scenario, resume, out, as_json)
         return
     if offline or (checkpoint is not None and is_offline(checkpoint)):
-        for option, value in (("scenario", scenario), ("mixture", mixture)):
+        for option, value in (("scenario", scenario), ("mixture", mixture), ("hardware", hardware)):
             if value is not None:
                 raise ConfigError(f"{option} = {value!r}: accepted without --offline, which learns from a dataset")
         run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, estimate, as_json)
         return
     if dataset is not None:
         raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")
-    settings = _settings(config, checkpoint, seed, steps, minutes, scenario, mixture)
+    settings = _settings(config, checkpoint, seed, steps, minutes, Source(scenario, mixture, hardware))
     name = Path(config).stem if config is not None else settings.algorithm
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
     result = _run(settings, folder, name, checkpoint, _start(origin, checkpoint))
@@ -101,8 +116,7 @@ def _settings(
     seed: int | None,
     steps: int | None,
     minutes: float | None,
-    scenario: str | None,
-    mixture: str | None,
+    source: Source,
 ) -> TrainingConfig:
     """The configuration with what the command line overrides; with a checkpoint, as far as that leaves it free."""
     from ...training.online.config import TrainingConfig
@@ -112,21 +126,20 @@ def _settings(
         raise ConfigError("config = None: accepted: -c with a name or a file, or --resume with a run's folder")
     settings = TrainingConfig.from_yaml(config) if config is not None else None
     if checkpoint is not None:
-        settings = resumed_config(checkpoint, None if settings is None else _source(settings, seed, scenario, mixture))
+        settings = resumed_config(checkpoint, None if settings is None else _source(settings, seed, source))
     assert settings is not None
-    settings = _budget(_source(settings, seed, scenario, mixture), steps, minutes)
+    settings = _budget(_source(settings, seed, source), steps, minutes)
     return settings if checkpoint is None else resumed_config(checkpoint, settings)
 
 
-def _source(config: TrainingConfig, seed: int | None, scenario: str | None, mixture: str | None) -> TrainingConfig:
-    if scenario is not None and mixture is not None:
-        raise ConfigError(f"mixture = {mixture!r}: accepted: one of --scenario and --mixture")
-    values: dict[str, object] = {"seed": seed}
-    if scenario is not None or mixture is not None:
+def _source(config: TrainingConfig, seed: int | None, source: Source) -> TrainingConfig:
+    if source.scenario is not None and source.mixture is not None:
+        raise ConfigError(f"mixture = {source.mixture!r}: accepted: one of --scenario and --mixture")
+    if source.scenario is not None or source.mixture is not None:
         from dataclasses import replace
 
-        config = replace(config, scenario=scenario, mixture=mixture)
-    return config.override(**values)
+        config = replace(config, scenario=source.scenario, mixture=source.mixture)
+    return config.override(seed=seed, hardware=source.hardware)
 
 
 def _budget(config: TrainingConfig, steps: int | None, minutes: float | None) -> TrainingConfig:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,8 +18,12 @@ from ...env.slices import BoolArray, FloatArray, Promises, SliceSet
 from ...env.telemetry import Telemetry
 from ..actuators.egress import EgressConfig
 from ..system.cores import physical_cores
+from ..system.realtime import no_collections, on_time
 from ..telemetry.throttling import ThrottleMeter
 from .ticks import AbsoluteTicks
+
+ENDLESS = 1 << 31
+"""Control periods of a run that nothing ends."""
 
 
 class TelemetrySource(Protocol):
@@ -91,7 +96,7 @@ class NodeFacts:
     period_s: float
     uplink_mbps: float
     logical_cpus: float | None = None
-    num_steps: int = 1 << 31
+    num_steps: int = ENDLESS
     traits: NodeTraits | None = None
     moves: BoolArray | None = None
     sharing: tuple[tuple[int, ...], ...] = ()
@@ -202,6 +207,12 @@ class LiveBackend:
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """The pods' CPU requests (S,) an agent counts on (`Agent.request_mcpu`); None is what was found."""
         self._actuator.deploy(request_mcpu)
+
+    @contextlib.contextmanager
+    def real_time(self) -> Iterator[None]:
+        """Inside, this thread is scheduled as the controller's loop is."""
+        with no_collections(), on_time():
+            yield
 
     def observe(self) -> Telemetry:
         """Wait for the next tick, then measure."""

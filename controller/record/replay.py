@@ -47,14 +47,10 @@ class MeasuredEpisodes:
         """The same run in every lane, but for the noise."""
         del rng
         ticks, count = self.offered_mbps.shape
-        traffic = Traffic.blank(1, count, lanes, ticks)
-        traffic.flow_mbps[:] = 1.0
-        traffic.packet_bytes[:] = self.packet_bytes[:, None]
-        traffic.profile_time_s[:] = self.period_s * np.arange(ticks, dtype=np.float64)
-        traffic.profile_factor[:] = self.offered_mbps.T[:, None, :]
+        offered = np.repeat(self.offered_mbps[..., None], lanes, axis=-1)
         ones = np.ones((1, lanes), np.float32)
         return SimulatorRun(
-            traffic=traffic,
+            traffic=Traffic.measured(offered, self.packet_bytes[:, None], self.period_s),
             events=NodeEvents.none(count, lanes),
             hardware=HardwareArrays(self.hardware, lanes),
             period_s=np.full(lanes, self.period_s, np.float32),

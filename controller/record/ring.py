@@ -220,6 +220,10 @@ class TickRing:
         words[WRITTEN_AT // _WORD] = written + 1
         words[BEAT_AT // _WORD] = tick.monotonic_ns
 
+    def beat(self) -> None:
+        """A sign of life without a tick."""
+        self._words[BEAT_AT // _WORD] = time.monotonic_ns()
+
     def close(self) -> None:
         """Remove the file; readers keep what they have mapped."""
         self.path.unlink(missing_ok=True)

@@ -198,6 +198,12 @@ def _end_blas_threads() -> None:
             shutdown()
 
 
+def lacking(names: Iterable[str]) -> list[str]:
+    """Those of some capabilities that the calling thread does not have in effect."""
+    have = _mask(_status("thread-self"), "CapEff")
+    return [name for name in names if not have & _bits({name})]
+
+
 def _status(task: str) -> dict[str, str]:
     """Of proc_pid_status(5)."""
     lines = Path(f"/proc/{task}/status").read_text().splitlines()

@@ -123,11 +123,23 @@ class ClsactFilter:
         return [one for one in tc.filters(route, self._index, self._hook) if one.name in names]
 
 
+def without_hooks(error: ActuatorError) -> ProbeError | None:
+    """What to say where the kernel refuses clsact because it has no such kind of qdisc; None for other refusals."""
+    if error.errno not in {errno.ENOENT, errno.EOPNOTSUPP}:
+        return None
+    return ProbeError(
+        "this kernel has neither TCX (Linux 6.6) nor clsact (CONFIG_NET_SCH_INGRESS): packets cannot be measured; "
+        "without it UPFs are found (slicepilot node discover), and simulations run"
+    )
+
+
 def _add_clsact(route: RouteSocket, index: int) -> bool:
     """Make sure of the hooks; true if they were not there."""
     try:
         tc.add_clsact(route, index)
     except ActuatorError as error:
+        if (told := without_hooks(error)) is not None:
+            raise told from error
         if error.errno != errno.EEXIST:
             raise
         return False

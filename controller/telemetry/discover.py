@@ -110,7 +110,9 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
                 f"{label}n3: which interface of {upf.name}? accepted: {', '.join(ethernet) or 'none there'}"
             )
         n3 = ethernet[0]
-    tun = devices.tun or next((link.name for link in there.values() if link.kind == "tun" and link.bare_ip), None)
+    tun = _named(f"{label}tun", devices.tun, there) or next(
+        (link.name for link in there.values() if link.kind == "tun" and link.bare_ip), None
+    )
     if devices.n6_netns is not None:
         near = devices.near or _usual("n6", there)
         n6: NetPoint | None = _far(upf.netns, near, by_netns(devices.n6_netns).netns, devices.n6, label)

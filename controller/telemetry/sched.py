@@ -38,7 +38,10 @@ class SchedProbe:
     def __init__(self, groups: Sequence[Path | None], windows: Map) -> None:
         self._groups = tuple(groups)
         if not BTF.exists():
-            raise ProbeError(f"this kernel does not describe itself ({BTF} is missing): it needs CONFIG_DEBUG_INFO_BTF")
+            raise ProbeError(
+                f"this kernel does not describe itself ({BTF} is missing): it needs CONFIG_DEBUG_INFO_BTF; without it "
+                "nothing is measured here, but UPFs are found (slicepilot node discover), and simulations run"
+            )
         versions = {cgroups.unified(group) for group in groups if group}
         if len(versions) > 1:
             raise ConfigError("cgroups = both versions; accepted: all of version 1, or all of version 2")

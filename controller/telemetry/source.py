@@ -7,6 +7,7 @@ costs is the code and memory that are touched anew, not the arithmetic.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -42,6 +43,9 @@ class KernelSource:
         report_every, timed_per_s, by_flow: see `PacketPrograms`.
         uplink_mbps: rate of the shared uplink, for ``uplink_use_ratio``; inf: it reads 0.
 
+    Attributes:
+        counts_since_s: when packets began to be counted, by `time.monotonic`.
+
     Raises:
         ConfigError: points that do not go together.
         ProbeError: something that is needed is missing; nothing stays attached.
@@ -65,6 +69,7 @@ class KernelSource:
             by_flow=by_flow,
             uplink_mbps=uplink_mbps,
         )
+        self.counts_since_s = time.monotonic()
         try:
             self._shared = SharedGroups([one.cgroup for one in points], self.packets.slices)
             self.sched = SchedProbe(self._shared.groups, self.packets.windows)

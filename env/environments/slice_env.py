@@ -10,8 +10,9 @@ import numpy as np
 from ...configs import ConfigError
 from ...configs.backends import SIMULATOR, check_name, plugin
 from ..backend import Backend
+from ..knobs import NUM_KNOBS
 from ..reward import RewardWeights
-from ..slices import FloatArray
+from ..slices import BoolArray, FloatArray
 from .render import render_ansi, render_rgb
 from .vector_env import ControlLoop, action_space, observation_space
 
@@ -23,8 +24,7 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
         ConfigError: unknown backend or scenario, control period outside 2 ms to 30 s.
     """
     check_name(backend)
-    if control_period_s is not None and not 0.002 <= control_period_s <= 30:
-        raise ConfigError(f"control_period_s = {control_period_s!r}: accepted: 0.002 to 30 seconds")
+    _check_period(control_period_s)
     if backend != SIMULATOR:
         opened: Backend = plugin(backend).call("open_backend", scenario, control_period_s)
         return opened
@@ -32,6 +32,20 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
     from ..simulator.scenario import Scenario
 
     return SimulatorBackend(ScenarioRuns(Scenario.from_yaml(scenario), control_period_s=control_period_s))
+
+
+def open_node(node: str, control_period_s: float | None, mode: str, seconds: float, run: str) -> Backend:
+    """A node's own UPFs under the traffic that there is; see `SliceEnv` for what it is given and what it raises."""
+    _check_period(control_period_s)
+    if not 0 < seconds < np.inf:
+        raise ConfigError(f"episode_s = {seconds!r}: accepted: more than 0 seconds")
+    opened: Backend = plugin("node").call("open_live", node, control_period_s, mode=mode, seconds=seconds, run=run)
+    return opened
+
+
+def _check_period(control_period_s: float | None) -> None:
+    if control_period_s is not None and not 0.002 <= control_period_s <= 30:
+        raise ConfigError(f"control_period_s = {control_period_s!r}: accepted: 0.002 to 30 seconds")
 
 
 class SliceEnv(gym.Env[FloatArray, FloatArray]):
@@ -44,12 +58,18 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
     Args:
         backend: a name, or a `Backend` object with one lane.
         scenario: what the simulator plays.
-        control_period_s: 0.002 to 30, else the scenario's.
+        control_period_s: 0.002 to 30, else the scenario's, or 0.01 on a node.
         reward: name or path of the reward weights.
         render_mode: ``ansi`` (a table) or ``rgb_array`` (bars and a short history, 480 x 640).
+        node: name or YAML file of a node whose UPFs somebody else runs, in place of a backend. It has the traffic that
+            there is, so seeds change nothing, and a run starts with the knobs as they were found.
+        mode: of a node: ``shadow`` writes nothing, ``live`` moves knobs, with guard and supervisor behind.
+        episode_s: after which a run on a node is truncated.
+        run: of a node in mode ``live``: run configuration with the guard and the journal's folder.
 
     Raises:
-        ConfigError: unknown names, bad values.
+        ConfigError: unknown names, bad values, a UPF that is not found.
+        FailureError: something that is needed on a node is missing or not permitted.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # type: ignore[misc]
@@ -61,17 +81,32 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         control_period_s: float | None = None,
         reward: str = "default",
         render_mode: Literal["ansi", "rgb_array"] | None = None,
+        *,
+        node: str | None = None,
+        mode: Literal["shadow", "live"] = "shadow",
+        episode_s: float = 60.0,
+        run: str = "default",
     ) -> None:
-        self.backend = make_backend(backend, scenario, control_period_s) if isinstance(backend, str) else backend
-        if self.backend.num_lanes != 1:
-            raise ConfigError(f"backend: {self.backend.num_lanes} lanes; accepted: 1 (use SliceVectorEnv for more)")
         if render_mode not in {None, *self.metadata["render_modes"]}:
             raise ConfigError(f"render_mode: unknown {render_mode!r}; accepted: ansi, rgb_array")
-        self.loop = ControlLoop(self.backend, RewardWeights.from_yaml(reward))
+        weights = RewardWeights.from_yaml(reward)
+        if node is not None:
+            self.backend = open_node(node, control_period_s, mode, episode_s, run)
+        else:
+            self.backend = make_backend(backend, scenario, control_period_s) if isinstance(backend, str) else backend
+        if self.backend.num_lanes != 1:
+            raise ConfigError(f"backend: {self.backend.num_lanes} lanes; accepted: 1 (use SliceVectorEnv for more)")
+        self.loop = ControlLoop(self.backend, weights)
         self.observation_space = observation_space(len(self.backend.slices))
         self.action_space = action_space(len(self.backend.slices))
         self.render_mode = render_mode
         self._history: list[FloatArray] = []
+
+    @property
+    def moves(self) -> BoolArray:
+        """Which knobs act, (S, 3) as the action: what an action says of the others changes nothing. After `reset`."""
+        moves = self.backend.context.moves
+        return np.ones((len(self.backend.slices), NUM_KNOBS), np.bool_) if moves is None else moves[:, :, 0].T.copy()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

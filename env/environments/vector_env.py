@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ..backend import Backend, Context
+from ..backend import Backend, Context, held_at_reset
 from ..encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from ..knobs import NUM_KNOBS, Knobs
 from ..reward import RewardModel, RewardWeights
@@ -66,7 +66,7 @@ class ControlLoop:
         context = self.backend.context
         self.coding, self._view = self._make_coding(self.backend.slices, context), SlidingView(context)
         self.reward = RewardModel(self.weights, context)
-        self.knobs: Knobs = Knobs.none(len(self.backend.slices), self.backend.num_lanes)
+        self.knobs: Knobs = held_at_reset(self.backend)
         self._rows = self.decoder.encode(self.knobs)
         self.steps_left = context.num_steps
         return self.coding.encode(self._view.see(self.telemetry), self._rows)

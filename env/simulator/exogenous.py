@@ -72,6 +72,17 @@ class Traffic:
         )
 
     @classmethod
+    def measured(cls, offered_mbps: FloatArray, packet_bytes: FloatArray, period_s: float) -> Traffic:
+        """One source per slice of rates that were measured, (T, S, L), one a control period, in packets (S, L)."""
+        steps, num_slices, lanes = offered_mbps.shape
+        traffic = cls.blank(1, num_slices, lanes, steps)
+        traffic.flow_mbps[:] = 1.0
+        traffic.packet_bytes[:] = packet_bytes
+        traffic.profile_time_s[:] = period_s * np.arange(steps, dtype=np.float64)
+        traffic.profile_factor[:] = np.moveaxis(offered_mbps, 0, -1)
+        return traffic
+
+    @classmethod
     def of(cls, scenario: Scenario, slices: SliceSet, lanes: int, rng: np.random.Generator) -> Traffic:
         """A scenario's sources; on/off phases and cycle lengths are drawn per lane."""
         per_slice = [scenario.loads.get(name, ()) for name in slices.names]

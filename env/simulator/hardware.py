@@ -106,12 +106,17 @@ class Hardware:
 
 @dataclass(frozen=True)
 class HardwareFile:
-    """``configs/hardware/NAME.yaml``: parameters with where they come from and, if fitted, how well."""
+    """``configs/hardware/NAME.yaml``: parameters with where they come from and, if fitted, how well.
+
+    ``assumed`` names parameters that were not told by what was measured, but taken from the file ``assumed_from``.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     source: str
     hardware: Hardware
     fit: dict[str, float] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    assumed_from: str | None = None
 
 
 class HardwareArrays:

@@ -137,9 +137,10 @@ class MixtureEpisodes:
         self.hardware = Hardware.from_yaml(mixture.hardware)
 
     @classmethod
-    def from_yaml(cls, name_or_path: str) -> MixtureEpisodes:
-        """Load ``configs/mixtures/NAME.yaml`` or a user's file."""
-        return cls(load("mixtures", name_or_path, Mixture))
+    def from_yaml(cls, name_or_path: str, hardware: str | None = None) -> MixtureEpisodes:
+        """Load ``configs/mixtures/NAME.yaml`` or a user's file; ``hardware`` takes the place of the mixture's."""
+        mixture = load("mixtures", name_or_path, Mixture)
+        return cls(mixture if hardware is None else replace(mixture, hardware=hardware))
 
     def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """One random deployment and run per lane."""

@@ -13,6 +13,7 @@ from ...controller.system.cgroup import CpuGroup
 from ...controller.system.kernel_file import ActuatorError
 from ...controller.system.net.qdisc import RootQdisc
 from ...controller.system.net.rtnetlink import RouteSocket
+from ...controller.system.privileges import lacking
 from ...controller.telemetry.points import SlicePoints
 from ...env.knobs import KnobName
 from ..find.interfaces import interfaces
@@ -62,7 +63,7 @@ def _cpu(target: SliceTargets, found: Located, n3: str) -> Authority:
     if found.cgroup is None:
         return Authority(False, f"{found.process} is in no CPU cgroup of its own")
     if target.cgroup is None:
-        return Authority(False, f"{found.cgroup} has no CPU controller: see cgroup.subtree_control above it")
+        return Authority(False, _without_controller(found.cgroup))
     if found.others:
         return Authority(False, f"it shares its cgroup with {found.others[0]}, which a limit would hold back as well")
     kind = known(found.process)
@@ -79,6 +80,14 @@ def _cpu(target: SliceTargets, found: Located, n3: str) -> Authority:
     return Authority(True, where if kind is None else f"{kind.name} forwards in its process; {where}")
 
 
+def _without_controller(group: Path) -> str:
+    above = group.parent / "cgroup.subtree_control"
+    return (
+        f"{group} has no CPU controller, so that neither limit nor weight can be set; echo +cpu > {above} delegates "
+        "it, in each group from the root down. Packets and CPU time are measured, egress rates set, without it"
+    )
+
+
 def _egress(target: SliceTargets, points: SlicePoints) -> Authority:
     device = target.egress_device
     if device is None:
@@ -91,6 +100,8 @@ def _egress(target: SliceTargets, points: SlicePoints) -> Authority:
             f"a shaper on {device} comes after the last point that packets are measured at, so that what it holds back "
             "would not be seen; name the far end of N6 (devices.n6_netns, n6_far)",
         )
+    if lacking(["CAP_NET_ADMIN"]):
+        return Authority(False, f"this process lacks CAP_NET_ADMIN, which setting a rate on {device} takes")
     try:
         with contextlib.closing(RouteSocket(target.netns)) as route:
             RootQdisc(route, device).check()

@@ -16,6 +16,7 @@ from .processes import COMM_CHARACTERS, Process, companions, eldest, snapshot
 
 COMPOSE_SERVICE, COMPOSE_PROJECT = "com.docker.compose.service", "com.docker.compose.project"
 MOST_NAMED = 5
+MOST_THERE = 20
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Finder:
         fit = [one for one in self.processes.values() if self._fits(one, selector)]
         found = eldest(fit, self.processes)
         if not found:
+            _check_netns(name, selector)
             raise ConfigError(f"slices.{name}.upf: {selector}: no such process runs; accepted: that of a running UPF")
         if len(found) > 1:
             told = ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
@@ -95,6 +97,17 @@ class Finder:
             and (compose.project is None or found.labels.get(COMPOSE_PROJECT) == compose.project)
             for part in one.group_names
         )
+
+
+def _check_netns(name: str, selector: UpfSelector) -> None:
+    """Say that a namespace has vanished, which explains that no process is in it; raises ConfigError."""
+    if selector.netns is None or namespaces.path_of(selector.netns).exists():
+        return
+    there = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
+    raise ConfigError(
+        f"slices.{name}.upf.netns = {selector.netns}: no such network namespace; accepted: a path, or one of "
+        f"{', '.join(there[:MOST_THERE]) or 'none here'}{', ...' if len(there) > MOST_THERE else ''}"
+    )
 
 
 def _user(named: str) -> int | None:

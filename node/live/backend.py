@@ -15,7 +15,7 @@ from ...controller.actuators.egress import ShaperClass
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.actuators.slice_knobs import SliceTargets
-from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
+from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
 from ...controller.telemetry.discover import Devices, Upf, n6_device, points_of
 from ...controller.telemetry.layout import SHAPER_FIRST
@@ -27,10 +27,11 @@ from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
 from ..authority.authority import Authority, authority, can_be_limited, without
 from ..authority.binding import Binding
 from ..authority.surroundings import surroundings
-from ..config.spec import NodeSpec
+from ..config.spec import NodeSlice, NodeSpec
 from ..find.follow import Follower
 from ..find.links import UpfLinks
 from ..find.locate import Finder, Located
+from ..find.permitted import check_permitted
 
 # For policies, which reckon with it: the most that they are shown.
 UNKNOWN_UPLINK_MBPS = UPLINK_RANGE_MBPS[1]
@@ -44,6 +45,7 @@ class NodeBackend(LiveBackend):
     Args:
         spec: which UPFs.
         control_period_s: of the loop.
+        num_steps: control periods of one run.
 
     Attributes:
         found: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
@@ -55,7 +57,7 @@ class NodeBackend(LiveBackend):
         ProbeError, ActuatorError: what is needed to measure is missing.
     """
 
-    def __init__(self, spec: NodeSpec, control_period_s: float) -> None:
+    def __init__(self, spec: NodeSpec, control_period_s: float, num_steps: int = ENDLESS) -> None:
         self.spec = spec
         self.authority: dict[str, dict[KnobName, Authority]] = {}
         with contextlib.ExitStack() as undo:
@@ -79,6 +81,7 @@ class NodeBackend(LiveBackend):
                 control_period_s,
                 spec.uplink_mbps or UNKNOWN_UPLINK_MBPS,
                 spec.cpus,
+                num_steps,
                 traits=live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
                 moves=None if moves.all() else moves,
                 sharing=tuple(tuple(map(list(found).index, names)) for names in _families(found) if len(names) > 1),
@@ -91,6 +94,11 @@ class NodeBackend(LiveBackend):
         the start. ``context.threads`` is what they can use now."""
         gone = self._follower.look()
         return [*gone, *self._binding.look(self._follower.found, self.context.threads), *super().check()]
+
+    @property
+    def hardware(self) -> str:
+        """Configuration of the identified hardware that a simulator of this node uses."""
+        return self.spec.hardware
 
     def close(self) -> None:
         """Restore the knobs and release everything; more than once does nothing."""
@@ -106,17 +114,15 @@ class NodeBackend(LiveBackend):
         families = {name: family for family in _families(found) for name in family}
         netns_of: dict[object, Path] = {}  # one path for each namespace: that is how points are seen to be the same
         for one in self.spec.slices:
-            family, names = families[one.name], one.devices
+            family = families[one.name]
             netns = netns_of.setdefault(found[one.name].process.netns, self._links.netns(one.name))
             cgroup = self._links.cgroup(family[0]) if found[one.name].cgroup is not None else None
-            upf, label = Upf(one.name, netns, cgroup), f"slices.{one.name}.devices."
-            far = names.n6 if names.n6_netns is None else names.n6_far
-            point = points_of(upf, Devices(names.n3, names.tun, far, names.n6_netns, names.n4, names.n6), label)
+            upf = Upf(one.name, netns, cgroup)
+            point = measured_at(one, upf)
             limited = cgroup if can_be_limited(found[one.name].cgroup) else None
-            target = SliceTargets(one.name, limited, n6_device(upf, names.n6, label), netns, frozenset(one.leave))
+            target = SliceTargets(one.name, limited, _n6_of(one, upf), netns, frozenset(one.leave))
             self.authority[one.name] = answers = authority(target, found[one.name], point)
-            traffic = None if one.traffic is None else one.traffic.selected
-            points.append(dataclasses.replace(point, traffic=traffic))
+            points.append(point)
             target = dataclasses.replace(target, left=without(answers))
             if len(family) > 1 and limited is not None:
                 target = dataclasses.replace(target, sharing=family, cgroup=limited if one.name == family[0] else None)
@@ -151,12 +157,27 @@ def _parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTarget
     ]
 
 
+def measured_at(one: NodeSlice, upf: Upf) -> SlicePoints:
+    """Where a slice's packets are measured; raises as `points_of`."""
+    names = one.devices
+    far = names.n6 if names.n6_netns is None else names.n6_far
+    devices = Devices(names.n3, names.tun, far, names.n6_netns, names.n4, names.n6)
+    points = points_of(upf, devices, f"slices.{one.name}.devices.")
+    return dataclasses.replace(points, traffic=None if one.traffic is None else one.traffic.selected)
+
+
+def _n6_of(one: NodeSlice, upf: Upf) -> str | None:
+    return n6_device(upf, one.devices.n6, f"slices.{one.name}.devices.")
+
+
 def find_all(spec: NodeSpec) -> dict[str, Located]:
     """Every slice's UPF, in order.
 
     Raises:
+        FailureError: this process may not look.
         ConfigError: one is not there, or not told from others; or two UPFs are in the same cgroup.
     """
+    check_permitted()
     finder = Finder()
     found = {one.name: finder.find(one.name, one.upf) for one in spec.slices}
     groups: dict[Path, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
-from ...controller.system.realtime import no_collections, on_time
 from ...controller.telemetry.histogram import quantiles_us
 from ...controller.telemetry.points import NetPoint, SlicePoints
 from ...controller.telemetry.source import KernelSource
@@ -106,12 +105,6 @@ class TestbedBackend(LiveBackend):
         self._timeline.close()
         self.scenario = scenario
         self._timeline = Timeline(self.testbed, scenario)
-
-    @contextlib.contextmanager
-    def real_time(self) -> Iterator[None]:
-        """Inside, this thread is scheduled as the controller's loop is."""
-        with no_collections(), on_time():
-            yield
 
     @property
     def work_done(self) -> int | None:

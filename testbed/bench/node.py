@@ -45,7 +45,7 @@ class BenchNode:
         self._parent = hierarchy.root / f"{PREFIX}{os.getpid()}"
         self.cgroups = [self._parent / name for name in slices.names]
         try:
-            _remove_stale(hierarchy)
+            remove_stale(hierarchy)
             self._make_groups(hierarchy)
             self._traffic = _start_traffic(len(slices))
         except BaseException:
@@ -95,7 +95,7 @@ class BenchNode:
             self._traffic.stdout.close()
             self._traffic = None
         for path in (*self.cgroups, self._parent / EDGE, self._parent):
-            _remove_group(path)
+            remove_group(path)
 
     def __enter__(self) -> BenchNode:
         return self
@@ -132,7 +132,7 @@ def _start_traffic(num_slices: int) -> subprocess.Popen[str]:
     return process
 
 
-def _remove_stale(hierarchy: CpuHierarchy) -> None:
+def remove_stale(hierarchy: CpuHierarchy) -> None:
     """Remove what a process that was killed has left: its groups, and the busy processes that it started in them."""
     for parent in hierarchy.root.glob(f"{PREFIX}*"):
         if Path(f"/proc/{parent.name.removeprefix(PREFIX)}").exists():
@@ -141,10 +141,11 @@ def _remove_stale(hierarchy: CpuHierarchy) -> None:
             for pid in (path / "cgroup.procs").read_text().split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
-            _remove_group(path)
+            remove_group(path)
 
 
-def _remove_group(path: Path) -> None:
+def remove_group(path: Path) -> None:
+    """Remove a group once nothing runs in it any more; raises ActuatorError where something does."""
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
     while path.is_dir():
         with contextlib.suppress(OSError):  # EBUSY until a process that was killed has left

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ...agents.learned.agent import LearnedAgent
 from ...agents.learned.bundle import PolicyBundle
@@ -60,25 +61,35 @@ class BenchRun:
 
 
 @contextlib.contextmanager
+def opened(made: BenchNode, slices: SliceSet, period_ms: float) -> Iterator[Node]:
+    """A bench node to control, closed at the end."""
+    source = KernelSource(made.points, uplink_mbps=UPLINK_MBPS)
+    with contextlib.ExitStack() as undo:
+        undo.callback(source.close)
+        facts = NodeFacts(period_s=1e-3 * period_ms, uplink_mbps=UPLINK_MBPS)
+        backend = LiveBackend(slices, source, ShadowActuator(made.targets), made.cgroups, facts)
+        undo.callback(backend.close)
+        yield Node("bench", "bench", backend, made.targets, QuotaConfig(period_us=QUOTA_PERIOD_US))
+
+
+@contextlib.contextmanager
 def bench_run(
     policy: PolicyBundle,
-    slices: SliceSet,
-    node: BenchNode,
-    period_ms: float,
+    node: Node,
+    mode: Literal["shadow", "live"] = "live",
     listen: str = "off",
     cpu: int | None = None,
 ) -> Iterator[BenchRun]:
-    """A controller over a bench node, gone at the end; ``listen`` and ``cpu`` as in `RunConfig`."""
-    config = RunConfig(name="bench", mode="live", period_ms=period_ms, cpu=cpu)
+    """A controller over a node, gone at the end; the caller closes the node. ``mode``, ``listen`` and ``cpu`` as in
+    `RunConfig`."""
+    period_ms = 1e3 * node.backend.context.period_s.item()
+    config = RunConfig(name=node.name, mode=mode, period_ms=period_ms, cpu=cpu)
     with contextlib.ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="slicepilot-bench-")))
         folder.chmod(0o755)  # the publisher writes records as another user
-        source = KernelSource(node.points, uplink_mbps=UPLINK_MBPS)
-        undo.callback(source.close)
-        facts = NodeFacts(period_s=1e-3 * period_ms, uplink_mbps=UPLINK_MBPS)
-        backend = LiveBackend(slices, source, ShadowActuator(node.targets), node.cgroups, facts)
-        undo.callback(backend.close)
-        ring = TickRing(folder / "ticks", len(slices))
+        # The journal of somebody's node lies where `slicepilot restore` looks for it.
+        state = folder / "state" if node.kind == "bench" else Path(config.state_root) / f"{node.name}-bench"
+        ring = TickRing(folder / "ticks", len(node.backend.slices))
         undo.callback(ring.close)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(ours.close)
@@ -86,10 +97,8 @@ def bench_run(
             PublisherOptions(folder, folder, listen=listen, log="off", estimate_s=0.0, off_cpu=cpu), theirs
         )
         undo.callback(publisher.stop)
-        stop = StopRequest()
-        described = Node("bench", "bench", backend, node.targets, QuotaConfig(period_us=QUOTA_PERIOD_US))
         learned = LoadedPolicy(
             LearnedAgent(policy, transfer=True), {"path": str(policy.origin), "digest": "", "promoted": False}
         )
-        operation = Controller(described, config, learned, ring, folder / "state", stop)
-        yield BenchRun(operation, publisher, stop)
+        stop = StopRequest()
+        yield BenchRun(Controller(node, config, learned, ring, state, stop), publisher, stop)

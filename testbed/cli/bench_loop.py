@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,13 +11,14 @@ import typer
 
 from ...cli.schemas.bench import LoopBench
 from ...cli.shared.output import console, print_json, progress_bar
+from ...configs import ConfigError
 
 if TYPE_CHECKING:
     from ...agents.learned.bundle import PolicyBundle
     from ...controller.loop.loop import LoopReport
     from ...env.slices import SliceSet
-    from ..bench.node import BenchNode
 
+SLICES = "five-video"
 BACK_TO_BACK_MS = 1e-3
 PARTS = ("idle", "back_to_back", "contended")
 REPORTED = ("observe", "infer", "guard", "apply", "total", "record")
@@ -25,7 +28,13 @@ def loop(
     bundle: Annotated[
         Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
     ] = None,
-    slices: Annotated[str, typer.Option(help="Slice set.")] = "five-video",
+    node: Annotated[
+        str | None, typer.Option(help="On UPFs that run here already: a name or a YAML file of `node discover`.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="On a node: shadow writes nothing, live moves its knobs with this policy.")
+    ] = "shadow",
+    slices: Annotated[str | None, typer.Option(help="Slice set, without a node [default: five-video].")] = None,
     num_slices: Annotated[
         int | None, typer.Option(min=2, max=64, help="So many slices, those of the set again and again.")
     ] = None,
@@ -40,18 +49,24 @@ def loop(
     more for each CPU. "Back to back" has no rest between ticks: what it takes less than "idle" is the price of caches
     and address translations that have gone cold during a period.
 
+    With --node it is the loop on live UPFs under the traffic that there is. In shadow, which it starts in, nothing is
+    written, and "apply" is next to nothing. "Contended" uses what CPU time others leave: UPFs go before. "Back to
+    back" is always in shadow.
+
     Example: [bold]slicepilot bench loop --period-ms 2[/bold]
     """
     from ...agents.learned.bundle import PolicyBundle
-    from ...env.slices import SliceSet
     from ..bench.bundle import bundle_folder
 
-    slice_set = SliceSet.from_yaml(slices)
-    if num_slices is not None:
-        slice_set = slice_set.repeated(num_slices)
+    _check(node, mode, slices, num_slices)
     policy = PolicyBundle.load(bundle_folder(bundle))
     try:
-        result = _measure(policy, slice_set, period_ms, seconds)
+        if node is None:
+            result = _measure(policy, _slices(slices, num_slices), period_ms, seconds)
+        else:
+            result = _measure_node(policy, node, mode, period_ms, seconds)
+    except ConfigError:
+        raise
     except (RuntimeError, OSError) as error:
         console.file.flush()
         typer.echo(f"bench loop: {error}", err=True)
@@ -69,29 +84,72 @@ def loop(
             console.print(f"    {stage:8} {times['p50']:8.1f} {times['p99']:8.1f} {times['p999']:8.1f}")
 
 
+def _check(node: str | None, mode: str, slices: str | None, num_slices: int | None) -> None:
+    if mode not in {"shadow", "live"}:
+        raise ConfigError(f"mode = {mode!r}; accepted: shadow, live")
+    if node is None and mode != "shadow":
+        raise ConfigError(f"mode = {mode!r}: accepted: with --node")
+    if node is not None and (slices is not None or num_slices is not None):
+        raise ConfigError("--slices, --num-slices: accepted without --node, whose configuration has slices")
+
+
+def _slices(name: str | None, repeated: int | None) -> SliceSet:
+    from ...env.slices import SliceSet
+
+    slices = SliceSet.from_yaml(name or SLICES)
+    return slices if repeated is None else slices.repeated(repeated)
+
+
 def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: float) -> dict[str, Any]:
     from ..bench.node import BenchNode
 
+    with BenchNode(slices) as made:
+        from ..bench.run import bench_run, opened
+
+        def run(part: str, rest_ms: float, ticks: int) -> LoopReport:
+            if part == "contended":
+                made.saturate()
+            with opened(made, slices, rest_ms) as node, bench_run(policy, node) as one:
+                return one.ticks(ticks)
+
+        return _parts(run, len(slices), period_ms, seconds)
+
+
+def _measure_node(policy: PolicyBundle, name: str, mode: str, period_ms: float, seconds: float) -> dict[str, Any]:
+    from ...configs.backends import plugin
+    from ...controller.loop.node import Node
+    from ..bench.run import bench_run
+    from ..bench.spare import spare_time_used
+
+    counts = []
+
+    def run(part: str, rest_ms: float, ticks: int) -> LoopReport:
+        node: Node = plugin("node").call("open_node", name, 1e-3 * rest_ms, None)
+        counts.append(len(node.backend.slices))
+        with contextlib.ExitStack() as undo:
+            undo.callback(node.backend.close)
+            if part == "contended":
+                undo.enter_context(spare_time_used())
+            acting = mode == "live" and part != "back_to_back"
+            return undo.enter_context(bench_run(policy, node, "live" if acting else "shadow")).ticks(ticks)
+
+    result = _parts(run, 0, period_ms, seconds)
+    return result | {"slices": counts[0]}
+
+
+def _parts(
+    run: Callable[[str, float, int], LoopReport], slices: int, period_ms: float, seconds: float
+) -> dict[str, Any]:
     ticks = max(1, round(1e3 * seconds / period_ms))
     reports: dict[str, LoopReport] = {}
-    with BenchNode(slices) as node, progress_bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("", total=len(PARTS))
         for part in PARTS:
             progress.update(task, description=part.replace("_", " "))
-            if part == "contended":
-                node.saturate()
-            rest_ms = BACK_TO_BACK_MS if part == "back_to_back" else period_ms
-            reports[part] = _run(policy, slices, node, rest_ms, ticks)
+            reports[part] = run(part, BACK_TO_BACK_MS if part == "back_to_back" else period_ms, ticks)
             progress.advance(task)
-    head = {"slices": len(slices), "period_ms": period_ms, "scheduling": str(reports["idle"].scheduling)}
+    head = {"slices": slices, "period_ms": period_ms, "scheduling": str(reports["idle"].scheduling)}
     return head | {part: _figures(report) for part, report in reports.items()}
-
-
-def _run(policy: PolicyBundle, slices: SliceSet, node: BenchNode, period_ms: float, ticks: int) -> LoopReport:
-    from ..bench.run import bench_run
-
-    with bench_run(policy, slices, node, period_ms) as run:
-        return run.ticks(ticks)
 
 
 def _figures(report: LoopReport) -> dict[str, Any]:

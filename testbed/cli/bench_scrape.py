@@ -93,10 +93,13 @@ def _run(
     policy: PolicyBundle, slices: SliceSet, node: BenchNode, period_ms: float, ticks: int, concurrent: int
 ) -> tuple[DurationHistogram, int]:
     """The loop's time a tick, and scrapes that were answered."""
-    from ..bench.run import bench_run
+    from ..bench.run import bench_run, opened
 
     cpu = max(os.sched_getaffinity(0))
-    with bench_run(policy, slices, node, period_ms, listen="127.0.0.1:0", cpu=cpu) as run:
+    with (
+        opened(node, slices, period_ms) as described,
+        bench_run(policy, described, listen="127.0.0.1:0", cpu=cpu) as run,
+    ):
         arguments = [str(run.publisher.http_port), str(concurrent), str(1e-3 * period_ms * ticks), str(cpu)]
         scraper = None
         if concurrent:

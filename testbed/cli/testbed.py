@@ -160,6 +160,7 @@ def identify(
     import yaml
 
     from ...data.files import replace_file
+    from ...training.calibration import fitting
     from ...training.calibration import identify as method
     from ..backend.backend import TestbedBackend
     from ..lifecycle.spec import TestbedSpec
@@ -181,14 +182,14 @@ def identify(
     finally:
         backend.close()
     with progress_bar() as progress:
-        task = progress.add_task("fitting", total=method.GENERATIONS)
+        task = progress.add_task("fitting", total=fitting.GENERATIONS)
         hardware = method.fit(fitted_on, seen, slices, start, on_generation=lambda _: progress.advance(task))
     figures = {
-        kind: method.compare(observed, method.simulate(schedule, slices, hardware, seed)).summary()
+        kind: fitting.compare(observed, method.simulate(schedule, slices, hardware, seed)).summary()
         for kind, schedule, observed in (("fitted", fitted_on, seen), ("unseen", judged_on, new))
     }
     # How far two plays of one schedule are apart is how near a model can come.
-    figures["repeated"] = method.compare(new, again).summary()
+    figures["repeated"] = fitting.compare(new, again).summary()
     document = method.hardware_document(hardware, figures["unseen"], f"burn_us {spec.burn_us:g}")
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())

@@ -295,7 +295,8 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     # Other tests may have UPFs, too.
     several = r"slices\.slice1\.upf: process = upf, user = root: fits \d+ processes: upf \(\d+\), "
     assert re.search(several, told(upf(0, process={"name": "upf"}, user="root")))
-    assert "no such process runs" in told(upf(0, netns="vanished"))
+    assert "upf.netns = vanished: no such network namespace; accepted: " in told(upf(0, netns="vanished"))
+    assert "no such process runs" in told(upf(0, process={"name": "vanished"}))
     assert "slices.slice1: its N3 is also that of slice2" in told(
         upf(1, process={"name": "upf", "args": ["10.211.1.2"]})
     )

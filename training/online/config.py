@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -77,6 +77,7 @@ class TrainingConfig:
         algorithm: ``ppo`` or ``sac``.
         scenario, mixture: where runs come from; exactly one of them. A mixture draws hardware, loads and promises at
             random for every lane (domain randomisation).
+        hardware: name or file of the node, in place of that of the scenario or mixture.
         reward: weights of the reward terms.
         total_steps: budget in control periods summed over lanes; minutes: budget in wall-clock time. At least one; the
             first to be used up ends the run. Only runs bounded by steps alone are reproducible by seed.
@@ -103,6 +104,7 @@ class TrainingConfig:
     algorithm: Literal["ppo", "sac"]
     scenario: str | None = None
     mixture: str | None = None
+    hardware: str | None = None
     reward: str = "default"
     total_steps: Count | None = None
     minutes: Positive | None = None
@@ -141,15 +143,17 @@ class TrainingConfig:
     @property
     def source(self) -> str:
         """Where runs come from, in words."""
-        return f"scenario {self.scenario}" if self.scenario else f"mixture {self.mixture}"
+        runs = f"scenario {self.scenario}" if self.scenario else f"mixture {self.mixture}"
+        return runs if self.hardware is None else f"{runs} on {self.hardware}"
 
     def episodes(self) -> RunSource:
         """The runs to train on; raises ConfigError for an unknown name."""
         if self.scenario is not None:
-            return ScenarioRuns(Scenario.from_yaml(self.scenario))
+            scenario = Scenario.from_yaml(self.scenario)
+            return ScenarioRuns(scenario if self.hardware is None else replace(scenario, hardware=self.hardware))
         from ...env.simulator.mixture import MixtureEpisodes
 
-        return MixtureEpisodes.from_yaml(str(self.mixture))
+        return MixtureEpisodes.from_yaml(str(self.mixture), self.hardware)
 
 
 def _check(config: TrainingConfig) -> TrainingConfig:

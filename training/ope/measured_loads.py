@@ -63,19 +63,14 @@ class MeasuredLoads:
     def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """All runs; ``lanes`` is their number. They differ by their loads and by the noise."""
         del rng
-        steps, count, known = self._offered_mbps.shape
+        _, count, known = self._offered_mbps.shape
         assert lanes == known
-        traffic = Traffic.blank(1, count, lanes, steps)
-        traffic.flow_mbps[:] = 1.0
-        traffic.packet_bytes[:] = self._packet_bytes
-        traffic.profile_time_s[:] = self._node.period_s * np.arange(steps, dtype=np.float64)
-        traffic.profile_factor[:] = np.moveaxis(self._offered_mbps, 0, -1)
         events = NodeEvents.none(count, lanes)
         events.absent_from_s[self._absent] = 0.0
         events.absent_to_s[self._absent] = NEVER_S
         context = self.context()
         return SimulatorRun(
-            traffic=traffic,
+            traffic=Traffic.measured(self._offered_mbps, self._packet_bytes, self._node.period_s),
             events=events,
             hardware=HardwareArrays(self.hardware, lanes),
             period_s=context.period_s,

@@ -14,8 +14,9 @@ import math
 import platform
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from ...agents.base import Agent, StochasticAgent
 from ...agents.heuristics.clairvoyant import Clairvoyant
 from ...agents.learned.bundle import decoder_layout
 from ...data.episodes.episodes import Episode, EpisodeSet
-from ...env.backend import Backend, Context
+from ...env.backend import Backend, Context, held_at_reset
 from ...env.encoding import CONTEXT_FEATURES, NODE_FEATURES, encoder_layout
 from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.reward import RewardWeights
@@ -33,7 +34,6 @@ from ...env.simulator.scenario import Scenario
 from ...env.slices import FloatArray, SliceSet
 from ...env.sliding import SlidingView
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-from ..evaluation.turns import TurnsBackend
 from .relabel import Course, actions_of, look_back
 
 OnPeriod = Callable[[str], None]
@@ -70,20 +70,32 @@ def record_simulated(
     return EpisodeSet(tuple(found), facts)
 
 
+class LiveRuns(Backend, Protocol):
+    """A backend of one lane in real time, whose pods can be changed between runs."""
+
+    def deploy(self, request_mcpu: FloatArray | None) -> None: ...
+
+    def real_time(self) -> AbstractContextManager[object]: ...
+
+
 def record_live(
     agents: Sequence[Agent],
-    backend: TurnsBackend,
-    scenario: Scenario,
+    backend: LiveRuns,
     episodes: int,
     seed: int,
     weights: RewardWeights,
+    info: dict[str, Any],
     on_run: Callable[[int, str], None] | None = None,
 ) -> EpisodeSet:
-    """Every agent on so many runs of a scenario in real time; agents take turns, A B C, A B C.
+    """Every agent on so many runs of a backend in real time; agents take turns, A B C, A B C.
 
-    An agent's n-th run has traffic and draws of seed + n, so that the n-th runs of all can be compared; one that is
-    named several times has several a turn. ``decisions["missed_ticks"]`` counts the ticks that went by between a
-    decision and the measurement of what came of it, which then is of so many periods more.
+    An agent's n-th run has draws of seed + n, and traffic of it where the backend makes that, so that the n-th runs of
+    all can be compared; one that is named several times has several a turn. ``decisions["missed_ticks"]`` counts the
+    ticks that went by between a decision and the measurement of what came of it, which then is of so many periods more.
+
+    Args:
+        info: of all episodes: scenario, backend.
+        on_run: called before each run with its turn and the agent's name.
     """
     found: list[Episode] = []
     runs: Counter[str] = Counter()
@@ -91,13 +103,12 @@ def record_live(
         for agent in agents:
             if on_run is not None:
                 on_run(turn, agent.name)
-            backend.play(scenario)
             backend.deploy(agent.request_mcpu)
             _warm_up(agent, backend)
             with backend.real_time():
                 kept = run(backend, agent, seed + runs[agent.name])
             runs[agent.name] += 1
-            found += kept.episodes(weights, {"scenario": scenario.name, "backend": "testbed"})
+            found += kept.episodes(weights, info)
     return EpisodeSet(tuple(found), facts_of(backend.slices, backend.context, weights))
 
 
@@ -213,7 +224,7 @@ def run(backend: Backend, agent: Agent, seed: int, on_period: OnPeriod | None = 
     kept = Kept(agent, backend.slices, context, seed)
     ticks = getattr(backend, "ticks", None)  # of backends in real time
     missed = np.full(context.num_steps + 1, 0 if ticks is None else ticks.missed, np.int64)
-    knobs = Knobs.none(*context.threads.shape)
+    knobs = held_at_reset(backend)
     kept.measured(0, telemetry, knobs)
     for t in range(context.num_steps):
         asked = agent.decide(view.see(telemetry), knobs)

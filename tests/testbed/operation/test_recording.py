@@ -34,7 +34,8 @@ def test_agents_are_recorded_in_turns_and_in_time() -> None:
         names = ("random", "exploring-no-control", "experiment-8-scaled")
         cast = [make(name, backend.slices) for name in names]
         order: list[tuple[int, str]] = []
-        episodes = record_live(cast, backend, light(), 2, 0, WEIGHTS, lambda turn, who: order.append((turn, who)))
+        info = {"scenario": light().name, "backend": "testbed"}
+        episodes = record_live(cast, backend, 2, 0, WEIGHTS, info, lambda turn, who: order.append((turn, who)))
     finally:
         backend.close()
         take_down(NAME)

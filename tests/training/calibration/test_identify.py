@@ -6,6 +6,7 @@ import numpy as np
 
 from slicepilot.env.slices import SliceSet
 from slicepilot.training.calibration import identify
+from slicepilot.training.calibration.fitting import compare
 
 
 def test_a_schedule_is_reproducible_and_differs_by_seed() -> None:
@@ -23,7 +24,7 @@ def test_the_fit_recovers_the_cost_of_a_packet_and_generalises() -> None:
     observed = identify.simulate(fitted_on, slices, truth, seed=5)
     found = identify.fit(fitted_on, observed, slices, start, generations=25)
     before, after = (
-        identify.compare(identify.simulate(unseen, slices, truth, 6), identify.simulate(unseen, slices, hardware, 7))
+        compare(identify.simulate(unseen, slices, truth, 6), identify.simulate(unseen, slices, hardware, 7))
         for hardware in (start, found)
     )
     assert abs(found.upf_cost_us - 140.0) < 14.0

@@ -1,0 +1,25 @@
+"""Knobs as somebody has set them: what there is to record, and to explore around, on a node that is in use."""
+
+from __future__ import annotations
+
+from ...env.backend import Context
+from ...env.knobs import Knobs
+from ...env.slices import FloatArray, SliceSet
+from ...env.telemetry import Telemetry
+
+
+class AsFound:
+    """Holds what holds when a run starts."""
+
+    name = "as-found"
+    request_mcpu: FloatArray | None = None
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Forget what was found."""
+        self._found: Knobs | None = None
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """The knobs of the first decision's time."""
+        if self._found is None:
+            self._found = knobs.copy()
+        return self._found

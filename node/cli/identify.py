@@ -1,0 +1,144 @@
+"""``slicepilot node identify``: a hardware file of a node, for training on a simulator of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...cli.schemas import machine as schema
+from ...cli.shared.output import console, print_json, progress_bar
+from ...configs import ConfigError
+
+if TYPE_CHECKING:
+    from ..identify.segments import Segment
+    from ..identify.tell import Told
+    from ..live.backend import NodeBackend
+    from ..live.stepped import GuardedNode
+
+AT_ONCE = 0.99
+"""Quantile of the CPUs that a slice uses in a control period: more than `upf_threads` would be an error there."""
+
+
+def identify(
+    file: Annotated[str, typer.Argument(help="The node: a name or a YAML file of `node discover`.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Hardware file to write.")],
+    mode: Annotated[
+        str, typer.Option(help="shadow leaves knobs as they are; live moves them within their bounds, under guard.")
+    ] = "shadow",
+    segments: Annotated[int, typer.Option(min=3, max=1000, help="Of 4.4 s each; a third is kept to judge by.")] = 15,
+    run: Annotated[str, typer.Option(help="Run configuration with guard and folders, for mode live.")] = "default",
+    seed: Annotated[int, typer.Option(min=0, help="Of the knobs that are drawn.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Tell a simulator's hardware parameters from the traffic that a node has, and say which had to be assumed.
+
+    Needs root. In shadow nothing is changed: the CPU time of a packet is told. With --mode live knobs are moved for
+    some seconds at a time, and queues are told as well; slices feel it. What only a node short of CPU time shows is
+    fitted where it was short of it. All else is taken from the hardware file that the node's configuration names.
+
+    Example: [bold]slicepilot node identify node.yaml --out hardware.yaml[/bold]
+    """
+    from dataclasses import replace
+
+    import yaml
+
+    from ...controller.system.cores import physical_cores
+    from ...data.files import replace_file
+    from ...env.simulator.hardware import Hardware
+    from ...training.calibration.fitting import GENERATIONS
+    from ..config.spec import NodeSpec
+    from ..identify.document import document
+    from ..identify.segments import MEASURE_S, SETTLE_S
+    from ..identify.tell import known_facts, tell
+    from ..live.stepped import open_live
+
+    if not out.parent.is_dir() or out.is_dir():
+        raise ConfigError(f"--out = {out}: accepted: a file in a folder that is there")
+    spec = NodeSpec.from_yaml(file)
+    start = Hardware.from_yaml(spec.hardware)
+    backend = open_live(file, mode=mode, seconds=SETTLE_S + MEASURE_S, run=run)  # type: ignore[arg-type]
+    try:
+        found = _watch(backend, segments, seed, mode)
+        context, slices = backend.context, backend.slices
+    finally:
+        backend.close()
+    cpus, period_s = float(context.logical_cpus[0]), float(context.period_s[0])
+    facts = known_facts(cpus, float(physical_cores()), spec.quota_period_ms, spec.uplink_mbps)
+    start = replace(start, n3_buffer_packets=spec.n3_buffer_packets)
+    with progress_bar() as progress:
+        task = progress.add_task("fitting", total=GENERATIONS)
+        told = tell(found, slices, start, facts, period_s, GENERATIONS, lambda _: progress.advance(task))
+    text = yaml.safe_dump(document(told, spec.name, spec.hardware, mode), sort_keys=False, width=120)
+    replace_file(out, text.encode())
+    rows = _slices(slices.names, told, found)
+    if as_json:
+        print_json(_document(out, told, rows), schema.IdentifiedNode)
+    else:
+        _print(out, told, rows, slices.column("upf_threads")[:, 0])
+
+
+def _watch(backend: NodeBackend | GuardedNode, segments: int, seed: int, mode: str) -> list[Segment]:
+    from ...agents.heuristics.as_found import AsFound
+    from ..identify.segments import draw, watch
+
+    with progress_bar() as progress:
+        task = progress.add_task("watching" if mode == "shadow" else "moving knobs", total=segments)
+
+        def advance() -> None:
+            progress.advance(task)
+
+        found = watch(backend, backend.source, [AsFound()], advance)
+        rest = [AsFound()] * (segments - 1) if mode == "shadow" else draw(found[0], segments - 1, seed)
+        return found + watch(backend, backend.source, rest, advance)
+
+
+def _slices(names: tuple[str, ...], told: Told, found: list[Segment]) -> list[dict[str, Any]]:
+    import numpy as np
+
+    at_once = 1e-3 * np.quantile(np.concatenate([one.use_mcpu for one in found]), AT_ONCE, axis=0)
+    return [
+        {"slice": name, "cost_us": None if math.isnan(cost) else float(cost), "cpus_at_once": float(cpus)}
+        for name, cost, cpus in zip(names, told.cost_us, at_once, strict=True)
+    ]
+
+
+def _document(out: Path, told: Told, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "hardware": str(out),
+        "upf_cost_us": told.hardware.upf_cost_us,
+        "slices": rows,
+        "known": list(told.known),
+        "measured": list(told.measured),
+        "fitted": list(told.fitted),
+        "assumed": list(told.assumed),
+        "unseen": told.unseen,
+    }
+
+
+def _print(out: Path, told: Told, rows: list[dict[str, Any]], declared: Any) -> None:
+    for row, most in zip(rows, declared, strict=True):
+        cost = "too few packets" if row["cost_us"] is None else f"{row['cost_us']:.1f} us of CPU time a packet"
+        used = f"{row['cpus_at_once']:.2f} CPUs at once (upf_threads: {most:g})"
+        console.print(f"[bold]{row['slice']}[/bold]  {cost}, at most {used}", highlight=False, soft_wrap=True)
+    values = {name: getattr(told.hardware, name) for name in (*told.measured, *told.fitted)}
+    for name, value in values.items():
+        console.print(
+            f"  {name:<20}{value:>10.4g}  {told.measured.get(name, 'fitted')}", highlight=False, soft_wrap=True
+        )
+    console.print(f"assumed: {', '.join(told.assumed)}", highlight=False, soft_wrap=True)
+    errors = told.unseen
+    console.print(
+        f"on unseen segments: carried rate off by {errors['throughput_median_pct']:.1f}% (median), p99 delay by a "
+        f"factor of {errors['delay_p99_median_factor']:.2f}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"written to {out}; train for it:", highlight=False, soft_wrap=True)
+    console.print(
+        f"  slicepilot train -c node --from generalist --mixture node --hardware {out}",
+        highlight=False,
+        soft_wrap=True,
+    )

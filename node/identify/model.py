@@ -1,0 +1,76 @@
+"""The segments of a node, played again in the simulator: the arrivals that were measured, under the knobs that held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...data.intervals import weighted_quantile
+from ...env.knobs import Knobs
+from ...env.simulator.backend import SimulatorBackend, SimulatorRun
+from ...env.simulator.exogenous import NodeEvents, Traffic
+from ...env.simulator.hardware import Hardware, HardwareArrays
+from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
+from ...env.slices import FloatArray, Promises, SliceSet
+from ...env.telemetry import Telemetry
+from ...training.calibration.fitting import Observed
+from .segments import SETTLE_S, Segment
+
+
+class SegmentRuns:
+    """`slicepilot.env.simulator.backend.RunSource` of measured segments, one in each lane."""
+
+    def __init__(self, segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, period_s: float) -> None:
+        self.slices, self._hardware, self._period_s = slices, hardware, period_s
+        self.offered_mbps = np.stack([one.offered_mbps for one in segments], axis=-1)
+        lengths = [
+            np.divide(one.bytes, one.arrived, out=np.full(len(slices), DEFAULT_PACKET_BYTES), where=one.arrived > 0)
+            for one in segments
+        ]
+        self._packet_bytes = np.stack(lengths, axis=-1).astype(np.float32)
+
+    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
+        """All segments; ``lanes`` is their number."""
+        del rng
+        steps, count, known = self.offered_mbps.shape
+        assert lanes == known
+        ones = np.ones((1, lanes), np.float32)
+        return SimulatorRun(
+            traffic=Traffic.measured(self.offered_mbps, self._packet_bytes, self._period_s),
+            events=NodeEvents.none(count, lanes),
+            hardware=HardwareArrays(self._hardware, lanes),
+            period_s=np.full(lanes, self._period_s, np.float32),
+            promises=Promises.of(self.slices, lanes),
+            threads=self.slices.column("upf_threads") * ones,
+            request_mcpu=np.asarray(self.slices.column("cpu_request_mcpu") * ones, np.float32),
+            num_steps=steps - 1,
+        )
+
+
+def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, period_s: float, seed: int) -> Observed:
+    """What the simulator makes of them."""
+    backend = SimulatorBackend(SegmentRuns(segments, slices, hardware, period_s), len(segments))
+    backend.reset(seed)
+    series = []
+    for knobs in np.stack([one.knobs for one in segments], axis=-1)[1:]:
+        backend.apply(Knobs(np.ascontiguousarray(knobs)))
+        series.append(_figures(backend.observe()))
+    return _observed(np.asarray(series), period_s)
+
+
+def observed(segments: Sequence[Segment], period_s: float) -> Observed:
+    """What was measured, in the same form."""
+    rows = [np.stack([one.offered_mbps, one.carried_mbps, one.delay_p99_us], axis=1) for one in segments]
+    return _observed(np.stack(rows, axis=-1)[1:], period_s)
+
+
+def _figures(telemetry: Telemetry) -> FloatArray:
+    return np.stack((telemetry.offered_mbps, telemetry.carried_mbps, telemetry.delay_p99_us))
+
+
+def _observed(series: FloatArray, period_s: float) -> Observed:
+    """Of (T, 3, S, L): offered and carried (means) and p99 delay after settling, (L, S) each."""
+    settled = series[round(SETTLE_S / period_s) :].astype(np.float64)
+    offered, carried, delay = (settled[:, row] for row in range(3))
+    return Observed(offered.mean(0).T, carried.mean(0).T, weighted_quantile(delay, carried, 0.99).T)

@@ -1,0 +1,193 @@
+"""What is missing on a machine is said in one line, with what still works; provoked for real wherever it can be."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slicepilot.configs import ConfigError
+from slicepilot.controller.actuators.slice_knobs import SliceTargets
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net import tc
+from slicepilot.controller.system.net.rtnetlink import RouteSocket, attribute, request
+from slicepilot.controller.telemetry import clsact
+from slicepilot.env.environments.slice_env import SliceEnv
+from slicepilot.node.authority.authority import authority, can_be_limited
+
+from .foreign import Foreign
+from .test_authority import OWN, POINTS, upf
+from .test_foreign import document_of, until
+
+PROGRAM = [sys.executable, "-c", "from slicepilot.cli import main; main()"]
+COMMANDS = {
+    "check": ["node", "check", "NODE", "--seconds", "0.3"],
+    "identify": ["node", "identify", "NODE", "--out", "OUT"],
+    "run": ["run", "--node", "NODE", "--seconds", "1"],
+    "probe": ["probe", "--node", "NODE", "--duration", "1"],
+    "bench": ["bench", "loop", "--node", "NODE", "--seconds", "1"],
+    "record": ["dataset", "record", "--node", "NODE", "--seconds", "1", "--out", "OUT.parquet"],
+}
+
+
+@pytest.fixture(name="node")
+def _node(foreign: Foreign) -> Iterator[Path]:
+    """Where other users can read it, which pytest's own folders do not allow."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "node.yaml"
+        path.write_text(yaml.safe_dump(document_of(foreign)))
+        path.chmod(0o644)
+        yield path
+
+
+def told(command: list[str], node: Path, *before: str, code: int = 1) -> str:
+    """The one line that a command ends with, started by way of ``before``."""
+    folder = node.parent / "theirs"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    filled = [part.replace("NODE", str(node)).replace("OUT", str(folder / "out")) for part in command]
+    environment = os.environ | {"HOME": str(folder)}
+    done = subprocess.run(
+        [*before, *PROGRAM, *filled], capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    assert done.returncode == code, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line and "onnxruntime" not in line]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_user_without_privileges_is_told_what_it_takes(node: Path, command: str) -> None:
+    line = told(COMMANDS[command], node, "setpriv", "--reuid=65534", "--clear-groups")
+    assert "not permitted, needs root or CAP_SYS_PTRACE to see" in line
+    assert "CAP_SYS_ADMIN to enter it" in line
+    assert "without it: slicepilot simulate" in line
+
+
+def test_so_is_one_who_looks_for_upfs(node: Path) -> None:
+    line = told(["node", "discover"], node, "setpriv", "--reuid=65534", "--clear-groups", code=2)
+    assert "user: not root; accepted: root" in line
+
+
+@pytest.mark.parametrize("dropped", ["cap_sys_ptrace", "cap_sys_admin,cap_bpf,cap_perfmon"])
+def test_root_without_a_capability_is_told_which(node: Path, dropped: str) -> None:
+    first = dropped.split(",", maxsplit=1)[0]
+    drop = ",".join(f"-{name.removeprefix('cap_')}" for name in dropped.split(","))
+    line = told(COMMANDS["check"], node, "setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}")
+    assert first.upper() in line
+    assert "needs root or" in line
+    others = {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"} - {first.upper()}
+    assert not any(name in line for name in others)
+
+
+def test_without_net_admin_rates_are_left_alone_and_the_rest_works(node: Path) -> None:
+    command = [*PROGRAM, "node", "check", str(node), "--seconds", "0.3", "--json"]
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1  # no traffic
+    for one in json.loads(done.stdout):
+        assert "lacks CAP_NET_ADMIN" in one["knobs"]["egress"]["why"]
+        assert not one["knobs"]["egress"]["authority"]
+        assert one["knobs"]["cpu_limit"]["authority"]
+
+
+def test_a_kernel_that_does_not_describe_itself(node: Path) -> None:
+    """Its description is hidden, in a mount namespace of the command's own."""
+    hidden = f"mount -t tmpfs none /sys/kernel/btf && exec {shlex.join(PROGRAM)} "
+    for command in ("check", "run", "probe"):
+        arguments = [part.replace("NODE", str(node)) for part in COMMANDS[command]]
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", hidden + shlex.join(arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 1, done.stderr
+        [line] = done.stderr.splitlines()
+        assert "/sys/kernel/btf/vmlinux is missing" in line
+        assert "UPFs are found (slicepilot node discover)" in line
+
+
+def test_a_namespace_that_has_vanished_is_named(foreign: Foreign, node: Path) -> None:
+    document = document_of(foreign)
+    document["slices"][2]["upf"]["netns"] = "vanished"
+    node.write_text(yaml.safe_dump(document))
+    for command in COMMANDS.values():
+        line = told(command, node, code=2)
+        assert "slices.slice3.upf.netns = vanished: no such network namespace; accepted: a path, or one of" in line
+    with pytest.raises(ConfigError, match="no such network namespace"):
+        SliceEnv(node=str(node))
+
+
+def test_devices_that_do_not_exist_are_named(foreign: Foreign, node: Path) -> None:
+    for role, where in (("n3", "lo, n3, n4, n6, tun"), ("tun", "lo, n3, n4, n6, tun")):
+        document = document_of(foreign)
+        document["slices"][0]["devices"][role] = "nope"
+        node.write_text(yaml.safe_dump(document))
+        for command in COMMANDS.values():
+            line = told(command, node, code=2)
+            assert f"slices.slice1.devices.{role} = nope: no such interface; accepted: {where}" in line
+
+
+def test_a_group_without_the_cpu_controller_leaves_the_rest(tmp_path: Path) -> None:
+    """A real one of version 2, in which the controller was not delegated, or which another hierarchy has."""
+    mounts = Path("/proc/mounts").read_text().splitlines()
+    roots = [Path(line.split()[1]) for line in mounts if line.split()[2] == "cgroup2"]
+    assert roots, "no cgroup version 2 is mounted"
+    parent = roots[0] / f"sp-bad-{os.getpid()}"
+    group = parent / "upf"
+    parent.mkdir()
+    try:
+        group.mkdir()
+        assert not can_be_limited(group)
+        found = authority(SliceTargets("a", None, "lo", OWN), upf("open5gs-upfd", group), POINTS)
+    finally:
+        group.rmdir()
+        parent.rmdir()
+    for knob in ("cpu_limit_mcpu", "nice"):
+        answer = found[knob]  # type: ignore[index]
+        assert not answer.moves
+        assert f"{group} has no CPU controller" in answer.why
+        assert f"echo +cpu > {parent}/cgroup.subtree_control" in answer.why
+    assert found["egress_mbps"].moves
+
+
+def test_a_kernel_without_clsact() -> None:
+    """There is none here to try: it is asked for a kind of qdisc that it has not, and what it says of that is told."""
+    with private_netns() as netns, closing(RouteSocket(netns)) as route:
+        message = tc.TCMSG.pack(0, 1, tc.CLSACT_HANDLE, tc.CLSACT_PARENT, 0) + attribute(tc.TCA_KIND, b"sp-none\0")
+        with pytest.raises(ActuatorError) as caught:
+            route.send(request(tc.RTM_NEWQDISC, tc.NLM_F_CREATE | tc.NLM_F_EXCL, message), "add sp-none")
+    told = clsact.without_hooks(caught.value)
+    assert told is not None
+    assert "neither TCX (Linux 6.6) nor clsact (CONFIG_NET_SCH_INGRESS)" in str(told)
+    assert "UPFs are found (slicepilot node discover)" in str(told)
+    assert clsact.without_hooks(ActuatorError("exists", errno.EEXIST)) is None
+
+
+@contextlib.contextmanager
+def private_netns() -> Iterator[Path]:
+    """A network namespace of one process, which has nothing but a loopback."""
+    with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as process:
+        path = Path(f"/proc/{process.pid}/ns/net")
+        until(lambda: path.stat().st_ino != OWN.stat().st_ino, "no namespace was made")
+        yield path
+        process.kill()

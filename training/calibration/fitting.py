@@ -1,0 +1,132 @@
+"""Search for the parameters under which the simulator comes nearest to what a node did: CMA-ES (Hansen,
+arXiv:1604.00772)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...data.intervals import Array
+from ...env.simulator.hardware import Hardware
+
+# What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period).
+BOUNDS: dict[str, tuple[float, float]] = {
+    "upf_cost_us": (0.5, 1.6),  # times the testbed's burn, or times 10 us without one
+    "rx_cost_us": (0.2, 25.0),
+    "tx_cost_us": (0.2, 25.0),
+    "sched_slice_ms": (0.2, 10.0),
+    "wake_wait_ms": (0.0, 8.0),
+    "n3_buffer_packets": (20.0, 400.0),
+    "cpu_cv": (0.01, 0.4),
+    "wake_cost_ratio": (0.0, 0.5),
+    "placement_cv": (0.0, 0.5),
+    "placement_tau_s": (0.05, 2.0),
+}
+GENERATIONS, POPULATION = 50, 16
+SCANNED = 101
+# Where the p99 delay of a slice that carries next to nothing says nothing.
+MIN_CARRIED_MBPS = 0.5
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What N segments came to, (N, S) each: rates in Mbit/s, 99th percentile of the delay in us."""
+
+    offered_mbps: Array
+    carried_mbps: Array
+    delay_p99_us: Array
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far a simulation is from what was observed, over all segments and slices.
+
+    Attributes:
+        throughput_pct: absolute error of the carried rate in % of the offered one, (K,).
+        delay_factor: how many times the p99 delay is too long or too short, at least 1, (M,).
+    """
+
+    throughput_pct: Array
+    delay_factor: Array
+
+    def summary(self) -> dict[str, float]:
+        """Means, medians, 90th percentiles and the shares within 10%, and within factors of 1.5 and 2."""
+        return {
+            "throughput_mean_pct": float(self.throughput_pct.mean()),
+            "throughput_median_pct": float(np.median(self.throughput_pct)),
+            "throughput_p90_pct": float(np.quantile(self.throughput_pct, 0.9)),
+            "throughput_within_10_pct": float(100 * (self.throughput_pct <= 10).mean()),
+            "delay_p99_median_factor": float(np.median(self.delay_factor)),
+            "delay_p99_p90_factor": float(np.quantile(self.delay_factor, 0.9)),
+            "delay_p99_within_1_5_pct": float(100 * (self.delay_factor <= 1.5).mean()),
+            "delay_p99_within_2_pct": float(100 * (self.delay_factor <= 2).mean()),
+        }
+
+
+def compare(observed: Observed, simulated: Observed) -> Errors:
+    """The simulation's errors; segments in which a slice offers or carries next to nothing say nothing of its delay."""
+    throughput = 100 * np.abs(simulated.carried_mbps - observed.carried_mbps) / observed.offered_mbps
+    told = (observed.carried_mbps > MIN_CARRIED_MBPS) & (observed.delay_p99_us > 0)
+    ratio = np.log(np.maximum(simulated.delay_p99_us, 1.0) / np.maximum(observed.delay_p99_us, 1.0))[told]
+    return Errors(throughput.ravel(), np.exp(np.abs(ratio)))
+
+
+def loss_of(errors: Errors) -> float:
+    """What the fit minimises: how far throughput is off in tenths, and the delay in factors of 2, capped at 16."""
+    delay = np.minimum(np.log2(errors.delay_factor), 4.0)
+    return float((errors.throughput_pct / 10).mean() + delay.mean())
+
+
+def search(
+    start: Hardware,
+    bounds: Mapping[str, tuple[float, float]],
+    loss_at: Callable[[Hardware], float],
+    generations: int = GENERATIONS,
+    population: int = POPULATION,
+    on_generation: Callable[[float], None] | None = None,
+) -> Hardware:
+    """The hardware with the least loss, as far as it was found.
+
+    Args:
+        start: where the search begins, and all that is not searched for.
+        bounds: what is searched for, and between what; ``upf_cost_us`` in times of the start's.
+        loss_at: what is minimised.
+        generations, population: of CMA-ES.
+        on_generation: told the least loss so far after each.
+    """
+    import cma  # pulls in matplotlib
+
+    scale = {"upf_cost_us": start.upf_cost_us}
+
+    def hardware_of(point: Sequence[float]) -> Hardware:
+        """Of a point of the unit cube."""
+        values: dict[str, Any] = {}
+        for x, (name, (low, high)) in zip(point, bounds.items(), strict=True):
+            value = (low + (high - low) * min(max(float(x), 0.0), 1.0)) * scale.get(name, 1.0)
+            values[name] = float(f"{value:.4g}")
+        return dataclasses.replace(start, **values)
+
+    def loss(point: Sequence[float]) -> float:
+        outside = sum(max(0.0, -x, x - 1.0) ** 2 for x in point)
+        return loss_at(hardware_of(point)) + 50.0 * outside
+
+    if len(bounds) == 1:  # CMA-ES needs two; of one all that a search of this size could tell apart is tried
+        return min((hardware_of([x]) for x in np.linspace(0.0, 1.0, SCANNED)), key=loss_at)
+    first = [
+        min(max((getattr(start, name) / scale.get(name, 1.0) - low) / (high - low), 0.05), 0.95)
+        for name, (low, high) in bounds.items()
+    ]
+    options = {"seed": 1, "popsize": population, "maxiter": generations, "verbose": -9}
+    strategy = cma.CMAEvolutionStrategy(first, 0.25, options)
+    while not strategy.stop():
+        points = strategy.ask()
+        strategy.tell(points, [loss(point) for point in points])
+        if on_generation is not None:
+            on_generation(float(strategy.result.fbest))
+    best = strategy.result.xbest
+    assert best is not None, "it has asked and been told"
+    return hardware_of(best)
