@@ -18,7 +18,36 @@ type Session struct {
 	Name   string
 	cpSEID uint64
 	upSEID atomic.Uint64
-	rules  rules // guarded by the peer's procedure mutex
+	// Guarded by the peer's procedure mutex.
+	rules  rules
+	tunnel tunnel
+}
+
+// tunnel is the uplink's at the UPF, given or chosen by it.
+type tunnel struct {
+	teid uint32
+	n3   netip.Addr
+}
+
+// SessionState is a session as it is now: its specification with what has been modified since. TEID and N3 are those of
+// the uplink tunnel, also where the UPF has chosen them.
+type SessionState struct {
+	SessionSpec
+	CloseUplink, CloseDownlink bool
+}
+
+// State is what a session is like now.
+func (p *Peer) State(name string) (SessionState, error) {
+	p.procedure.Lock()
+	defer p.procedure.Unlock()
+	session, err := p.sessionNamed(name)
+	if err != nil {
+		return SessionState{}, err
+	}
+	r := &session.rules
+	state := SessionState{r.SessionSpec, r.closeUplink, r.closeDownlink}
+	state.TEID, state.N3 = session.tunnel.teid, session.tunnel.n3
+	return state, nil
 }
 
 // session finds the session a UPF's message is about.
@@ -126,48 +155,57 @@ func (p *Peer) establish(ctx context.Context, session *Session) (Outcome, error)
 	if err != nil {
 		return outcome, err
 	}
-	outcome.TEID, outcome.N3 = spec.TEID, spec.N3
-	if answer.UPFSEID == nil {
-		return outcome, errors.New("accepted without UP F-SEID, which is mandatory then")
-	}
-	seid, err := answer.UPFSEID.FSEID()
+	seid, err := upSEID(answer.UPFSEID)
 	if err != nil {
-		return outcome, fmt.Errorf("unreadable UP F-SEID: %w", err)
+		return outcome, err
 	}
-	session.upSEID.Store(seid.SEID)
-	if spec.TEID != 0 {
-		return outcome, nil
+	session.upSEID.Store(seid)
+	session.tunnel = tunnel{spec.TEID, spec.N3}
+	if spec.TEID == 0 {
+		session.tunnel, err = chosenTunnel(answer.CreatedPDR)
 	}
-	outcome.TEID, outcome.N3, err = chosenTunnel(answer.CreatedPDR)
+	outcome.TEID, outcome.N3 = session.tunnel.teid, session.tunnel.n3
 	return outcome, err
 }
 
+// upSEID reads the UPF's identifier of the session, which an acceptance has to name.
+func upSEID(fseid *ie.IE) (uint64, error) {
+	if fseid == nil {
+		return 0, errors.New("accepted without UP F-SEID, which is mandatory then")
+	}
+	fields, err := fseid.FSEID()
+	if err != nil {
+		return 0, fmt.Errorf("unreadable UP F-SEID: %w", err)
+	}
+	return fields.SEID, nil
+}
+
 // chosenTunnel reads the F-TEID that the UPF chose for the uplink PDR (clause 7.5.3.2).
-func chosenTunnel(created []*ie.IE) (uint32, netip.Addr, error) {
+func chosenTunnel(created []*ie.IE) (tunnel, error) {
 	for _, pdr := range created {
 		parts, err := pdr.CreatedPDR()
 		if err != nil {
-			return 0, netip.Addr{}, fmt.Errorf("unreadable Created PDR: %w", err)
+			return tunnel{}, fmt.Errorf("unreadable Created PDR: %w", err)
 		}
-		id, tunnel := uint16(0), (*ie.FTEIDFields)(nil)
+		id, chosen := uint16(0), (*ie.FTEIDFields)(nil)
 		for _, part := range parts {
 			switch part.Type {
 			case ie.PDRID:
 				id, _ = part.PDRID()
 			case ie.FTEID:
-				tunnel, _ = part.FTEID()
+				chosen, _ = part.FTEID()
 			}
 		}
-		if id != uplinkRule || tunnel == nil {
+		if id != uplinkRule || chosen == nil {
 			continue
 		}
-		address, ok := netip.AddrFromSlice(tunnel.IPv4Address)
+		address, ok := netip.AddrFromSlice(chosen.IPv4Address)
 		if !ok {
-			address, _ = netip.AddrFromSlice(tunnel.IPv6Address)
+			address, _ = netip.AddrFromSlice(chosen.IPv6Address)
 		}
-		return tunnel.TEID, address, nil
+		return tunnel{chosen.TEID, address.Unmap()}, nil
 	}
-	return 0, netip.Addr{}, errors.New("accepted without the F-TEID that the UPF was to choose")
+	return tunnel{}, errors.New("accepted without the F-TEID that the UPF was to choose")
 }
 
 // Modify changes a session's rules (clause 6.3.3) and reads its usage where that is asked for.
