@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...configs.errors import FailureError
 from ...controller.system.net.namespaces import inside
-from .layout import SINK_ADDRESS, Layout, SlicePlan, netns_path
+from .layout import Layout, SlicePlan, netns_path
 from .processes import ProgramError
-from .sessions import SmfClient, session_name
+from .sessions import SmfClient
 
 if TYPE_CHECKING:
     from .testbed import Testbed
@@ -35,7 +35,7 @@ class NotCarriedError(FailureError):
 
 @dataclass(frozen=True)
 class Point:
-    """A counter that a packet passes: ``rx_packets`` or ``tx_packets`` of an interface, and what having passed means."""
+    """A counter that a packet passes: what an interface has received (rx) or sent (tx), and what having passed means."""
 
     namespace: str
     interface: str
@@ -66,7 +66,7 @@ def points(layout: Layout, plan: SlicePlan, direction: str) -> tuple[Point, ...]
 def check(testbed: Testbed) -> None:
     """Send one packet per slice and direction, of the slice's first UE, and some more where it does not arrive.
 
-    Their volume is read from the URRs, and so is in no later report. Where a load runs, the gNB's GTP-U port is its own,
+    Their volume is read from the URRs, and so is in no later report. Where a load runs, the gNB's GTP-U port is taken,
     and this fails for that.
 
     Raises:
@@ -83,16 +83,17 @@ def check(testbed: Testbed) -> None:
 
 def _lost(testbed: Testbed, smf: SmfClient, plan: SlicePlan) -> list[str]:
     """One line for each direction in which nothing arrives."""
+    outside = testbed.layout.data_network
     patience_ms = PATIENCE_MS + 2e-3 * MORE * testbed.spec.burn_us
     try:
-        if all(trip["arrived"] for trip in _trips(testbed, smf, plan, 1, patience_ms)):
+        if all(trip["arrived"] for trip in smf.packets(plan, outside, 1, patience_ms)):
             return []
         before, dropped_before = _counters(testbed.layout, plan), _dropped(testbed, plan)
-        again = _trips(testbed, smf, plan, MORE, patience_ms)
+        again = smf.packets(plan, outside, MORE, patience_ms)
         after, dropped = _counters(testbed.layout, plan), _dropped(testbed, plan)
     except ProgramError as error:
         return [f"slice {plan.name}: no packets could be sent: {error}"]
-    found = []
+    found: list[str] = []
     for trip in again:
         if trip["arrived"] == 0:
             direction = trip["direction"]
@@ -103,19 +104,6 @@ def _lost(testbed: Testbed, smf: SmfClient, plan: SlicePlan) -> list[str]:
                 f"of {MORE}, {', '.join([*way, *upf])}"
             )
     return found
-
-
-def _trips(testbed: Testbed, smf: SmfClient, plan: SlicePlan, count: int, timeout_ms: float) -> list[dict[str, Any]]:
-    answer = smf.ask(
-        "packets",
-        session=session_name(plan, 0),
-        n6=SINK_ADDRESS,
-        n6_netns=str(netns_path(testbed.layout.data_network)),
-        n=count,
-        timeout_ms=timeout_ms,
-    )
-    trips: list[dict[str, Any]] = answer["trips"]
-    return trips
 
 
 def _way(layout: Layout, plan: SlicePlan, direction: str, before: Counts, after: Counts) -> list[str]:
@@ -186,8 +174,6 @@ def _wait(done: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def _difference(
-    before: dict[str, dict[str, int]], after: dict[str, dict[str, int]], direction: str
-) -> dict[str, int]:
+def _difference(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]], direction: str) -> dict[str, int]:
     earlier, later = before.get(direction, {}), after.get(direction, {})
     return {why: count - earlier.get(why, 0) for why, count in later.items() if count > earlier.get(why, 0)}

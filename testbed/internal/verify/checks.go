@@ -21,7 +21,7 @@ const (
 	Untested Result = "untested"                // too few packets pass without it
 )
 
-// Check is one rule in one direction. Rates are of packets from their IP header on.
+// Check is one rule in one direction.
 type Check struct {
 	Rule      string    `json:"rule"` // gate, mbr or urr
 	Direction Direction `json:"direction"`
@@ -30,15 +30,24 @@ type Check struct {
 	CauseText string    `json:"cause_text,omitempty"`
 	Sent      int       `json:"sent_packets"`
 	Arrived   int       `json:"arrived_packets"`
-	// Of "mbr": what was offered, the limit, the most that counts as enforced, and what arrived, in Mbit/s.
-	OfferedMbps float64 `json:"offered_mbps,omitempty"`
-	LimitMbps   float64 `json:"limit_mbps,omitempty"`
-	MostMbps    float64 `json:"most_mbps,omitempty"`
-	ArrivedMbps float64 `json:"arrived_mbps,omitempty"`
-	// Of "urr": what arrived and what was reported, in octets.
-	ArrivedBytes  uint64 `json:"arrived_bytes,omitempty"`
-	ReportedBytes uint64 `json:"reported_bytes,omitempty"`
-	Detail        string `json:"detail,omitempty"`
+	Rate      *Rate     `json:"rate,omitempty"`   // of mbr, where it was tried
+	Volume    *Volume   `json:"volume,omitempty"` // of urr, where it was tried
+	Detail    string    `json:"detail,omitempty"`
+}
+
+// Rate is of packets from their IP header on, in Mbit/s: what was offered, the limit, the most that counts as enforced,
+// and what arrived.
+type Rate struct {
+	Offered float64 `json:"offered_mbps"`
+	Limit   float64 `json:"limit_mbps"`
+	Most    float64 `json:"most_mbps"`
+	Arrived float64 `json:"arrived_mbps"`
+}
+
+// Volume is what arrived and what the UPF reported, in octets from the packets' IP headers on.
+type Volume struct {
+	Arrived  uint64 `json:"arrived_bytes"`
+	Reported uint64 `json:"reported_bytes"`
 }
 
 // Rules are what Checks can be about, and the order in which they are made.
@@ -199,6 +208,19 @@ func (c Check) refusedBy(err error) (Check, error) {
 	}
 	c.Result, c.Cause, c.CauseText = Refused, rejected.Cause, n4.CauseText(rejected.Cause)
 	return c, nil
+}
+
+// allRefused is what refusedBy makes of one refusal for all directions.
+func allRefused(rule string, of []Direction, cause error) ([]Check, error) {
+	checks := make([]Check, 0, len(of))
+	for _, direction := range of {
+		check, err := Check{Rule: rule, Direction: direction}.refusedBy(cause)
+		if err != nil {
+			return nil, err
+		}
+		checks = append(checks, check)
+	}
+	return checks, nil
 }
 
 // refusal is an error's rejection by the UPF; nil: it is another error, or none.

@@ -22,10 +22,6 @@ const (
 
 // rates offers eight times the limit in all directions at once.
 func (c *checker) rates(usable []Direction) ([]Check, error) {
-	checks := make([]Check, len(usable))
-	for i, direction := range usable {
-		checks[i] = Check{Rule: "mbr", Direction: direction, LimitMbps: limitMbps, OfferedMbps: mbps(1, rateEvery)}
-	}
 	if len(usable) == 0 {
 		return nil, nil
 	}
@@ -38,12 +34,7 @@ func (c *checker) rates(usable []Direction) ([]Check, error) {
 		return nil, err
 	}
 	if err := set(limitMbps); err != nil {
-		for i := range checks {
-			if checks[i], err = checks[i].refusedBy(err); err != nil {
-				return nil, err
-			}
-		}
-		return checks, nil
+		return allRefused("mbr", usable, err)
 	}
 	limited, err := c.offer(usable, 2*ratePause)
 	if err != nil {
@@ -57,7 +48,9 @@ func (c *checker) rates(usable []Direction) ([]Check, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range checks {
+	checks := make([]Check, len(usable))
+	for i, direction := range usable {
+		checks[i] = Check{Rule: "mbr", Direction: direction}
 		checks[i].judgeRate(free[i], limited[i], lifted[i])
 	}
 	return checks, nil
@@ -100,8 +93,9 @@ func (c *Check) judgeRate(free, limited, lifted offered) {
 	window := limited.took + settle
 	most := (1+tolerance)*limitMbps*1e6/8*window.Seconds()/rateSize + edgePackets
 	c.Sent, c.Arrived = limited.sent, limited.arrived
-	c.ArrivedMbps = mbps(limited.arrived, limited.took)
-	c.MostMbps = mbps(1, limited.took) * most
+	c.Rate = &Rate{
+		mbps(limited.sent, limited.took), limitMbps, mbps(1, limited.took) * most, mbps(limited.arrived, limited.took),
+	}
 	switch {
 	case free.arrived < free.sent/2:
 		c.Result = Untested
@@ -128,37 +122,28 @@ func mbps(packets int, in time.Duration) float64 {
 // volumes sends a known number of octets and queries the URR (clause 5.2.2.2; Query URR, clause 7.5.4.10). What is
 // measured are the octets of user packets, without the tunnel's headers.
 func (c *checker) volumes(usable []Direction) ([]Check, error) {
-	checks := make([]Check, len(usable))
-	refused := func(err error) ([]Check, error) {
-		for i, direction := range usable {
-			var failure error
-			checks[i], failure = Check{Rule: "urr", Direction: direction}.refusedBy(err)
-			if failure != nil {
-				return nil, failure
-			}
-		}
-		return checks, nil
-	}
 	query := n4.Change{QueryURR: true}
 	if _, err := c.peer.Modify(c.ctx, c.name, query); err != nil {
-		return refused(err)
+		return allRefused("urr", usable, err)
 	}
+	checks := make([]Check, len(usable))
 	for i, direction := range usable {
 		sent, arrived, err := c.few(direction)
 		if err != nil {
 			return nil, err
 		}
 		checks[i] = Check{
-			Rule: "urr", Direction: direction, Sent: sent, Arrived: arrived, ArrivedBytes: uint64(arrived * tripSize),
+			Rule: "urr", Direction: direction, Sent: sent, Arrived: arrived,
+			Volume: &Volume{Arrived: uint64(arrived * tripSize)},
 		}
 	}
 	outcome, err := c.peer.Modify(c.ctx, c.name, query)
 	if err != nil {
-		return refused(err)
+		return allRefused("urr", usable, err)
 	}
 	total := uint64(0)
 	for i := range checks {
-		total += checks[i].ArrivedBytes
+		total += checks[i].Volume.Arrived
 	}
 	for i := range checks {
 		checks[i].judgeVolume(outcome.Usage, total)
@@ -177,21 +162,21 @@ func (c *Check) judgeVolume(reports []n4.Usage, total uint64) {
 		c.Result, c.Detail = Ignored, "no Usage Report in the answer"
 		return
 	}
-	c.ReportedBytes = usage.UplinkBytes
+	c.Volume.Reported = usage.UplinkBytes
 	if c.Direction == Downlink {
-		c.ReportedBytes = usage.DownlinkBytes
+		c.Volume.Reported = usage.DownlinkBytes
 	}
-	least, most := c.ArrivedBytes, uint64(c.Sent*tripSize) // what is lost behind the UPF has been counted
+	least, most := c.Volume.Arrived, uint64(c.Sent*tripSize) // what is lost behind the UPF has been counted
 	if usage.UplinkBytes == 0 && usage.DownlinkBytes == 0 && usage.TotalBytes != 0 {
 		// Which volumes a report has is the UPF's choice (clause 8.2.44).
-		c.ReportedBytes, least, most = usage.TotalBytes, total, total
+		c.Volume.Reported, least, most = usage.TotalBytes, total, total
 		c.Detail = "only the total of both directions is reported"
 	}
-	switch {
-	case c.ReportedBytes == 0:
+	switch reported := c.Volume.Reported; {
+	case reported == 0:
 		c.Result, c.Detail = Ignored, "nothing is counted"
-	case c.ReportedBytes < least || c.ReportedBytes > most:
-		c.Result, c.Detail = Partly, fmt.Sprintf("%d octets are reported; right: %d to %d", c.ReportedBytes, least, most)
+	case reported < least || reported > most:
+		c.Result, c.Detail = Partly, fmt.Sprintf("%d octets are reported; right: %d to %d", reported, least, most)
 	default:
 		c.Result = Enforced
 	}

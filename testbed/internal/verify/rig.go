@@ -203,7 +203,7 @@ func (r *Rig) since(v Volley, first int) int {
 	return count
 }
 
-// String says between which addresses the packets of a direction travel.
+// describe says between which addresses the packets of a direction travel.
 func (r *Rig) describe(direction Direction) string {
 	s := &r.session
 	var b strings.Builder
