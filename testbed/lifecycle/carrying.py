@@ -35,7 +35,7 @@ class NotCarriedError(FailureError):
 
 @dataclass(frozen=True)
 class Point:
-    """A counter that a packet passes: what an interface has received (rx) or sent (tx), and what having passed means."""
+    """A counter that packets pass: of what an interface received (rx) or sent (tx), and what having passed means."""
 
     namespace: str
     interface: str
