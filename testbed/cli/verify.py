@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.schemas import machine as schema
+from ...cli.schemas import verified as schema
 from ...cli.shared.output import console, figures_table, print_json
 from ...configs import ConfigError, did_you_mean
 from .testbed import NameOption

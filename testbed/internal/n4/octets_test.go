@@ -127,3 +127,36 @@ func TestTheStateHasTheTunnelThatTheUPFChose(t *testing.T) {
 		t.Error("a session that is not there has a state")
 	}
 }
+
+// A UPF's requests may come from any port (clause 4.2.2), and its features may change (clause 6.2.7.3).
+func TestRequestsFromAnotherPortOfTheUPF(t *testing.T) {
+	stub := newStub(t)
+	endpoint, _ := newEndpoint(t, nil)
+	peer := newPeer(t, endpoint, stub)
+	if _, err := peer.Associate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := netip.AddrPortFrom(stub.address().Addr(), 1)
+	update := message.NewAssociationUpdateRequest(1, ie.NewNodeID("127.0.0.1", "", ""), ie.NewUPFunctionFeatures(0, 0))
+	causeOf := func() uint8 {
+		cause, err := endpoint.reply(update, elsewhere).(*message.AssociationUpdateResponse).Cause.Cause()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cause
+	}
+	if cause := causeOf(); cause != ie.CauseRequestAccepted {
+		t.Errorf("cause %d", cause)
+	}
+	spec := testSpec()
+	spec.TEID = 0
+	if _, err := peer.Establish(ctx, spec); err == nil {
+		t.Error("a UPF that no longer chooses TEIDs was asked for one")
+	}
+	if _, err := endpoint.Peer(netip.AddrPortFrom(elsewhere.Addr(), 2)); err != nil { // a second UPF at the address
+		t.Fatal(err)
+	}
+	if cause := causeOf(); cause != ie.CauseNoEstablishedPFCPAssociation {
+		t.Errorf("cause %d for one of two UPFs", cause)
+	}
+}
