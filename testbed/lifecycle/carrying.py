@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...configs.errors import FailureError
 from ...controller.system.net.namespaces import inside
 from .layout import Layout, SlicePlan, netns_path
-from .processes import ProgramError
+from .processes import Program, ProgramError
 from .sessions import SmfClient
-
-if TYPE_CHECKING:
-    from .testbed import Testbed
 
 PATIENCE_MS = 500.0
 # Sent once more when one is lost. Counters of interfaces see ARP as well, a packet or two: they are told apart.
@@ -27,6 +23,7 @@ MORE = 20
 STATS_TIMEOUT_S = 0.5
 UPLINK, DOWNLINK = "ul", "dl"
 DIRECTIONS = {UPLINK: "uplink", DOWNLINK: "downlink"}
+Counts = dict[tuple[str, str, str], int]  # by namespace, interface, and rx or tx
 
 
 class NotCarriedError(FailureError):
@@ -63,52 +60,51 @@ def points(layout: Layout, plan: SlicePlan, direction: str) -> tuple[Point, ...]
     )
 
 
-def check(testbed: Testbed) -> None:
+def check(layout: Layout, smf: SmfClient, upfs: Mapping[str, Program], burn_us: float) -> None:
     """Send one packet per slice and direction, of the slice's first UE, and some more where it does not arrive.
 
     Their volume is read from the URRs, and so is in no later report. Where a load runs, the gNB's GTP-U port is taken,
     and this fails for that.
 
+    Args:
+        upfs: by slice.
+        burn_us: that the UPFs spend on a packet.
+
     Raises:
         NotCarriedError: of a slice and direction, none has arrived.
     """
-    smf = testbed.smf()
-    try:
-        lost = [line for plan in testbed.layout.slices for line in _lost(testbed, smf, plan)]
-    finally:
-        smf.close()
+    patience_ms = PATIENCE_MS + 2e-3 * MORE * burn_us
+    lost = [line for plan in layout.slices for line in _lost(layout, smf, plan, upfs[plan.name], patience_ms)]
     if lost:
         raise NotCarriedError("\n".join(lost))
 
 
-def _lost(testbed: Testbed, smf: SmfClient, plan: SlicePlan) -> list[str]:
+def _lost(layout: Layout, smf: SmfClient, plan: SlicePlan, upf: Program, patience_ms: float) -> list[str]:
     """One line for each direction in which nothing arrives."""
-    outside = testbed.layout.data_network
-    patience_ms = PATIENCE_MS + 2e-3 * MORE * testbed.spec.burn_us
     try:
-        if all(trip["arrived"] for trip in smf.packets(plan, outside, 1, patience_ms)):
+        if all(trip["arrived"] for trip in smf.packets(plan, layout.data_network, 1, patience_ms)):
             return []
-        before, dropped_before = _counters(testbed.layout, plan), _dropped(testbed, plan)
-        again = smf.packets(plan, outside, MORE, patience_ms)
-        after, dropped = _counters(testbed.layout, plan), _dropped(testbed, plan)
+        before, dropped_before = _counters(layout, plan), _dropped(upf)
+        again = smf.packets(plan, layout.data_network, MORE, patience_ms)
+        after, dropped = _counters(layout, plan), _dropped(upf)
     except ProgramError as error:
         return [f"slice {plan.name}: no packets could be sent: {error}"]
     found: list[str] = []
     for trip in again:
         if trip["arrived"] == 0:
             direction = trip["direction"]
-            way = _way(testbed.layout, plan, direction, before, after)
-            upf = _seen_by_upf(trip, _difference(dropped_before, dropped, direction))
+            way = _way(layout, plan, direction, before, after)
+            said = _seen_by_upf(trip, _difference(dropped_before, dropped, direction))
             found.append(
                 f"slice {plan.name}, {DIRECTIONS[direction]}: no packet from {trip['path']} arrives; "
-                f"of {MORE}, {', '.join([*way, *upf])}"
+                f"of {MORE}, {', '.join([*way, *said])}"
             )
     return found
 
 
 def _way(layout: Layout, plan: SlicePlan, direction: str, before: Counts, after: Counts) -> list[str]:
     """How many passed each point, up to the first that most did not pass."""
-    found = []
+    found: list[str] = []
     for point in points(layout, plan, direction):
         key = (point.namespace, point.interface, point.counter)
         if key not in after or key not in before:
@@ -135,9 +131,6 @@ def _seen_by_upf(trip: dict[str, Any], dropped: dict[str, int]) -> list[str]:
     return found
 
 
-Counts = dict[tuple[str, str, str], int]
-
-
 def _counters(layout: Layout, plan: SlicePlan) -> Counts:
     """Packets so far of every interface that a slice's packets pass (proc_net_dev)."""
     found: Counts = {}
@@ -152,15 +145,14 @@ def _counters(layout: Layout, plan: SlicePlan) -> Counts:
     return found
 
 
-def _dropped(testbed: Testbed, plan: SlicePlan) -> dict[str, dict[str, int]]:
+def _dropped(upf: Program) -> dict[str, dict[str, int]]:
     """The UPF's own counters of what it has dropped, by direction and reason; empty where it does not say in time."""
-    process, output = testbed.upf(plan.name), testbed.log_folder / f"upf-{plan.name}.out"
     try:
-        said = output.stat().st_size
-        if process.alive:
-            os.kill(process.pid, signal.SIGUSR1)
-        _wait(lambda: output.stat().st_size > said)
-        last = json.loads(output.read_text().splitlines()[-1])
+        said = upf.output.stat().st_size
+        if upf.process.alive:
+            os.kill(upf.process.pid, signal.SIGUSR1)
+        _wait(lambda: upf.output.stat().st_size > said)
+        last = upf.lines()[-1]
     except (OSError, ValueError, IndexError, ProgramError):
         return {}
     return {short: last.get(name, {}).get("dropped", {}) for short, name in DIRECTIONS.items()}

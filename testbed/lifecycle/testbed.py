@@ -140,7 +140,7 @@ class Testbed:
         for upf in starting:
             upf.wait_ready()
         self._set_up_sessions(smf)
-        carrying.check(self)
+        self.check_carrying()
         if spec.edge_workers:
             self._start_edge()
         (layout.state / SPEC_FILE).write_text(json.dumps(dataclasses.asdict(spec)))
@@ -200,6 +200,20 @@ class Testbed:
             for ue in range(self.spec.ues):
                 smf.establish(plan, spec, ue)
         smf.close()
+
+    def check_carrying(self) -> None:
+        """Send a packet through each slice in both directions; raises NotCarriedError, with where they are lost."""
+        programs = {
+            name: Program(
+                f"upf-{name}", self.upf(name), self.log_folder / f"upf-{name}.out", self.log_folder / f"upf-{name}.log"
+            )
+            for name in self.slices.names
+        }
+        smf = self.smf()
+        try:
+            carrying.check(self.layout, smf, programs, self.spec.burn_us)
+        finally:
+            smf.close()
 
     def restart_upf(self, slice_name: str) -> None:
         """Stop a slice's UPF and start it anew; the SMF notices by its recovery time stamp and sets its sessions up."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from slicepilot.testbed.lifecycle import carrying
 from slicepilot.testbed.lifecycle.carrying import NotCarriedError
 from slicepilot.testbed.lifecycle.removal import running, take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
@@ -130,19 +129,19 @@ def test_says_where_packets_are_lost(
     mend: Callable[[Testbed], None],
     said: str,
 ) -> None:
-    carrying.check(testbed)
+    testbed.check_carrying()
     break_it(testbed)
     try:
         with pytest.raises(NotCarriedError) as raised:
-            carrying.check(testbed)
+            testbed.check_carrying()
     finally:
         mend(testbed)
     assert re.fullmatch(said, str(raised.value)), str(raised.value)
-    carrying.check(testbed)
+    testbed.check_carrying()
 
 
 def test_the_sent_packets_are_in_no_later_report(testbed: Testbed) -> None:
-    carrying.check(testbed)
+    testbed.check_carrying()
     smf = testbed.smf()
     try:
         (usage,) = smf.ask("modify", session="slice1/0", query_urr=True)["usage"]
@@ -154,7 +153,7 @@ def test_the_sent_packets_are_in_no_later_report(testbed: Testbed) -> None:
 def test_a_upf_that_is_gone_is_named(testbed: Testbed) -> None:
     testbed.upf("slice5").stop()
     with pytest.raises(NotCarriedError) as raised:
-        carrying.check(testbed)
+        testbed.check_carrying()
     (line,) = str(raised.value).splitlines()
     assert line.startswith("slice slice5: no packets could be sent: smf: packets: Session Modification Request to ")
 
