@@ -24,6 +24,10 @@ BACKEND = BackendPlugin(
             "Remove what a testbed has made, also after a crash, and nothing else.",
         ),
         "testbed status": Command(f"{_HERE}.cli.testbed:status", "Say which testbeds are up and how their UPFs are."),
+        "testbed verify": Command(
+            f"{_HERE}.cli.verify:verify",
+            "Find out by packets whether UPFs enforce gates, maximum bit rates and usage reports, whatever they say.",
+        ),
         "testbed load": Command(
             f"{_HERE}.cli.testbed:load",
             "Play a scenario's loads against a testbed that is up, without control, and report what got through.",

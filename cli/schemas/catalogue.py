@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...controller.contracts.answers import OrderAnswer, Status
-from . import bench, datasets, episodes, evaluation, explaining, machine, operation, training
+from . import bench, datasets, episodes, evaluation, explaining, machine, operation, training, verified
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ PRINTED = (
     Printed("node check", list[machine.CheckedSlice], note="Exit code 1 where a slice could not be measured."),
     Printed("testbed up", machine.TestbedUp),
     Printed("testbed status", list[machine.TestbedStatus]),
+    Printed("testbed verify", list[verified.VerifiedSlice], note="Exit code 1 where something is not enforced."),
     Printed("testbed load", machine.LoadPlayed),
     Printed("node identify", machine.IdentifiedNode),
     Printed("testbed identify", machine.Identified),

@@ -29,8 +29,10 @@ def up(
 ) -> None:
     """Bring up one UPF process per slice, each in its own namespace and CPU cgroup, with PFCP sessions.
 
+    One packet is sent through each slice in both directions. Where none arrives, it fails and says where it is lost.
     Needs root. Example: [bold]slicepilot testbed up --burn-us 50[/bold]
     """
+    from ..lifecycle.carrying import NotCarriedError
     from ..lifecycle.spec import TestbedSpec
     from ..lifecycle.testbed import Testbed
 
@@ -38,7 +40,12 @@ def up(
         slices=slices, burn_us=burn_us, uplink_mbps=uplink_mbps, ues=ues, name=name
     )
     started = time.monotonic()
-    made = Testbed.up(spec)
+    try:
+        made = Testbed.up(spec)
+    except NotCarriedError as error:
+        for line in str(error).splitlines():
+            typer.echo(f"slicepilot: error: {line}", err=True)
+        raise typer.Exit(1) from error
     took_s = time.monotonic() - started
     if as_json:
         document = {"name": spec.name, "up_s": round(took_s, 3), "slices": [_plain(s) for s in made.status()]}

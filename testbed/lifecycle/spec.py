@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -31,6 +31,7 @@ class TestbedSpec:
         quota_period_ms: CFS bandwidth period the CPU limits are set with.
         edge_workers: threads of the edge application, which turns spare CPU into work; 0 = none.
         edge_request_mcpu: its Kubernetes CPU request, from which its group's weight follows.
+        ignored: rules that the UPFs accept and do nothing about, as UPFs in the field do (Open5GS 2.8.0: gate and mbr).
         name: prefix of everything it makes.
     """
 
@@ -45,6 +46,7 @@ class TestbedSpec:
     quota_period_ms: Annotated[float, Field(ge=1, le=1000)] = 10.0
     edge_workers: Annotated[int, Field(ge=0, le=256)] = 0
     edge_request_mcpu: Annotated[float, Field(ge=0, le=256_000)] = 0.0
+    ignored: tuple[Literal["gate", "mbr", "urr"], ...] = ()
     name: Name = "sp"
 
     @classmethod

@@ -16,7 +16,7 @@ from ...configs import ConfigError, validate
 from ...controller.system.cgroup import CpuHierarchy
 from ...controller.system.kernel_file import ActuatorError
 from ...env.slices import FloatArray
-from . import cgroups, network
+from . import carrying, cgroups, network
 from .interrupts import uninterrupted
 from .journal import TestbedJournal
 from .layout import GTPU_PORT, PFCP_PORT, STATE_FOLDER, Layout, SlicePlan
@@ -95,6 +95,7 @@ class Testbed:
 
         Raises:
             ConfigError: something is missing on this machine, or a testbed of this name is there.
+            NotCarriedError: it came up and carries no packets; where they are lost.
             ProgramError, OSError, NetlinkError: it could not be brought up.
         """
         if lacks := missing():
@@ -139,6 +140,7 @@ class Testbed:
         for upf in starting:
             upf.wait_ready()
         self._set_up_sessions(smf)
+        self.check_carrying()
         if spec.edge_workers:
             self._start_edge()
         (layout.state / SPEC_FILE).write_text(json.dumps(dataclasses.asdict(spec)))
@@ -171,6 +173,7 @@ class Testbed:
             f"--ue-pool={plan.ue_pool}",
             f"--rcvbuf={self.spec.n3_buffer_bytes}",
             f"--burn-ns={round(1e3 * self.spec.burn_us)}",
+            *([f"--ignore={','.join(self.spec.ignored)}"] if self.spec.ignored else []),
         ]
         return self.start(f"upf-{plan.name}", plan.netns, arguments, cgroup=self.cgroup(plan.name))
 
@@ -197,6 +200,20 @@ class Testbed:
             for ue in range(self.spec.ues):
                 smf.establish(plan, spec, ue)
         smf.close()
+
+    def check_carrying(self) -> None:
+        """Send a packet through each slice in both directions; raises NotCarriedError, with where they are lost."""
+        programs = {
+            name: Program(
+                f"upf-{name}", self.upf(name), self.log_folder / f"upf-{name}.out", self.log_folder / f"upf-{name}.log"
+            )
+            for name in self.slices.names
+        }
+        smf = self.smf()
+        try:
+            carrying.check(self.layout, smf, programs, self.spec.burn_us)
+        finally:
+            smf.close()
 
     def restart_upf(self, slice_name: str) -> None:
         """Stop a slice's UPF and start it anew; the SMF notices by its recovery time stamp and sets its sessions up."""

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
+	"slicepilot/userplane/internal/verify"
 )
 
 const (
@@ -43,6 +45,9 @@ type command struct {
 	IntervalUs           float64         `json:"interval_us"`
 	Command              json.RawMessage `json:"command"`
 	Ms                   float64         `json:"ms"`
+	N6                   string          `json:"n6"`
+	N6Namespace          string          `json:"n6_netns"`
+	TimeoutMs            float64         `json:"timeout_ms"`
 }
 
 // sessionKeys are the keys of --session, which stand for the fields of an establish command.
@@ -146,6 +151,23 @@ func (c *command) change() (n4.Change, error) {
 		return change, fmt.Errorf("modify: nothing to modify; accepted: at least one of the fields that --help lists")
 	}
 	return change, nil
+}
+
+// placeKeys are the keys of --verify.
+var placeKeys = map[string]cli.Key{
+	"n6": {Field: "n6", Kind: cli.Text}, "n6-netns": {Field: "n6_netns", Kind: cli.Text},
+}
+
+// place is where a verify or packets command looks for packets.
+func (c *command) place() (verify.Place, error) {
+	n6, err := parseAddress("n6", c.N6)
+	if err == nil && !n6.IsValid() {
+		err = fmt.Errorf("n6: missing; accepted: an address behind the UPF's N6, to bind to")
+	}
+	if err == nil && c.N6Namespace != "" && !filepath.IsAbs(c.N6Namespace) {
+		err = fmt.Errorf("n6_netns: %q; accepted: an absolute path, such as /run/netns/NAME", c.N6Namespace)
+	}
+	return verify.Place{N6: n6, N6Namespace: c.N6Namespace}, err
 }
 
 func parseAddress(field, text string) (netip.Addr, error) {

@@ -42,8 +42,23 @@ With --script FILE, or - for standard input, it reads one command a line and ans
   Lines with "event" come unasked: ready (first), restart, recovered, recovery_failed, context_lost, peer_lost,
   peer_back, report, node_report, release_requested, associated, malformed.
 
+What a UPF has accepted, it need not do. --verify n6=ADDRESS[,n6-netns=FILE] finds out: for every session asked for by
+flags it sends packets from both sides of the UPF, from the gNB's address (GTP-U port 2152) and from ADDRESS, which the
+UPF's uplink is routed to; FILE is the network namespace that has ADDRESS, such as /run/netns/dn. Both have to be on this
+machine. Then it ends. In a script, on a session without other traffic:
+
+  {"op":"verify","session":"a","n6":"10.103.0.2","n6_netns":"/run/netns/dn"}
+   "checks": "rule" and "direction" (ul, dl) with "result": enforced, partly (with "detail"), accepted_without_effect,
+   refused (with "cause"), untested (too few packets pass anyway). gate: closed and opened, 20 packets each. mbr: 1 Mbit/s
+   where 8 are offered for 0.8 s, of which the second half is judged, so that any bucket up to 350 kB may be emptied
+   first; enforced is what stays below 1.25 times the limit. urr: the volume of 20 packets on query, to the octet.
+   Gates and rates are put back.
+  {"op":"packets","session":"a","n6":"10.103.0.2","n6_netns":"/run/netns/dn","n":1,"timeout_ms":500}
+   "trips": what was sent in each direction, what arrived, and what the URR counted. Nothing is changed.
+
 At the end (SIGTERM, SIGINT, end of the script, quit) sessions are deleted and associations released, unless --leave.
-Exit code: 0; 1 where an association or session asked for by flags could not be set up; 2 for bad input.
+Exit code: 0; 1 where an association or session asked for by flags could not be set up, or --verify finds a rule that is
+not enforced; 2 for bad input.
 `
 
 type options struct {
@@ -52,6 +67,7 @@ type options struct {
 	upfs      []netip.AddrPort
 	sessions  []command
 	script    string
+	verify    *command // session is each of sessions in turn; nil: nothing is verified
 	t1        time.Duration
 	n1        int
 	heartbeat time.Duration
@@ -62,13 +78,14 @@ type options struct {
 
 func parseFlags(args []string) (options, error) {
 	var o options
-	var listen string
+	var listen, place string
 	var upfs, sessions cli.Strings
 	flags := flag.NewFlagSet("smf", flag.ContinueOnError)
 	flags.StringVar(&listen, "n4", "0.0.0.0:8805", "`ADDRESS:PORT` to send from; 0.0.0.0 or [::] for all addresses")
 	flags.StringVar(&o.nodeID, "node-id", "", "Node `ID`: an IP address or a domain name (default: the address a UPF sees)")
 	flags.Var(&upfs, "upf", "UPF to associate with, `ADDRESS[:PORT]`; may be repeated")
 	flags.Var(&sessions, "session", "session to establish, as `KEY=VALUE,...`; may be repeated")
+	flags.StringVar(&place, "verify", "", "find out what UPFs do about gates, rates and usage, as `n6=ADDRESS[,n6-netns=FILE]`; then end")
 	flags.StringVar(&o.script, "script", "", "`FILE` of commands; - for standard input")
 	flags.DurationVar(&o.t1, "t1", time.Second, "time until a request is sent again (timer T1)")
 	flags.IntVar(&o.n1, "n1", 3, "how often a request is sent again (counter N1)")
@@ -103,6 +120,18 @@ func parseFlags(args []string) (options, error) {
 			return o, cli.Usagef("--session: upf: %s is not among the --upf; accepted: one of them", asked.UPF)
 		}
 		o.sessions = append(o.sessions, asked)
+	}
+	if place != "" {
+		o.verify = &command{Op: "verify"}
+		if err := cli.DecodeKeyValues("--verify", place, placeKeys, o.verify); err != nil {
+			return o, err
+		}
+		if _, err := o.verify.place(); err != nil {
+			return o, cli.Usagef("--verify: %v", err)
+		}
+		if len(o.sessions) == 0 || o.script != "" {
+			return o, cli.Usagef("--verify without --session, or with --script; accepted: with --session and without --script")
+		}
 	}
 	if len(o.upfs) == 0 && o.script == "" {
 		return o, cli.Usagef("nothing to do; accepted: --upf, or --script, see --help")

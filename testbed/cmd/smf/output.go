@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"slicepilot/userplane/internal/cli"
@@ -94,6 +95,16 @@ func (o *output) answer(a answer) {
 	case "establish":
 		fmt.Fprintf(o.writer, "session %s established at UPF %s in %.0f us: uplink TEID %#x at %s\n",
 			a.Session, a.UPF, a.RTTUs, a.TEID, a.N3)
+	case "verify":
+		for _, c := range a.Checks {
+			text := strings.ReplaceAll(string(c.Result), "_", " ")
+			for _, more := range []string{c.CauseText, c.Detail} {
+				if more != "" {
+					text += ": " + more
+				}
+			}
+			fmt.Fprintf(o.writer, "session %s, %s %s: %s\n", a.Session, c.Rule, c.Direction, text)
+		}
 	}
 }
 

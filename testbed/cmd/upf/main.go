@@ -27,11 +27,16 @@ the data network, into a GTP-U tunnel) and buffer; QERs with gate and maximum bi
 quota and period; Error Indications, End Markers, Echo. What it does not: predefined rules, application detection,
 Ethernet and unstructured sessions, usage by time, packet duplication, UE address allocation.
 
+--ignore gate,mbr,urr makes it one of the UPFs that accept such rules and do nothing about them, as Open5GS 2.8.0 does
+with gates and maximum bit rates: gates stay open, rates are not limited, nothing is measured and queries are answered
+without a report. It is there to try what finds that out, such as the smf's --verify.
+
 --burn-ns adds CPU work to every packet. It stands for what a production UPF does beside forwarding (deep packet
 inspection, charging, ciphering) and is counted in CPU time of the thread: preemption does not shorten it.
 
 On standard output, one JSON object per line: {"event":"ready",...} when it can carry traffic, {"event":"stats",...}
-every --stats-interval, {"event":"stopped",...} at the end. Logs go to standard error. SIGTERM and SIGINT end it.
+every --stats-interval and on SIGUSR1, {"event":"stopped",...} at the end. Logs go to standard error. SIGTERM and
+SIGINT end it.
 
 Example, a UPF for one slice:
   upf --n4 10.101.0.2 --n3 10.100.0.2 --tun tun --ue-pool 10.60.0.0/24
@@ -59,7 +64,7 @@ func run(args []string) error {
 	warnAboutForwarding(options.config)
 
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR1)
 	u, err := upf.Start(options.config)
 	if err != nil {
 		return err
@@ -76,7 +81,7 @@ func run(args []string) error {
 	return failure
 }
 
-// watch reports until a signal (nil) or until the UPF cannot go on.
+// watch reports, on SIGUSR1 too, until another signal (nil) or until the UPF cannot go on.
 func watch(u *upf.UPF, lines *cli.Lines, every time.Duration, signals <-chan os.Signal) error {
 	var ticks <-chan time.Time
 	if every > 0 {
@@ -86,14 +91,16 @@ func watch(u *upf.UPF, lines *cli.Lines, every time.Duration, signals <-chan os.
 	}
 	for {
 		select {
-		case <-signals:
-			return nil
+		case received := <-signals:
+			if received != syscall.SIGUSR1 {
+				return nil
+			}
 		case err := <-u.Failed():
 			return err
 		case <-ticks:
-			if err := lines.Write(statsEvent{"stats", u.Stats()}); err != nil {
-				return fmt.Errorf("standard output: %w", err)
-			}
+		}
+		if err := lines.Write(statsEvent{"stats", u.Stats()}); err != nil {
+			return fmt.Errorf("standard output: %w", err)
 		}
 	}
 }

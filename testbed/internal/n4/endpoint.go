@@ -147,6 +147,27 @@ func (e *Endpoint) peer(address netip.AddrPort) *Peer {
 	return e.peers[address]
 }
 
+// sender is the UPF that a request about an association comes from; nil: none that we know. UPFs may send requests from
+// any port (clause 4.2.2), so one that is alone at its address is known by that.
+func (e *Endpoint) sender(from netip.AddrPort) *Peer {
+	if peer := e.peer(from); peer != nil {
+		return peer
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var found *Peer
+	for address, peer := range e.peers {
+		if address.Addr() != from.Addr() {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = peer
+	}
+	return found
+}
+
 func (e *Endpoint) allocateSEID() uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()

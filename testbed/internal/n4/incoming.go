@@ -69,9 +69,9 @@ func (e *Endpoint) reply(request message.Message, from netip.AddrPort) message.M
 	case *message.AssociationSetupRequest:
 		return e.replyToAssociation(m, peer)
 	case *message.AssociationUpdateRequest:
-		return e.replyToUpdate(m, peer)
+		return e.replyToUpdate(m, e.sender(from))
 	case *message.NodeReportRequest:
-		return e.replyToNodeReport(m, peer)
+		return e.replyToNodeReport(m, e.sender(from))
 	case *message.SessionReportRequest:
 		return e.replyToSessionReport(m, from)
 	}
@@ -94,6 +94,9 @@ func (e *Endpoint) replyToUpdate(m *message.AssociationUpdateRequest, peer *Peer
 	cause := ie.CauseNoEstablishedPFCPAssociation
 	if peer != nil && peer.Associated() {
 		cause = ie.CauseRequestAccepted
+		if m.UPFunctionFeatures != nil {
+			peer.noteFeatures(m.UPFunctionFeatures)
+		}
 		if m.PFCPAssociationReleaseRequest != nil {
 			e.emit(Event{Event: "release_requested", UPF: peer.address.String()})
 		}

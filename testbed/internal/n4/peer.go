@@ -93,12 +93,29 @@ func (p *Peer) setUp(ctx context.Context, retries retries) (Outcome, error) {
 	if outcome.Cause, err = verdict(request.MessageTypeName(), answer.Cause, nil, nil); err != nil {
 		return outcome, err
 	}
+	p.noteSetUp(answer)
+	return outcome, nil
+}
+
+func (p *Peer) noteSetUp(answer *message.AssociationSetupResponse) {
 	p.noteRecovery(answer.RecoveryTimeStamp)
+	allocates := hasFTUP(answer.UPFunctionFeatures)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.associated, p.lost = true, false
-	p.allocates = answer.UPFunctionFeatures != nil && answer.UPFunctionFeatures.HasFTUP()
-	return outcome, nil
+	p.associated, p.lost, p.allocates = true, false, allocates
+}
+
+// noteFeatures takes note of features that have changed (clause 6.2.7.3).
+func (p *Peer) noteFeatures(features *ie.IE) {
+	allocates := hasFTUP(features)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.allocates = allocates
+}
+
+// hasFTUP reads whether a UPF can choose F-TEIDs from its UP Function Features (clause 8.2.25), which it may leave out.
+func hasFTUP(features *ie.IE) bool {
+	return features != nil && len(features.Payload) > 0 && features.HasFTUP()
 }
 
 // Release ends the association and with it, at the UPF, all its sessions (clause 6.2.8). Not every UPF

@@ -76,9 +76,10 @@ func (p *Peer) reestablish(ctx context.Context) (int, error) {
 // invited takes note that the UPF itself has asked for the association. It has none of the sessions then.
 func (p *Peer) invited(stamp, features *ie.IE) {
 	p.noteRecovery(stamp)
+	allocates := hasFTUP(features)
 	p.mu.Lock()
 	p.wanted, p.associated, p.lost = true, true, false
-	p.allocates = features != nil && features.HasFTUP()
+	p.allocates = allocates
 	p.mu.Unlock()
 	p.startHeartbeats()
 	p.endpoint.emit(Event{Event: "associated", UPF: p.address.String(), Detail: "asked for by the UPF"})

@@ -13,8 +13,11 @@ const (
 	uplinkRule   = 1
 	downlinkRule = 2
 	sessionQER   = 1
-	sessionURR   = 1
+	sessionURR   = SessionURR
 )
+
+// SessionURR is the identifier of the URR that measures a session's volume.
+const SessionURR = 1
 
 // defaultPrecedence is that of the rule for all of a session's traffic: the lowest that a more specific rule can be put
 // before (clause 8.2.11: the lower the value, the higher the precedence).
@@ -57,7 +60,8 @@ func (r *rules) create() []*ie.IE {
 		downlink = append(downlink, ie.NewForwardingParameters(r.downlinkForwarding()...))
 	}
 	parts = append(parts, ie.NewCreateFAR(downlink...), r.createURR())
-	return append(parts, ie.NewCreateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement()...)...))
+	limited := r.MBRUplinkMbps > 0 || r.MBRDownlinkMbps > 0
+	return append(parts, ie.NewCreateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement(limited)...)...))
 }
 
 // change is the difference to the rules before, as a Session Modification Request makes it (clause 7.5.4).
@@ -85,7 +89,8 @@ func (r *rules) change(before *rules, asked Change) []*ie.IE {
 	}
 	rates := asked.MBRUplinkMbps != nil || asked.MBRDownlinkMbps != nil
 	if rates || asked.CloseUplink != nil || asked.CloseDownlink != nil {
-		parts = append(parts, ie.NewUpdateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement()...)...))
+		// What an Update QER does not have stays as it is (table 7.5.4.5-1): no limit has to be said as well.
+		parts = append(parts, ie.NewUpdateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement(rates)...)...))
 	}
 	if asked.QueryURR {
 		parts = append(parts, ie.NewQueryURR(ie.NewURRID(sessionURR)))
@@ -148,10 +153,10 @@ func (r *rules) downlinkForwarding() []*ie.IE {
 	}
 }
 
-// enforcement is the body of a QER: gates, maximum bit rates where there are any, and the QFI to mark downlink with.
-func (r *rules) enforcement() []*ie.IE {
+// enforcement is the body of a QER: gates, maximum bit rates if they are to be in it, and the QFI to mark downlink with.
+func (r *rules) enforcement(rates bool) []*ie.IE {
 	parts := []*ie.IE{ie.NewGateStatus(gate(r.closeUplink), gate(r.closeDownlink))}
-	if r.MBRUplinkMbps > 0 || r.MBRDownlinkMbps > 0 {
+	if rates {
 		parts = append(parts, ie.NewMBR(maximumKbps(r.MBRUplinkMbps), maximumKbps(r.MBRDownlinkMbps)))
 	}
 	if r.QFI != 0 {

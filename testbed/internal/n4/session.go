@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,7 +17,9 @@ type Session struct {
 	Name   string
 	cpSEID uint64
 	upSEID atomic.Uint64
-	rules  rules // guarded by the peer's procedure mutex
+	// Guarded by the peer's procedure mutex.
+	rules  rules
+	tunnel tunnel
 }
 
 // session finds the session a UPF's message is about.
@@ -126,48 +127,17 @@ func (p *Peer) establish(ctx context.Context, session *Session) (Outcome, error)
 	if err != nil {
 		return outcome, err
 	}
-	outcome.TEID, outcome.N3 = spec.TEID, spec.N3
-	if answer.UPFSEID == nil {
-		return outcome, errors.New("accepted without UP F-SEID, which is mandatory then")
-	}
-	seid, err := answer.UPFSEID.FSEID()
+	seid, err := upSEID(answer.UPFSEID)
 	if err != nil {
-		return outcome, fmt.Errorf("unreadable UP F-SEID: %w", err)
+		return outcome, err
 	}
-	session.upSEID.Store(seid.SEID)
-	if spec.TEID != 0 {
-		return outcome, nil
+	session.upSEID.Store(seid)
+	session.tunnel = tunnel{spec.TEID, spec.N3}
+	if spec.TEID == 0 {
+		session.tunnel, err = chosenTunnel(answer.CreatedPDR)
 	}
-	outcome.TEID, outcome.N3, err = chosenTunnel(answer.CreatedPDR)
+	outcome.TEID, outcome.N3 = session.tunnel.teid, session.tunnel.n3
 	return outcome, err
-}
-
-// chosenTunnel reads the F-TEID that the UPF chose for the uplink PDR (clause 7.5.3.2).
-func chosenTunnel(created []*ie.IE) (uint32, netip.Addr, error) {
-	for _, pdr := range created {
-		parts, err := pdr.CreatedPDR()
-		if err != nil {
-			return 0, netip.Addr{}, fmt.Errorf("unreadable Created PDR: %w", err)
-		}
-		id, tunnel := uint16(0), (*ie.FTEIDFields)(nil)
-		for _, part := range parts {
-			switch part.Type {
-			case ie.PDRID:
-				id, _ = part.PDRID()
-			case ie.FTEID:
-				tunnel, _ = part.FTEID()
-			}
-		}
-		if id != uplinkRule || tunnel == nil {
-			continue
-		}
-		address, ok := netip.AddrFromSlice(tunnel.IPv4Address)
-		if !ok {
-			address, _ = netip.AddrFromSlice(tunnel.IPv6Address)
-		}
-		return tunnel.TEID, address, nil
-	}
-	return 0, netip.Addr{}, errors.New("accepted without the F-TEID that the UPF was to choose")
 }
 
 // Modify changes a session's rules (clause 6.3.3) and reads its usage where that is asked for.

@@ -61,7 +61,7 @@ func TestParsePeer(t *testing.T) {
 func TestRatesRoundUpAndStayIndependent(t *testing.T) {
 	rules := newRules(testSpec())
 	rules.MBRUplinkMbps = 0.0001
-	for _, part := range rules.enforcement() {
+	for _, part := range rules.enforcement(true) {
 		if up, err := part.MBRUL(); err == nil {
 			down, _ := part.MBRDL()
 			if up != 1 || down != unlimitedKbps {

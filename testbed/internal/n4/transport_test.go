@@ -220,7 +220,13 @@ func FuzzDatagram(f *testing.F) {
 		message.NewNodeReportRequest(4, ie.NewNodeID("127.0.0.1", "", ""), ie.NewNodeReportType(1)),
 		message.NewSessionReportRequest(0, 0, 1, 5, 0, ie.NewReportType(0, 0, 1, 1),
 			ie.NewUsageReportWithinSessionReportRequest(ie.NewURRID(1), ie.NewVolumeMeasurement(7, 1, 2, 3, 0, 0, 0))),
-		message.NewSessionEstablishmentResponse(0, 0, 1, 6, 0, ie.NewCause(1), ie.NewFSEID(1, net.IPv4(1, 2, 3, 4), nil)),
+		message.NewSessionEstablishmentResponse(0, 0, 1, 6, 0, ie.NewCause(1), ie.NewFSEID(1, net.IPv4(1, 2, 3, 4), nil),
+			ie.NewCreatedPDR(ie.NewPDRID(uplinkRule), ie.NewFTEID(1, 17, net.IPv4(10, 0, 0, 1), nil, 0))),
+		message.NewAssociationSetupResponse(7, ie.NewCause(1), ie.NewUPFunctionFeatures(0x10, 0)),
+		message.NewSessionModificationResponse(0, 0, 1, 8, 0, ie.NewCause(ie.CauseRuleCreationModificationFailure),
+			ie.NewOffendingIE(ie.MBR), ie.NewFailedRuleID(ie.RuleIDTypeQER, 1)),
+		message.NewSessionModificationResponse(0, 0, 1, 9, 0, ie.NewCause(1), ie.NewUsageReportWithinSessionModificationResponse(
+			ie.NewURRID(1), ie.NewURSEQN(1), ie.NewUsageReportTrigger(0x80, 0, 0), ie.NewVolumeMeasurement(0x3f, 6, 5, 4, 3, 2, 1))),
 	} {
 		b := make([]byte, seed.MarshalLen())
 		if err := seed.MarshalTo(b); err != nil {
@@ -244,12 +250,15 @@ func FuzzDatagram(f *testing.F) {
 		// What an answer goes through once a request has taken it.
 		if m, err := parse(b); err == nil {
 			switch answer := m.(type) {
+			case *message.AssociationSetupResponse:
+				_, _ = verdict("", answer.Cause, nil, nil)
+				peer.noteSetUp(answer)
+			case *message.HeartbeatResponse:
+				peer.heard(answer.RecoveryTimeStamp)
 			case *message.SessionEstablishmentResponse:
 				_, _ = verdict("", answer.Cause, answer.OffendingIE, answer.FailedRuleID)
-				_, _, _ = chosenTunnel(answer.CreatedPDR)
-				if answer.UPFSEID != nil {
-					_, _ = answer.UPFSEID.FSEID()
-				}
+				_, _ = upSEID(answer.UPFSEID)
+				_, _ = chosenTunnel(answer.CreatedPDR)
 			case *message.SessionModificationResponse:
 				_, _ = verdict("", answer.Cause, answer.OffendingIE, answer.FailedRuleID)
 				_ = readUsage(answer.UsageReport)

@@ -283,6 +283,7 @@ def test_a_device_that_vanishes_ends_the_upf(network: Network) -> None:
         (["--n4", "127.0.0.1", "--n3", "127.0.0.1", "--burn-ns", "-1"], "--burn-ns -1"),
         (["--n4", "127.0.0.1", "--n3", "127.0.0.1", "--tun", "a-name-that-is-too-long"], "--tun"),
         (["--n4", "127.0.0.1", "--n3", "127.0.0.1", "--node-id", "upf"], '--node-id "upf"'),
+        (["--n4", "127.0.0.1", "--n3", "127.0.0.1", "--ignore", "gate,far"], '--ignore "gate,far"'),
         (["--speed"], "speed"),
         (["go"], '"go"'),
     ],

@@ -46,6 +46,7 @@ type Config struct {
 	PeerPort    uint16        // where requests to a CP function go; 0: the port that it sent its last request from
 	Heartbeat   time.Duration // between heartbeats to a CP function; 0: none are sent
 	T1          time.Duration // DefaultT1 in service
+	Ignore      session.Ignore
 	Log         *log.Logger
 }
 
@@ -87,7 +88,7 @@ func Start(config Config, plane *datapath.Plane) (*Server, error) {
 
 func newServer(config Config, plane *datapath.Plane) *Server {
 	s := &Server{
-		config: config, plane: plane, compiler: session.Compiler{Local: config.N3}, started: time.Now(),
+		config: config, plane: plane, compiler: session.Compiler{Local: config.N3, Ignore: config.Ignore}, started: time.Now(),
 		stop: make(chan struct{}), associations: map[string]*association{}, sessions: map[uint64]*record{},
 		replies: pfcp.NewReplay(maxReplies, replayFor), pending: map[uint32]*request{},
 	}

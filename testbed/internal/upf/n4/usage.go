@@ -100,11 +100,16 @@ func (c *change) removeURR(group *ie.IE) *pfcp.Reject {
 
 func (c *change) queryURR(group *ie.IE) *pfcp.Reject {
 	id, _, reject := urrs.find(c.spec.URRs, group)
-	c.queries = append(c.queries, id)
+	if !c.server.config.Ignore.URR {
+		c.queries = append(c.queries, id)
+	}
 	return reject
 }
 
 func (c *change) queryAll() {
+	if c.server.config.Ignore.URR {
+		return
+	}
 	c.queries = c.queries[:0]
 	for id := range c.spec.URRs {
 		c.queries = append(c.queries, id)

@@ -59,9 +59,13 @@ type Objects struct {
 // Meters are the two directions of one QER.
 type Meters struct{ Uplink, Downlink Meter }
 
+// Ignore names rules that are taken from the CP function and not acted on, as some UPFs do.
+type Ignore struct{ Gate, MBR, URR bool }
+
 // Compiler knows what rules are compiled against.
 type Compiler struct {
-	Local netip.Addr // of the N3 socket: peers have to be of its family
+	Local  netip.Addr // of the N3 socket: peers have to be of its family
+	Ignore Ignore
 }
 
 // Compile turns a specification into rules for the data path, with the objects they use: those of before where the
@@ -181,13 +185,15 @@ func (c *Compiler) pdr(spec *Spec, objects Objects, pdr pfcp.PDR) (PDR, *pfcp.Re
 		if !known {
 			return fail(ie.QERID, "unknown QER")
 		}
-		compiled.enforce(qer, objects.Meters[id])
+		compiled.enforce(qer, objects.Meters[id], c.Ignore)
 	}
 	for _, id := range pdr.URRs {
 		if objects.Usages[id] == nil {
 			return fail(ie.URRID, "unknown URR")
 		}
-		compiled.usages = append(compiled.usages, objects.Usages[id])
+		if !c.Ignore.URR {
+			compiled.usages = append(compiled.usages, objects.Usages[id])
+		}
 	}
 	return compiled, nil
 }
@@ -201,13 +207,13 @@ func (p *PDR) setUE(pdi pfcp.PDI) {
 	}
 }
 
-func (p *PDR) enforce(qer pfcp.QER, meters *Meters) {
+func (p *PDR) enforce(qer pfcp.QER, meters *Meters, ignore Ignore) {
 	closed, bps, meter := qer.DownlinkClosed, qer.DownlinkMBRBps, &meters.Downlink
 	if p.Uplink {
 		closed, bps, meter = qer.UplinkClosed, qer.UplinkMBRBps, &meters.Uplink
 	}
-	p.closed = p.closed || closed
-	if rate := RateOf(bps); rate.Limited() {
+	p.closed = p.closed || closed && !ignore.Gate
+	if rate := RateOf(bps); rate.Limited() && !ignore.MBR {
 		p.meters = append(p.meters, metered{rate, meter})
 		p.Metered = true
 	}

@@ -1,0 +1,194 @@
+"""`testbed up` notices a user plane that carries nothing, and says where the packets are lost."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.testbed.lifecycle.carrying import NotCarriedError
+from slicepilot.testbed.lifecycle.removal import running, take_down
+from slicepilot.testbed.lifecycle.spec import TestbedSpec
+from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
+NAME = "sptc"
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    made = Testbed.up(TestbedSpec(name=NAME, burn_us=0, ues=1), owned=True)
+    yield made
+    take_down(NAME)
+
+
+def ip(namespace: str, *arguments: str) -> None:
+    subprocess.run(["ip", "-n", f"{NAME}-{namespace}", *arguments], check=True)
+
+
+def ask(testbed: Testbed, op: str, **arguments: Any) -> None:
+    smf = testbed.smf()
+    try:
+        smf.ask(op, **arguments)
+    finally:
+        smf.close()
+
+
+def close_gate(testbed: Testbed) -> None:
+    ask(testbed, "modify", session="slice1/0", gate_ul="closed")
+
+
+def open_gate(testbed: Testbed) -> None:
+    ask(testbed, "modify", session="slice1/0", gate_ul="open")
+
+
+def without_n6_route(_: Testbed) -> None:
+    ip("upf-slice1", "route", "del", "default")
+
+
+def with_n6_route(_: Testbed) -> None:
+    ip("upf-slice1", "route", "add", "default", "via", "10.102.0.1")
+
+
+def without_way_back(_: Testbed) -> None:
+    ip("up", "route", "del", "10.60.0.0/24")
+
+
+def with_way_back(_: Testbed) -> None:
+    ip("up", "route", "add", "10.60.0.0/24", "via", "10.102.0.2")
+
+
+def dropping_downlink(testbed: Testbed) -> None:
+    ask(testbed, "modify", session="slice1/0", action="drop", direction="dl")
+
+
+def forwarding_downlink(testbed: Testbed) -> None:
+    ask(testbed, "modify", session="slice1/0", action="forw", direction="dl")
+
+
+def narrow_n3(_: Testbed) -> None:
+    ip("upf-slice1", "link", "set", "n3", "mtu", "68")  # the other end's packets are longer than it takes
+
+
+def wide_n3(_: Testbed) -> None:
+    ip("upf-slice1", "link", "set", "n3", "mtu", "1600")
+
+
+UPLINK = r"slice slice1, uplink: no packet from UE 10\.60\.0\.2 through TEID 0x1000 at 10\.100\.0\.2 to 10\.103\.0\.2 "
+DOWNLINK = (
+    r"slice slice1, downlink: no packet from 10\.103\.0\.2 to UE 10\.60\.0\.2 through TEID 0x1000 at 10\.100\.0\.1 "
+)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "mend", "said"),
+    [
+        pytest.param(
+            close_gate,
+            open_gate,
+            UPLINK + r"arrives; of 20, 20 reached N3, 0 left the UPF for its TUN device \(tun in sptc-upf-slice1\), "
+            r"the UPF's URR counted 0, the UPF dropped 20 \(gate\)",
+            id="closed gate",
+        ),
+        pytest.param(
+            without_n6_route,
+            with_n6_route,
+            UPLINK + r"arrives; of 20, 20 reached N3, 20 left the UPF for its TUN device, "
+            r"0 left on N6 \(n6 in sptc-upf-slice1\), the UPF's URR counted 20",
+            id="no route to N6",
+        ),
+        pytest.param(
+            without_way_back,
+            with_way_back,
+            DOWNLINK + r"arrives; of 20, 20 came over the shared uplink, \d reached N6 \(n6 in sptc-upf-slice1\), "
+            r"the UPF's URR counted 0",
+            id="no route to the UE",
+        ),
+        pytest.param(
+            dropping_downlink,
+            forwarding_downlink,
+            DOWNLINK + r"arrives; of 20, 20 came over the shared uplink, 20 reached N6, 20 reached the UPF's TUN "
+            r"device, \d left the UPF on N3 \(n3 in sptc-upf-slice1\), the UPF's URR counted 0, "
+            r"the UPF dropped 20 \(far_drop\)",
+            id="FAR that drops",
+        ),
+        pytest.param(
+            narrow_n3,
+            wide_n3,
+            UPLINK + r"arrives; of 20, \d reached N3 \(n3 in sptc-upf-slice1\), the UPF's URR counted 0",
+            id="narrow N3",
+        ),
+    ],
+)
+def test_says_where_packets_are_lost(
+    testbed: Testbed,
+    break_it: Callable[[Testbed], None],
+    mend: Callable[[Testbed], None],
+    said: str,
+) -> None:
+    testbed.check_carrying()
+    break_it(testbed)
+    try:
+        with pytest.raises(NotCarriedError) as raised:
+            testbed.check_carrying()
+    finally:
+        mend(testbed)
+    assert re.fullmatch(said, str(raised.value)), str(raised.value)
+    testbed.check_carrying()
+
+
+def test_the_sent_packets_are_in_no_later_report(testbed: Testbed) -> None:
+    testbed.check_carrying()
+    smf = testbed.smf()
+    try:
+        (usage,) = smf.ask("modify", session="slice1/0", query_urr=True)["usage"]
+    finally:
+        smf.close()
+    assert usage["total_bytes"] == 0
+
+
+def test_a_upf_that_is_gone_is_named(testbed: Testbed) -> None:
+    testbed.upf("slice5").stop()
+    with pytest.raises(NotCarriedError) as raised:
+        testbed.check_carrying()
+    (line,) = str(raised.value).splitlines()
+    assert line.startswith("slice slice5: no packets could be sent: smf: packets: Session Modification Request to ")
+
+
+def test_up_fails_in_one_line_per_direction_and_leaves_nothing() -> None:
+    """As the command does, with a gate closed and a route missing before it looks."""
+    name = "sptd"
+    program = (
+        "import subprocess\n"
+        "from slicepilot.testbed.lifecycle.testbed import Testbed\n"
+        "set_up = Testbed._set_up_sessions\n"
+        "def broken(self, smf):\n"
+        "    set_up(self, smf)\n"
+        "    smf = self.smf()\n"
+        "    smf.ask('modify', session='slice2/0', gate_ul='closed', gate_dl='closed')\n"
+        "    smf.close()\n"
+        f"    subprocess.run(['ip', '-n', '{name}-up', 'route', 'del', '10.60.3.0/24'], check=True)\n"
+        "Testbed._set_up_sessions = broken\n"
+        "from slicepilot.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", program, "testbed", "up", "--name", name, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        assert ended.returncode == 1
+        assert ended.stdout == ""
+        lines = ended.stderr.splitlines()
+        starts = (
+            "slicepilot: error: slice slice2, uplink: ",
+            "slicepilot: error: slice slice2, downlink: ",
+            "slicepilot: error: slice slice4, downlink: ",
+        )
+        assert len(lines) == len(starts), lines
+        assert all(line.startswith(start) for start, line in zip(starts, lines, strict=True)), lines
+        assert name not in running()
+        assert list(Path("/run/netns").glob(f"{name}-*")) == []
+    finally:
+        take_down(name)
