@@ -190,7 +190,7 @@ def test_knobs_come_back_after_sigkill(foreign: Foreign, node: Path, run: Path) 
 
 
 def test_probe_measures_a_node(foreign: Foreign, node: Path) -> None:
-    foreign.load(seconds=6, mbps=4)
+    foreign.load(seconds=15, mbps=4)
     time.sleep(0.5)
     before = picture(foreign)
     document = json.loads(slicepilot("probe", "--node", str(node), "--duration", "2", "--json").stdout)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from slicepilot.controller.system.processes import start_ticks
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.testbed.bench.rig import KNOB_FILES, Controller
 
@@ -78,7 +79,9 @@ def picture(foreign: Foreign) -> dict[str, str]:
                 where = f"{netns}/{device['ifname']}/{hook}"
                 found[where] = in_netns(netns, "tc", "filter", "show", "dev", device["ifname"], hook)
     found["pins"] = "\n".join(sorted(str(path) for path in Path("/sys/fs/bpf").rglob("*")))
-    found["links"] = "\n".join(sorted(path.name for path in Path("/run").glob("slicepilot-upfs-*")))
+    links = [path.name for path in Path("/run").glob("slicepilot-upfs-*")]
+    # Those of processes that live are other tests'.
+    found["links"] = "\n".join(sorted(name for name in links if start_ticks(int(name.split("-")[2])) is None))
     return found
 
 
