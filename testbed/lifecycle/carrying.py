@@ -73,7 +73,7 @@ def check(layout: Layout, smf: SmfClient, upfs: Mapping[str, Program], burn_us: 
     Raises:
         NotCarriedError: of a slice and direction, none has arrived.
     """
-    patience_ms = PATIENCE_MS + 2e-3 * MORE * burn_us
+    patience_ms = PATIENCE_MS + 1e-3 * MORE * burn_us
     lost = [line for plan in layout.slices for line in _lost(layout, smf, plan, upfs[plan.name], patience_ms)]
     if lost:
         raise NotCarriedError("\n".join(lost))

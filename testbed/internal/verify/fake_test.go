@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -15,13 +16,19 @@ import (
 	"slicepilot/userplane/internal/n4"
 )
 
-// Addresses of the rig, all on loopback. The terminal's is one as well: what is sent to it reaches the far end below.
+// Addresses of the rig, all on loopback and this process's own. The terminal's is one as well: what is sent to it reaches
+// the far end below.
 var (
-	gnbAddress    = netip.MustParseAddr("127.77.1.1")
-	upfAddress    = netip.MustParseAddr("127.77.1.2")
-	serverAddress = netip.MustParseAddr("127.77.1.3")
-	ueAddress     = netip.MustParseAddr("127.77.1.4")
+	gnbAddress    = host(1)
+	upfAddress    = host(2)
+	serverAddress = host(3)
+	ueAddress     = host(4)
 )
+
+func host(last byte) netip.Addr {
+	pid := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, byte(1 + pid>>8%200), byte(pid), last})
+}
 
 // farEnd is a UPF that does as a test says: each rule is enforced, ignored or refused. Real UPFs are tried in
 // tests/testbed; no real one can be told to behave in all these ways.

@@ -9,7 +9,7 @@ import (
 )
 
 // What is offered to find a Maximum Bit Rate (clause 8.2.8). The first half of a volley empties whatever bucket the UPF
-// has (up to 1.4 Mbit), the second half is judged. tolerance covers a UPF that counts other headers or averages.
+// has (up to 2.8 Mbit), the second half is judged. tolerance covers a UPF that counts other headers or averages.
 const (
 	limitMbps = 1.0
 	rateSize  = 1000
@@ -102,7 +102,7 @@ func (c *Check) judgeRate(free, limited, lifted offered) {
 		c.Detail = fmt.Sprintf("%d of %d packets arrive at this rate without a limit", free.arrived, free.sent)
 	case limited.arrived == 0:
 		c.Result, c.Detail = Partly, "nothing passes below the limit either"
-	case float64(limited.arrived) > most && limited.arrived >= limited.sent*9/10:
+	case float64(limited.arrived) > most && isAll(limited.arrived, limited.sent):
 		c.Result = Ignored
 	case float64(limited.arrived) > most:
 		c.Result, c.Detail = Partly, "more passes than the limit and its tolerance"
