@@ -274,7 +274,7 @@ def cost_us(foreign: Foreign, node: Path, out: Path, burn_ns: int, *options: str
     for number in range(1, COUNT + 1):
         foreign.stop_upf(number)
         foreign.start_upf(number, BURN_NS=str(burn_ns))
-    foreign.load(seconds=24, mbps=6)
+    foreign.load(seconds=30, mbps=6)
     time.sleep(0.5)
     command = ["node", "identify", str(node), "--out", str(out), "--segments", "3", *options, "--json"]
     document = json.loads(slicepilot(*command).stdout)
@@ -319,17 +319,3 @@ def test_a_policy_is_trained_for_the_hardware_that_was_identified(
     trained = json.loads(done.stdout)
     assert trained["source"] == f"mixture node on {out}"
     assert trained["steps"] > 0
-
-
-@pytest.mark.thorough
-def test_both_identifications_agree(foreign: Foreign, node: Path, tmp_path: Path) -> None:
-    """Within a fifth: one counts CPU time, the other fits rates and delays, and shares it out between three costs."""
-    counted = cost_us(foreign, node, tmp_path / "node.yaml.hardware", 100_000)
-    out = tmp_path / "testbed.yaml"
-    command = [*SLICEPILOT, "testbed", "identify", "--segments", "10", "--unseen", "4", "--out", str(out)]
-    subprocess.run(command, check=True, capture_output=True, timeout=400)
-    fitted = load("hardware", str(out), HardwareFile).hardware
-    # What a packet costs a thread that is busy for a third of the time, about as on the node.
-    cost = fitted.upf_cost_us * (1 + fitted.wake_cost_ratio * 2 / 3)
-    print(f"node identify: {counted:.1f} us a packet; testbed identify: {cost:.1f} us")
-    assert counted == pytest.approx(cost, rel=0.2)
