@@ -90,6 +90,10 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         if render_mode not in {None, *self.metadata["render_modes"]}:
             raise ConfigError(f"render_mode: unknown {render_mode!r}; accepted: ansi, rgb_array")
         weights = RewardWeights.from_yaml(reward)
+        if not isinstance(backend, str) and node is not None:
+            raise ConfigError(f"node = {node!r}: accepted without a backend of one's own")
+        if node is None and backend == "node":
+            raise ConfigError("node = None: accepted with backend node: name or YAML file of the node")
         if node is not None:
             self.backend = open_node(node, control_period_s, mode, episode_s, run)
         else:

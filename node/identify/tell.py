@@ -14,7 +14,7 @@ from ...controller.actuators.egress import EgressConfig
 from ...data.intervals import Array
 from ...env.simulator.hardware import Hardware
 from ...env.slices import SliceSet
-from ...training.calibration.fitting import BOUNDS, compare, loss_of, search
+from ...training.calibration.fitting import BOUNDS, MIN_CARRIED_MBPS, Observed, compare, loss_of, search
 from ..check.load import LEAST_PACKETS, LEAST_WORK_US
 from . import model
 from .segments import Segment
@@ -82,7 +82,9 @@ def tell(
     measured["system_cpus"] = "CPU time that neither UPFs nor their packets used"
     judged_on = [one for at, one in enumerate(segments) if at % 3 == 2] or list(segments)
     fitted_on = [one for at, one in enumerate(segments) if at % 3 != 2]
-    seen = model.observed(fitted_on, period_s)
+    seen, kept = (model.observed(some, period_s) for some in (fitted_on, judged_on))
+    for one in (seen, kept):
+        _check_traffic(one)
 
     def loss(one: Hardware) -> float:
         return loss_of(compare(seen, model.simulate(fitted_on, slices, one, period_s, seed=1)))
@@ -91,8 +93,16 @@ def tell(
     if bounds:
         hardware = search(hardware, bounds, loss, generations, on_generation=on_generation)
     played = model.simulate(judged_on, slices, hardware, period_s, seed=2)
-    errors = compare(model.observed(judged_on, period_s), played)
+    errors = compare(kept, played)
     return Told(hardware, tuple(facts), measured, tuple(bounds), cost_us, errors.summary())
+
+
+def _check_traffic(seen: Observed) -> None:
+    if not ((seen.carried_mbps > MIN_CARRIED_MBPS) & (seen.delay_p99_us > 0)).any():
+        raise FailureError(
+            f"identify: no slice has carried {MIN_CARRIED_MBPS:g} Mbit/s throughout the segments that are fitted on, "
+            "or those that are kept to judge by; needed: traffic, or more --segments"
+        )
 
 
 def known_facts(cpus: float, cores: float, quota_period_ms: float, uplink_mbps: float | None) -> dict[str, Any]:

@@ -68,8 +68,10 @@ class Errors:
 
 
 def compare(observed: Observed, simulated: Observed) -> Errors:
-    """The simulation's errors; segments in which a slice offers or carries next to nothing say nothing of its delay."""
-    throughput = 100 * np.abs(simulated.carried_mbps - observed.carried_mbps) / observed.offered_mbps
+    """The simulation's errors; segments in which a slice offers or carries next to nothing say nothing of it."""
+    offered = observed.offered_mbps > MIN_CARRIED_MBPS
+    off = np.abs(simulated.carried_mbps - observed.carried_mbps)[offered]
+    throughput = 100 * off / observed.offered_mbps[offered]
     told = (observed.carried_mbps > MIN_CARRIED_MBPS) & (observed.delay_p99_us > 0)
     ratio = np.log(np.maximum(simulated.delay_p99_us, 1.0) / np.maximum(observed.delay_p99_us, 1.0))[told]
     return Errors(throughput.ravel(), np.exp(np.abs(ratio)))
