@@ -79,6 +79,7 @@ class Devices:
     """Names of interfaces that somebody gave; None: look for them.
 
     ``n6`` is in ``n6_netns`` where that is given, and ``near`` is then the UPF's own interface on the way there.
+    ``n3_netns`` is where N3's far end is, ``n3_far`` the interface there.
     """
 
     n3: str | None = None
@@ -87,35 +88,33 @@ class Devices:
     n6_netns: str | None = None
     n4: str | None = None
     near: str | None = None
+    n3_netns: str | None = None
+    n3_far: str | None = None
 
 
 def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
     """Where to measure a UPF.
 
-    N3 is the interface of that name, or the only one there is beside the loopback. N6 with a namespace of its own is
-    measured as it comes in there (at the other end of the UPF's own, or behind a shared uplink), else as it leaves the
-    UPF's. In messages ``label`` stands
-    before the names of fields.
+    N3 is the interface of that name, or the only one there is beside the loopback; with a namespace for its far end it
+    is measured as packets leave there, since XDP on the UPF's own takes them before any hook. N6 with a namespace of
+    its own is measured as it comes in there (at the other end of the UPF's own, or behind a shared uplink), else as it
+    leaves the UPF's. In messages ``label`` stands before the names of fields.
 
     Raises:
         ConfigError: an interface is not there, or there are several to choose from.
         ProbeError: the namespace cannot be entered.
     """
     there = _links(upf.netns)
-    ethernet = [link.name for link in there.values() if not link.bare_ip and link.name != "lo"]
-    n3 = _named(f"{label}n3", devices.n3, there) or _usual("n3", there)
-    if n3 is None:
-        if len(ethernet) != 1:
-            raise ConfigError(
-                f"{label}n3: which interface of {upf.name}? accepted: {', '.join(ethernet) or 'none there'}"
-            )
-        n3 = ethernet[0]
+    n3 = NetPoint(upf.netns, _n3(upf, devices.n3, there, label))
+    if devices.n3_netns is not None:
+        far = by_netns(devices.n3_netns).netns
+        n3 = _far(upf.netns, n3.device, far, devices.n3_far, "n3", f"{label}n3_far").facing("egress")
     tun = _named(f"{label}tun", devices.tun, there) or next(
         (link.name for link in there.values() if link.kind == "tun" and link.bare_ip), None
     )
     if devices.n6_netns is not None:
         near = devices.near or _usual("n6", there)
-        n6: NetPoint | None = _far(upf.netns, near, by_netns(devices.n6_netns).netns, devices.n6, label)
+        n6: NetPoint | None = _far(upf.netns, near, by_netns(devices.n6_netns).netns, devices.n6, "n6", f"{label}n6")
     else:
         own = _named(f"{label}n6", devices.n6, there) or _usual("n6", there)
         n6 = NetPoint(upf.netns, own, "egress") if own else None
@@ -124,7 +123,7 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
         raise ConfigError(f"{label}tun or {label}n6: {upf.name} has no TUN device; accepted: {', '.join(there)}")
     return SlicePoints(
         upf.name,
-        NetPoint(upf.netns, n3),
+        n3,
         NetPoint(upf.netns, tun) if tun else None,
         n6,
         NetPoint(upf.netns, n4) if n4 else None,
@@ -132,14 +131,30 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
     )
 
 
-def _far(netns: Path, near: str | None, far: Path, name: str | None, label: str) -> NetPoint:
-    """N6 in a namespace of its own: the interface of that name, else the other end of the UPF's, else one called n6."""
+def _far(netns: Path, near: str | None, far: Path, name: str | None, role: str, option: str) -> NetPoint:
+    """A far end in a namespace of its own: the interface of that name, else the other end of the UPF's, else the one
+    that is called what it is for."""
     there = _links(far)
     if name is None and near is not None and (end := other_end(netns, near, there)) is not None:
         return NetPoint(far, end.name, behind=(netns, near))
-    name = name or NAMES["n6"]
-    _named(f"{label}n6", name, there)
+    name = name or NAMES[role]
+    _named(option, name, there)
     return NetPoint(far, name)
+
+
+def n3_device(upf: Upf, named: str | None = None, label: str = "--") -> str:
+    """The UPF's own interface for N3; arguments and what is raised as for `points_of`."""
+    return _n3(upf, named, _links(upf.netns), label)
+
+
+def _n3(upf: Upf, named: str | None, there: dict[str, tc.Link], label: str) -> str:
+    n3 = _named(f"{label}n3", named, there) or _usual("n3", there)
+    if n3 is not None:
+        return n3
+    ethernet = [link.name for link in there.values() if not link.bare_ip and link.name != "lo"]
+    if len(ethernet) != 1:
+        raise ConfigError(f"{label}n3: which interface of {upf.name}? accepted: {', '.join(ethernet) or 'none there'}")
+    return ethernet[0]
 
 
 def n6_device(upf: Upf, named: str | None = None, label: str = "--") -> str | None:

@@ -59,7 +59,7 @@ class SlicePoints:
 
     Attributes:
         name: the slice.
-        n3: where GTP-U from the radio arrives.
+        n3: where GTP-U from the radio arrives; where XDP takes it before any hook, the far end that it leaves by.
         tun: where the UPF hands inner packets to the kernel; ingress, since what is written to a TUN device arrives
             there.
         n6: where they leave. Several slices may name the same point, for instance the far end of a shared uplink.

@@ -4,6 +4,7 @@ in vain. What only traffic tells is measured (`slicepilot.node.check.load`) or t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ from ...controller.system.net.rtnetlink import RouteSocket
 from ...controller.system.privileges import lacking
 from ...controller.telemetry.points import SlicePoints
 from ...env.knobs import KnobName
-from ..find.interfaces import interfaces
 from ..find.known import known
 from ..find.locate import Located
+from ..find.xdp import forwards_in_xdp
+from .softirqs import in_softirqs, named, outside, threads_of
 
 CPU_KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice")
 
@@ -31,16 +33,21 @@ class Authority:
     why: str
 
 
-def authority(target: SliceTargets, found: Located, points: SlicePoints) -> dict[KnobName, Authority]:
+def authority(
+    target: SliceTargets, found: Located, points: SlicePoints, n3: str | None = None
+) -> dict[KnobName, Authority]:
     """Of all knobs of a slice.
 
     Args:
         target: where they are.
         found: its UPF.
         points: where it is measured.
+        n3: the UPF's own interface for N3, where it is measured elsewhere.
     """
-    cpu = _cpu(target, found, points.n3.device)
-    found_of: dict[KnobName, Authority] = {"cpu_limit_mcpu": cpu, "nice": cpu, "egress_mbps": _egress(target, points)}
+    n3 = n3 or points.n3.device
+    limit, nice = _cpu(target, found, n3)
+    egress = _egress(target, found, points, n3)
+    found_of: dict[KnobName, Authority] = {"cpu_limit_mcpu": limit, "nice": nice, "egress_mbps": egress}
     for knob in target.left:
         found_of[knob] = Authority(False, "left alone: the configuration says so")
     return found_of
@@ -59,7 +66,26 @@ def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
     return frozenset(knob for knob, one in answers.items() if not one.moves)
 
 
-def _cpu(target: SliceTargets, found: Located, n3: str) -> Authority:
+def _cpu(target: SliceTargets, found: Located, n3: str) -> tuple[Authority, Authority]:
+    """Of the CPU limit, and of the nice level, which is the group's weight."""
+    one = _group(target, found)
+    if one.moves and (what := in_softirqs(found, n3)) is not None:
+        threads = threads_of(found, n3)
+        if not threads:
+            one = Authority(False, f"{what}, in softirqs, which no cgroup is charged for")
+        elif outside(found, threads):
+            one = Authority(False, f"{what}, in {named(threads)}, which are not in its cgroup")
+        else:
+            # A quota stops tasks on their way back to user space, where kernel threads never are (kernel/sched/fair.c,
+            # task_throttle_setup_work). Before Linux 6.18 it would stop them with packets in their hands.
+            why = f"{what}, in {named(threads)}: from Linux 6.18 on a CPU limit does not stop kernel threads"
+            limit = Authority(False, why)
+            return limit, dataclasses.replace(one, why=f"{what}, in {named(threads)}, which are in its cgroup")
+    return one, one
+
+
+def _group(target: SliceTargets, found: Located) -> Authority:
+    """Of whatever is a process's in its group."""
     if found.cgroup is None:
         return Authority(False, f"{found.process} is in no CPU cgroup of its own")
     if target.cgroup is None:
@@ -67,11 +93,6 @@ def _cpu(target: SliceTargets, found: Located, n3: str) -> Authority:
     if found.others:
         return Authority(False, f"it shares its cgroup with {found.others[0]}, which a limit would hold back as well")
     kind = known(found.process)
-    with contextlib.suppress(OSError):
-        if n3 in interfaces(found.netns).xdp:
-            return Authority(False, f"XDP on {n3} forwards packets, in softirqs, which no cgroup is charged for")
-    if kind is not None and kind.work == "softirq":
-        return Authority(False, f"{kind.name} forwards in softirqs, which no cgroup is charged for")
     if kind is not None and kind.work == "polling":
         return Authority(
             False, f"{kind.name} polls: it uses its CPUs whole, and a quota would stop it for part of each period"
@@ -88,12 +109,14 @@ def _without_controller(group: Path) -> str:
     )
 
 
-def _egress(target: SliceTargets, points: SlicePoints) -> Authority:
+def _egress(target: SliceTargets, found: Located, points: SlicePoints, n3: str) -> Authority:
     device = target.egress_device
     if device is None:
         return Authority(False, "no interface is known by which it sends towards N6")
-    if device == points.n3.device:
+    if device == n3:
         return Authority(False, f"{device} is N3 as well: a limit would hold back both directions")
+    if forwards_in_xdp(found, n3):
+        return Authority(False, f"XDP on {n3} sends packets on by itself, past the queue of {device}")
     if points.n6 is None or points.n6.direction == "egress":
         return Authority(
             False,

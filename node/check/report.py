@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...env.knobs import KnobName
 from ..authority.authority import CPU_KNOBS, Authority
+from ..authority.softirqs import in_softirqs, proposal
 from ..live.backend import NodeBackend
-from .load import Load, watch
+from .load import LEAST_PACKETS, Load, watch
+from .queues import Passed, queues
 from .trial import Effect
+
+# Of packets that left, those that came by the queue; a shaper that holds back less than half is not the slice's.
+LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,12 @@ class SliceReport:
 
 def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
     """Look on for so long; moves nothing."""
-    loads = watch(backend.source, seconds)
-    return [_slice(backend, name, load) for name, load in zip(backend.slices.names, loads, strict=True)]
+    with queues(backend) as passed:
+        loads = watch(backend.source, seconds)
+    return [_slice(backend, name, load, passed) for name, load in zip(backend.slices.names, loads, strict=True)]
 
 
-def _slice(backend: NodeBackend, name: str, load: Load) -> SliceReport:
+def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed]) -> SliceReport:
     around, found = backend.around[name], backend.found[name]
     notes = [] if load.left else [str(load)]
     family = next((group for group in backend.context.sharing if backend.slices.names.index(name) in group), ())
@@ -60,7 +67,21 @@ def _slice(backend: NodeBackend, name: str, load: Load) -> SliceReport:
     answers = dict(backend.authority[name])
     for knob in CPU_KNOBS:
         answers[knob] = _by_load(answers[knob], load)
+    if name in passed:
+        answers["egress_mbps"] = _by_queue(answers["egress_mbps"], load, passed[name])
+    if in_softirqs(found, backend.n3[name]) or load.elsewhere:
+        notes += filter(None, [proposal(found, backend.n3[name])])
     return SliceReport(name, str(found.process), load, answers, tuple(notes))
+
+
+def _by_queue(one: Authority, load: Load, passed: Passed) -> Authority:
+    """A verdict on egress likewise."""
+    if load.left < LEAST_PACKETS:
+        return one
+    seen = f"of {load.left} packets that left, {passed.packets} came by the queue of {passed.device}"
+    if one.moves and passed.packets < LEAST_SHARE * load.left:
+        return Authority(False, f"{seen}: the others go past it")
+    return one if one.moves else dataclasses.replace(one, why=f"{one.why}: {seen}")
 
 
 def _by_load(one: Authority, load: Load) -> Authority:

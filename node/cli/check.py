@@ -57,6 +57,9 @@ def _tried(backend: Any, found: list[Any]) -> list[Any]:
     from ..live.backend import node_of
 
     agent = TrialAgent(backend.context)
+    if not agent.steps:
+        stderr.print("no knob acts: there is nothing to try", highlight=False)
+        return found
     stderr.print(f"trying {len(agent.steps)} knobs, for {agent.ticks * PERIOD_S:.0f} s", highlight=False)
     effects = try_knobs(node_of(backend), agent)
     return [replace(one, tried=effects[one.name]) for one in found]

@@ -102,7 +102,8 @@ class DeviceNames:
     """Interfaces of a UPF, where they are not called n3, n6 and n4 and cannot be told.
 
     ``n6_netns`` is the network namespace of N6's far end, to measure behind a shared uplink, and ``n6_far`` the
-    interface there, where it is neither the other end of n6 nor called n6.
+    interface there, where it is neither the other end of n6 nor called n6. ``n3_netns`` and ``n3_far`` are the same for
+    N3, to measure before XDP on n3, which takes packets before any hook of n3 itself.
     """
 
     __pydantic_config__ = _STRICT
@@ -112,6 +113,8 @@ class DeviceNames:
     n6_netns: Text | None = None
     n6_far: Device | None = None
     n4: Device | None = None
+    n3_netns: Text | None = None
+    n3_far: Device | None = None
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,9 @@ def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: Socke
     if devices.n6 is not None:
         devices, seen = _with_far_end(own, devices)
         open_questions.append(seen)
+    if there is not None and devices.n3 in there.xdp:
+        devices, seen = _before_xdp(own, devices)
+        open_questions.append(seen)
     why += open_questions
     try:
         group = cgroup_paths.of_process(process.pid)
@@ -153,16 +156,33 @@ def _devices(opened: Opened, there: Interfaces) -> tuple[DeviceNames, list[str]]
 def _with_far_end(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
     """N6's other end, where that is in a namespace that has a name, or in the machine's own."""
     assert devices.n6 is not None
-    named = sorted(namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
-    try:
-        far = far_end(netns, devices.n6, [*named, MACHINE])
-    except OSError:
-        far = None
+    far = _far_end(netns, devices.n6)
     if far is None:
         return devices, f"the far end of {devices.n6} was not found: its egress cannot be controlled"
-    where = far.netns.name if far.netns in named else str(far.netns)
-    found = dataclasses.replace(devices, n6_netns=where, n6_far=far.device)
-    return found, f"the far end of {devices.n6} is {far.device} in {where}"
+    where, device = far
+    found = dataclasses.replace(devices, n6_netns=where, n6_far=device)
+    return found, f"the far end of {devices.n6} is {device} in {where}"
+
+
+def _before_xdp(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
+    """N3's other end likewise: what an XDP program on N3 sends on is seen by no hook there."""
+    assert devices.n3 is not None
+    far = _far_end(netns, devices.n3)
+    if far is None:
+        return devices, f"{devices.n3} has an XDP program, and its far end was not found: what XDP takes is not measured"
+    where, device = far
+    found = dataclasses.replace(devices, n3_netns=where, n3_far=device)
+    return found, f"{devices.n3} has an XDP program: measured at its far end, {device} in {where}"
+
+
+def _far_end(netns: Path, device: str) -> tuple[str, str] | None:
+    """Namespace, by name where it has one, and interface."""
+    named = sorted(namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
+    try:
+        far = far_end(netns, device, [*named, MACHINE])
+    except OSError:
+        return None
+    return None if far is None else (far.netns.name if far.netns in named else str(far.netns), far.device)
 
 
 def _name_of(netns: tuple[int, int] | None) -> str | None:

@@ -47,8 +47,8 @@ def _told(one: Found) -> Iterator[str]:
 
 
 def _slice(number: int, one: Found) -> str:
-    # N6's far end is found again as the other end of n6; a runtime calls it differently in the next container.
-    devices = dataclasses.replace(one.devices, n6_far=None)
+    # Far ends are found again as the other ends of n3 and n6; a runtime calls them differently in the next container.
+    devices = dataclasses.replace(one.devices, n3_far=None, n6_far=None)
     return SLICE.format(number=number, name=one.name, upf=_flow(one.selector), devices=_flow(devices))
 
 

@@ -34,13 +34,13 @@ class Interfaces:
         kinds: of each interface what it was made as ("veth", "tun", "gtp5g", ...; empty for hardware).
         addresses: interface by address.
         default: interface of the default route; None without one.
-        xdp: those with an XDP program.
+        xdp: number of the XDP program by interface, for those that have one; 0 where drivers do not say.
     """
 
     kinds: dict[str, str]
     addresses: dict[str, str]
     default: str | None
-    xdp: frozenset[str]
+    xdp: dict[str, int]
 
     @property
     def carriers(self) -> list[str]:
@@ -55,13 +55,13 @@ def interfaces(netns: Path) -> Interfaces:
 
 def _list() -> Interfaces:
     with IPRoute() as route:
-        names, kinds, xdp = {}, {}, set()
+        names, kinds, xdp = {}, {}, {}
         for link in route.get_links():
             name = names[link["index"]] = str(link.get_attr("IFLA_IFNAME"))
             info, program = link.get_attr("IFLA_LINKINFO"), link.get_attr("IFLA_XDP")
             kinds[name] = str(info.get_attr("IFLA_INFO_KIND") or "") if info else ""
             if program and program.get_attr("IFLA_XDP_ATTACHED"):
-                xdp.add(name)
+                xdp[name] = int(program.get_attr("IFLA_XDP_PROG_ID") or 0)
         addresses = {
             str(entry.get_attr("IFA_LOCAL") or entry.get_attr("IFA_ADDRESS")): names[entry["index"]]
             for entry in route.get_addr()
@@ -69,7 +69,7 @@ def _list() -> Interfaces:
         }
         ways = [entry.get_attr("RTA_OIF") for entry in route.get_routes(table=254) if not entry["dst_len"]]
     default = next((names[index] for index in ways if index in names and names[index] != LOOPBACK), None)
-    return Interfaces(kinds, addresses, default, frozenset(xdp))
+    return Interfaces(kinds, addresses, default, xdp)
 
 
 def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | None:

@@ -17,7 +17,7 @@ from ...controller.actuators.shadow import ShadowActuator
 from ...controller.actuators.slice_knobs import SliceTargets
 from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
-from ...controller.telemetry.discover import Devices, Upf, n6_device, points_of
+from ...controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of
 from ...controller.telemetry.layout import SHAPER_FIRST
 from ...controller.telemetry.points import SlicePoints
 from ...controller.telemetry.sharing import shared_n3
@@ -51,6 +51,7 @@ class NodeBackend(LiveBackend):
         found: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
         source: what measures.
         authority: which knobs act on which slice's packets; the others are not moved.
+        n3: each UPF's own interface for N3, wherever it is measured.
 
     Raises:
         ConfigError: a UPF is not found, or it is not clear which process or interface is meant.
@@ -60,6 +61,7 @@ class NodeBackend(LiveBackend):
     def __init__(self, spec: NodeSpec, control_period_s: float, num_steps: int = ENDLESS) -> None:
         self.spec = spec
         self.authority: dict[str, dict[KnobName, Authority]] = {}
+        self.n3: dict[str, str] = {}
         with contextlib.ExitStack() as undo:
             self.found = found = find_all(spec)
             self.around = {name: surroundings(one.process.pid, one.cgroup) for name, one in found.items()}
@@ -121,7 +123,8 @@ class NodeBackend(LiveBackend):
             point = measured_at(one, upf)
             limited = cgroup if can_be_limited(found[one.name].cgroup) else None
             target = SliceTargets(one.name, limited, _n6_of(one, upf), netns, frozenset(one.leave))
-            self.authority[one.name] = answers = authority(target, found[one.name], point)
+            self.n3[one.name] = n3 = _n3_of(one, upf)
+            self.authority[one.name] = answers = authority(target, found[one.name], point, n3)
             points.append(point)
             target = dataclasses.replace(target, left=without(answers))
             if len(family) > 1 and limited is not None:
@@ -161,9 +164,13 @@ def measured_at(one: NodeSlice, upf: Upf) -> SlicePoints:
     """Where a slice's packets are measured; raises as `points_of`."""
     names = one.devices
     far = names.n6 if names.n6_netns is None else names.n6_far
-    devices = Devices(names.n3, names.tun, far, names.n6_netns, names.n4, names.n6)
+    devices = Devices(names.n3, names.tun, far, names.n6_netns, names.n4, names.n6, names.n3_netns, names.n3_far)
     points = points_of(upf, devices, f"slices.{one.name}.devices.")
     return dataclasses.replace(points, traffic=None if one.traffic is None else one.traffic.selected)
+
+
+def _n3_of(one: NodeSlice, upf: Upf) -> str:
+    return n3_device(upf, one.devices.n3, f"slices.{one.name}.devices.")
 
 
 def _n6_of(one: NodeSlice, upf: Upf) -> str | None:

@@ -24,11 +24,15 @@ class Foreign:
         state: folder for logs.
         count: of UPFs.
         sessions: of each, for UEs 10.61.UPF.2 and on, with TEIDs UPF, UPF + 100 and so on, and QFIs 9, 8 and so on.
+        prefix: beginning of the names; a file of tests has its own where several may be up in one process.
+        environment: for the script, which says what there is.
     """
 
-    def __init__(self, state: Path, count: int = COUNT, sessions: int = 1) -> None:
-        self.state, self.prefix = state, f"fo{os.getpid()}" if sessions == 1 else f"fs{os.getpid()}"
-        self.count, self.sessions = count, sessions
+    def __init__(
+        self, state: Path, count: int = COUNT, sessions: int = 1, prefix: str | None = None, **environment: str
+    ) -> None:
+        self.state, self.prefix = state, f"{prefix or ('fo' if sessions == 1 else 'fs')}{os.getpid()}"
+        self.count, self.sessions, self._more = count, sessions, environment
         self._loads: list[subprocess.Popen[bytes]] = []
         self._run("down", str(self.count))
         self._run("up", str(self.count))
@@ -79,10 +83,10 @@ class Foreign:
         subprocess.run(["ip", "netns", "delete", self.netns[number - 1]], check=True)
         self._run("netns", str(number))
 
-    def load(self, seconds: float, mbps: float) -> None:
+    def load(self, seconds: float, mbps: float, **environment: str) -> None:
         """Send into every slice from now on."""
         command = self._command("load", str(self.count), f"{seconds:g}", f"{mbps:g}")
-        self._loads.append(subprocess.Popen(command, env=self._environment({}), start_new_session=True))
+        self._loads.append(subprocess.Popen(command, env=self._environment(environment), start_new_session=True))
 
     def carried_mbps(self) -> list[float]:
         """By slice, what the sink counted of a load that has ended."""
@@ -107,6 +111,7 @@ class Foreign:
             "SLICEPILOT_BIN": str(bin_folder()),
             "STATE": str(self.state),
             "SESSIONS": str(self.sessions),
+            **self._more,
             **more,
         }
 

@@ -11,7 +11,9 @@
 #   foreign.sh down PREFIX COUNT
 #
 # SESSIONS=2 in the environment gives every UPF so many sessions, each of another S-NSSAI and with another UE.
-# With HERE=1 radio and data network are where this runs, not in namespaces of their own.
+# With HERE=1 radio and data network are where this runs, not in namespaces of their own. KIND=eupf or open5gs starts
+# another program, which PROGRAM names, in place of the project's UPF; XDP says how eUPF is attached, native or generic.
+# BYTES is the size of the packets that are sent.
 set -euo pipefail
 BIN=${SLICEPILOT_BIN:?folder of the programs} STATE=${STATE:?folder for logs}
 SESSIONS=${SESSIONS:-1}
@@ -62,12 +64,39 @@ upf() {
     if [ -e "$group/cgroup.controllers" ]; then # version 2 hands controllers down one level at a time
         for folder in "$(root)" "$(root)/$p"; do echo +cpu >"$folder/cgroup.subtree_control"; done
     fi
+    local command=()
+    program "$1"
     (
+        cd "$STATE"
         echo 0 >"$group/cgroup.procs"
-        exec setsid ip netns exec "$ns" "$BIN/upf" --n4 "10.211.$1.2" --n3 "10.210.$1.2" --tun tun --ue-pool "10.61.$1.0/24" \
-            --burn-ns "${BURN_NS:-0}" >>"$STATE/$ns.out" 2>>"$STATE/$ns.log" </dev/null
+        exec setsid ip netns exec "$ns" "${command[@]}" >>"$STATE/$ns.out" 2>>"$STATE/$ns.log" </dev/null
     ) &
     echo $! >"$STATE/$ns.pid"
+}
+
+program() { # what to run, into "command"
+    case ${KIND:-} in
+    eupf) # pins its maps, in a file system that is seen by nobody else
+        command=(sh -c 'mount -t bpf bpf /sys/fs/bpf && exec "$@"' sh "$PROGRAM" --iface n3 --iface n6 --attach "${XDP:-native}"
+            --n3addr "10.210.$1.2" --paddr "10.211.$1.2:8805" --nodeid "10.211.$1.2" --aaddr 127.0.0.1:8080 --maddr 127.0.0.1:9090)
+        ;;
+    open5gs) # which wants its TUN device made, and these keys from 2.7 on
+        local ns="$p-upf$1"
+        ip -n "$ns" tuntap add name ogstun mode tun
+        ip -n "$ns" addr add "10.61.$1.1/24" dev ogstun
+        ip -n "$ns" link set ogstun up
+        cat >"$STATE/$ns.yaml" <<-END
+		logger: {level: info}
+		global: {max: {ue: 64}}
+		upf:
+		  pfcp: {server: [{address: 10.211.$1.2}]}
+		  gtpu: {server: [{address: 10.210.$1.2}]}
+		  session: [{subnet: 10.61.$1.0/24, gateway: 10.61.$1.1, dnn: internet, dev: ogstun}]
+		END
+        command=("$PROGRAM" -c "$STATE/$ns.yaml")
+        ;;
+    *) command=("$BIN/upf" --n4 "10.211.$1.2" --n3 "10.210.$1.2" --tun tun --ue-pool "10.61.$1.0/24" --burn-ns "${BURN_NS:-0}") ;;
+    esac
 }
 
 sessions() {
@@ -92,7 +121,7 @@ load() {
     local i k list=()
     for ((i = 1; i <= $1; i++)); do
         for ((k = 0; k < SESSIONS; k++)); do
-            list+=(--flow "kind=cbr,rate=$3,from=10.210.$i.1,to=10.210.$i.2,teid=$((i + 100 * k)),qfi=$((9 - k)),ue=10.61.$i.$((k + 2)),dst=10.213.0.1:6000,name=slice$i-$k")
+            list+=(--flow "kind=cbr,rate=$3,from=10.210.$i.1,to=10.210.$i.2,teid=$((i + 100 * k)),qfi=$((9 - k)),ue=10.61.$i.$((k + 2)),dst=10.213.0.1:6000,name=slice$i-$k${BYTES:+,bytes=$BYTES}")
         done
     done
     in_ns "$p-dn" timeout -s INT "$(($2 + 1))" "$BIN/sink" --listen 10.213.0.1:6000 --json >"$STATE/sink.out" 2>"$STATE/sink.log" &

@@ -1,0 +1,72 @@
+"""What acts on packets that a UPF does not handle in its process: nothing in softirqs, a weight on threads of NAPI."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from pathlib import Path
+
+from ...controller.system import cgroup_paths
+from ..find.known import known
+from ..find.locate import Located
+from ..find.napi import napi_threads, napis
+from ..find.xdp import forwards_in_xdp
+
+
+def in_softirqs(found: Located, n3: str) -> str | None:
+    """What hands a UPF's packets on in the context in which its N3 takes them; None where its process does."""
+    if forwards_in_xdp(found, n3):
+        return f"XDP on {n3} forwards packets"
+    kind = known(found.process)
+    return f"{kind.name} forwards" if kind is not None and kind.work == "softirq" else None
+
+
+def threads_of(found: Located, n3: str) -> list[int]:
+    """The kernel threads that take packets from a UPF's N3; none where softirqs do."""
+    with contextlib.suppress(OSError):
+        return napi_threads(found.netns, n3)
+    return []
+
+
+def outside(found: Located, threads: list[int]) -> list[int]:
+    """Those of the threads that are not in the UPF's CPU cgroup."""
+    return [one for one in threads if _group(one) != found.cgroup]
+
+
+def proposal(found: Located, n3: str) -> str | None:
+    """What would give a weight authority over a UPF whose N3 is polled in softirqs; None where it has it."""
+    try:
+        there = napis(found.netns, n3)
+    except OSError:
+        return None
+    if not there:
+        return (
+            f"its packets are handled in softirqs, and {n3} has no NAPI of its own that a thread could be had for, as far "
+            "as the kernel says (from Linux 6.8 on; a veth has one with native XDP or GRO)"
+        )
+    threads = [one.thread for one in there if one.thread is not None]
+    if not threads:
+        return (
+            "its packets are handled in softirqs; threads can do that, and a weight acts on those that are in its "
+            f"cgroup: {_switch_on(found, n3)}, then move napi/{n3}-* there"
+        )
+    moves = [f"echo {one} > {shlex.quote(f'{found.cgroup}/cgroup.procs')}" for one in outside(found, threads)]
+    return f"in its cgroup a weight would act on {named(threads)}: {' && '.join(moves)}" if moves and found.cgroup else None
+
+
+def named(threads: list[int]) -> str:
+    """For people."""
+    return f"the threads of N3's NAPI ({', '.join(map(str, threads))})"
+
+
+def _switch_on(found: Located, n3: str) -> str:
+    """A command for a shell: sysfs shows the interfaces of the namespace that it was mounted in."""
+    inner = shlex.quote('mount -t sysfs none /sys && echo 1 > "/sys/class/net/$0/threaded"')
+    return f"nsenter --net=/proc/{found.process.pid}/ns/net unshare --mount sh -c {inner} {shlex.quote(n3)}"
+
+
+def _group(thread: int) -> Path | None:
+    try:
+        return cgroup_paths.of_process(thread)
+    except FileNotFoundError:  # it has ended
+        return None

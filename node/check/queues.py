@@ -1,0 +1,46 @@
+"""Do a slice's packets pass the queue of its N6, where a shaper would be? What XDP sends on does not."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ...controller.actuators.slice_knobs import SliceTargets
+from ...controller.telemetry.layout import AT_N6
+from ...controller.telemetry.packets import PacketProbe
+from ...controller.telemetry.points import NetPoint, SlicePoints
+from ..live.backend import NodeBackend
+
+
+class Passed(NamedTuple):
+    """Packets of a slice that have come to the queue of an interface."""
+
+    device: str
+    packets: int
+
+
+@contextlib.contextmanager
+def queues(backend: NodeBackend) -> Iterator[Mapping[str, Passed]]:
+    """By slice, of those that are shaped before their last point, what came to their queue; filled at the end.
+
+    An egress hook comes right before the queue (net/core/dev.c, __dev_queue_xmit), so it sees the same packets.
+    """
+    passed: dict[str, Passed] = {}
+    pairs = zip(backend.source.packets.points, backend.targets, strict=True)
+    points = [point for point in (_at_queue(*pair) for pair in pairs) if point is not None]
+    if not points:
+        yield passed
+        return
+    with PacketProbe(points) as probe:
+        yield passed
+        for index, one in enumerate(points):
+            assert one.n6 is not None
+            passed[one.name] = Passed(one.n6.device, int(probe.slices["exit"][index, AT_N6]["packets"]))
+
+
+def _at_queue(points: SlicePoints, target: SliceTargets) -> SlicePoints | None:
+    if target.egress_device is None or target.netns is None or points.n6 is None or points.n6.direction == "egress":
+        return None
+    return dataclasses.replace(points, n6=NetPoint(target.netns, target.egress_device, "egress"), tun=None, n4=None)

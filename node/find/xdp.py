@@ -1,0 +1,38 @@
+"""Does a UPF forward in XDP? Then softirqs do its work, and its packets pass neither hooks nor queues of its interfaces."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from .interfaces import interfaces
+from .known import known
+from .locate import Located
+
+
+def forwards_in_xdp(found: Located, n3: str) -> bool:
+    """Whether the XDP program of a UPF's N3 forwards packets.
+
+    One that the process itself has opened does (``prog_id`` in /proc/PID/fdinfo, kernel/bpf/syscall.c). One that it has
+    not may have been put there by a loader of the UPF's, or be somebody's filter: that is thought where the UPF is
+    known to forward in its process. Nothing is found in a namespace that cannot be entered.
+    """
+    there: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        there = interfaces(found.netns).xdp
+    if n3 not in there:
+        return False
+    kind = known(found.process)
+    return kind is None or kind.work != "process" or there[n3] in _programs(found.process.pid)
+
+
+def _programs(pid: int) -> set[int]:
+    """Numbers of the BPF programs that a process has opened, or has links of."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+            with contextlib.suppress(OSError):
+                for line in entry.read_text().splitlines():
+                    if line.startswith("prog_id:"):
+                        found.add(int(line.split()[1]))
+    return found

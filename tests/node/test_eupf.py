@@ -1,0 +1,108 @@
+"""eUPF, which is not the project's and forwards in XDP, is found and measured; no knob is said to act on it."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slicepilot.node.find.discover import discover
+from slicepilot.node.find.interfaces import interfaces
+from slicepilot.node.find.napi import napis
+
+from .eupf import start_eupf
+from .foreign import Foreign
+from .test_foreign import in_netns, picture, slicepilot
+
+N6_LIMIT = "2mbit"
+
+
+@pytest.fixture(name="eupf", scope="module", params=["native", "generic"])
+def _eupf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
+    node = start_eupf(tmp_path_factory.mktemp("eupf"), request.param)
+    try:
+        yield node
+    finally:
+        node.down()
+
+
+@pytest.fixture(name="node")
+def _node(eupf: Foreign, tmp_path: Path) -> Path:
+    """As `node discover` writes it, without what else runs on this machine."""
+    path = tmp_path / "node.yaml"
+    slicepilot("node", "discover", "--out", str(path), "--name", eupf.prefix)
+    document = yaml.safe_load(path.read_text())
+    document["slices"] = [one for one in document["slices"] if one["upf"].get("netns") in eupf.netns]
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def checked(node: Path, *options: str) -> dict[str, Any]:
+    [found] = json.loads(slicepilot("node", "check", str(node), "--seconds", "2", "--json", *options).stdout)
+    return dict(found)
+
+
+def test_it_is_found_and_measured_at_the_far_ends_of_its_links(eupf: Foreign) -> None:
+    [found] = [one for one in discover() if one.netns_name in eupf.netns]
+    assert (found.confidence, found.why[0]) == ("sure", "its program is that of eUPF")
+    assert (found.process.pid, found.cgroup) == (eupf.pid(1), eupf.group(1))
+    assert (found.devices.n3, found.devices.n6, found.devices.n4) == ("n3", "n6", "n4")
+    assert (found.devices.n3_netns, found.devices.n3_far) == (f"{eupf.prefix}-ran", "n3-1")
+    assert (found.devices.n6_netns, found.devices.n6_far) == (f"{eupf.prefix}-dn", "n6-1")
+    assert interfaces(found.netns).xdp.keys() == {"n3", "n6"}
+
+
+def test_all_packets_are_recognised_and_no_knob_acts_on_them(eupf: Foreign, node: Path) -> None:
+    before = picture(eupf)
+    eupf.load(seconds=30, mbps=8)
+    time.sleep(0.5)
+    for found in (checked(node), checked(node, "--try")):
+        assert found["measured"]
+        assert found["traffic"]["match_ratio"] > 0.99
+        assert found["traffic"]["carried_mbps"] == pytest.approx(8.0, rel=0.1)
+        assert not any(one["authority"] for one in found["knobs"].values())
+        assert "XDP on n3 forwards packets, in softirqs" in found["knobs"]["cpu_limit"]["why"]
+        assert "XDP on n3 forwards packets, in softirqs" in found["knobs"]["nice"]["why"]
+        assert found["knobs"]["egress"]["why"].endswith("packets that left, 0 came by the queue of n6")
+    report = json.loads(slicepilot("run", "--node", str(node), "--seconds", "3", "--json").stdout)
+    [one] = report["slices"]
+    assert report["mode"] == "shadow"
+    assert one["carried_mbps"] == pytest.approx(8.0, rel=0.1)
+    [carried] = eupf.carried_mbps()
+    assert carried == pytest.approx(8.0, rel=0.1)
+    assert picture(eupf) == before
+
+
+def test_its_own_hook_on_n3_would_see_nothing(eupf: Foreign, node: Path) -> None:
+    document = yaml.safe_load(node.read_text())
+    del document["slices"][0]["devices"]["n3_netns"]
+    node.write_text(yaml.safe_dump(document))
+    eupf.load(seconds=8, mbps=8)
+    [found] = json.loads(slicepilot("node", "check", str(node), "--seconds", "2", "--json", code=1).stdout)
+    eupf.carried_mbps()
+    assert not found["measured"]
+    assert "no packet has come by N3" in found["notes"]
+
+
+def test_a_shaper_on_its_n6_does_not_hold_it_back(eupf: Foreign) -> None:
+    """What is said of egress, tried by hand."""
+    [upf] = eupf.netns
+    in_netns(upf, "tc", "qdisc", "add", "dev", "n6", "root", "handle", "1:", "htb", "default", "1")
+    try:
+        in_netns(upf, "tc", "class", "add", "dev", "n6", "parent", "1:", "classid", "1:1", "htb", "rate", N6_LIMIT)
+        eupf.load(seconds=3, mbps=8)
+        [carried] = eupf.carried_mbps()
+    finally:
+        in_netns(upf, "tc", "qdisc", "delete", "dev", "n6", "root")
+    assert carried == pytest.approx(8.0, rel=0.1)
+
+
+def test_threads_for_its_softirqs_are_proposed_where_it_has_a_napi(eupf: Foreign, node: Path) -> None:
+    [found] = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.2", "--json", code=1).stdout)
+    there = napis(Path("/run/netns") / eupf.netns[0], "n3")
+    [note] = [one for one in found["notes"] if "softirqs" in one]
+    assert ("threaded" in note) == bool(there)
+    assert ("has no NAPI of its own" in note) == (not there)
