@@ -22,6 +22,7 @@ from ...controller.system.net.namespaces import inside
 
 FAMILY = "netdev"
 NAPI_GET = 11  # NETDEV_CMD_NAPI_GET
+PF_KTHREAD = 0x0020_0000  # include/linux/sched.h
 
 
 class _Message(genlmsg):
@@ -70,14 +71,17 @@ def _list(device: str) -> list[Napi]:
     except (NetlinkError, OSError):  # an older kernel, or the interface has gone
         return []
     here = [one for one in answers if one.get_attr("NETDEV_A_NAPI_IFINDEX") == index]
-    found = [Napi(int(one.get_attr("NETDEV_A_NAPI_ID")), one.get_attr("NETDEV_A_NAPI_PID")) for one in here]
-    return sorted((_checked(one) for one in found), key=lambda one: one.identity)
+    found = [Napi(int(one.get_attr("NETDEV_A_NAPI_ID")), _checked(one.get_attr("NETDEV_A_NAPI_PID"))) for one in here]
+    return sorted(found, key=lambda one: one.identity)
 
 
-def _checked(one: Napi) -> Napi:
-    """Without a thread that is another's: the kernel counts in the machine's numbers, whatever it is asked from."""
+def _checked(thread: int | None) -> int | None:
+    """None where the number is another's here: the kernel counts in the machine's PID namespace, whoever asks.
+
+    The id in a thread's name may be that of an instance before: it is named before its NAPI has one of its own.
+    """
     try:
-        called = Path(f"/proc/{one.thread}/comm").read_text().strip()
+        name, _, rest = Path(f"/proc/{thread}/stat").read_text().rpartition(")")
     except OSError:
-        called = ""
-    return one if called.startswith("napi/") and called.endswith(f"-{one.identity}") else Napi(one.identity, None)
+        return None
+    return thread if "(napi/" in name and int(rest.split()[6]) & PF_KTHREAD else None

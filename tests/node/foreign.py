@@ -35,7 +35,11 @@ class Foreign:
         self.count, self.sessions, self._more = count, sessions, environment
         self._loads: list[subprocess.Popen[bytes]] = []
         self._run("down", str(self.count))
-        self._run("up", str(self.count))
+        try:
+            self._run("up", str(self.count))
+        except BaseException:
+            self._run("down", str(self.count))
+            raise
 
     @property
     def netns(self) -> list[str]:

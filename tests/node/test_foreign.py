@@ -305,6 +305,8 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     )
     assert "slices.slice1.devices.n3 = n9: no such interface; accepted: lo, n3, n4, n6, tun" in told(devices(n3="n9"))
     assert "no such network namespace" in told(devices(n6_netns="vanished"))
+    far = told(devices(n3_netns=f"{foreign.prefix}-ran", n3_far="n9"))
+    assert "slices.slice1.devices.n3_far = n9: no such interface; accepted: lo, n3-1, n4-1" in far
     assert "slices.0.weight" in told(lambda document: document["slices"][0].update(weight=-1))
     assert (
         "accepted: none with a node"

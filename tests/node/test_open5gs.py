@@ -1,0 +1,56 @@
+"""Open5GS's UPF, where somebody has one: SLICEPILOT_OPEN5GS names open5gs-upfd, or a folder with it or its bin.
+
+No package registry has it, so that nothing here says it works: that is known where this has been run.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slicepilot.node.find.discover import discover
+
+from .foreign import Foreign
+from .test_foreign import slicepilot
+
+VARIABLE, PROGRAM = "SLICEPILOT_OPEN5GS", "open5gs-upfd"
+GIVEN = os.environ.get(VARIABLE)
+
+pytestmark = [
+    pytest.mark.opt_in,
+    pytest.mark.skipif(not GIVEN, reason=f"opt-in: {VARIABLE} does not name an {PROGRAM} of Open5GS 2.7 or later"),
+]
+
+
+@pytest.fixture(name="open5gs", scope="module")
+def _open5gs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
+    given = Path(GIVEN or "").absolute()
+    places = [given, given / PROGRAM, given / "bin" / PROGRAM]
+    found = [path for path in places if path.is_file() and os.access(path, os.X_OK)]
+    assert found, f"{VARIABLE} = {given}: accepted: an executable {PROGRAM}, or a folder with it or its bin"
+    node = Foreign(tmp_path_factory.mktemp("open5gs"), count=1, prefix="fg", KIND="open5gs", PROGRAM=str(found[0]))
+    try:
+        yield node
+    finally:
+        node.down()
+
+
+def test_it_is_found_measured_and_its_knobs_act(open5gs: Foreign, tmp_path: Path) -> None:
+    [found] = [one for one in discover() if one.netns_name in open5gs.netns]
+    assert (found.confidence, found.why[0]) == ("sure", "its program is that of Open5GS")
+    assert (found.devices.n3, found.devices.n6, found.devices.tun) == ("n3", "n6", "ogstun")
+
+    path = tmp_path / "node.yaml"
+    slicepilot("node", "discover", "--out", str(path), "--name", open5gs.prefix)
+    document = yaml.safe_load(path.read_text())
+    document["slices"] = [one for one in document["slices"] if one["upf"].get("netns") in open5gs.netns]
+    path.write_text(yaml.safe_dump(document))
+    open5gs.load(seconds=15, mbps=8)
+    [checked] = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
+    open5gs.carried_mbps()
+    assert checked["traffic"]["match_ratio"] > 0.99
+    assert all(one["authority"] for one in checked["knobs"].values())
+    assert "us of CPU time a packet" in checked["knobs"]["cpu_limit"]["why"]
