@@ -41,8 +41,8 @@ def proposal(found: Located, n3: str) -> str | None:
         return None
     if not there:
         return (
-            f"its packets are handled in softirqs, and {n3} has no NAPI of its own that a thread could be had for, as far "
-            "as the kernel says (from Linux 6.8 on; a veth has one with native XDP or GRO)"
+            f"its packets are handled in softirqs, and {n3} has no NAPI of its own that a thread could be had for, as "
+            "far as the kernel says (from Linux 6.8 on; a veth has one with native XDP or GRO)"
         )
     threads = [one.thread for one in there if one.thread is not None]
     if not threads:
@@ -51,7 +51,9 @@ def proposal(found: Located, n3: str) -> str | None:
             f"cgroup: {_switch_on(found, n3)}, then move napi/{n3}-* there"
         )
     moves = [f"echo {one} > {shlex.quote(f'{found.cgroup}/cgroup.procs')}" for one in outside(found, threads)]
-    return f"in its cgroup a weight would act on {named(threads)}: {' && '.join(moves)}" if moves and found.cgroup else None
+    if not moves or found.cgroup is None:
+        return None
+    return f"in its cgroup a weight would act on {named(threads)}: {' && '.join(moves)}"
 
 
 def named(threads: list[int]) -> str:

@@ -169,7 +169,10 @@ def _before_xdp(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
     assert devices.n3 is not None
     far = _far_end(netns, devices.n3)
     if far is None:
-        return devices, f"{devices.n3} has an XDP program, and its far end was not found: what XDP takes is not measured"
+        return (
+            devices,
+            f"{devices.n3} has an XDP program, and its far end was not found: what XDP takes is not measured",
+        )
     where, device = far
     found = dataclasses.replace(devices, n3_netns=where, n3_far=device)
     return found, f"{devices.n3} has an XDP program: measured at its far end, {device} in {where}"

@@ -1,9 +1,9 @@
 """Who takes packets from an interface: softirqs, or kernel threads of its own ("threaded NAPI").
 
 ``echo 1 > /sys/class/net/DEVICE/threaded`` gives each NAPI instance of an interface a thread, ``napi/DEVICE-ID``, which
-the scheduler handles as any other (https://docs.kernel.org/networking/napi.html#threaded-napi). That file is shown by a sysfs of the interface's own
-network namespace alone; the netlink family "netdev" says the same by id and thread
-(https://docs.kernel.org/netlink/specs/netdev.html, ``napi-get``), from Linux 6.8 on.
+the scheduler handles as any other (https://docs.kernel.org/networking/napi.html#threaded-napi). That file is shown by a
+sysfs of the interface's own network namespace alone; the netlink family "netdev" says the same by id and thread, from
+Linux 6.8 on (https://docs.kernel.org/netlink/specs/netdev.html, ``napi-get``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAPI_GET = 11  # NETDEV_CMD_NAPI_GET
 PF_KTHREAD = 0x0020_0000  # include/linux/sched.h
 
 
-class _Message(genlmsg):
+class _Message(genlmsg):  # type: ignore[misc]  # pyroute2 makes it at run time
     """``napi`` of the family's specification, as far as it is needed."""
 
     prefix = "NETDEV_A_NAPI_"
@@ -55,7 +55,7 @@ def napis(netns: Path, device: str) -> list[Napi]:
 
 
 def napi_threads(netns: Path, device: str) -> list[int]:
-    """Numbers of the kernel threads that take packets from an interface, none without threaded NAPI; raises as `napis`."""
+    """Numbers of the kernel threads that take an interface's packets, none without threaded NAPI; raises as `napis`."""
     return [one.thread for one in napis(netns, device) if one.thread is not None]
 
 

@@ -1,4 +1,4 @@
-"""Does a UPF forward in XDP? Then softirqs do its work, and its packets pass neither hooks nor queues of its interfaces."""
+"""Does a UPF forward in XDP? Then its packets pass neither hooks nor queues of its interfaces, and no process."""
 
 from __future__ import annotations
 

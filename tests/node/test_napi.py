@@ -111,7 +111,7 @@ def test_an_interface_has_its_napis_and_their_threads(eupf: Foreign, threads: li
 
 
 def test_a_upf_that_restarts_has_another_thread(eupf: Foreign, threads: list[int]) -> None:
-    """Its XDP program has brought N3's NAPI, which goes and comes with it; the setting stays, the thread's group goes."""
+    """Its XDP program has brought N3's NAPI, and both go; the setting stays, the new thread is in no group."""
     netns = Path("/run/netns", eupf.netns[0])
     eupf.stop_upf(1)
     until(lambda: napis(netns, "n3") == [], "the NAPI is there without the UPF")
@@ -179,7 +179,7 @@ def test_the_weight_of_their_group_and_their_nice_value_act_on_packets(eupf: For
 
 
 def test_a_limit_does_not_act_on_kernel_threads(eupf: Foreign, threads: list[int]) -> None:
-    """From Linux 6.18 on; on older kernels it is told what it did, and `check` says that it is not used there either."""
+    """From Linux 6.18 on; on older kernels what it did is printed alone, and `check` does not let it be used either."""
     group = eupf.group(1)
     (group / "cgroup.procs").write_text(str(threads[0]))
     quota = CpuQuota(CpuGroup.at(group))
