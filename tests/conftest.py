@@ -22,17 +22,7 @@ LIVE = (
     "controller/telemetry",
     "controller/watchdog",
     "deploy/test_prometheus.py",
-    "node/test_foreign.py",
-    "node/test_authority.py",
-    "node/test_binding.py",
-    "node/test_bad_input.py",
-    "node/test_commands.py",
-    "node/test_discover.py",
-    "node/test_docker.py",
-    "node/test_eupf.py",
-    "node/test_napi.py",
-    "node/test_open5gs.py",
-    "node/test_systemd.py",
+    "node",
     "testbed",
 )
 # Tests that bring up testbeds: one after the other, or two of them would use the machine up.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..system.bpf.ringbuf import RingBuffer
 from . import layout
 from .objects import FOLDER, mapped
 from .places import Place, Places
-from .points import NetPoint, SlicePoints
+from .points import SlicePoints, users
 from .sharing import Sharing, told_by_qfi
 
 MOST = 1 << 20  # of one packet in so many, and of packets per second
@@ -129,23 +129,13 @@ class PacketProbe(PacketPrograms):
 
     def _plan(self) -> Iterator[Place]:
         n3, tun, n6 = (self.object.program(name).fd for name in ("n3_ingress", "tun_ingress", "n6_exit"))
-        for point, indices in _users(self.points, "n3"):
+        for point, indices in users(self.points, "n3").items():
             group = self.sharing.class_of(point)
             yield Place(point, n3, "n3", indices[0] if group is None else layout.CLASS_GROUP | group)
-        for point, indices in _users(self.points, "tun"):
+        for point, indices in users(self.points, "tun").items():
             yield Place(point, tun, "tun", _class_of(indices), may_wait=True)
-        for point, indices in _users(self.points, "n6"):
+        for point, indices in users(self.points, "n6").items():
             yield Place(point, n6, "n6", _class_of(indices))
-
-
-def _users(points: Sequence[SlicePoints], role: str) -> Iterable[tuple[NetPoint, list[int]]]:
-    """Each point of a role with the slices that have it."""
-    found: dict[NetPoint, list[int]] = {}
-    for index, one in enumerate(points):
-        point = getattr(one, role)
-        if point is not None:
-            found.setdefault(point, []).append(index)
-    return found.items()
 
 
 def _class_of(indices: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -75,3 +76,13 @@ class SlicePoints:
     n4: NetPoint | None = None
     cgroup: Path | None = None
     traffic: Traffic | None = None
+
+
+def users(points: Sequence[SlicePoints], role: Literal["n3", "tun", "n6"]) -> dict[NetPoint, list[int]]:
+    """Each point of a role, with the indices of the slices that have it."""
+    found: dict[NetPoint, list[int]] = {}
+    for index, one in enumerate(points):
+        point: NetPoint | None = getattr(one, role)
+        if point is not None:
+            found.setdefault(point, []).append(index)
+    return found

@@ -26,7 +26,11 @@ class SharedGroups:
     """
 
     def __init__(self, groups: Sequence[Path | None], packets: npt.NDArray[Any]) -> None:
-        members = sharing(groups)
+        users: dict[Path, list[int]] = {}
+        for index, group in enumerate(groups):
+            if group is not None:
+                users.setdefault(group, []).append(index)
+        members = [indices for indices in users.values() if len(indices) > 1]
         self._members = [np.asarray(indices) for indices in members]
         others = {index for indices in members for index in indices[1:]}
         self.groups = [None if index in others else group for index, group in enumerate(groups)]
@@ -40,15 +44,16 @@ class SharedGroups:
         """
         now = self._count()
         passed, self._before = (now - self._before).sum(axis=0), now
+        telemetry.cpu_use_mcpu[:, 0] = self._parts(telemetry.cpu_use_mcpu[:, 0], passed)
         for indices in self._members:
-            use, total = telemetry.cpu_use_mcpu[indices[0], 0], passed[indices].sum()
-            parts = passed[indices] / total if total else 1.0 / len(indices)
-            telemetry.cpu_use_mcpu[indices, 0] = use * parts
             telemetry.runqueue_delay_us[indices, 0] = telemetry.runqueue_delay_us[indices[0], 0]
 
     def totals(self, cpu_ns: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """CPU time since the start by slice, from that of groups, which stands at the first slice of each."""
-        found, passed = cpu_ns.astype(np.float64), self._count().sum(axis=0)
+        return self._parts(cpu_ns, self._count().sum(axis=0))
+
+    def _parts(self, used: npt.NDArray[Any], passed: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        found = used.astype(np.float64)
         for indices in self._members:
             total = passed[indices].sum()
             found[indices] = found[indices[0]] * (passed[indices] / total if total else 1.0 / len(indices))
@@ -58,12 +63,3 @@ class SharedGroups:
         slices = self._packets[: self._before.shape[1]]
         rows = [slices["n3"]["packets"], *(slices["exit"]["packets"][:, at] for at in (AT_TUN, AT_N6))]
         return np.asarray(rows, np.float64)
-
-
-def sharing(groups: Sequence[Path | None]) -> list[list[int]]:
-    """Indices of slices that share a group, for each such group."""
-    users: dict[Path, list[int]] = {}
-    for index, group in enumerate(groups):
-        if group is not None:
-            users.setdefault(group, []).append(index)
-    return [indices for indices in users.values() if len(indices) > 1]

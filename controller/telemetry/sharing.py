@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network
 
 from ...configs import ConfigError
 from ..system.bpf.libbpf import BpfObject, Map
 from .layout import QFI_NONE
-from .points import NetPoint, SlicePoints
+from .points import NetPoint, SlicePoints, users
 
 BY_QFI = 1 << 31
 GROUP_BITS, MAPPED_BITS = 32, 96
-UE_PREFIX = 64
 
 Way = tuple[int, int] | tuple[int, IPv4Network | IPv6Network]
 """A group with the TEID of one of its tunnels, or with a pool."""
 
 
 class Sharing:
-    """Fills the tables, and keeps tunnels that are learned while it runs.
-
-    Attributes:
-        groups: for each N3 that several slices share, the slices' indices.
+    """Fills the tables.
 
     Raises:
         ConfigError: it is not said, or not clear, which packets are whose.
@@ -32,44 +28,25 @@ class Sharing:
     def __init__(self, points: Sequence[SlicePoints], loaded: BpfObject) -> None:
         self._points = points
         self._tunnels, self._pools, self._qfis = (loaded.map(f"shared_{name}") for name in ("tunnels", "pools", "qfis"))
-        self.groups = shared_n3(points)
-        for group, members in enumerate(self.groups.values()):
+        shared = {point: indices for point, indices in users(points, "n3").items() if len(indices) > 1}
+        self._groups = {point: number for number, point in enumerate(shared)}
+        for group, members in enumerate(shared.values()):
             for way, owners in self._ways(group, members).items():
                 self._lead(way, owners)
 
     def class_of(self, point: NetPoint) -> int | None:
         """Number of the group that shares an N3; None for one of a slice of its own."""
-        return next((number for number, shared in enumerate(self.groups) if shared == point), None)
+        return self._groups.get(point)
 
-    def learn(self, teid: int, slices: Sequence[int]) -> None:
-        """A tunnel has been set up; its packets are these slices', told by QFI where there are several.
-
-        Raises:
-            ConfigError: slices that their QFIs do not tell apart.
-            OSError: the table is full.
-        """
-        group = self.class_of(self._points[slices[0]].n3)
-        if group is not None:
-            self._lead((group, teid), slices)
-
-    def forget(self, teid: int, index: int) -> None:
-        """A tunnel of a slice has gone."""
-        group = self.class_of(self._points[index].n3)
-        if group is not None and teid not in self._given(index):
-            self._tunnels.delete(struct.pack("=2I", group, teid))
-
-    def _given(self, index: int) -> tuple[int, ...]:
-        traffic = self._points[index].traffic
-        return () if traffic is None else traffic.teids
-
-    def _ways(self, group: int, members: Iterable[int]) -> dict[Way, list[int]]:
+    def _ways(self, group: int, members: Sequence[int]) -> dict[Way, list[int]]:
         ways: dict[Way, list[int]] = {}
         for index in members:
             traffic = self._points[index].traffic
             if traffic is None:
+                others = ", ".join(self._points[other].name for other in members if other != index)
                 raise ConfigError(
-                    f"{self._points[index].name}: shares {self._points[index].n3} with others; accepted: what tells "
-                    "its packets from theirs"
+                    f"slices.{self._points[index].name}: its N3 is also that of {others}; accepted: traffic.ue_pools "
+                    "or traffic.teids in each, which say whose packets are whose"
                 )
             for teid in traffic.teids:
                 ways.setdefault((group, teid), []).append(index)
@@ -111,14 +88,6 @@ class Sharing:
         else:
             bits, address = what.prefixlen, what.network_address.packed
         return self._pools, struct.pack("=2I16s", GROUP_BITS + bits, group, address)
-
-
-def shared_n3(points: Sequence[SlicePoints]) -> Mapping[NetPoint, list[int]]:
-    """Points of N3 that several slices have, with the slices' indices."""
-    users: dict[NetPoint, list[int]] = {}
-    for index, one in enumerate(points):
-        users.setdefault(one.n3, []).append(index)
-    return {point: indices for point, indices in users.items() if len(indices) > 1}
 
 
 def told_by_qfi(points: Sequence[SlicePoints]) -> bool:

@@ -83,7 +83,7 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         render_mode: Literal["ansi", "rgb_array"] | None = None,
         *,
         node: str | None = None,
-        mode: Literal["shadow", "live"] = "shadow",
+        mode: str = "shadow",
         episode_s: float = 60.0,
         run: str = "default",
     ) -> None:

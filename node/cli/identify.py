@@ -59,7 +59,7 @@ def identify(
         raise ConfigError(f"--out = {out}: accepted: a file in a folder that is there")
     spec = NodeSpec.from_yaml(file)
     start = Hardware.from_yaml(spec.hardware)
-    backend = open_live(file, mode=mode, seconds=SETTLE_S + MEASURE_S, run=run)  # type: ignore[arg-type]
+    backend = open_live(file, mode=mode, seconds=SETTLE_S + MEASURE_S, run=run)
     try:
         found = _watch(backend, segments, seed, mode)
         context, slices = backend.context, backend.slices

@@ -20,11 +20,10 @@ from ...controller.loop.node import Node
 from ...controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of
 from ...controller.telemetry.layout import SHAPER_FIRST
 from ...controller.telemetry.points import SlicePoints
-from ...controller.telemetry.sharing import shared_n3
 from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
-from ..authority.authority import Authority, authority, can_be_limited, without
+from ..authority.authority import CPU_KNOBS, Authority, authority, can_be_limited, without
 from ..authority.binding import Binding
 from ..authority.surroundings import surroundings
 from ..config.spec import NodeSlice, NodeSpec
@@ -114,10 +113,10 @@ class NodeBackend(LiveBackend):
         """Where slices are measured, and where their knobs are."""
         points, targets = [], []
         families = {name: family for family in _families(found) for name in family}
-        netns_of: dict[object, Path] = {}  # one path for each namespace: that is how points are seen to be the same
+        same_netns = firsts(found)
         for one in self.spec.slices:
             family = families[one.name]
-            netns = netns_of.setdefault(found[one.name].process.netns, self._links.netns(one.name))
+            netns = self._links.netns(same_netns[one.name])
             cgroup = self._links.cgroup(family[0]) if found[one.name].cgroup is not None else None
             upf = Upf(one.name, netns, cgroup)
             point = measured_at(one, upf)
@@ -126,19 +125,8 @@ class NodeBackend(LiveBackend):
             self.n3[one.name] = n3 = _n3_of(one, upf)
             self.authority[one.name] = answers = authority(target, found[one.name], point, n3)
             points.append(point)
-            target = dataclasses.replace(target, left=without(answers))
-            if len(family) > 1 and limited is not None:
-                target = dataclasses.replace(target, sharing=family, cgroup=limited if one.name == family[0] else None)
-            targets.append(target)
-        for shared in shared_n3(points).values():
-            for one in (self.spec.slices[index] for index in shared):
-                if one.traffic is None:
-                    others = [self.spec.slices[index].name for index in shared if self.spec.slices[index] is not one]
-                    raise ConfigError(
-                        f"slices.{one.name}: its N3 is also that of {', '.join(others)}; accepted: traffic.ue_pools or "
-                        "traffic.teids in each, which say whose packets are whose"
-                    )
-        return points, targets
+            targets.append(dataclasses.replace(target, left=without(answers)))
+        return points, [_of_family(target, families[target.name], targets) for target in targets]
 
 
 def _families(found: Mapping[str, Located]) -> list[tuple[str, ...]]:
@@ -147,6 +135,25 @@ def _families(found: Mapping[str, Located]) -> list[tuple[str, ...]]:
     for name, one in found.items():
         families.setdefault(one.process.pid, []).append(name)
     return [tuple(names) for names in families.values()]
+
+
+def firsts(found: Mapping[str, Located]) -> dict[str, str]:
+    """By slice the first one in the same network namespace: a namespace goes by one path, for points to be the same."""
+    known: dict[object, str] = {}
+    return {name: known.setdefault(one.process.netns, name) for name, one in found.items()}
+
+
+def _of_family(target: SliceTargets, family: tuple[str, ...], targets: Sequence[SliceTargets]) -> SliceTargets:
+    """Of slices that have one UPF the first has its cgroup, and what one of them leaves alone there all do."""
+    if len(family) == 1 or target.cgroup is None:
+        return target
+    left = {knob for one in targets if one.name in family for knob in one.left if knob in CPU_KNOBS}
+    return dataclasses.replace(
+        target,
+        sharing=family,
+        cgroup=target.cgroup if target.name == family[0] else None,
+        left=target.left | left,
+    )
 
 
 def _parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTargets]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...controller.telemetry.discover import Upf
 from ...controller.telemetry.points import SlicePoints
 from ..config.spec import NodeSpec
-from .backend import find_all, measured_at
+from .backend import find_all, firsts, measured_at
 
 
 def points_of_node(name: str) -> list[SlicePoints]:
@@ -15,4 +15,8 @@ def points_of_node(name: str) -> list[SlicePoints]:
     """
     spec = NodeSpec.from_yaml(name)
     found = find_all(spec)
-    return [measured_at(one, Upf(one.name, found[one.name].netns, found[one.name].cgroup)) for one in spec.slices]
+    same_netns = firsts(found)
+    return [
+        measured_at(one, Upf(one.name, found[same_netns[one.name]].netns, found[one.name].cgroup))
+        for one in spec.slices
+    ]

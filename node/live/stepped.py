@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 from pathlib import Path
-from typing import Literal
 
 from ...configs import ConfigError
 from ...controller.guard.backend import GuardedBackend
@@ -172,7 +171,7 @@ def open_live(
     name: str,
     control_period_s: float | None = None,
     *,
-    mode: Literal["shadow", "live"] = "shadow",
+    mode: str = "shadow",
     seconds: float | None = None,
     run: str = "default",
 ) -> NodeBackend | GuardedNode:
@@ -181,7 +180,7 @@ def open_live(
     Args:
         name: name or file of its configuration.
         control_period_s: none is 10 ms.
-        mode: shadow writes nothing.
+        mode: shadow, which writes nothing, or live.
         seconds: of a run; none: endless.
         run: name or file of the run configuration: guard, supervision, folder of the journal.
 

@@ -59,8 +59,8 @@ init() { # within
     umount -l "$state/cgroup"
 
     for point in etc var usr/local; do
-        mkdir -p "$state/upper/$point" "$state/work/$point"
-        mount -t overlay -o "lowerdir=/$point,upperdir=$state/upper/$point,workdir=$state/work/$point" overlay "/$point"
+        mkdir -p "$state/upper/$point" "$state/scratch/$point"
+        mount -t overlay -o "lowerdir=/$point,upperdir=$state/upper/$point,workdir=$state/scratch/$point" overlay "/$point"
     done
     rm -rf /etc/systemd/system /var/lib/docker /etc/docker
     mkdir -p /etc/systemd/system /var/lib/docker

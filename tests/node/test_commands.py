@@ -56,7 +56,7 @@ def picture(foreign: Foreign) -> dict[str, str]:
 
 @contextlib.contextmanager
 def environment(node: Path, run: Path, mode: str = "live", seconds: float = 2.0) -> Iterator[SliceEnv]:
-    env = SliceEnv(node=str(node), mode=mode, episode_s=seconds, run=str(run), control_period_s=0.02)  # type: ignore[arg-type]
+    env = SliceEnv(node=str(node), mode=mode, episode_s=seconds, run=str(run), control_period_s=0.02)
     try:
         yield env
     finally:

@@ -153,6 +153,25 @@ def test_check_says_what_is_shared(node: Foreign, tmp_path: Path) -> None:
         assert any(f"one UPF with {other}" in note for note in one["notes"])
 
 
+def test_what_one_leaves_alone_of_their_process_all_do(node: Foreign, tmp_path: Path) -> None:
+    slices = [a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[101]) | {"leave": ["cpu_limit_mcpu"]}]
+    with closing(opened(tmp_path, node, *slices)) as backend:
+        assert [sorted(target.fixed) for target in backend.targets] == [["cpu_limit_mcpu"]] * 2
+        assert backend.context.moves is not None
+        assert not backend.context.moves[CPU_LIMIT].any()
+        assert backend.context.moves[NICE].all()
+
+
+def test_a_probe_without_controller_tells_them_apart(node: Foreign, tmp_path: Path) -> None:
+    path = written(tmp_path, node, a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[999]))
+    node.load(seconds=10, mbps=8)
+    found = json.loads(slicepilot("probe", "--node", str(path), "--duration", "1", "--json").stdout)["slices"]
+    node.carried_mbps()
+    assert [one["slice"] for one in found] == ["a", "b"]
+    assert found[0]["n6"]["match_ratio"] > 0.99
+    assert found[1]["n3"]["packets"] == 0
+
+
 def test_who_shares_has_to_say_what_is_whose(node: Foreign, tmp_path: Path) -> None:
     def told(*slices: dict[str, Any]) -> str:
         with pytest.raises(ConfigError) as caught:
