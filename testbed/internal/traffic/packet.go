@@ -4,14 +4,7 @@ import (
 	"encoding/binary"
 
 	"slicepilot/userplane/internal/gtpu"
-)
-
-const (
-	ipv4HeaderLen = 20
-	ipv6HeaderLen = 40
-	udpHeaderLen  = 8
-	protocolUDP   = 17
-	hopLimit      = 64
+	"slicepilot/userplane/internal/inet"
 )
 
 // IPID is how the identification of inner IPv4 packets is set. All carry DF, for which RFC 6864 leaves the field free.
@@ -45,22 +38,22 @@ func newTemplate(p path, flow uint32, run uint16, ipid IPID) *template {
 	}
 	t.gtpLen = len(t.prefix)
 	ip := make([]byte, p.innerHeaderLen()+MarkerLen)
-	udp := ip[p.innerHeaderLen()-udpHeaderLen:]
+	udp := ip[p.innerHeaderLen()-inet.UDPHeaderLen:]
 	if t.ipv6 {
-		ip[0], ip[6], ip[7] = 0x60, protocolUDP, hopLimit
+		ip[0], ip[6], ip[7] = 0x60, inet.ProtocolUDP, inet.HopLimit
 		copy(ip[8:], p.ue.AsSlice())
 		copy(ip[24:], p.dst.AsSlice())
 	} else {
 		const dontFragment = 0x40
-		ip[0], ip[6], ip[8], ip[9] = 0x45, dontFragment, hopLimit, protocolUDP
+		ip[0], ip[6], ip[8], ip[9] = 0x45, dontFragment, inet.HopLimit, inet.ProtocolUDP
 		copy(ip[12:], p.ue.AsSlice())
 		copy(ip[16:], p.dst.AsSlice())
-		t.ipSum = sum16(ip[:ipv4HeaderLen])
+		t.ipSum = inet.Sum16(ip[:inet.IPv4HeaderLen])
 	}
 	binary.BigEndian.PutUint16(udp, p.srcPort)
 	binary.BigEndian.PutUint16(udp[2:], p.dstPort)
-	t.marker.Put(udp[udpHeaderLen:])
-	t.udpSum = sum16(p.ue.AsSlice()) + sum16(p.dst.AsSlice()) + protocolUDP + sum16(udp)
+	t.marker.Put(udp[inet.UDPHeaderLen:])
+	t.udpSum = inet.Sum16(p.ue.AsSlice()) + inet.Sum16(p.dst.AsSlice()) + inet.ProtocolUDP + inet.Sum16(udp)
 	t.prefix = append(t.prefix, ip...)
 	return t
 }
@@ -69,7 +62,7 @@ func newTemplate(p path, flow uint32, run uint16, ipid IPID) *template {
 func (t *template) innerHeaderLen() int { return len(t.prefix) - t.gtpLen - MarkerLen }
 
 // maxPrefixLen is the longest prefix of any template.
-const maxPrefixLen = gtpu.GPDULen + ipv6HeaderLen + udpHeaderLen + MarkerLen
+const maxPrefixLen = gtpu.GPDULen + inet.IPv6HeaderLen + inet.UDPHeaderLen + MarkerLen
 
 // build writes the next packet, of size octets from the inner IP header on, to b, and returns its length with the
 // tunnel's header. b is one that only templates have written to.
@@ -78,7 +71,7 @@ func (t *template) build(b []byte, size int, sentNs int64) int {
 	binary.BigEndian.PutUint16(b[2:], binary.BigEndian.Uint16(t.prefix[2:])+uint16(size))
 	ip := b[t.gtpLen:]
 	headers := t.innerHeaderLen()
-	udpLen := size - headers + udpHeaderLen
+	udpLen := size - headers + inet.UDPHeaderLen
 	if t.ipv6 {
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
 	} else {
@@ -88,35 +81,15 @@ func (t *template) build(b []byte, size int, sentNs int64) int {
 		}
 		binary.BigEndian.PutUint16(ip[2:], uint16(size))
 		binary.BigEndian.PutUint16(ip[4:], id)
-		binary.BigEndian.PutUint16(ip[10:], fold(t.ipSum+uint32(size)+uint32(id)))
+		binary.BigEndian.PutUint16(ip[10:], inet.Fold(t.ipSum+uint32(size)+uint32(id)))
 	}
-	udp := ip[headers-udpHeaderLen:]
+	udp := ip[headers-inet.UDPHeaderLen:]
 	binary.BigEndian.PutUint16(udp[4:], uint16(udpLen))
 	t.marker.Sequence, t.marker.SentNs = t.sequence, sentNs
-	t.marker.putVarying(udp[udpHeaderLen:])
+	t.marker.putVarying(udp[inet.UDPHeaderLen:])
 	t.sequence++
 	// The UDP length is summed twice: in the pseudo-header and in the header.
-	sum := fold(t.udpSum + 2*uint32(udpLen) + sum16(udp[udpHeaderLen+8:udpHeaderLen+MarkerLen]))
-	if sum == 0 {
-		sum = 0xffff // 0 means no checksum (RFC 768)
-	}
+	sum := inet.FoldUDP(t.udpSum + 2*uint32(udpLen) + inet.Sum16(udp[inet.UDPHeaderLen+8:inet.UDPHeaderLen+MarkerLen]))
 	binary.BigEndian.PutUint16(udp[6:], sum)
 	return t.gtpLen + size
-}
-
-// sum16 adds up 16-bit words (RFC 1071); b has an even length.
-func sum16(b []byte) uint32 {
-	sum := uint32(0)
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(b[i])<<8 | uint32(b[i+1])
-	}
-	return sum
-}
-
-// fold turns a sum of words into a checksum.
-func fold(sum uint32) uint16 {
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }

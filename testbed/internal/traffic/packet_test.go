@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"slicepilot/userplane/internal/gtpu"
+	"slicepilot/userplane/internal/inet"
 )
 
 var (
@@ -43,22 +44,22 @@ func internetChecksum(parts ...[]byte) uint16 {
 // checkInner holds an inner packet to RFC 791, 8200 and 768 and returns its UDP payload.
 func checkInner(t *testing.T, ip []byte, p path) []byte {
 	t.Helper()
-	udp, protocol := ip[ipv4HeaderLen:], ip[9]
+	udp, protocol := ip[inet.IPv4HeaderLen:], ip[9]
 	if p.ue.Is6() {
-		udp, protocol = ip[ipv6HeaderLen:], ip[6]
-		if ip[0]>>4 != 6 || int(binary.BigEndian.Uint16(ip[4:])) != len(udp) || ip[7] != hopLimit {
-			t.Fatalf("IPv6 header %x", ip[:ipv6HeaderLen])
+		udp, protocol = ip[inet.IPv6HeaderLen:], ip[6]
+		if ip[0]>>4 != 6 || int(binary.BigEndian.Uint16(ip[4:])) != len(udp) || ip[7] != inet.HopLimit {
+			t.Fatalf("IPv6 header %x", ip[:inet.IPv6HeaderLen])
 		}
 	} else {
-		if ip[0] != 0x45 || int(binary.BigEndian.Uint16(ip[2:])) != len(ip) || ip[6] != 0x40 || ip[8] != hopLimit {
-			t.Fatalf("IPv4 header %x of a packet of %d", ip[:ipv4HeaderLen], len(ip))
+		if ip[0] != 0x45 || int(binary.BigEndian.Uint16(ip[2:])) != len(ip) || ip[6] != 0x40 || ip[8] != inet.HopLimit {
+			t.Fatalf("IPv4 header %x of a packet of %d", ip[:inet.IPv4HeaderLen], len(ip))
 		}
-		if sum := internetChecksum(ip[:ipv4HeaderLen]); sum != 0 {
+		if sum := internetChecksum(ip[:inet.IPv4HeaderLen]); sum != 0 {
 			t.Fatalf("IPv4 header checksum is off by %#x", sum)
 		}
 	}
 	src, dst := ip[len(ip)-len(udp)-2*len(p.ue.AsSlice()):], ip[len(ip)-len(udp)-len(p.ue.AsSlice()):]
-	if !bytes.HasPrefix(src, p.ue.AsSlice()) || !bytes.HasPrefix(dst, p.dst.AsSlice()) || protocol != protocolUDP {
+	if !bytes.HasPrefix(src, p.ue.AsSlice()) || !bytes.HasPrefix(dst, p.dst.AsSlice()) || protocol != inet.ProtocolUDP {
 		t.Fatalf("addresses or protocol: %x", ip[:len(ip)-len(udp)])
 	}
 	if binary.BigEndian.Uint16(udp) != p.srcPort || binary.BigEndian.Uint16(udp[2:]) != p.dstPort ||
@@ -66,11 +67,11 @@ func checkInner(t *testing.T, ip []byte, p path) []byte {
 		t.Fatalf("UDP header %x of %d", udp[:8], len(udp))
 	}
 	pseudo := binary.BigEndian.AppendUint32(nil, uint32(len(udp)))
-	pseudo = append(pseudo, 0, protocolUDP)
+	pseudo = append(pseudo, 0, inet.ProtocolUDP)
 	if sum := internetChecksum(p.ue.AsSlice(), p.dst.AsSlice(), pseudo, udp); sum != 0 || binary.BigEndian.Uint16(udp[6:]) == 0 {
 		t.Fatalf("UDP checksum %x is off by %#x", udp[6:8], sum)
 	}
-	return udp[udpHeaderLen:]
+	return udp[inet.UDPHeaderLen:]
 }
 
 func TestPacketsAreWellFormed(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"slicepilot/userplane/internal/gtpu"
+	"slicepilot/userplane/internal/inet"
 )
 
 // Kind is how a flow's packets are spread over time.
@@ -190,9 +191,9 @@ type path struct {
 
 func (p *path) innerHeaderLen() int {
 	if p.ue.Is6() {
-		return ipv6HeaderLen + udpHeaderLen
+		return inet.IPv6HeaderLen + inet.UDPHeaderLen
 	}
-	return ipv4HeaderLen + udpHeaderLen
+	return inet.IPv4HeaderLen + inet.UDPHeaderLen
 }
 
 func (f *FlowSpec) path() (path, error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"slicepilot/userplane/internal/gtpu"
+	"slicepilot/userplane/internal/inet"
 )
 
 // farEnd is a UPF's N3 socket, of which a test reads what it likes.
@@ -97,7 +98,7 @@ func drain(t *testing.T, conn *net.UDPConn) map[uint32][]Marker {
 		if err != nil {
 			t.Fatal(err)
 		}
-		marker, ok := ParseMarker(header.Payload(buffer[:n])[ipv4HeaderLen+udpHeaderLen:])
+		marker, ok := ParseMarker(header.Payload(buffer[:n])[inet.IPv4HeaderLen+inet.UDPHeaderLen:])
 		if !ok {
 			t.Fatalf("no marker in %x", buffer[:n])
 		}

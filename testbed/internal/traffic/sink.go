@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"slicepilot/userplane/internal/inet"
 	"slicepilot/userplane/internal/sockaddr"
 )
 
@@ -192,9 +193,9 @@ func (s *Sink) account(socket *sinkSocket, n int) bool {
 // headerLen is the length of the IP and UDP headers in front of the payload, without IP options.
 func (k *sinkSocket) headerLen() int {
 	if k.address.Addr().Is4() {
-		return ipv4HeaderLen + udpHeaderLen
+		return inet.IPv4HeaderLen + inet.UDPHeaderLen
 	}
-	return ipv6HeaderLen + udpHeaderLen
+	return inet.IPv6HeaderLen + inet.UDPHeaderLen
 }
 
 func (s *Sink) arrivals(flow uint32) *Arrivals {

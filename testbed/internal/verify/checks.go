@@ -96,26 +96,22 @@ func Verify(ctx context.Context, peer *n4.Peer, name string, place Place) (check
 	if err != nil && refusal(err) == nil {
 		return nil, err
 	}
-	passes := map[Direction]bool{}
+	var usable []Direction
 	for _, direction := range directions {
 		sent, arrived, err := c.few(direction)
 		if err != nil {
 			return nil, err
 		}
-		if passes[direction] = arrived > sent/2; !passes[direction] {
-			for _, rule := range Rules {
-				checks = append(checks, Check{Rule: rule, Direction: direction, Result: Untested, Sent: sent, Arrived: arrived,
-					Detail: "too few packets arrive while nothing holds them up: " + rig.describe(direction)})
-			}
+		if arrived > sent/2 {
+			usable = append(usable, direction)
+			continue
+		}
+		for _, rule := range Rules {
+			checks = append(checks, Check{Rule: rule, Direction: direction, Result: Untested, Sent: sent, Arrived: arrived,
+				Detail: "too few packets arrive while nothing holds them up: " + rig.describe(direction)})
 		}
 	}
 	for _, check := range []func([]Direction) ([]Check, error){c.gates, c.rates, c.volumes} {
-		var usable []Direction
-		for _, direction := range directions {
-			if passes[direction] {
-				usable = append(usable, direction)
-			}
-		}
 		found, err := check(usable)
 		if err != nil {
 			return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/wmnsk/go-pfcp/message"
 
 	"slicepilot/userplane/internal/gtpu"
+	"slicepilot/userplane/internal/inet"
 	"slicepilot/userplane/internal/n4"
 )
 
@@ -209,7 +210,7 @@ func (f *farEnd) uplink(b []byte, _ netip.AddrPort) {
 	if !ok || !f.pass(0, len(packet)) {
 		return
 	}
-	port := uint16(packet[ipv4HeaderLen+2])<<8 | uint16(packet[ipv4HeaderLen+3])
+	port := uint16(packet[inet.IPv4HeaderLen+2])<<8 | uint16(packet[inet.IPv4HeaderLen+3])
 	_, _ = f.n6.WriteToUDPAddrPort(payload, netip.AddrPortFrom(serverAddress, port))
 }
 

@@ -3,18 +3,15 @@ package verify
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"slicepilot/userplane/internal/inet"
 )
 
 const (
-	ipv4HeaderLen = 20
-	ipv6HeaderLen = 40
-	udpHeaderLen  = 8
-	protocolUDP   = 17
-	hopLimit      = 64
 	// markLen is what a payload begins with: the rig's number, the volley's and the packet's.
 	markLen = 16
 	// minSize is the smallest packet, from its IP header on, in either family.
-	minSize = ipv6HeaderLen + udpHeaderLen + markLen
+	minSize = inet.IPv6HeaderLen + inet.UDPHeaderLen + markLen
 )
 
 // mark is what a packet is recognised by. A packet of an earlier volley that comes late is not taken for one of a later.
@@ -41,24 +38,24 @@ func readMark(payload []byte) (mark, bool) {
 // headerLen is the length of IP and UDP headers in an address's family.
 func headerLen(a netip.Addr) int {
 	if a.Is4() {
-		return ipv4HeaderLen + udpHeaderLen
+		return inet.IPv4HeaderLen + inet.UDPHeaderLen
 	}
-	return ipv6HeaderLen + udpHeaderLen
+	return inet.IPv6HeaderLen + inet.UDPHeaderLen
 }
 
 // userPacket is a terminal's UDP packet of size octets, from its IP header on.
 func userPacket(from, to netip.AddrPort, size int, m mark) []byte {
 	b := make([]byte, size)
-	udp := b[headerLen(from.Addr())-udpHeaderLen:]
+	udp := b[headerLen(from.Addr())-inet.UDPHeaderLen:]
 	if from.Addr().Is4() {
 		const dontFragment = 0x40
-		b[0], b[6], b[8], b[9] = 0x45, dontFragment, hopLimit, protocolUDP
+		b[0], b[6], b[8], b[9] = 0x45, dontFragment, inet.HopLimit, inet.ProtocolUDP
 		binary.BigEndian.PutUint16(b[2:], uint16(size))
 		copy(b[12:], from.Addr().AsSlice())
 		copy(b[16:], to.Addr().AsSlice())
-		binary.BigEndian.PutUint16(b[10:], checksum(b[:ipv4HeaderLen]))
+		binary.BigEndian.PutUint16(b[10:], inet.Fold(inet.Sum16(b[:inet.IPv4HeaderLen])))
 	} else {
-		b[0], b[6], b[7] = 0x60, protocolUDP, hopLimit
+		b[0], b[6], b[7] = 0x60, inet.ProtocolUDP, inet.HopLimit
 		binary.BigEndian.PutUint16(b[4:], uint16(len(udp)))
 		copy(b[8:], from.Addr().AsSlice())
 		copy(b[24:], to.Addr().AsSlice())
@@ -66,40 +63,19 @@ func userPacket(from, to netip.AddrPort, size int, m mark) []byte {
 	binary.BigEndian.PutUint16(udp, from.Port())
 	binary.BigEndian.PutUint16(udp[2:], to.Port())
 	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
-	m.put(udp[udpHeaderLen:])
-	pseudo := []byte{0, protocolUDP, byte(len(udp) >> 8), byte(len(udp))}
-	sum := checksum(from.Addr().AsSlice(), to.Addr().AsSlice(), pseudo, udp)
-	if sum == 0 {
-		sum = 0xffff // 0 means no checksum (RFC 768)
-	}
-	binary.BigEndian.PutUint16(udp[6:], sum)
+	m.put(udp[inet.UDPHeaderLen:])
+	pseudo := inet.Sum16(from.Addr().AsSlice()) + inet.Sum16(to.Addr().AsSlice()) + inet.ProtocolUDP + uint32(len(udp))
+	binary.BigEndian.PutUint16(udp[6:], inet.FoldUDP(pseudo+inet.Sum16(udp)))
 	return b
 }
 
 // userPayload is what a UDP packet without IP options or extension headers carries; ok is false for anything else.
 func userPayload(b []byte) (payload []byte, ok bool) {
 	switch {
-	case len(b) >= ipv4HeaderLen+udpHeaderLen && b[0] == 0x45 && b[9] == protocolUDP:
-		return b[ipv4HeaderLen+udpHeaderLen:], true
-	case len(b) >= ipv6HeaderLen+udpHeaderLen && b[0]>>4 == 6 && b[6] == protocolUDP:
-		return b[ipv6HeaderLen+udpHeaderLen:], true
+	case len(b) >= inet.IPv4HeaderLen+inet.UDPHeaderLen && b[0] == 0x45 && b[9] == inet.ProtocolUDP:
+		return b[inet.IPv4HeaderLen+inet.UDPHeaderLen:], true
+	case len(b) >= inet.IPv6HeaderLen+inet.UDPHeaderLen && b[0]>>4 == 6 && b[6] == inet.ProtocolUDP:
+		return b[inet.IPv6HeaderLen+inet.UDPHeaderLen:], true
 	}
 	return nil, false
-}
-
-// checksum is the Internet checksum (RFC 1071) of parts that follow each other; all but the last have an even length.
-func checksum(parts ...[]byte) uint16 {
-	sum := uint32(0)
-	for _, b := range parts {
-		for i := 0; i < len(b); i += 2 {
-			sum += uint32(b[i]) << 8
-			if i+1 < len(b) {
-				sum += uint32(b[i+1])
-			}
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }

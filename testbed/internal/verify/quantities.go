@@ -152,12 +152,7 @@ func (c *checker) volumes(usable []Direction) ([]Check, error) {
 }
 
 func (c *Check) judgeVolume(reports []n4.Usage, total uint64) {
-	var usage *n4.Usage
-	for i := range reports {
-		if reports[i].URR == n4.SessionURR {
-			usage = &reports[i]
-		}
-	}
+	usage := ofSession(reports)
 	if usage == nil {
 		c.Result, c.Detail = Ignored, "no Usage Report in the answer"
 		return

@@ -76,10 +76,15 @@ func usageOf(ctx context.Context, peer *n4.Peer, name string) (*n4.Usage, error)
 	if err != nil {
 		return nil, err
 	}
-	for i := range outcome.Usage {
-		if outcome.Usage[i].URR == n4.SessionURR {
-			return &outcome.Usage[i], nil
+	return ofSession(outcome.Usage), nil
+}
+
+// ofSession is the report of the URR that counts a whole session; nil where there is none.
+func ofSession(reports []n4.Usage) *n4.Usage {
+	for i := range reports {
+		if reports[i].URR == n4.SessionURR {
+			return &reports[i]
 		}
 	}
-	return nil, nil
+	return nil
 }
