@@ -35,7 +35,9 @@ class SharedGroups:
         others = {index for indices in members for index in indices[1:]}
         self.groups = [None if index in others else group for index, group in enumerate(groups)]
         self.any = bool(members)
-        self._packets, self._before = packets, np.zeros((3, len(groups)))
+        self._packets = packets
+        # Packets until the last window ended, and until totals were asked for last; CPU time then, and whose it was.
+        self._window, self._until, self._cpu_ns, self._charged = np.zeros((4, len(groups)))
 
     def split(self, telemetry: Telemetry) -> None:
         """CPU use by packets since the last call, those that came and those that left alike; equal parts of none.
@@ -43,14 +45,20 @@ class SharedGroups:
         The wait for a CPU is the same for all.
         """
         now = self._count()
-        passed, self._before = (now - self._before).sum(axis=0), now
+        passed, self._window = now - self._window, now
         telemetry.cpu_use_mcpu[:, 0] = self._parts(telemetry.cpu_use_mcpu[:, 0], passed)
         for indices in self._members:
             telemetry.runqueue_delay_us[indices, 0] = telemetry.runqueue_delay_us[indices[0], 0]
 
     def totals(self, cpu_ns: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """CPU time since the start by slice, from that of groups, which stands at the first slice of each."""
-        return self._parts(cpu_ns, self._count().sum(axis=0))
+        """CPU time since the start by slice, from that of groups, which stands at the first slice of each.
+
+        What was used between two calls is charged by the packets between them.
+        """
+        used, now = cpu_ns.astype(np.float64), self._count()
+        self._charged = self._charged + self._parts(used - self._cpu_ns, now - self._until)
+        self._cpu_ns, self._until = used, now
+        return self._charged.copy()
 
     def _parts(self, used: npt.NDArray[Any], passed: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         found = used.astype(np.float64)
@@ -60,6 +68,6 @@ class SharedGroups:
         return found
 
     def _count(self) -> npt.NDArray[np.float64]:
-        slices = self._packets[: self._before.shape[1]]
-        rows = [slices["n3"]["packets"], *(slices["exit"]["packets"][:, at] for at in (AT_TUN, AT_N6))]
-        return np.asarray(rows, np.float64)
+        slices = self._packets[: len(self.groups)]
+        left = slices["exit"]["packets"]
+        return np.asarray(slices["n3"]["packets"] + left[:, AT_TUN] + left[:, AT_N6], np.float64)

@@ -62,9 +62,9 @@ def watch(
     backend: NodeBackend | GuardedNode, source: KernelSource, agents: Sequence[Agent], on_segment: Callable[[], None]
 ) -> list[Segment]:
     """One segment for each agent, one after the other; a run of the backend each."""
-    found = []
+    found, grouped = [], [one.cgroup is not None for one in source.packets.points]
     for number, agent in enumerate(agents):
-        before, began_s = summary(source, None, 1.0)["slices"], time.monotonic()
+        before, cpu_ns, began_s = summary(source, None, 1.0)["slices"], source.cpu_ns(), time.monotonic()
         with backend.real_time():
             kept = run(backend, agent, number)
         took_s = time.monotonic() - began_s
@@ -83,7 +83,7 @@ def watch(
                 valid=np.asarray(course.valid[..., 0].all(axis=0)),
                 packets=_grown(pairs, last, "packets"),
                 bytes=_grown(pairs, "n3", "bytes"),
-                cpu_s=np.asarray([1e-3 * (new.get("cpu_mcpu", np.nan) - old.get("cpu_mcpu", 0)) for old, new in pairs]),
+                cpu_s=1e-9 * np.where(grouped, source.cpu_ns() - cpu_ns, np.nan),
                 arrived=_grown(pairs, "n3", "packets"),
                 seconds=took_s,
             )

@@ -53,16 +53,6 @@ needs_root = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def network() -> Iterator[Network]:
-    made = Network()
-    try:
-        made.build()
-        yield made
-    finally:
-        made.remove()
-
-
 @contextlib.contextmanager
 def running(network: Network, outer: Addresses, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """A UPF that is ready; it has to end well on SIGTERM if it is still there."""

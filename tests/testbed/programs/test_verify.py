@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,16 +24,6 @@ except ConfigError as error:
 
 RULES = ("gate", "mbr", "urr")
 NAME = "sptv"
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    made = Network()
-    try:
-        made.build()
-        yield made
-    finally:
-        made.remove()
 
 
 def verify(network: Network, outer: Addresses, inner: Addresses, *upf_flags: str) -> subprocess.CompletedProcess[str]:
