@@ -30,15 +30,19 @@ PARTS = {link.name for link in (ROOT / ".links" / "slicepilot").iterdir()}
 PROGRAMS = ("edge", "load", "sink", "smf", "upf")
 BIN = "slicepilot/testbed/bin"
 pytestmark = pytest.mark.slow
-# What builds the programs; without it a wheel is pure.
-COMPILERS = all(map(shutil.which, ("go", "clang"))) and Path("/usr/include/bpf/bpf_helpers.h").exists()
+# What builds the programs; without it a wheel is pure. Where the machine has no Go, testbed/go.sh has put one here.
+PATH = os.pathsep.join([os.environ["PATH"], str(ROOT / ".tools/go/bin")])
+COMPILERS = (
+    all(shutil.which(name, path=PATH) for name in ("go", "clang")) and Path("/usr/include/bpf/bpf_helpers.h").exists()
+)
 needs_compilers = pytest.mark.skipif(not COMPILERS, reason="needs go, clang and libbpf-dev")
 
 
 def build(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Build into a folder, without a network for the backend."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), *options, str(ROOT)]
-    variables = {name: value for name, value in os.environ.items() if name != "SLICEPILOT_WHEEL"} | environment
+    variables = {name: value for name, value in os.environ.items() if name != "SLICEPILOT_WHEEL"}
+    variables |= {"PATH": PATH} | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=variables)
 
 
