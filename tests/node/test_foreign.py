@@ -301,7 +301,7 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     assert "upf.netns = vanished: no such network namespace; accepted: " in told(upf(0, netns="vanished"))
     assert "no such process runs" in told(upf(0, process={"name": "vanished"}))
     assert "slices.slice1: its N3 is also that of slice2" in told(
-        upf(1, process={"name": "upf", "args": ["10.211.1.2"]})
+        upf(1, process={"name": "upf"}, netns=foreign.netns[0])
     )
     assert "slices.slice1.devices.n3 = n9: no such interface; accepted: lo, n3, n4, n6, tun" in told(devices(n3="n9"))
     assert "no such network namespace" in told(devices(n6_netns="vanished"))
