@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.processes import start_ticks
+from slicepilot.controller.watchdog.journal import FILE
+from slicepilot.controller.watchdog.supervisor import RESTORED_FILE
 from slicepilot.testbed.lifecycle.processes import ProcessId, bin_folder
 
 SCRIPT = Path(__file__).with_name("foreign.sh")
@@ -121,3 +124,22 @@ class Foreign:
 
     def _run(self, what: str, *arguments: str, **environment: str) -> None:
         subprocess.run(self._command(what, *arguments), env=self._environment(environment), check=True, timeout=60)
+
+
+def restored_ms(pid: int, state: Path) -> float:
+    """SIGKILL; the time until the supervisor had put everything back, by its own clock.
+
+    Args:
+        pid: of a controller that acts.
+        state: folder below which its journal lies.
+    """
+    [journal] = state.rglob(FILE)
+    killed_ns = time.monotonic_ns()
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10.0
+    while journal.exists():
+        assert time.monotonic() < deadline, "not restored"
+        time.sleep(0.001)
+    document: dict[str, Any] = json.loads(journal.with_name(RESTORED_FILE).read_text())
+    assert (document["cause"], document["failed"]) == ("died", []), document
+    return 1e-6 * (document["finished_ns"] - killed_ns)

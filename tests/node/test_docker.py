@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from .foreign import restored_ms
 from .machine import Machine, MachineError
 from .runtimes import DockerUpfs, changes, checked, controller, until
 from .test_foreign import measured
 
 NOTICED_S = 1.2  # it looks once a second
+MOST_RESTORED_MS = 500.0  # beside other tests; alone it takes some 7: test_faults.py
 
 
 @pytest.fixture(scope="module", name="upfs")
@@ -79,7 +81,7 @@ def test_docker_update_is_noticed_in_a_second(upfs: DockerUpfs, policy: str) -> 
 
 
 def test_a_service_that_is_made_anew_is_taken_up_again(upfs: DockerUpfs) -> None:
-    """Another container: another id, cgroup, namespace, and another name of N6's far end."""
+    """Another container: another id, cgroup, namespace, and another name of N6's far end. A SIGKILL ends it."""
     node, before, old = upfs.node(), upfs.knobs(), upfs.group(2)
     upfs.load(seconds=25, mbps=4)
     with controller(upfs, node) as running:
@@ -90,6 +92,7 @@ def test_a_service_that_is_made_anew_is_taken_up_again(upfs: DockerUpfs) -> None
         until(lambda: measured(running, 2), "not measured again")
         until(lambda: upfs.knobs()["2/cpu.shares"] != before["2/cpu.shares"], "not moved again")
         assert "htb" in upfs.knobs()["2/n6"]
+        assert restored_ms(running.inside, upfs.machine.folder / "state") < MOST_RESTORED_MS
     assert upfs.knobs() == before
     upfs.unload()
 
