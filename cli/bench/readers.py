@@ -121,7 +121,7 @@ def _run(program: str, path: Path) -> dict[str, Any]:
     """What a program prints, and how long it took from its start to its end."""
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
+        [sys.executable, "-P", "-c", program, str(path)],
         capture_output=True,
         text=True,
         check=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,29 +44,31 @@ def restore(
 
 def _names(root: Path, name: str | None) -> list[str]:
     from ...controller.watchdog.journal import FILE
+    from ...controller.watchdog.journal_file import copies_below
 
     if name is not None:
         return [name]
-    if not root.exists() and root == STATE_ROOT:
-        return []
+    copies = {folder.name for folder in copies_below(root)}
+    if not root.exists() and (root == STATE_ROOT or copies):
+        return sorted(copies)
     if not root.is_dir():
         raise ConfigError(f"state = {str(root)!r}; accepted: a folder with a folder for each controller")
-    return sorted(folder.name for folder in root.iterdir() if (folder / FILE).exists())
+    return sorted(copies | {folder.name for folder in root.iterdir() if (folder / FILE).exists()})
 
 
 def _restore(folder: Path, skip_living: bool) -> RestoreReport | None:
     """None where there is nothing to restore; raises ConfigError for a controller that lives."""
-    from ...controller.watchdog.journal import FILE, Journal
+    from ...controller.watchdog.journal_file import find
     from ...controller.watchdog.lock import Locks
     from ...controller.watchdog.recovery import put_back
     from ...controller.watchdog.schema import JournalError
 
-    if not (folder / FILE).exists():
-        return None
-    try:
-        if skip_living and Journal.load(folder / FILE).alive:
+    with contextlib.suppress(JournalError, OSError):  # put_back says what is wrong
+        found = find(folder)
+        if found.journal is None and not found.notes:
             return None
-    except (JournalError, FileNotFoundError):
-        pass  # put_back says what is wrong; or a supervisor was faster
-    with Locks({f"controller {folder.name}": folder}):  # a supervisor that is at work has it
+        if skip_living and found.journal is not None and found.journal.alive:
+            return None
+    # A supervisor that is at work has it. Where the folder has gone nobody can be.
+    with Locks({f"controller {folder.name}": folder} if folder.is_dir() else {}):
         return put_back(folder)

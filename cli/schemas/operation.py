@@ -160,5 +160,7 @@ class Restored(Document):
     """Left to somebody else."""
     failed: list[Annotated[str, Example("slice4: egress: permission denied")]]
     """Could not be put back, and why."""
+    notes: list[Annotated[str, Example("/var/lib/slicepilot/sp/journal.json: missing")]]
+    """What else was found: a copy of the journal that was missing or changed, a group under another name."""
     took_s: Annotated[float, Example(0.012)]
     """For all of it."""

@@ -7,12 +7,12 @@ import os
 import pwd
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs import ConfigError
+from ..system.own_programs import environment, python
 from .listeners import HttpAddress, control_listener, http_listener
 from .peers import Access
 
@@ -134,8 +134,9 @@ class Publisher:
     def _spawn(self) -> None:
         assert self._api is not None
         options, fds = self._options, [self._control.fileno(), self._api.fileno()]
-        command = [sys.executable, "-P", "-m", f"{__name__.rpartition('.')[0]}.process"]
-        command += ["--ring", str(options.run / "ticks"), "--records", str(options.state / "records")]
+        command = python(f"{__package__}.process")
+        command += ["--ring", str((options.run / "ticks").absolute())]
+        command += ["--records", str((options.state / "records").absolute())]
         command += ["--control-fd", str(fds[0]), "--api-fd", str(fds[1])]
         command += ["--records-mb", str(options.records_mb), "--estimate-s", str(options.estimate_s)]
         command += ["--log", options.log]
@@ -151,7 +152,9 @@ class Publisher:
         if os.geteuid() == 0:
             command += ["--user", options.user]
         # A session of its own: Ctrl-C is for the controller, which ends it when it has nothing more to tell.
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True, cwd="/", env=environment()
+        )
         self._started_s = time.monotonic()
 
     def _make_folder(self, user: pwd.struct_passwd | None) -> None:

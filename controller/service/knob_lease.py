@@ -63,7 +63,7 @@ class KnobLease:
             self.recovered = recover(state)
             self._keeper = JournalKeeper(state, targets)
             undo.callback(self._end_supervision)
-            self._supervisor = SupervisorHandle(self._keeper.path, ring, self._locks.descriptors, hang_s(config, node))
+            self._supervisor = SupervisorHandle(self._keeper, ring, self._locks.descriptors, hang_s(config, node))
             self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
@@ -129,9 +129,12 @@ class KnobLease:
 
     def _end_supervision(self) -> None:
         """Everything is as it was found: there is nothing to restore any more, and nobody who would."""
-        self._keeper.remove()
-        if self._supervisor is not None:
-            self._supervisor.disarm_and_wait()
+        try:
+            self._keeper.remove()
+        finally:  # it knows from memory, whatever becomes of the disk
+            if self._supervisor is not None:
+                self._supervisor.disarm_and_wait()
+            self._keeper.close()
 
     def _note(self, changes: Sequence[ExternalChange]) -> None:
         for change in changes:

@@ -7,27 +7,27 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..system.kernel_file import ActuatorError
+from ..system.own_programs import environment, python
 from ..system.realtime import FIFO_PRIORITY
+from .keeper import JournalKeeper
 from .supervisor import DISARM
 
 READY_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 5.0
 ANSWER_BYTES = 1 << 16
-ROOT = Path(__file__).parents[3]  # where `slicepilot` is, however it was installed
 
 
 class SupervisorHandle:
-    """A running supervisor. The journal has to be on disk and the tick ring in place before it starts.
+    """A running supervisor. The tick ring has to be in place before it starts.
 
     Args:
-        journal: path of the journal.
+        keeper: has written the journal; kept open until this has ended.
         ring: path of the tick ring.
         lock_descriptors: of `Locks`; the supervisor keeps the locks until it has restored.
         hang_s: without a beat for so long the controller counts as hung; at least some control periods.
@@ -41,10 +41,19 @@ class SupervisorHandle:
         ActuatorError: it does not start; no knob may be set without it.
     """
 
-    def __init__(self, journal: Path, ring: Path, lock_descriptors: Sequence[int], hang_s: float = 1.0) -> None:
-        self._arguments = ["--journal", str(journal.absolute()), "--ring", str(ring.absolute())]
-        self._arguments += ["--hang-s", repr(hang_s)]
-        self._locks, self._sentinel = tuple(lock_descriptors), Sentinel()
+    def __init__(self, keeper: JournalKeeper, ring: Path, lock_descriptors: Sequence[int], hang_s: float = 1.0) -> None:
+        file, memory = keeper.file, keeper.memory
+        self._arguments = ["--state", str(file.descriptor), "--copy", str(file.copy), "--journal", file.name]
+        self._arguments += [
+            "--memory",
+            str(memory.descriptor),
+            "--ring",
+            str(ring.absolute()),
+            "--hang-s",
+            repr(hang_s),
+        ]
+        self._inherited = (file.descriptor, memory.descriptor, *lock_descriptors)
+        self._sentinel = Sentinel()
         self._reviving: threading.Thread | None = None
         self.restarts = 0
         self.error: str | None = None
@@ -78,10 +87,10 @@ class SupervisorHandle:
         return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive()}
 
     def disarm_and_wait(self) -> None:
-        """End it: everything was restored, and the journal is gone.
+        """End it: everything was restored, and `JournalKeeper.remove` has said so.
 
         Raises:
-            ActuatorError: it does not end, because the journal is still there; it stays on guard.
+            ActuatorError: it does not end, because something is left to put back; it stays on guard.
         """
         if self._reviving is not None:
             self._reviving.join()
@@ -90,24 +99,23 @@ class SupervisorHandle:
         try:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise ActuatorError(f"supervisor {self._process.pid} stays: the journal is still there") from None
+            raise ActuatorError(f"supervisor {self._process.pid} stays: something is left to put back") from None
         self._reap()
         self._sentinel.close()
 
     def _start(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-S", "-s", "-P", "-m", f"{__package__}.supervisor", *self._arguments]
+            command = [*python(f"{__package__}.supervisor", "-S"), *self._arguments]
             command += ["--pid", str(os.getpid()), "--sentinel", str(self._sentinel.thread)]
             self._process = subprocess.Popen(
                 [*command, "--channel", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd="/",
-                env={key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-                | {"PYTHONPATH": str(ROOT)},
+                env=environment(),
                 start_new_session=True,
-                pass_fds=(theirs.fileno(), *self._locks),
+                pass_fds=(theirs.fileno(), *self._inherited),
             )
         try:
             self.facts = self._ready()

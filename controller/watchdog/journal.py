@@ -1,24 +1,25 @@
 """What was found before the first write, as a file: all that putting it back needs, whoever does it.
 
-One JSON document, ``journal.json`` in a controller's state folder, replaced as a whole. Nothing beside the standard
-library and the actuators' plain files is imported here: the supervisor has to be small.
+One JSON document with its checksum: ``journal.json`` in a controller's state folder, replaced as a whole, and the same
+in memory (`journal_memory`) and in root's own folder (`journal_file`). Nothing beside the standard library and the
+actuators' plain files is imported here: the supervisor has to be small.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...data.files import PRIVATE, replace_file
 from ..actuators.nice import ThreadOriginal
 from ..system.processes import start_ticks
 from .schema import JournalError, as_value
 
-VERSION = 2
+VERSION = 3
 FILE = "journal.json"
 
 
@@ -27,12 +28,13 @@ class FoundEgress:
     """A device with its default root qdisc, which ours then replaces.
 
     Attributes:
-        device: its name.
+        device: its name; ifindex: its number in the namespace, which stays when it is renamed.
         netns: path of its network namespace as it was given; none is the controller's own.
         netns_device, netns_inode: which namespace that was; paths may lead elsewhere later.
     """
 
     device: str
+    ifindex: int
     netns: str | None
     netns_device: int
     netns_inode: int
@@ -67,7 +69,6 @@ class Journal:
     """Everything that was found, and by whom.
 
     Attributes:
-        version: of the format.
         boot_id: of the boot in which it was found: after another one nothing of ours is left.
         pid, start_ticks: the controller (`slicepilot.controller.system.processes`).
         created_ns: CLOCK_REALTIME.
@@ -75,7 +76,6 @@ class Journal:
         released: (slice, knob) that somebody else has set and that were left to them: not put back.
     """
 
-    version: int
     boot_id: str
     pid: int
     start_ticks: int
@@ -86,7 +86,7 @@ class Journal:
     @classmethod
     def of(cls, slices: tuple[FoundSlice, ...], pid: int) -> Journal:
         """Of slices found just now by a process that lives."""
-        return cls(VERSION, boot_id(), pid, start_ticks(pid) or 0, time.time_ns(), slices)
+        return cls(boot_id(), pid, start_ticks(pid) or 0, time.time_ns(), slices)
 
     @classmethod
     def load(cls, path: Path) -> Journal:
@@ -97,17 +97,28 @@ class Journal:
             OSError: it cannot be read.
             JournalError: it is broken; one line that names file, field and value.
         """
-        try:
-            raw: Any = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise JournalError(f"{path}: not a journal ({error}); accepted: what a controller has written") from None
-        if isinstance(raw, dict) and raw.get("version") != VERSION:
-            raise JournalError(f"{path}: version = {raw.get('version')!r}; accepted: {VERSION}")
-        return as_value(cls, raw, str(path))
+        return cls.parse(path.read_bytes(), str(path))
 
-    def save(self, path: Path) -> None:
-        """Replace the file, on disk when this returns; raises OSError, and the old file is untouched."""
-        replace_file(path, json.dumps(dataclasses.asdict(self), indent=1).encode(), PRIVATE)
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Journal:
+        """The inverse of `dump`; raises JournalError, whose message begins with ``where``."""
+        accepted = "what a controller has written"
+        try:
+            raw: Any = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise JournalError(f"{where}: not a journal ({error}); accepted: {accepted}") from None
+        if not isinstance(raw, dict) or raw.keys() != {"version", "sha256", "journal"}:
+            raise JournalError(f"{where}: not a journal; accepted: {accepted}")
+        if raw["version"] != VERSION:
+            raise JournalError(f"{where}: version = {raw['version']!r:.60}; accepted: {VERSION}")
+        if raw["sha256"] != checksum(raw["journal"]):
+            raise JournalError(f"{where}: changed since it was written (its checksum is another); accepted: {accepted}")
+        return as_value(cls, raw["journal"], where)
+
+    def dump(self) -> bytes:
+        """As it is written."""
+        plain = json.loads(json.dumps(dataclasses.asdict(self)))
+        return json.dumps({"version": VERSION, "sha256": checksum(plain), "journal": plain}, indent=1).encode()
 
     @property
     def of_this_boot(self) -> bool:
@@ -130,6 +141,11 @@ class Journal:
             if one.name == name:
                 return self.with_slice(dataclasses.replace(one, threads=(*one.threads, *threads)))
         raise KeyError(name)
+
+
+def checksum(plain: Any) -> str:
+    """Of a journal's plain values, however they are written."""
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def boot_id() -> str:

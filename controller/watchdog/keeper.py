@@ -1,4 +1,5 @@
-"""The controller's journal while it runs: on disk before what it speaks of is written to the kernel."""
+"""The controller's journal while it runs: on disk, and in memory that the supervisor shares, before what it speaks of
+is written to the kernel."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...data.files import remove_file
 from ...env.knobs import KnobName
 from ..actuators.nice import ThreadOriginal
 from ..actuators.slice_knobs import SliceTargets
 from ..system.kernel_file import ActuatorError
-from .journal import FILE, Journal
+from .journal import Journal
+from .journal_file import JournalFile
+from .journal_memory import JournalMemory
 from .survey import survey
 
 
@@ -27,19 +29,27 @@ class JournalKeeper:
         state: folder of the controller, on a disk; made if need be.
         targets: the slices.
 
+    Attributes:
+        file: the journal on disk; memory: the same for the supervisor.
+
     Raises:
         ActuatorError: a slice is missing, or the journal cannot be written (a full disk): nothing has been changed.
     """
 
     def __init__(self, state: Path, targets: Sequence[SliceTargets]) -> None:
-        self.path = state / FILE
         self._lock = threading.Lock()
         try:
             state.mkdir(parents=True, exist_ok=True)
+            self.file = JournalFile(state)
         except OSError as error:
             raise ActuatorError.of(f"{state}: make the folder for the journal", error) from error
-        released = tuple((one.name, knob) for one in targets for knob in sorted(one.left))
-        self._save(dataclasses.replace(Journal.of(survey(targets), os.getpid()), released=released))
+        self.memory = JournalMemory.create()
+        try:
+            released = tuple((one.name, knob) for one in targets for knob in sorted(one.left))
+            self._save(dataclasses.replace(Journal.of(survey(targets), os.getpid()), released=released))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def journal(self) -> Journal:
@@ -73,16 +83,29 @@ class JournalKeeper:
                 self._save(dataclasses.replace(self._journal, released=left))
 
     def remove(self) -> None:
-        """Everything was put back: nothing is left to restore; raises ActuatorError."""
+        """Everything was put back: nothing is left to restore, which the supervisor knows in any case.
+
+        Raises:
+            ActuatorError: the journal stays on the disk; it counts as out of date until the machine is started anew.
+        """
         with self._lock:
+            self.memory.write(b"")
             try:
-                remove_file(self.path)
+                self.file.remove()
             except OSError as error:
-                raise ActuatorError.of(f"{self.path}: remove the journal", error) from error
+                raise ActuatorError.of(
+                    f"{self.file.name}: everything was put back, but the journal stays: remove it", error
+                ) from error
+
+    def close(self) -> None:
+        """Release files and memory; the supervisor has its own."""
+        self.file.close()
+        self.memory.close()
 
     def _save(self, journal: Journal) -> None:
         try:
-            journal.save(self.path)
+            self.file.save(journal)
         except OSError as error:
-            raise ActuatorError.of(f"{self.path}: write the journal", error) from error
+            raise ActuatorError.of(f"{self.file.name}: write the journal", error) from error
+        self.memory.write(journal.dump())
         self._journal = journal

@@ -1,7 +1,8 @@
-"""One controller for each slice: a lock on the slice's cgroup folder, gone with the last process that holds it.
+"""One controller for each slice: a lock that stands for the slice's cgroup folder, gone with who holds it.
 
-flock(2) on a descriptor of the folder itself: no file that could be left behind. The lock belongs to the open
-description, so that a supervisor that inherits the descriptor keeps it until it has restored.
+flock(2) on a file in a folder that only root can open (`private`), named after the folder's file system and inode: of
+the folder itself anybody who can open it could hold the lock. The lock belongs to the open description, so that a
+supervisor that inherits the descriptor keeps it until it has restored. The files stay: empty, and few.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import TracebackType
 
 from ...configs import ConfigError
 from ..system.processes import start_ticks
+from .private import private_folder
 
 LOCK_TABLE = Path("/proc/locks")
 RETRY_S = 0.01
@@ -29,15 +31,16 @@ class Locks:
 
     Raises:
         ConfigError: another controller has one of them; names it and, where it can be found, the process.
-        OSError: a folder cannot be opened.
+        ActuatorError: there is no place for locks (see `private_folder`).
+        OSError: a folder is not there.
     """
 
     def __init__(self, folders: Mapping[str, Path], patience_s: float = 2.0) -> None:
         self.descriptors: list[int] = []
-        deadline = time.monotonic() + patience_s
+        deadline, private = time.monotonic() + patience_s, private_folder()
         try:
             for name, folder in folders.items():
-                self.descriptors.append(descriptor := os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                self.descriptors.append(descriptor := _open(private, folder))
                 _lock(descriptor, name, folder, deadline)
         except BaseException:
             self.close()
@@ -56,6 +59,12 @@ class Locks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open(private: Path, folder: Path) -> int:
+    stands_for = folder.stat()
+    path = private / f"lock-{stands_for.st_dev:x}-{stands_for.st_ino:x}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _lock(descriptor: int, name: str, folder: Path, deadline: float) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...configs import ConfigError
-from ...data.files import remove_file
 from ..system.kernel_file import ActuatorError
-from .journal import FILE, Journal
+from .journal import FILE
+from .journal_file import discard, find
 from .restore import RestoreReport, restore
 from .schema import JournalError
 
@@ -38,16 +38,21 @@ def put_back(state: Path) -> RestoreReport | None:
     """The same; returns the report, and only says there what could not be put back."""
     path = state / FILE
     try:
-        journal = Journal.load(path)
-    except FileNotFoundError:
-        return None
+        found = find(state)
     except JournalError as error:
         raise ConfigError(f"{error}; restore the slices by hand, then remove it") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; accepted: a journal that can be read") from error
+    journal = found.journal
+    if journal is None:
+        return RestoreReport(notes=list(found.notes)) if found.notes else None
     if journal.alive:
         raise ConfigError(f"{path}: its controller, process {journal.pid}, is running; accepted: one that has ended")
     report = restore(journal)
+    report.notes += found.notes
     if not report.failed:
-        remove_file(path)
+        try:
+            discard(state)
+        except OSError as error:
+            report.notes.append(f"{path}: {error.strerror}: it stays, out of date")
     return report

@@ -11,13 +11,13 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
 from ..actuators.egress import unpace
 from ..actuators.weight import weight_file
-from ..system.cgroup import CpuGroup
+from ..system.cgroup import CpuGroup, CpuHierarchy
 from ..system.kernel_file import ActuatorError
 from ..system.net import namespaces
 from ..system.net.qdisc import RootQdisc
@@ -35,6 +35,7 @@ class RestoreReport:
         gone: group, namespace or device that is not there any more: nothing to put back.
         released: left to somebody else.
         failed: could not be put back, and why.
+        notes: what else was found: a copy of the journal that was missing or changed, a group that has moved.
         took_s: for all of it.
     """
 
@@ -42,6 +43,7 @@ class RestoreReport:
     gone: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     took_s: float = 0.0
 
     def __str__(self) -> str:
@@ -52,7 +54,8 @@ class RestoreReport:
         ]
         if self.failed:
             parts.append(f"{len(self.failed)} FAILED ({'; '.join(self.failed)})")
-        return f"{', '.join(parts)} in {1e3 * self.took_s:.1f} ms"
+        notes = "".join(f"; {note}" for note in self.notes)
+        return f"{', '.join(parts)} in {1e3 * self.took_s:.1f} ms{notes}"
 
 
 def restore(journal: Journal, dry_run: bool = False) -> RestoreReport:
@@ -66,7 +69,7 @@ def restore(journal: Journal, dry_run: bool = False) -> RestoreReport:
     report = RestoreReport()
     if journal.of_this_boot:
         work = _Restoration(report, frozenset(journal.released), dry_run)
-        for found in journal.slices:
+        for found in sorted(journal.slices, key=_renamed):  # a group that has to be looked for keeps no other waiting
             work.cpu(found)
         work.egress([one for one in journal.slices if one.egress is not None])
     else:
@@ -86,10 +89,14 @@ class _Restoration:
         if found.cgroup is None:
             return
         with self._reported(found.name):
-            if Path(found.cgroup).stat().st_ino != found.cgroup_inode:
-                self._report.gone.append(f"{found.name}: {found.cgroup} was made anew")
+            path = group_of(Path(found.cgroup), found.cgroup_inode)
+            if path is None:
+                self._report.gone.append(f"{found.name}: {found.cgroup}")
             else:
-                group = CpuGroup.at(Path(found.cgroup))
+                if str(path) != found.cgroup:
+                    self._report.notes.append(f"{found.name}: {found.cgroup} is {path} now")
+                found = replace(found, cgroup=str(path))
+                group = CpuGroup.at(path)
                 self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(group, found))
                 self._knob(found.name, "nice", lambda: self._weight(group, found))
         if found.threads:
@@ -170,6 +177,33 @@ class _Restoration:
             self._report.failed.append(f"{name}: {error}")
 
 
+def group_of(path: Path, inode: int) -> Path | None:
+    """Where a cgroup is now: at its path, or under another name; None where it was removed.
+
+    The inode is the group's id, which the kernel does not use again (kernfs, ``kernfs_node.id``).
+    """
+    try:
+        if path.stat().st_ino == inode:
+            return path
+    except FileNotFoundError:
+        pass
+    with contextlib.suppress(ActuatorError):
+        for folder, names, _ in os.walk(CpuHierarchy.find().root):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    if (found := Path(folder, name)).lstat().st_ino == inode:
+                        return found
+    return None
+
+
+def _renamed(found: FoundSlice) -> bool:
+    """Whether its group is not at its path any more."""
+    try:
+        return found.cgroup is not None and Path(found.cgroup).stat().st_ino != found.cgroup_inode
+    except OSError:
+        return True
+
+
 def _moved(found: FoundSlice) -> bool:
     """Whether a device's namespace is not at its path any more."""
     egress = found.egress
@@ -188,7 +222,8 @@ def _qdisc(
         opened[identity] = route = RouteSocket(path)
         undo.callback(route.close)
     route = opened[identity]
-    return RootQdisc(route, found.device) if route.has(found.device) else None
+    device = route.name_of(found.ifindex)
+    return None if device is None else RootQdisc(route, device)
 
 
 def _namespace(path: str | None, identity: tuple[int, int]) -> Path | None:

@@ -2,8 +2,11 @@
 
 It waits for one of three ends. The controller dies, however: everything is restored from the journal. It hangs, which
 is no new beat in the tick ring for as long as this process itself has been running: it is killed first, since one that
-wakes up later must not write, and everything is restored. It says that it has restored everything itself, which a
-journal that is gone proves: nothing is left to do.
+wakes up later must not write, and everything is restored. It says that it has restored everything itself, which an
+empty journal proves: nothing is left to do.
+
+The journal is the one in memory that both share (`journal_memory`): disks fail, and files are removed and changed. The
+one on disk is for whoever comes after both have died.
 
 It ignores SIGINT, SIGTERM, SIGHUP and SIGQUIT, which whoever ends a service sends to all of its processes: as long as
 the controller lives it has to stay, and after that it ends by itself.
@@ -25,12 +28,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from ...data.files import PRIVATE, remove_file, replace_file
+from ...data.files import PRIVATE, replace_file
 from ..record.header import Pulse
 from .journal import Journal
+from .journal_file import JournalFile
+from .journal_memory import JournalMemory
 from .readiness import be_ready
 from .restore import RestoreReport, restore
-from .schema import JournalError
 from .silence import Silence
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -50,7 +54,13 @@ def main() -> int:
     channel = socket.socket(fileno=arguments.channel)
     try:
         supervisor = Supervisor(
-            arguments.journal, arguments.ring, arguments.pid, arguments.sentinel, arguments.hang_s, channel
+            JournalFile.inherited(arguments.state, arguments.copy, arguments.journal),
+            JournalMemory(arguments.memory),
+            arguments.ring,
+            arguments.pid,
+            arguments.sentinel,
+            arguments.hang_s,
+            channel,
         )
     except (OSError, ValueError) as error:
         channel.send(json.dumps({"error": str(error)}).encode())
@@ -64,7 +74,7 @@ class Supervisor:
     """Watches one controller.
 
     Args:
-        journal: what was found.
+        file: the journal on disk; memory: the one that counts.
         ring: the tick ring with the controller's beats.
         pid: of the controller, which has started this process.
         sentinel: id of a thread of the controller that does nothing and is not its first.
@@ -76,10 +86,18 @@ class Supervisor:
     """
 
     def __init__(
-        self, journal: Path, ring: Path, pid: int, sentinel: int, hang_s: float, channel: socket.socket
+        self,
+        file: JournalFile,
+        memory: JournalMemory,
+        ring: Path,
+        pid: int,
+        sentinel: int,
+        hang_s: float,
+        channel: socket.socket,
     ) -> None:
-        self._path, self._pid, self._hang_s, self._channel = journal, pid, hang_s, channel
-        self._journal = Journal.load(journal)
+        self._file, self._memory = file, memory
+        self._pid, self._hang_s, self._channel = pid, hang_s, channel
+        self._journal = Journal.parse(memory.read(), file.name)
         self._pulse = Pulse(ring)
         self._process = os.pidfd_open(pid)
         self._sentinel = _thread(sentinel, self._process)
@@ -129,8 +147,10 @@ class Supervisor:
             return 0
         if report.failed:
             return 1
-        with contextlib.suppress(OSError):
-            remove_file(self._path)
+        try:
+            self._file.remove()
+        except OSError as error:
+            _say(f"{self._file.name}: {error.strerror}: it stays, out of date")
         return 0
 
     def _disarmed(self, poller: select.poll) -> bool:
@@ -138,7 +158,7 @@ class Supervisor:
         if self._channel.recv(len(DISARM)) != DISARM:
             poller.unregister(self._channel)
             return False
-        return not self._path.exists()
+        return not self._memory.read()
 
     @staticmethod
     def _dead(pidfd: int, timeout_s: float | None) -> bool:
@@ -149,20 +169,16 @@ class Supervisor:
 
     def _put_back(self, cause: Cause) -> RestoreReport | None:
         """Restore from the journal as it is now; None where the controller has done it itself."""
-        try:
-            journal = Journal.load(self._path)
-        except FileNotFoundError:
+        data = self._memory.read()
+        if not data:
             return None
-        except (OSError, JournalError) as error:
-            _say(f"controller {self._pid} {cause}: NOT RESTORED: {error}")
-            return RestoreReport(failed=[str(error)])
-        if (journal.pid, journal.start_ticks) != (self._journal.pid, self._journal.start_ticks):
-            return None  # the next controller's: ours was restored
-        report = restore(journal)
+        report = restore(Journal.parse(data, self._file.name))
         finished_ns = time.monotonic_ns()
         if not self._told or report.restored:
-            with contextlib.suppress(OSError):
+            try:
                 self._tell(cause, report, finished_ns)
+            except OSError as error:
+                _say(f"{self._file.name}: what was restored cannot be written beside it: {error.strerror}")
             _say(f"controller {self._pid} {cause}: {report}")
         self._told = True
         return report
@@ -177,7 +193,7 @@ class Supervisor:
             "finished_ns": finished_ns,
             **asdict(report),
         }
-        replace_file(self._path.with_name(RESTORED_FILE), json.dumps(document, indent=1).encode(), PRIVATE)
+        replace_file(self._file.path.with_name(RESTORED_FILE), json.dumps(document, indent=1).encode(), PRIVATE)
 
 
 def _thread(thread: int, process: int) -> int:
@@ -199,7 +215,10 @@ def _say(line: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="slicepilot.controller.watchdog.supervisor", allow_abbrev=False)
-    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--state", type=int, required=True, help="descriptor of the folder of the journal")
+    parser.add_argument("--copy", type=Path, required=True, help="its second copy")
+    parser.add_argument("--journal", required=True, help="what it is called in messages")
+    parser.add_argument("--memory", type=int, required=True, help="descriptor of the journal in memory")
     parser.add_argument("--ring", type=Path, required=True)
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--sentinel", type=int, required=True, help="id of an idle thread of the controller")

@@ -59,6 +59,7 @@ def _egress(device: str, netns: Path | None) -> FoundEgress:
         identity = _stat(netns or OWN_NETNS)
         return FoundEgress(
             device=device,
+            ifindex=qdisc.index,
             netns=None if netns is None else str(netns),
             netns_device=identity.st_dev,
             netns_inode=identity.st_ino,

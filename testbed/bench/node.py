@@ -14,6 +14,7 @@ from types import TracebackType
 from ...controller.actuators.node import SliceTargets
 from ...controller.system.cgroup import CpuHierarchy
 from ...controller.system.kernel_file import ActuatorError
+from ...controller.system.own_programs import environment, python
 from ...controller.telemetry.points import NetPoint, SlicePoints
 from ...env.slices import SliceSet
 
@@ -76,7 +77,7 @@ class BenchNode:
     def saturate(self) -> None:
         """A busy process in every slice's group, and one for each CPU beside them."""
         for group in [*self.cgroups, *[self._parent / EDGE] * (os.cpu_count() or 1)]:
-            process = subprocess.Popen([sys.executable, "-c", BUSY])
+            process = subprocess.Popen([sys.executable, "-P", "-c", BUSY])
             self._busy.append(process)
             (group / "cgroup.procs").write_text(str(process.pid))
         time.sleep(0.5)  # for interpreters to start
@@ -119,7 +120,9 @@ class BenchNode:
 def _start_traffic(num_slices: int) -> subprocess.Popen[str]:
     """The process that holds the namespace and sends; the namespace ends with it, it with its standard input."""
     process = subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.traffic", str(num_slices)],
+        [*python(f"{__package__}.traffic"), str(num_slices)],
+        cwd="/",
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

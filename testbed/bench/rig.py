@@ -226,7 +226,7 @@ class Rig:
         path.write_text(yaml.safe_dump(config))
         self._started += 1
         log = self.folder / f"controller-{self._started}.log"
-        command = [*wrapper, sys.executable, "-m", "slicepilot.cli", "run", "-c", str(path), *options]
+        command = [*wrapper, sys.executable, "-P", "-m", "slicepilot.cli", "run", "-c", str(path), *options]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=os.environ | dict(environment or {})
@@ -244,7 +244,7 @@ class Rig:
     def command(self, *arguments: str) -> dict[str, Any]:
         """``slicepilot`` with these arguments and ``--json``; raises ProgramError with what it says on failure."""
         done = subprocess.run(
-            [sys.executable, "-m", "slicepilot.cli", *arguments, "--json"],
+            [sys.executable, "-P", "-m", "slicepilot.cli", *arguments, "--json"],
             capture_output=True,
             text=True,
             check=False,

@@ -38,7 +38,7 @@ def spare_time_used() -> Iterator[None]:
         except OSError as error:
             raise ActuatorError.of(f"{error.filename or parent / 'cpu.idle'}: make an idle cgroup", error) from error
         for _ in range(os.cpu_count() or 1):
-            busy.append(process := subprocess.Popen([sys.executable, "-c", BUSY]))
+            busy.append(process := subprocess.Popen([sys.executable, "-P", "-c", BUSY]))
             os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
             (group / "cgroup.procs").write_text(str(process.pid))
         time.sleep(SETTLE_S)

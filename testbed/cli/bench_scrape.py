@@ -103,7 +103,9 @@ def _run(
         arguments = [str(run.publisher.http_port), str(concurrent), str(1e-3 * period_ms * ticks), str(cpu)]
         scraper = None
         if concurrent:
-            scraper = subprocess.Popen([sys.executable, "-c", SCRAPER, *arguments], stdout=subprocess.PIPE, text=True)
+            scraper = subprocess.Popen(
+                [sys.executable, "-P", "-c", SCRAPER, *arguments], stdout=subprocess.PIPE, text=True
+            )
         report = run.ticks(ticks)
         answered = 0 if scraper is None else int(scraper.communicate(timeout=60)[0])
     return report.stages["total"], answered

@@ -88,6 +88,10 @@ class RouteSocket:
         """Whether there was a device of that name then."""
         return device in self._indices
 
+    def name_of(self, index: int) -> str | None:
+        """Name of the device of this number then; None where there was none."""
+        return next((name for name, number in self._indices.items() if number == index), None)
+
     def send(self, message: bytearray, what: str) -> None:
         """Send one request and wait for its acknowledgement, which the kernel gives before the send returns.
 

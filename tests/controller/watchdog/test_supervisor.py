@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -68,9 +69,9 @@ targets = [SliceTargets(name, Path(group), device, Path(netns)) for name, group,
 state.mkdir(exist_ok=True)
 locks = Locks({f"slice {target.name}": target.group for target in targets} | {"controller": state})
 recovered = recover(state)
-ring = TickRing(state / "ticks", len(targets), 16)
+ring = TickRing(state.with_name(f"{state.name}-ticks"), len(targets), 16)  # in /run, as a run has it
 keeper = JournalKeeper(state, targets)
-supervisor = SupervisorHandle(keeper.path, ring.path, locks.descriptors, hang_s)
+supervisor = SupervisorHandle(keeper, ring.path, locks.descriptors, hang_s)
 node = NodeActuator(targets, QuotaConfig(period_us=10_000), remember=keeper.remember)
 node.deploy(np.full(len(targets), 250, np.float32))
 column = np.arange(1, len(targets) + 1, dtype=np.float32)[:, None]
@@ -347,8 +348,8 @@ def test_a_second_controller_is_refused_as_long_as_the_first_or_its_supervisor_l
 
 def test_a_journal_of_another_boot_is_put_aside(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
     keeper = JournalKeeper(tmp_path, node.targets)
-    text = keeper.path.read_text()
-    keeper.path.write_text(text.replace(keeper.journal.boot_id, "00000000-0000-4000-8000-000000000000"))
+    other = dataclasses.replace(keeper.journal, boot_id="00000000-0000-4000-8000-000000000000")
+    keeper.file.save(other)
     before = kernel.read()
     assert "the machine was started anew" in str(recover(tmp_path))
     assert kernel.read() == before
@@ -359,7 +360,7 @@ def test_a_journal_of_a_controller_that_lives_is_refused(node: BenchNode, tmp_pa
     keeper = JournalKeeper(tmp_path, node.targets)
     with pytest.raises(ConfigError, match=f"its controller, process {os.getpid()}, is running"):
         recover(tmp_path)
-    assert Journal.load(keeper.path).alive
+    assert Journal.load(keeper.file.path).alive
 
 
 def test_without_room_for_the_journal_nothing_is_written(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.processes import process_of, start_ticks
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
-from slicepilot.controller.watchdog.journal import FILE, VERSION, FoundEgress, FoundSlice, Journal
+from slicepilot.controller.watchdog.journal import FILE, VERSION, FoundEgress, FoundSlice, Journal, checksum
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
@@ -43,7 +43,7 @@ SECOND_NS = 1_000_000_000
 
 
 def journal(**values: Any) -> Journal:
-    egress = FoundEgress("n6", "/run/netns/a", 4, 4026532000)
+    egress = FoundEgress("n6", 3, "/run/netns/a", 4, 4026532000)
     threads = (ThreadOriginal(7, 7, 123, -5), ThreadOriginal(8, 7, 124, 0))
     slices = (
         FoundSlice("a", "/sys/fs/cgroup/none/a", 17, -1, 100_000, 1024, threads, egress),
@@ -52,12 +52,16 @@ def journal(**values: Any) -> Journal:
     return dataclasses.replace(Journal.of(slices, os.getpid()), **values)
 
 
+def save(written: Journal, path: Path) -> None:
+    path.write_bytes(written.dump())
+
+
 # -- the file ----------------------------------------------------------------------------------------------------
 
 
 def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = journal(released=(("a", "nice"),))
-    written.save(tmp_path / FILE)
+    save(written, tmp_path / FILE)
     assert Journal.load(tmp_path / FILE) == written
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
     assert written.alive
@@ -86,7 +90,7 @@ def changed(field: str, value: object) -> Callable[[dict[str, Any]], None]:
         (changed("pid", "12"), "pid = '12'; accepted: int"),
         (changed("pid", True), "pid = True; accepted: int"),
         (changed("slices.1.quota_us", 1.5), "slices.1.quota_us = 1.5; accepted: int"),
-        (changed("slices.0.egress.device", None), "slices.0.egress.device: missing; accepted: device, netns, netns_"),
+        (changed("slices.0.egress.device", None), "slices.0.egress.device: missing; accepted: device, ifindex, netns,"),
         (changed("slices.0.threads.1.nicee", 3), "slices.0.threads.1.nicee: unknown; accepted: thread, process, sta"),
         (changed("slices", {"a": 1}), "slices = {'a': 1}; accepted: a list of any length"),
         (changed("released", [["a"]]), "released.0 = ['a']; accepted: a list of 2 entries"),
@@ -96,10 +100,13 @@ def test_a_journal_that_is_broken_says_where(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     path = tmp_path / FILE
-    journal(pid=1, start_ticks=1).save(path)
+    save(journal(pid=1, start_ticks=1), path)
     document = json.loads(path.read_text())
-    change(document)
+    change(document if message.startswith("version") else document["journal"])
     path.write_text(json.dumps(document))
+    with pytest.raises(JournalError, match="version" if message.startswith("version") else "changed since it was wri"):
+        Journal.load(path)
+    path.write_text(json.dumps(document | {"sha256": checksum(document["journal"])}))
     with pytest.raises(JournalError, match=re.escape(f"{path}: {message}")):
         Journal.load(path)
     with pytest.raises(ConfigError, match="restore the slices by hand, then remove it") as caught:
@@ -111,11 +118,11 @@ def test_a_journal_that_is_broken_says_where(
 def test_what_is_left_alone_is_in_the_journal_and_not_put_back(groups: list[Path], tmp_path: Path) -> None:
     targets = [SliceTargets("a", groups[0], left=frozenset({"cpu_limit_mcpu"})), SliceTargets("b", None)]
     keeper = JournalKeeper(tmp_path, targets)
-    assert Journal.load(keeper.path).slices[1].cgroup is None
+    assert Journal.load(keeper.file.path).slices[1].cgroup is None
     quota, weight = CpuQuota(CpuGroup.at(groups[0])), GroupWeight(CpuGroup.at(groups[0]))
     quota.set(300.0)
     weight.set(7)
-    report = restore(Journal.load(keeper.path))
+    report = restore(Journal.load(keeper.file.path))
     assert not report.failed
     assert quota.read() == 300.0
     assert GroupWeight(CpuGroup.at(groups[0])).deviation() is None
@@ -125,7 +132,7 @@ def test_what_is_left_alone_is_in_the_journal_and_not_put_back(groups: list[Path
 @given(st.integers(min_value=0, max_value=10_000))
 def test_half_a_journal_is_never_taken_for_a_whole_one(tmp_path_factory: pytest.TempPathFactory, length: int) -> None:
     path = tmp_path_factory.mktemp("half") / FILE
-    journal().save(path)
+    save(journal(), path)
     whole = path.read_bytes()
     path.write_bytes(whole[: length % len(whole)])
     with pytest.raises(JournalError, match="not a journal"):
@@ -151,7 +158,7 @@ def test_everything_that_is_gone_needs_nothing_and_is_told(tmp_path: Path) -> No
     report = restore(journal())
     assert report.failed == report.restored == []
     assert [entry.split(":")[0] for entry in report.gone] == ["a", "b", "a"]
-    journal(pid=1, start_ticks=1).save(tmp_path / FILE)
+    save(journal(pid=1, start_ticks=1), tmp_path / FILE)
     assert "0 restored, 3 gone" in str(recover(tmp_path))
     assert recover(tmp_path) is None
 

@@ -1,0 +1,58 @@
+"""Processes of our own: started so that nothing is imported that whoever started us did not mean.
+
+Python looks for modules in the working folder (``-m``, ``-c``) and where PYTHONPATH says, the dynamic linker where
+LD_PRELOAD and LD_LIBRARY_PATH say. Whoever may write into the folder that root happens to be in must not become root.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...configs import ConfigError
+
+ROOT = Path(__file__).parents[3]
+"""Where `slicepilot` is, however it was installed."""
+
+# What a process of ours may know of its starter's environment. No variable that Python, the dynamic linker or a library
+# of ours takes code from, but for what numba has compiled: see `check_compiled`.
+_KEPT = frozenset(
+    {
+        *("HOME", "LANG", "LANGUAGE", "PATH", "TERM", "TZ", "TMPDIR", "COLUMNS", "NO_COLOR"),
+        *("NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT", "XDG_CACHE_HOME"),
+        *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"),
+    }
+)
+
+
+def python(module: str, *options: str) -> list[str]:
+    """Command of a module of ours, for `subprocess.Popen` with `environment` and ``cwd="/"``; arguments follow."""
+    return [sys.executable, "-s", "-P", *options, "-m", module]
+
+
+def environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a process of ours is started with: plain settings of the starter's, and where `slicepilot` is."""
+    kept = {key: value for key, value in of.items() if key in _KEPT or key.startswith("LC_")}
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+def check_compiled() -> None:
+    """Refuse, as root, a folder of compiled code (NUMBA_CACHE_DIR) that others may write into: numba runs what it holds.
+
+    Raises:
+        ConfigError: names folder and owner.
+    """
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    if not named or os.geteuid() != 0:
+        return
+    accepted = "a folder of root's that nobody else may write into"
+    try:
+        found = Path(named).stat()
+    except OSError:
+        return  # made by ourselves
+    if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.filemode(found.st_mode)
+        raise ConfigError(f"NUMBA_CACHE_DIR = {named!r}: user {found.st_uid}, {mode}; accepted: {accepted}")

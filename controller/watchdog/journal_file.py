@@ -1,0 +1,150 @@
+"""A controller's journal on disk, and its second copy in root's own folder: written, read, compared, removed.
+
+The state folder may be on a disk that fails, and whoever has rights there can remove what lies in it. What was found
+holds until the machine is started anew, so a copy in memory (``/run``) is as good; it tells as well that a journal on a
+disk that cannot be written any more is out of date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...data.files import PRIVATE, remove_file, replace_file
+from ..system.kernel_file import ActuatorError
+from .journal import FILE, Journal
+from .private import private_folder
+from .schema import JournalError
+
+PREFIX = "journal-"
+
+
+@dataclass(frozen=True)
+class FoundJournal:
+    """What is left of a controller's journal.
+
+    Attributes:
+        journal: that holds; None where nothing is to be put back.
+        notes: which copy was missing or broken, one line each.
+    """
+
+    journal: Journal | None
+    notes: tuple[str, ...] = ()
+
+
+class JournalFile:
+    """Both copies of one state folder's journal.
+
+    Args:
+        state: the folder. What is held open is the folder itself: whatever is mounted over it later, or put in its
+            place, is another one.
+
+    Attributes:
+        path: of the copy on disk, through the folder that is held open; for this process and those that inherit
+            `descriptor`.
+
+    Raises:
+        OSError: the folder cannot be opened.
+        ActuatorError: see `private_folder`.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self.name = str(state / FILE)
+        self.copy = copy_of(state)
+        self.descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.path = Path(f"/proc/self/fd/{self.descriptor}") / FILE
+
+    @classmethod
+    def inherited(cls, descriptor: int, copy: Path, name: str) -> JournalFile:
+        """Of a folder that another process has opened."""
+        made = cls.__new__(cls)
+        made.name, made.copy, made.descriptor = name, copy, descriptor
+        made.path = Path(f"/proc/self/fd/{descriptor}") / FILE
+        return made
+
+    def save(self, journal: Journal) -> None:
+        """Replace both, on disk when this returns; raises OSError, and the old ones are untouched."""
+        data = journal.dump()
+        replace_file(self.path, data, PRIVATE)
+        replace_file(self.copy, data, PRIVATE)
+
+    def remove(self) -> None:
+        """Nothing is left to put back.
+
+        Raises:
+            OSError: the one on disk cannot be removed. That it is out of date stands in the other, and is respected.
+        """
+        try:
+            remove_file(self.path)
+        except FileNotFoundError:  # with the folder
+            pass
+        except OSError:
+            replace_file(self.copy, b"", PRIVATE)
+            raise
+        remove_file(self.copy)
+
+    def close(self) -> None:
+        """Release the folder."""
+        os.close(self.descriptor)
+
+
+def copy_of(state: Path) -> Path:
+    """Where the second copy of a state folder's journal is; raises ActuatorError."""
+    digest = hashlib.sha256(os.fsencode(state.absolute())).hexdigest()[:16]
+    return private_folder() / f"{PREFIX}{digest}-{state.name}"
+
+
+def copies_below(root: Path) -> list[Path]:
+    """State folders in ``root`` of which there is a second copy, also where the folder has gone."""
+    names = [path.name.split("-", 2)[2] for path in private_folder().glob(f"{PREFIX}*-*")]
+    return [root / name for name in names if copy_of(root / name).exists()]
+
+
+def find(state: Path) -> FoundJournal:
+    """The journal that a controller has left.
+
+    Raises:
+        JournalError: none can be used; one line that names both.
+        OSError: the one on disk cannot be read, and there is no other.
+    """
+    path, copy = state / FILE, copy_of(state)
+    notes: list[str] = []
+    wrong: JournalError | None = None
+    there: Journal | None = None
+    try:
+        there = Journal.load(path)
+    except FileNotFoundError:
+        notes.append(f"{path}: missing")
+    except JournalError as error:
+        wrong = error
+        notes.append(str(error))
+    with contextlib.suppress(FileNotFoundError):
+        data = copy.read_bytes()
+        if not data:
+            return FoundJournal(None, (f"{path}: out of date, could not be removed",) if there or wrong else ())
+        try:
+            other = Journal.parse(data, str(copy))
+        except JournalError as error:
+            notes.append(str(error))
+        else:
+            return FoundJournal(other, tuple(notes)) if there is None else FoundJournal(there)
+    if wrong is not None:
+        raise JournalError("; ".join(notes))
+    return FoundJournal(there, ())
+
+
+def discard(state: Path) -> None:
+    """Remove both: everything was put back; raises OSError for the one on disk, as `JournalFile.remove`."""
+    copy = copy_of(state)
+    try:
+        remove_file(state / FILE)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        with contextlib.suppress(ActuatorError, OSError):
+            replace_file(copy, b"", PRIVATE)
+        raise
+    remove_file(copy)
