@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ..configs import ConfigError, FailureError, outside
 from ..configs.backends import Command, load_target
+from ..controller.system.own_programs import check_compiled
 from .registry import commands, groups
 from .shared.endings import listen_in_c_code
 
@@ -53,6 +54,7 @@ class CommandGroup(TyperGroup):
         """Import what is called; raises the usage errors of Typer."""
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, FoundByName):
+            check_compiled()
             if command.entry.makes:
                 outside.will_make(command.entry.target)
             else:

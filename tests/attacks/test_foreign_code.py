@@ -1,0 +1,88 @@
+"""What lies in the working folder, or where somebody's environment points, is not run by root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.own_programs import check_compiled, environment
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
+
+COMMAND = Path(sys.executable).with_name("slicepilot")
+# Some that are imported early, late, and by which of the three processes one likes.
+MODULES = (
+    *("argparse", "json", "signal", "socket", "pathlib", "dataclasses", "numpy", "yaml", "typer", "numba", "pyarrow"),
+    *("onnxruntime", "slicepilot", "sitecustomize", "usercustomize", "prometheus_client", "http", "queue", "uuid"),
+)
+PROGRAMS = ("ip", "tc", "git", "nsenter", "python3")
+
+
+@pytest.fixture(name="trap")
+def _trap(tmp_path: Path) -> Path:
+    """A folder that belongs to nobody, full of modules and programs that tell when they are run."""
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    for name in MODULES:
+        (trap / f"{name}.py").write_text(f"open({str(tmp_path / 'hit')!r}, 'a').write({name!r} + chr(10))\n")
+    for name in PROGRAMS:
+        program = trap / name
+        program.write_text(f"#!/bin/sh\necho {name} >>{tmp_path / 'hit'}\n")
+        program.chmod(0o755)
+    for path in (trap, *trap.iterdir()):
+        os.chown(path, 65534, 65534)
+    return trap
+
+
+def hits(trap: Path) -> str:
+    hit = trap.with_name("hit")
+    return hit.read_text() if hit.exists() else ""
+
+
+@pytest.mark.parametrize("path", ["", ":", "."], ids=["none", "empty", "dot"])
+def test_no_process_of_a_controller_imports_from_the_working_folder(trap: Path, path: str) -> None:
+    """`bench loop` is a whole controller, with publisher and supervisor. An empty PYTHONPATH entry means the folder."""
+    variables = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"} | ({"PYTHONPATH": path} if path == "" else {})
+    command = [str(COMMAND), "bench", "loop", "--seconds", "1", "--json"]
+    done = subprocess.run(command, cwd=trap, env=variables, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    assert hits(trap) == ""
+
+
+@pytest.mark.parametrize("arguments", [["node", "discover"], ["doctor"], ["restore"], ["control", "status"], ["top"]])
+def test_commands_do_not_either(trap: Path, arguments: list[str]) -> None:
+    command = [str(COMMAND), *arguments]
+    subprocess.run(command, cwd=trap, capture_output=True, timeout=400, check=False)
+    assert hits(trap) == ""
+
+
+def test_a_child_has_nothing_of_the_environment_that_code_could_come_from(trap: Path) -> None:
+    hostile = {
+        **{name: str(trap) for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_LIBRARY_PATH")},
+        **{"LD_PRELOAD": str(trap / "json.py"), "PYTHONSTARTUP": str(trap / "json.py"), "NUMBA_GDB_BINARY": "x"},
+        **{"LC_ALL": "C.UTF-8", "HOME": "/root", "LLVM_PROFILE_FILE": "x", "MALLOC_CONF": "x", "OMP_NUM_THREADS": "1"},
+    }
+    kept = environment(hostile)
+    assert kept.keys() == {"PYTHONPATH", "LC_ALL", "HOME", "OMP_NUM_THREADS"}
+    assert kept["PYTHONPATH"] != str(trap)
+
+
+def test_compiled_code_of_others_is_refused(trap: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(trap))
+    with pytest.raises(ConfigError, match=r"NUMBA_CACHE_DIR = .*: user 65534, drwx"):
+        check_compiled()
+    own = tmp_path / "own"
+    own.mkdir(mode=0o755)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(own))
+    check_compiled()
+    own.chmod(0o777)
+    with pytest.raises(ConfigError, match="accepted: a folder of root's"):
+        check_compiled()
+    command = [str(COMMAND), "bench", "loop", "--seconds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
