@@ -18,6 +18,7 @@ from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
 from .weight import GroupWeight
 
+CPU_KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice")
 Remember = Callable[[str, Sequence[ThreadOriginal]], None]
 
 
@@ -27,7 +28,8 @@ class SliceTargets:
 
     Attributes:
         name: for messages.
-        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone.
+        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone. A link to
+            one that is made when control begins is `slicepilot.controller.system.cgroup_paths.awaited` until then.
         egress_device: device through which it leaves towards N6; none leaves its egress alone.
         netns: path of that device's network namespace; none is this process's own.
         left: knobs that are left alone though they are there: they would not act on its packets, or are not ours.
@@ -53,7 +55,7 @@ class SliceTargets:
     @property
     def fixed(self) -> frozenset[KnobName]:
         """Knobs that are never moved."""
-        missing: set[KnobName] = set() if self.cgroup is not None or self.sharing else {"cpu_limit_mcpu", "nice"}
+        missing: set[KnobName] = set() if self.cgroup is not None or self.sharing else set(CPU_KNOBS)
         if self.egress_device is None:
             missing.add("egress_mbps")
         return self.left | missing
