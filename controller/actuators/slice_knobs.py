@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from ...env.knobs import KNOB_FIELDS, KnobName, NiceScope
 from ..system.cgroup import CpuGroup
+from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
 from .bandwidth import limit_mcpu
 from .egress import EgressConfig, EgressRate, ShaperClass
@@ -115,7 +116,9 @@ class SliceKnobs:
         self.egress: EgressRate | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            group = None if target.cgroup is None else CpuGroup.at(target.cgroup)
+            # One whose knobs are left alone, and that was to be made for them, is not there at all.
+            unused = target.cgroup is None or (target.left.issuperset(CPU_KNOBS) and awaited(target.cgroup))
+            group = None if unused else CpuGroup.at(target.group)
             self._limit_as_found = math.inf if group is None else limit_mcpu(group)
             if group is not None and "cpu_limit_mcpu" not in target.left:
                 self.quota = CpuQuota(group, quota)

@@ -143,8 +143,8 @@ class KnobLease:
 
     def _house(self, housing: Housing, targets: Sequence[SliceTargets]) -> None:
         """Groups for those that have none; from here on they are like any other slice's."""
-        fresh = [one for one in targets if one.cgroup is not None and awaited(one.cgroup)]
         names = [name for name, knobs in self._cpu.items() if knobs]
+        fresh = [one for one in targets if one.name in names and one.cgroup is not None and awaited(one.cgroup)]
         housing.begin(names, self._keeper.house, lambda name: self._moves.refusal(name, time.monotonic_ns()))
         for one in fresh:
             self._locks.add(f"slice {one.name}", one.group)
