@@ -59,7 +59,9 @@ class KnobLease:
     def __init__(self, targets: Sequence[SliceTargets], node: Node, config: RunConfig, state: Path, ring: Path) -> None:
         self._supervisor: SupervisorHandle | None = None
         self._housing, self._moves = node.housing, Reasserts(config.foreign)
-        self._cpu = {one.name: [knob for knob in CPU_KNOBS if knob not in one.left] for one in targets}
+        self._cpu: dict[str, list[KnobName]] = {
+            one.name: [knob for knob in CPU_KNOBS if knob not in one.left] for one in targets
+        }
         with contextlib.ExitStack() as undo:
             state.mkdir(parents=True, exist_ok=True)
             folders = {f"state folder of {node.name}": state}
