@@ -15,10 +15,11 @@ from typing import Any
 
 from ...data.files import PRIVATE, replace_file
 from ..actuators.nice import ThreadOriginal
+from ..system.own_groups import MovedThread, OwnGroup
 from ..system.processes import start_ticks
 from .schema import JournalError, as_value
 
-VERSION = 2
+VERSION = 3
 FILE = "journal.json"
 
 
@@ -73,6 +74,8 @@ class Journal:
         created_ns: CLOCK_REALTIME.
         slices: what was found.
         released: (slice, knob) that somebody else has set and that were left to them: not put back.
+        groups: groups that are made, or about to be, for UPFs that have none of their own.
+        threads: kernel threads that are moved into UPFs' groups.
     """
 
     version: int
@@ -82,6 +85,8 @@ class Journal:
     created_ns: int
     slices: tuple[FoundSlice, ...]
     released: tuple[tuple[str, str], ...] = ()
+    groups: tuple[OwnGroup, ...] = ()
+    threads: tuple[MovedThread, ...] = ()
 
     @classmethod
     def of(cls, slices: tuple[FoundSlice, ...], pid: int) -> Journal:

@@ -37,11 +37,18 @@ class Locks:
         deadline = time.monotonic() + patience_s
         try:
             for name, folder in folders.items():
-                self.descriptors.append(descriptor := os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-                _lock(descriptor, name, folder, deadline)
+                self._take(name, folder, deadline)
         except BaseException:
             self.close()
             raise
+
+    def add(self, name: str, folder: Path) -> None:
+        """One that was made meanwhile; a supervisor that runs does not have it. Raises as the class does."""
+        self._take(name, folder, time.monotonic())
+
+    def _take(self, name: str, folder: Path, deadline: float) -> None:
+        self.descriptors.append(descriptor := os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        _lock(descriptor, name, folder, deadline)
 
     def close(self) -> None:
         """Release them, unless a supervisor still has them; more than once does nothing."""
