@@ -14,9 +14,12 @@ from ...env.backend import Receipt
 from ...env.knobs import Knobs
 from ...env.slices import FloatArray
 from ..system.cgroup import CpuGroup
+from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError, KernelFile
 from .node import SliceTargets
 from .shared_cpu import SharedCpu
+
+NONE = (math.inf, 0.0, math.inf)
 
 
 class ShadowActuator:
@@ -27,7 +30,8 @@ class ShadowActuator:
 
     Args:
         targets: what is read.
-        missing_ok: a group that is not there now is one that has gone: "none", until it comes back.
+        missing_ok: a group that is not there now is one that has gone: "none", until it comes back. One that is made
+            when control begins is "none" as well, and not told.
 
     Raises:
         ActuatorError: a group is missing or has no CPU knobs.
@@ -56,7 +60,13 @@ class ShadowActuator:
         """Read anew what others have set; groups that have gone and come back are opened again."""
         lost: dict[int, ActuatorError] = {}
         found = self.read(lost)
-        for index in lost:
+        for index in list(lost):
+            if _is_awaited(self._targets[index]):
+                del lost[index]
+                if (gone := self._readers[index]) is not None:
+                    gone.close()
+                self._readers[index] = None
+                continue
             with contextlib.suppress(ActuatorError):
                 fresh = _Reader(self._targets[index])
                 if (gone := self._readers[index]) is not None:
@@ -73,11 +83,11 @@ class ShadowActuator:
         rows = []
         for index, reader in enumerate(self._readers):
             try:
-                if reader is None:
+                if reader is None and not _is_awaited(self._targets[index]):
                     raise ActuatorError(f"{self._targets[index].cgroup}: no such cgroup", errno.ENOENT)
-                rows.append(reader.read())
+                rows.append(NONE if reader is None else reader.read())
             except ActuatorError as error:
-                rows.append((math.inf, 0.0, math.inf))
+                rows.append(NONE)
                 if lost is not None:
                     lost[index] = error
         values = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
@@ -92,7 +102,13 @@ class ShadowActuator:
         self._readers = []
 
 
+def _is_awaited(target: SliceTargets) -> bool:
+    return target.cgroup is not None and awaited(target.cgroup)
+
+
 def _open(target: SliceTargets, missing_ok: bool) -> _Reader | None:
+    if _is_awaited(target):
+        return None
     try:
         return _Reader(target)
     except ActuatorError:
@@ -123,7 +139,7 @@ class _Reader:
     def read(self) -> tuple[float, float, float]:
         """CPU limit in mCPU, nice, and an egress rate that is not known."""
         if not self._files:
-            return math.inf, 0.0, math.inf
+            return NONE
         quota, period, weight = self._words()
         return 1e3 * quota / period, nearest_nice(weight / self._found_weight), math.inf
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from ...env.knobs import KNOB_FIELDS, KnobName, NiceScope
 from ..system.cgroup import CpuGroup
+from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
 from .bandwidth import limit_mcpu
 from .egress import EgressConfig, EgressRate, ShaperClass
@@ -18,6 +19,7 @@ from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
 from .weight import GroupWeight
 
+CPU_KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice")
 Remember = Callable[[str, Sequence[ThreadOriginal]], None]
 
 
@@ -27,7 +29,8 @@ class SliceTargets:
 
     Attributes:
         name: for messages.
-        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone.
+        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone. A link to
+            one that is made when control begins is `slicepilot.controller.system.cgroup_paths.awaited` until then.
         egress_device: device through which it leaves towards N6; none leaves its egress alone.
         netns: path of that device's network namespace; none is this process's own.
         left: knobs that are left alone though they are there: they would not act on its packets, or are not ours.
@@ -53,7 +56,7 @@ class SliceTargets:
     @property
     def fixed(self) -> frozenset[KnobName]:
         """Knobs that are never moved."""
-        missing: set[KnobName] = set() if self.cgroup is not None or self.sharing else {"cpu_limit_mcpu", "nice"}
+        missing: set[KnobName] = set() if self.cgroup is not None or self.sharing else set(CPU_KNOBS)
         if self.egress_device is None:
             missing.add("egress_mbps")
         return self.left | missing
@@ -113,7 +116,9 @@ class SliceKnobs:
         self.egress: EgressRate | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            group = None if target.cgroup is None else CpuGroup.at(target.cgroup)
+            # One whose knobs are left alone, and that was to be made for them, is not there at all.
+            unused = target.cgroup is None or (target.left.issuperset(CPU_KNOBS) and awaited(target.cgroup))
+            group = None if unused else CpuGroup.at(target.group)
             self._limit_as_found = math.inf if group is None else limit_mcpu(group)
             if group is not None and "cpu_limit_mcpu" not in target.left:
                 self.quota = CpuQuota(group, quota)

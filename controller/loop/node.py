@@ -2,13 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..actuators.egress import EgressConfig
 from ..actuators.node import SliceTargets
 from ..actuators.quota import QuotaConfig
+from ..system.own_groups import MovedThread, OwnGroup
 from .live_backend import LiveBackend
+
+
+@dataclass(frozen=True)
+class MovedOut:
+    """Somebody else has moved a slice's UPF, or a thread that works for it, out of the group that it was put into.
+
+    Attributes:
+        slice: its name, the first one's where several have the UPF.
+        text: what, and where it is now.
+        refusal: why it was left there; None where it was put back.
+    """
+
+    slice: str
+    text: str
+    refusal: str | None
+
+
+class Housing(Protocol):
+    """Gives UPFs that have no CPU group of their own one for as long as knobs are leased."""
+
+    def find_again(self) -> None:
+        """Look where the UPFs are now; raises ConfigError."""
+        ...
+
+    def begin(
+        self,
+        names: Collection[str],
+        record: Callable[[Sequence[OwnGroup], Sequence[MovedThread]], object],
+        refusal: Callable[[str], str | None],
+    ) -> None:
+        """Make groups for slices, those of ``names`` that are to have one, and move their UPFs there.
+
+        Args:
+            names: slices.
+            record: told of everything that has to be put back, before that is made or moved.
+            refusal: asked whether a UPF that somebody else has moved is to stay there and why; None: it is not.
+
+        Raises:
+            ConfigError, ActuatorError: it cannot be done; call `end`.
+        """
+        ...
+
+    def look(self) -> list[MovedOut]:
+        """What others have moved since the last call; at once."""
+        ...
+
+    def resume(self) -> None:
+        """Move again what was left to others."""
+        ...
+
+    def end(self) -> None:
+        """Everything where it was, groups removed; more than once does nothing. Raises ActuatorError."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -22,6 +77,7 @@ class Node:
         targets: where each slice's knobs are, in the backend's order.
         quota, egress: how they are set.
         hardware: configuration of the identified hardware that a simulator of this node uses.
+        housing: for UPFs that are to have a group of their own while they are controlled; None where none is.
     """
 
     name: str
@@ -31,3 +87,4 @@ class Node:
     quota: QuotaConfig | None = None
     egress: EgressConfig | None = None
     hardware: str = "testbed"
+    housing: Housing | None = None

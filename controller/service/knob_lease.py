@@ -12,12 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...env.knobs import KnobName
+from ...env.knobs import KNOB_FIELDS, KnobName
 from ..actuators.node import NodeActuator
-from ..actuators.slice_knobs import SliceTargets
-from ..loop.node import Node
+from ..actuators.slice_knobs import CPU_KNOBS, SliceTargets
+from ..loop.node import Housing, Node
+from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
-from ..watchdog.external_change import ExternalChange, ExternalChangeWatch
+from ..watchdog.external_change import ExternalChange, ExternalChangeWatch, Policy, Reasserts
 from ..watchdog.handle import SupervisorHandle
 from ..watchdog.keeper import JournalKeeper
 from ..watchdog.lock import Locks
@@ -26,6 +27,7 @@ from .run_config import RunConfig
 
 REASSERTED = 20  # changes that are told, of the latest in a window
 HANG_PERIODS = 5
+UNLIMITED: dict[KnobName, float] = {"cpu_limit_mcpu": math.inf, "nice": 0.0}  # where nothing of ours acts
 
 
 def hang_s(config: RunConfig, node: Node) -> float:
@@ -34,8 +36,9 @@ def hang_s(config: RunConfig, node: Node) -> float:
 
 
 class KnobLease:
-    """Locks slices, restores what a dead controller has left, writes down what is found, starts the supervisor, opens
-    the actuator: in this order, so that at no time a knob is moved that would not come back.
+    """Locks slices, restores what a dead controller has left, writes down what is found, starts the supervisor, gives
+    UPFs groups of their own that are to have one, opens the actuator: in this order, so that at no time anything is
+    moved that would not come back.
 
     Args:
         targets: the slices to act on.
@@ -55,15 +58,25 @@ class KnobLease:
 
     def __init__(self, targets: Sequence[SliceTargets], node: Node, config: RunConfig, state: Path, ring: Path) -> None:
         self._supervisor: SupervisorHandle | None = None
+        self._housing, self._moves = node.housing, Reasserts(config.foreign)
+        self._cpu: dict[str, list[KnobName]] = {
+            one.name: [knob for knob in CPU_KNOBS if knob not in one.left] for one in targets
+        }
         with contextlib.ExitStack() as undo:
             state.mkdir(parents=True, exist_ok=True)
             folders = {f"state folder of {node.name}": state}
-            folders |= {f"slice {one.name}": one.cgroup for one in targets if one.cgroup is not None}
+            folders |= {
+                f"slice {one.name}": one.cgroup for one in targets if one.cgroup is not None and not awaited(one.cgroup)
+            }
             self._locks = undo.enter_context(Locks(folders))
             self.recovered = recover(state)
+            if self.recovered is not None and self._housing is not None:
+                self._housing.find_again()
             self._keeper = JournalKeeper(state, targets)
-            undo.callback(self._end_supervision)
+            undo.callback(self._end)
             self._supervisor = SupervisorHandle(self._keeper, ring, self._locks.descriptors, hang_s(config, node))
+            if self._housing is not None:
+                self._house(self._housing, targets)
             self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
@@ -82,7 +95,7 @@ class KnobLease:
             self._supervisor.revive()
         changes: list[ExternalChange] = []
         with contextlib.suppress(ActuatorError):  # a slice that is going is told by receipts
-            changes = self._external.look(time.monotonic_ns())
+            changes = self._external.look(time.monotonic_ns()) + self._moved_out()
             self._note(changes)
         if self._entry is not None and self._entry.done():
             entry, self._entry = self._entry, None
@@ -97,6 +110,9 @@ class KnobLease:
     def resume(self) -> None:
         """Then in the kernel, between ticks; raises ActuatorError."""
         self._external.resume()
+        self._moves.clear()
+        if self._housing is not None:
+            self._housing.resume()
         self._standing.clear()
         self._reasserted.clear()
 
@@ -125,10 +141,36 @@ class KnobLease:
         with self._locks:
             self._later.shutdown()
             self.actuator.close()
-            self._end_supervision()
+            self._end()
 
-    def _end_supervision(self) -> None:
+    def _house(self, housing: Housing, targets: Sequence[SliceTargets]) -> None:
+        """Groups for those that have none; from here on they are like any other slice's."""
+        names = [name for name, knobs in self._cpu.items() if knobs]
+        fresh = [one for one in targets if one.name in names and one.cgroup is not None and awaited(one.cgroup)]
+        housing.begin(names, self._keeper.house, lambda name: self._moves.refusal(name, time.monotonic_ns()))
+        for one in fresh:
+            self._locks.add(f"slice {one.name}", one.group)
+            self._keeper.renew(one)
+
+    def _moved_out(self) -> list[ExternalChange]:
+        """UPFs that somebody else has moved out of their groups: nothing that is set there acts any more."""
+        changes = []
+        for moved in [] if self._housing is None else self._housing.look():
+            for knob in self._cpu.get(moved.slice, ()):
+                text = "; ".join(filter(None, (moved.text, moved.refusal)))
+                policy: Policy = "reassert" if moved.refusal is None else "respect"
+                change = ExternalChange(moved.slice, knob, UNLIMITED[knob], self._held(moved.slice, knob), policy, text)
+                changes.append(change if policy == "reassert" else self._external.respect(change))
+        return changes
+
+    def _held(self, name: str, knob: KnobName) -> float:
+        row, column = KNOB_FIELDS.index(knob), list(self._cpu).index(name)
+        return float(self.actuator.receipt.applied.values[row, column, 0])
+
+    def _end(self) -> None:
         """Everything is as it was found: there is nothing to restore any more, and nobody who would."""
+        if self._housing is not None:
+            self._housing.end()
         try:
             self._keeper.remove()
         finally:  # it knows from memory, whatever becomes of the disk

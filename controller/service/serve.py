@@ -66,8 +66,10 @@ def serve(
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         publisher = Publisher.start(_options(config, folder, state), theirs)
         undo.callback(publisher.stop)
-        # A testbed of one's own goes at the end, and not even its owner may write to the root of the cgroups.
-        privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if config.scenario is not None else [])])
+        # A testbed of one's own goes at the end, groups of our own come and go, and not even its owner may write to the
+        # root of the cgroups.
+        makes_groups = config.scenario is not None or node.housing is not None
+        privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if makes_groups else [])])
         controller = _operation(node, config, ring, state, watch, seed, force, agent)
         control = undo.enter_context(ControlThread(controller, ours))
         companions = _Companions(publisher, control)

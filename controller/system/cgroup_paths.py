@@ -8,6 +8,17 @@ from pathlib import Path
 
 from .bpf.errors import ProbeError
 
+NOT_YET = Path("/nonexistent/made-when-control-begins")
+"""Where a link to a group leads as long as there is none, and that is as it should be."""
+
+
+def awaited(group: Path) -> bool:
+    """Whether a path stands for a group that is made when control begins (`own_groups`)."""
+    try:
+        return group.readlink() == NOT_YET
+    except OSError:  # no link
+        return False
+
 
 def ids(group: Path) -> Iterator[int]:
     """Kernfs ids (inode numbers) of a group and all groups below it; raises ProbeError where there is none."""

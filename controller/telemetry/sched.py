@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from ...configs import ConfigError
 from ..system import cgroup_paths as cgroups
 from ..system.bpf.errors import ProbeError
 from ..system.bpf.libbpf import BpfObject, Map, RunStats, run_stats
+from ..system.cgroup import CpuHierarchy
 from . import layout
 from .objects import FOLDER, mapped
 
@@ -23,7 +25,8 @@ class SchedProbe:
     """CPU time and run-queue delay of slices, and idle time of the CPUs.
 
     Args:
-        groups: the CPU cgroup of each slice, in order; None where it has none.
+        groups: the CPU cgroup of each slice, in order; None where it has none. One that is still to be made is
+            measured from the `refresh` on that finds it.
         windows: see `PacketProbe`.
 
     Attributes:
@@ -42,9 +45,11 @@ class SchedProbe:
                 f"this kernel does not describe itself ({BTF} is missing): it needs CONFIG_DEBUG_INFO_BTF; without it "
                 "nothing is measured here, but UPFs are found (slicepilot node discover), and simulations run"
             )
-        versions = {cgroups.unified(group) for group in groups if group}
+        versions = {cgroups.unified(group) for group in groups if group and not cgroups.awaited(group)}
         if len(versions) > 1:
             raise ConfigError("cgroups = both versions; accepted: all of version 1, or all of version 2")
+        if not versions and any(groups):
+            versions = {CpuHierarchy.find().version == 2}
         start_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         cpus = os.sysconf("SC_NPROCESSORS_CONF")
         self._object = BpfObject(
@@ -61,6 +66,7 @@ class SchedProbe:
             running["since_ns_and_slice"] = len(groups) + 1  # something else, until we see what
             self._map = self._object.map("groups")
             self._known: set[int] = set()
+            self._refreshing = threading.Lock()
             if missing := self.refresh():
                 raise ProbeError(missing[0])
             self._object.attach_all()
@@ -77,11 +83,15 @@ class SchedProbe:
         self.close()
 
     def refresh(self) -> list[str]:
-        """Tell the programs which groups there are now below the slices'; returns what is missing."""
+        """Tell the programs which groups there are now below the slices'; returns what is missing. From any thread."""
+        with self._refreshing:
+            return self._refresh()
+
+    def _refresh(self) -> list[str]:
         wanted: dict[int, int] = {}
         missing = []
         for index, group in enumerate(self._groups):
-            if group is None:
+            if group is None or cgroups.awaited(group):
                 continue
             try:
                 wanted |= dict.fromkeys(cgroups.ids(group), index)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
+from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError, KernelFile
 
 # The kernel counts CFS periods only while the group has work. After this long without one it has had none to miss.
@@ -25,7 +26,8 @@ class ThrottleMeter:
     that each is read about every `REFRESH_S`: reading costs a system call and some parsing per slice.
 
     Args:
-        cgroups: one per slice, cgroup v1 or v2; none where a slice has none, which is never throttled.
+        cgroups: one per slice, cgroup v1 or v2; none where a slice has none, which is never throttled. One that is
+            still to be made is opened by `heal`.
         period_s: how often `fill` is called.
 
     Raises:
@@ -33,7 +35,8 @@ class ThrottleMeter:
     """
 
     def __init__(self, cgroups: Sequence[Path | None], period_s: float) -> None:
-        self._slices = [None if path is None else _Slice(path) for path in cgroups]
+        self._cgroups = tuple(cgroups)
+        self._slices = [None if path is None or awaited(path) else _Slice(path) for path in cgroups]
         self._ratios = [0.0] * len(cgroups)
         self._per_call = min(len(cgroups), math.ceil(len(cgroups) * period_s / REFRESH_S))
         self._next = 0
@@ -65,12 +68,13 @@ class ThrottleMeter:
         self._ratios = [ratio if index in self._limited else 0.0 for index, ratio in enumerate(self._ratios)]
 
     def heal(self) -> None:
-        """Open the files of groups anew that were removed and made again; between ticks."""
-        for index, reader in enumerate(self._slices):
-            if reader is not None and reader.vanished:
+        """Open the files of groups anew that were removed and made again, or only now; between ticks."""
+        for index, (path, reader) in enumerate(zip(self._cgroups, self._slices, strict=True)):
+            if path is not None and (reader is None or reader.vanished):
                 with contextlib.suppress(ActuatorError):
-                    self._slices[index] = _Slice(reader.file.path.parent)
-                    reader.file.close()
+                    self._slices[index] = _Slice(path)
+                    if reader is not None:
+                        reader.file.close()
 
     def close(self) -> None:
         """Release the files."""

@@ -56,6 +56,36 @@ class ExternalChange:
     text: str
 
 
+class Reasserts:
+    """How often ours was set again, by what it is called; rationed as the configuration says."""
+
+    def __init__(self, config: ExternalChangeConfig) -> None:
+        self._config = config
+        self._times: dict[object, deque[int]] = {}
+
+    def refusal(self, key: object, now_ns: int) -> str | None:
+        """Why ours is not set again, and theirs respected (nothing to say where that is the rule); None, and it counts
+        as done, where it is.
+
+        Args:
+            key: what it is about.
+            now_ns: CLOCK_MONOTONIC.
+        """
+        if self._config.policy == "respect":
+            return ""
+        times = self._times.setdefault(key, deque())
+        while times and now_ns - times[0] > self._config.window_s * 1e9:
+            times.popleft()
+        if len(times) >= self._config.most_reasserts:
+            return f"reasserted {len(times)} times in {self._config.window_s:g} s"
+        times.append(now_ns)
+        return None
+
+    def clear(self) -> None:
+        """An operator has spoken: count from nothing."""
+        self._times.clear()
+
+
 class ExternalChangeWatch:
     """Compares what the kernel has with what was written last, and acts on a difference once.
 
@@ -75,7 +105,7 @@ class ExternalChangeWatch:
     ) -> None:
         self._actuator, self.config = actuator, config or ExternalChangeConfig()
         self._release, self._reclaim = release, reclaim
-        self._reasserted: dict[tuple[str, KnobName], deque[int]] = {}
+        self._reasserts = Reasserts(self.config)
         self._standing: dict[tuple[str, KnobName], ExternalChange] = {}
 
     @property
@@ -116,7 +146,7 @@ class ExternalChangeWatch:
         Raises:
             ActuatorError: a knob cannot be set; it stays somebody else's.
         """
-        self._reasserted.clear()
+        self._reasserts.clear()
         for name, knob in list(self._standing):
             if self._reclaim is not None:
                 self._reclaim(name, knob)
@@ -125,28 +155,27 @@ class ExternalChangeWatch:
 
     def _act(self, found: Deviation, now_ns: int) -> ExternalChange:
         key: tuple[str, KnobName] = (found.slice, found.knob)
-        text = found.text
-        if self.config.policy == "reassert":
-            refusal = self._reassert(found, now_ns)
-            if refusal is None:
-                return ExternalChange(*key, found.found, found.ours, "reassert", text)
-            text = f"{text}; {refusal}"
+        refusal = self._reassert(found, now_ns)
+        if refusal is None:
+            return ExternalChange(*key, found.found, found.ours, "reassert", found.text)
+        text = "; ".join(filter(None, (found.text, refusal)))
+        return self.respect(ExternalChange(*key, found.found, found.ours, "respect", text))
+
+    def respect(self, change: ExternalChange) -> ExternalChange:
+        """Leave a knob to whoever has changed something about it; raises ActuatorError."""
+        key: tuple[str, KnobName] = (change.slice, change.knob)
         self._actuator.yield_knob(*key)
-        foreign = self._standing[key] = ExternalChange(*key, found.found, found.ours, "respect", text)
+        self._standing[key] = change
         if self._release is not None:
             self._release(*key)
-        return foreign
+        return change
 
     def _reassert(self, found: Deviation, now_ns: int) -> str | None:
-        """Set ours again; why not, where that was done too often or does not go."""
-        times = self._reasserted.setdefault((found.slice, found.knob), deque())
-        while times and now_ns - times[0] > self.config.window_s * 1e9:
-            times.popleft()
-        if len(times) >= self.config.most_reasserts:
-            return f"reasserted {len(times)} times in {self.config.window_s:g} s"
-        times.append(now_ns)
-        try:
-            self._actuator.reassert(found.slice, found.knob)
-        except ActuatorError as error:
-            return str(error)
-        return None
+        """Set ours again; why not, where that is not wanted, was done too often or does not go."""
+        refusal = self._reasserts.refusal((found.slice, found.knob), now_ns)
+        if refusal is None:
+            try:
+                self._actuator.reassert(found.slice, found.knob)
+            except ActuatorError as error:
+                refusal = str(error)
+        return refusal

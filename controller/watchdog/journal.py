@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..actuators.nice import ThreadOriginal
+from ..system.own_groups import MovedThread, OwnGroup
 from ..system.processes import start_ticks
 from .schema import JournalError, as_value
 
@@ -74,6 +75,8 @@ class Journal:
         created_ns: CLOCK_REALTIME.
         slices: what was found.
         released: (slice, knob) that somebody else has set and that were left to them: not put back.
+        groups: groups that are made, or about to be, for UPFs that have none of their own.
+        threads: kernel threads that are moved into UPFs' groups.
     """
 
     boot_id: str
@@ -82,6 +85,8 @@ class Journal:
     created_ns: int
     slices: tuple[FoundSlice, ...]
     released: tuple[tuple[str, str], ...] = ()
+    groups: tuple[OwnGroup, ...] = ()
+    threads: tuple[MovedThread, ...] = ()
 
     @classmethod
     def of(cls, slices: tuple[FoundSlice, ...], pid: int) -> Journal:

@@ -13,6 +13,7 @@ from ...env.knobs import KnobName
 from ..actuators.nice import ThreadOriginal
 from ..actuators.slice_knobs import SliceTargets
 from ..system.kernel_file import ActuatorError
+from ..system.own_groups import MovedThread, OwnGroup
 from .journal import Journal
 from .journal_file import JournalFile
 from .journal_memory import JournalMemory
@@ -68,6 +69,11 @@ class JournalKeeper:
             others = tuple(one for one in self._journal.released if one[0] != target.name)
             released = (*others, *((target.name, knob) for knob in sorted(target.left)))
             self._save(dataclasses.replace(self._journal.with_slice(found), released=released))
+
+    def house(self, groups: Sequence[OwnGroup], threads: Sequence[MovedThread]) -> None:
+        """What is made and moved for UPFs from now on, all of it, before that is done; raises ActuatorError."""
+        with self._lock:
+            self._save(dataclasses.replace(self._journal, groups=tuple(groups), threads=tuple(threads)))
 
     def release(self, name: str, knob: KnobName) -> None:
         """Leave a knob as it is when restoring: somebody else has set it; raises ActuatorError."""

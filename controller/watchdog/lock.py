@@ -37,14 +37,21 @@ class Locks:
 
     def __init__(self, folders: Mapping[str, Path], patience_s: float = 2.0) -> None:
         self.descriptors: list[int] = []
-        deadline, private = time.monotonic() + patience_s, private_folder()
+        deadline = time.monotonic() + patience_s
         try:
             for name, folder in folders.items():
-                self.descriptors.append(descriptor := _open(private, folder))
-                _lock(descriptor, name, folder, deadline)
+                self._take(name, folder, deadline)
         except BaseException:
             self.close()
             raise
+
+    def add(self, name: str, folder: Path) -> None:
+        """One that was made meanwhile; a supervisor that runs does not have it. Raises as the class does."""
+        self._take(name, folder, time.monotonic())
+
+    def _take(self, name: str, folder: Path, deadline: float) -> None:
+        self.descriptors.append(descriptor := _open(private_folder(), folder))
+        _lock(descriptor, name, folder, deadline)
 
     def close(self) -> None:
         """Release them, unless a supervisor still has them; more than once does nothing."""

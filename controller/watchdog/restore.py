@@ -1,7 +1,8 @@
 """Putting back what a journal says was found. Needs the journal alone, may be done again, and what is gone is fine.
 
 CPU time first, which takes microseconds, then what shapes packets: everything that is held back is let through before
-the first qdisc is removed, since a removal may wait for an RCU grace period. Every knob that differs from what was
+the first qdisc is removed, since a removal may wait for an RCU grace period. Last, tasks that were moved into groups go
+back, and groups that were made go away. Every knob that differs from what was
 found is put back, whoever has changed it, except those that the journal says were left to somebody else.
 """
 
@@ -22,6 +23,7 @@ from ..system.kernel_file import ActuatorError
 from ..system.net import namespaces
 from ..system.net.qdisc import RootQdisc
 from ..system.net.rtnetlink import RouteSocket
+from ..system.own_groups import group_back, thread_back
 from .journal import FoundEgress, FoundSlice, Journal
 from .threads import restore_threads
 
@@ -72,6 +74,7 @@ def restore(journal: Journal, dry_run: bool = False) -> RestoreReport:
         for found in sorted(journal.slices, key=_renamed):  # a group that has to be looked for keeps no other waiting
             work.cpu(found)
         work.egress([one for one in journal.slices if one.egress is not None])
+        work.moves(journal)
     else:
         report.gone.append("everything: the machine was started anew")
     report.took_s = time.perf_counter() - start
@@ -122,6 +125,16 @@ class _Restoration:
             for name, found, qdisc in removals:
                 with self._reported(name):
                     self._told(name, self._shaper(found, qdisc))
+
+    def moves(self, journal: Journal) -> None:
+        """Threads and processes where they came from, groups of ours away: last, since a move may wait for a grace
+        period, too, and nothing is held back any more."""
+        for thread in journal.threads:
+            with self._reported(thread.slice):
+                self._told(thread.slice, thread_back(thread, self._dry_run))
+        for group in journal.groups:
+            with self._reported(group.slice):
+                self._told(group.slice, group_back(group, self._dry_run))
 
     def _quota(self, group: CpuGroup, found: FoundSlice) -> str:
         with contextlib.closing(bandwidth_files(group)) as files:

@@ -11,6 +11,7 @@ from ..actuators.bandwidth import bandwidth_files
 from ..actuators.slice_knobs import SliceTargets
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup
+from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
 from ..system.net.qdisc import RootQdisc
 from ..system.net.rtnetlink import RouteSocket
@@ -34,7 +35,7 @@ def _slice(target: SliceTargets) -> FoundSlice:
     egress = None
     if target.egress_device is not None and "egress_mbps" not in target.left:
         egress = _egress(target.egress_device, target.netns)
-    if target.cgroup is None:
+    if target.cgroup is None or awaited(target.cgroup):
         return FoundSlice(target.name, cgroup=None, cgroup_inode=0, quota_us=0, period_us=0, weight=0, egress=egress)
     # By its own path: a link to it may lead elsewhere by the time that this is needed.
     path = target.cgroup.resolve()

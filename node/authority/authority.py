@@ -20,9 +20,11 @@ from ...env.knobs import KnobName
 from ..find.known import known
 from ..find.locate import Located
 from ..find.xdp import forwards_in_xdp
+from .own_group import needs_one, place_for
 from .softirqs import in_softirqs, named, outside, threads_of
 
-CPU_KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice")
+ALLOWED = "own_cgroup allows mode live to move what works for it"
+WOULD_HELP = "with `own_cgroup: true` in its slices mode live would give it what is missing"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Authority:
 
 
 def authority(
-    target: SliceTargets, found: Located, points: SlicePoints, n3: str | None = None
+    target: SliceTargets, found: Located, points: SlicePoints, n3: str | None = None, own_group: str | None = None
 ) -> dict[KnobName, Authority]:
     """Of all knobs of a slice.
 
@@ -43,9 +45,10 @@ def authority(
         found: its UPF.
         points: where it is measured.
         n3: the UPF's own interface for N3, where it is measured elsewhere.
+        own_group: what a group of its own is called after our prefix, where it may be given one; None: it may not.
     """
     n3 = n3 or points.n3.device
-    limit, nice = _cpu(target, found, n3)
+    limit, nice = _cpu(target, found, n3, own_group)
     egress = _egress(target, found, points, n3)
     found_of: dict[KnobName, Authority] = {"cpu_limit_mcpu": limit, "nice": nice, "egress_mbps": egress}
     for knob in target.left:
@@ -66,34 +69,47 @@ def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
     return frozenset(knob for knob, one in answers.items() if not one.moves)
 
 
-def _cpu(target: SliceTargets, found: Located, n3: str) -> tuple[Authority, Authority]:
+def _cpu(target: SliceTargets, found: Located, n3: str, own: str | None) -> tuple[Authority, Authority]:
     """Of the CPU limit, and of the nice level, which is the group's weight."""
-    one = _group(target, found)
+    one = _group(target, found, own)
     if one.moves and (what := in_softirqs(found, n3)) is not None:
         threads = threads_of(found, n3)
         if not threads:
             one = Authority(False, f"{what}, in softirqs, which no cgroup is charged for")
-        elif outside(found, threads):
-            one = Authority(False, f"{what}, in {named(threads)}, which are not in its cgroup")
+        elif outside(found, threads) and own is None:
+            one = Authority(False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_HELP}")
         else:
             # A quota stops tasks on their way back to user space, where kernel threads never are (kernel/sched/fair.c,
             # task_throttle_setup_work). Before Linux 6.18 it would stop them with packets in their hands.
             why = f"{what}, in {named(threads)}: from Linux 6.18 on a CPU limit does not stop kernel threads"
             limit = Authority(False, why)
-            return limit, dataclasses.replace(one, why=f"{what}, in {named(threads)}, which are in its cgroup")
+            where = "once they are in its cgroup: " + ALLOWED if outside(found, threads) else "which are in its cgroup"
+            return limit, dataclasses.replace(one, why=f"{what}, in {named(threads)}, {where}")
     return one, one
 
 
-def _group(target: SliceTargets, found: Located) -> Authority:
+def _group(target: SliceTargets, found: Located, own: str | None) -> Authority:
     """Of whatever is a process's in its group."""
-    if found.cgroup is None:
-        return Authority(False, f"{found.process} is in no CPU cgroup of its own")
+    kind = known(found.process)
+    polls = kind is not None and kind.work == "polling"
+    if needs_one(found):
+        shared = found.others[0] if found.others else None
+        lack = (
+            f"{found.process} is in no CPU cgroup of its own"
+            if shared is None
+            else f"it shares its cgroup with {shared}, which a limit would hold back as well"
+        )
+        if own is None or polls:
+            return Authority(False, lack if polls else f"{lack}; {WOULD_HELP}")
+        try:
+            place = place_for(own, found.cgroup)
+        except ActuatorError as error:
+            return Authority(False, f"{lack}, and cannot be given one: {error}")
+        return Authority(True, f"once {found.process} is in a group of its own: {ALLOWED} to {place}")
+    assert found.cgroup is not None
     if target.cgroup is None:
         return Authority(False, _without_controller(found.cgroup))
-    if found.others:
-        return Authority(False, f"it shares its cgroup with {found.others[0]}, which a limit would hold back as well")
-    kind = known(found.process)
-    if kind is not None and kind.work == "polling":
+    if kind is not None and polls:
         return Authority(
             False, f"{kind.name} polls: it uses its CPUs whole, and a quota would stop it for part of each period"
         )

@@ -24,7 +24,7 @@ class Load:
         match_ratio: share of those that left that were recognised; None for none.
         offered_mbps, carried_mbps: mean rates.
         delay_p50_us, delay_p99_us: None where nothing passed.
-        cpu_use_mcpu: CPU time of its cgroup; None without one.
+        cpu_use_mcpu: CPU time of its cgroup; None without one of its own.
         cpu_us_per_packet: the same by packet that left; None for too few packets.
     """
 
@@ -70,7 +70,11 @@ def _load(before: dict[str, Any], after: dict[str, Any], seconds: float) -> Load
 
     packets, left = grown("n3", "packets"), grown(last, "packets")
     matched, missed = grown(last, "matched"), grown(last, "missed")
-    use = None if "cpu_mcpu" not in after else (after["cpu_mcpu"] - before["cpu_mcpu"]) / seconds
+    use = (
+        None
+        if "cpu_mcpu" not in before or "cpu_mcpu" not in after
+        else (after["cpu_mcpu"] - before["cpu_mcpu"]) / seconds
+    )
     delay = after[last]["delay_us"] if matched else {"p50": None, "p99": None}
     return Load(
         packets=packets,

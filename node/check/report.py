@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...controller.actuators.slice_knobs import CPU_KNOBS
 from ...env.knobs import KnobName
-from ..authority.authority import CPU_KNOBS, Authority
+from ..authority.authority import Authority
 from ..authority.softirqs import in_softirqs, proposal
 from ..live.backend import NodeBackend
 from .load import LEAST_PACKETS, Load, watch
@@ -86,7 +87,7 @@ def _by_queue(one: Authority, load: Load, passed: Passed) -> Authority:
 
 def _by_load(one: Authority, load: Load) -> Authority:
     """A verdict on a CPU knob in the light of what was measured."""
-    if not one.moves:
+    if not one.moves or load.cpu_use_mcpu is None:
         return one
     if load.elsewhere:
         return Authority(

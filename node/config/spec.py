@@ -153,6 +153,8 @@ class NodeSlice(SliceSpec):
         traffic: which of its packets, where other slices have the same UPF or the same N3.
         devices: where its packets pass.
         leave: knobs that are not to be moved, whatever they would do.
+        own_cgroup: whether its UPF, in mode ``live``, may be moved into a CPU cgroup that is made for it where it has
+            none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
     """
 
     __pydantic_config__ = _STRICT
@@ -160,6 +162,7 @@ class NodeSlice(SliceSpec):
     traffic: Annotated[TrafficSpec, AfterValidator(_check_traffic)] | None = None
     devices: DeviceNames = DeviceNames()
     leave: tuple[KnobName, ...] = ()
+    own_cgroup: bool = False
 
     def promised(self) -> SliceSpec:
         """The same without the UPF."""

@@ -25,6 +25,9 @@ SLICE = """\
     upf: {upf}
     devices: {devices}
 """
+OWN_GROUP = """\
+    # own_cgroup: true   # it has no CPU cgroup of its own; with this `--mode live` moves it into one, and back later
+"""
 
 
 def draft(name: str, found: Sequence[Found]) -> str:
@@ -49,7 +52,8 @@ def _told(one: Found) -> Iterator[str]:
 def _slice(number: int, one: Found) -> str:
     # Far ends are found again as the other ends of n3 and n6; a runtime calls them differently in the next container.
     devices = dataclasses.replace(one.devices, n3_far=None, n6_far=None)
-    return SLICE.format(number=number, name=one.name, upf=_flow(one.selector), devices=_flow(devices))
+    text = SLICE.format(number=number, name=one.name, upf=_flow(one.selector), devices=_flow(devices))
+    return text if one.cgroup is not None and not one.others else text + OWN_GROUP
 
 
 def _flow(value: UpfSelector | DeviceNames) -> str:

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
-from ...configs import ConfigError
+from ...configs import ConfigError, FailureError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
 from ...controller.system.processes import start_ticks
 from ..config.spec import UpfSelector
 from .links import UpfLinks
 from .locate import Finder, Located
+
+
+class Settler(Protocol):
+    """Gives UPFs a group where they have none of their own (`slicepilot.node.live.own_groups.OwnGroups`)."""
+
+    def unsettled(self, name: str, found: Located) -> bool:
+        """Whether there is something to do about a UPF that is still where it was found; at once."""
+        ...
+
+    def settle(self, name: str, found: Located) -> Located:
+        """Do it; where the UPF is then. Raises ActuatorError."""
+        ...
+
+    def absent(self, name: str) -> None:
+        """A slice's UPF is not there any more."""
+        ...
+
+    def group_of(self, name: str, found: Located) -> Path | None:
+        """Where the link to a slice's group should lead."""
+        ...
 
 
 class Follower:
@@ -25,10 +46,17 @@ class Follower:
         selectors: by slice.
         found: where they are now.
         links: to keep.
+        settler: told of each UPF that was found.
     """
 
-    def __init__(self, selectors: Mapping[str, UpfSelector], found: Mapping[str, Located], links: UpfLinks) -> None:
-        self._selectors, self._found, self._links = selectors, dict(found), links
+    def __init__(
+        self,
+        selectors: Mapping[str, UpfSelector],
+        found: Mapping[str, Located],
+        links: UpfLinks,
+        settler: Settler,
+    ) -> None:
+        self._selectors, self._found, self._links, self._settler = selectors, dict(found), links, settler
         self._lost: dict[str, str] = {}
         self._search: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -44,6 +72,9 @@ class Follower:
         with self._lock:
             away = [name for name, one in self._found.items() if not _still_there(one)]
             told = [self._lost.get(name, f"{name}: its UPF has gone") for name in away]
+            unsettled = [name for name, one in self._found.items() if self._settler.unsettled(name, one)]
+        told += [self._lost[name] for name in unsettled if name in self._lost and name not in away]
+        away += [name for name in unsettled if name not in away]
         if away and (self._search is None or not self._search.is_alive()):
             self._search = threading.Thread(target=self._find, args=(away,), name="finder", daemon=True)
             self._search.start()
@@ -54,19 +85,41 @@ class Follower:
         if self._search is not None:
             self._search.join()
 
+    def find_now(self, names: Iterable[str], missing_ok: bool = False) -> None:
+        """Look for UPFs here and now.
+
+        Raises:
+            ConfigError: one is not there, unless that is all right.
+            ActuatorError: one cannot be settled.
+        """
+        finder = Finder()
+        for name in names:
+            try:
+                self._take(name, finder)
+            except ConfigError:
+                if not missing_ok:
+                    raise
+
     def _find(self, names: list[str]) -> None:
         finder = Finder()
         for name in names:
             try:
-                found = finder.find(name, self._selectors[name])
-            except (ConfigError, OSError) as error:
+                self._take(name, finder)
+            except (FailureError, ConfigError, OSError) as error:
                 with self._lock:
                     self._lost[name] = str(error)
-                continue
-            with self._lock:
-                self._links.lead_to(name, found)
-                self._found[name] = found
-                self._lost.pop(name, None)
+
+    def _take(self, name: str, finder: Finder) -> None:
+        try:
+            found = finder.find(name, self._selectors[name])
+        except ConfigError:
+            self._settler.absent(name)
+            raise
+        found = self._settler.settle(name, found)
+        with self._lock:
+            self._links.lead_to(name, found.netns, self._settler.group_of(name, found))
+            self._found[name] = found
+            self._lost.pop(name, None)
 
 
 def _still_there(one: Located) -> bool:

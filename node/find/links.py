@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 from ...controller.system.processes import start_ticks
-from .locate import Located
 
 PARENT = Path("/run")
 PREFIX = "slicepilot-upfs-"
@@ -38,10 +37,10 @@ class UpfLinks:
         """Of its CPU cgroup."""
         return self.folder / f"{name}.cgroup"
 
-    def lead_to(self, name: str, found: Located) -> None:
-        """Have a slice's links lead to a UPF from now on; whoever opens one meanwhile gets the old or the new."""
-        _replace(self.netns(name), found.netns)
-        _replace(self.cgroup(name), found.cgroup or NOWHERE)
+    def lead_to(self, name: str, netns: Path, group: Path | None) -> None:
+        """Have a slice's links lead there from now on; whoever opens one meanwhile gets the old or the new."""
+        _replace(self.netns(name), netns)
+        _replace(self.cgroup(name), group or NOWHERE)
 
     def close(self) -> None:
         """Remove them; more than once does nothing."""

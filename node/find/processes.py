@@ -108,6 +108,15 @@ def companions(process: Process, everybody: Mapping[int, Process]) -> list[Proce
     return others
 
 
+def descendants(pid: int, everybody: Mapping[int, Process]) -> list[Process]:
+    """A process's children, and theirs, as long as their parents live; by pid."""
+    family, found = {pid}, dict[int, Process]()
+    while fresh := [one for one in everybody.values() if one.parent in family and one.pid not in family]:
+        family |= {one.pid for one in fresh}
+        found |= {one.pid: one for one in fresh}
+    return [found[number] for number in sorted(found)]
+
+
 def printable(text: str) -> str:
     """For people and files: whoever starts a process chooses its names, line ends and terminal codes included."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -14,7 +14,7 @@ from ...configs import ConfigError
 from ...controller.actuators.egress import ShaperClass
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
-from ...controller.actuators.slice_knobs import SliceTargets
+from ...controller.actuators.slice_knobs import CPU_KNOBS, SliceTargets
 from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
 from ...controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of
@@ -23,14 +23,16 @@ from ...controller.telemetry.points import SlicePoints
 from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
-from ..authority.authority import CPU_KNOBS, Authority, authority, can_be_limited, without
+from ..authority.authority import Authority, authority, can_be_limited, without
 from ..authority.binding import Binding
+from ..authority.softirqs import in_softirqs
 from ..authority.surroundings import surroundings
 from ..config.spec import NodeSlice, NodeSpec
 from ..find.follow import Follower
 from ..find.links import UpfLinks
 from ..find.locate import Finder, Located
 from ..find.permitted import check_permitted
+from .own_groups import NodeHousing, OwnGroups
 
 # For policies, which reckon with it: the most that they are shown.
 UNKNOWN_UPLINK_MBPS = UPLINK_RANGE_MBPS[1]
@@ -67,15 +69,18 @@ class NodeBackend(LiveBackend):
             self._links = UpfLinks()
             undo.callback(self._links.close)
             for name, one in found.items():
-                self._links.lead_to(name, one)
+                self._links.lead_to(name, one.netns, one.cgroup)
             points, targets = self._places(found)
+            self._own = self._own_groups(found)
+            for name, one in found.items():
+                self._links.lead_to(name, one.netns, self._own.group_of(name, one))
             self.source = source = KernelSource(points, uplink_mbps=spec.uplink_mbps or math.inf)
             undo.callback(source.close)
             self.targets = _parts(targets, source.packets.object.program("shaper_class").fd)
             actuator: Actuator = ShadowActuator(self.targets)
             undo.callback(actuator.close)
             self._binding = Binding({one.name: one.upf_threads for one in spec.slices}, self.around)
-            self._follower = Follower({one.name: one.upf for one in spec.slices}, found, self._links)
+            self._follower = Follower({one.name: one.upf for one in spec.slices}, found, self._links, self._own)
             moves = np.asarray([[[knob not in one.fixed] for one in self.targets] for knob in KNOB_FIELDS], np.bool_)
             slices = spec.promised_within({name: one.usable for name, one in self.around.items()})
             facts = NodeFacts(
@@ -97,6 +102,11 @@ class NodeBackend(LiveBackend):
         return [*gone, *self._binding.look(self._follower.found, self.context.threads), *super().check()]
 
     @property
+    def housing(self) -> NodeHousing | None:
+        """What gives UPFs groups of their own in mode ``live``; None where none is to get one."""
+        return NodeHousing(self._own, self._follower, self.source.sched.refresh) if self._own else None
+
+    @property
     def hardware(self) -> str:
         """Configuration of the identified hardware that a simulator of this node uses."""
         return self.spec.hardware
@@ -113,20 +123,40 @@ class NodeBackend(LiveBackend):
         """Where slices are measured, and where their knobs are."""
         points, targets = [], []
         families = {name: family for family in _families(found) for name in family}
-        same_netns = firsts(found)
+        same_netns, allowed = firsts(found), {one.name for one in self.spec.slices if one.own_cgroup}
         for one in self.spec.slices:
             family = families[one.name]
             netns = self._links.netns(same_netns[one.name])
-            cgroup = self._links.cgroup(family[0]) if found[one.name].cgroup is not None else None
+            label = f"{self.spec.name}-{family[0]}" if allowed.issuperset(family) else None
+            cgroup = self._links.cgroup(family[0]) if found[one.name].cgroup is not None or label is not None else None
             upf = Upf(one.name, netns, cgroup)
             point = measured_at(one, upf)
-            limited = cgroup if can_be_limited(found[one.name].cgroup) else None
+            limited = cgroup if label is not None or can_be_limited(found[one.name].cgroup) else None
             target = SliceTargets(one.name, limited, _n6_of(one, upf), netns, frozenset(one.leave))
             self.n3[one.name] = n3 = _n3_of(one, upf)
-            self.authority[one.name] = answers = authority(target, found[one.name], point, n3)
+            self.authority[one.name] = answers = authority(target, found[one.name], point, n3, label)
             points.append(point)
             targets.append(dataclasses.replace(target, left=without(answers)))
+        self._movable = {name: family[0] for name, family in families.items() if self._may_move(family, allowed)}
+        for index, target in enumerate(targets):
+            if found[target.name].cgroup is None and target.name not in self._movable:
+                points[index] = dataclasses.replace(points[index], cgroup=None)
+                targets[index] = dataclasses.replace(target, cgroup=None)
         return points, [_of_family(target, families[target.name], targets) for target in targets]
+
+    def _may_move(self, family: Sequence[str], allowed: set[str]) -> bool:
+        """Whether slices of one UPF all allow that it gets a group, and would have something of it."""
+        return all(name in allowed and _acts(self.authority[name]) for name in family)
+
+    def _own_groups(self, found: Mapping[str, Located]) -> OwnGroups:
+        polled = {
+            first: self.n3[first] for first in self._movable.values() if in_softirqs(found[first], self.n3[first])
+        }
+        return OwnGroups(self.spec.name, self._movable, polled)
+
+
+def _acts(answers: Mapping[KnobName, Authority]) -> bool:
+    return any(answers[knob].moves for knob in CPU_KNOBS)
 
 
 def _families(found: Mapping[str, Located]) -> list[tuple[str, ...]]:
@@ -194,14 +224,16 @@ def find_all(spec: NodeSpec) -> dict[str, Located]:
     check_permitted()
     finder = Finder()
     found = {one.name: finder.find(one.name, one.upf) for one in spec.slices}
+    movable = {one.name for one in spec.slices if one.own_cgroup}
     groups: dict[Path, str] = {}
     for name, one in found.items():
         if one.cgroup is None:
             continue
         other = groups.setdefault(one.cgroup, name)
-        if found[other].process.pid != one.process.pid:
+        if found[other].process.pid != one.process.pid and not movable.issuperset({name, other}):
             raise ConfigError(
-                f"slices.{name}.upf: the same cgroup as that of {other}; accepted: each UPF in one of its own"
+                f"slices.{name}.upf: the same cgroup as that of {other}; accepted: each UPF in one of its own, or "
+                "own_cgroup: true in both"
             )
     return found
 
@@ -221,4 +253,4 @@ def node_of(backend: NodeBackend) -> Node:
     """What a controller works on."""
     spec = backend.spec
     quota = QuotaConfig(period_us=round(1e3 * spec.quota_period_ms))
-    return Node(spec.name, "node", backend, backend.targets, quota, hardware=spec.hardware)
+    return Node(spec.name, "node", backend, backend.targets, quota, hardware=spec.hardware, housing=backend.housing)

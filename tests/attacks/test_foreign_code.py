@@ -64,8 +64,14 @@ def test_commands_do_not_either(trap: Path, arguments: list[str]) -> None:
 def test_a_child_has_nothing_of_the_environment_that_code_could_come_from(trap: Path) -> None:
     hostile = {
         **{name: str(trap) for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_LIBRARY_PATH")},
-        **{"LD_PRELOAD": str(trap / "json.py"), "PYTHONSTARTUP": str(trap / "json.py"), "NUMBA_GDB_BINARY": "x"},
-        **{"LC_ALL": "C.UTF-8", "HOME": "/root", "LLVM_PROFILE_FILE": "x", "MALLOC_CONF": "x", "OMP_NUM_THREADS": "1"},
+        "LD_PRELOAD": str(trap / "json.py"),
+        "PYTHONSTARTUP": str(trap / "json.py"),
+        "NUMBA_GDB_BINARY": "x",
+        "LC_ALL": "C.UTF-8",
+        "HOME": "/root",
+        "LLVM_PROFILE_FILE": "x",
+        "MALLOC_CONF": "x",
+        "OMP_NUM_THREADS": "1",
     }
     kept = environment(hostile)
     assert kept.keys() == {"PYTHONPATH", "LC_ALL", "HOME", "OMP_NUM_THREADS"}

@@ -13,7 +13,7 @@
 # SESSIONS=2 in the environment gives every UPF so many sessions, each of another S-NSSAI and with another UE.
 # With HERE=1 radio and data network are where this runs, not in namespaces of their own. KIND=eupf or open5gs starts
 # another program, which PROGRAM names, in place of the project's UPF; XDP says how eUPF is attached, native or generic.
-# BYTES is the size of the packets that are sent.
+# BYTES is the size of the packets that are sent. GROUP is the CPU cgroup of all UPFs, in place of one for each.
 set -euo pipefail
 BIN=${SLICEPILOT_BIN:?folder of the programs} STATE=${STATE:?folder for logs}
 SESSIONS=${SESSIONS:-1}
@@ -23,7 +23,7 @@ root() { # of the hierarchy with the cpu controller
     awk '$3 == "cgroup" && ("," $4 ",") ~ /,cpu,/ {print $2; exit}' /proc/mounts | grep . ||
         awk '$3 == "cgroup2" {print $2; exit}' /proc/mounts
 }
-group() { echo "$(root)/$p/upf$1"; }
+group() { echo "${GROUP:-$(root)/$p/upf$1}"; }
 in_ns() { local ns=$1; shift; if [ "${HERE:-}" ]; then "$@"; else ip netns exec "$ns" "$@"; fi; }
 in_ns_alone() { local ns=$1; shift; if [ "${HERE:-}" ]; then exec setsid "$@"; else exec setsid ip netns exec "$ns" "$@"; fi; }
 

@@ -20,11 +20,13 @@ from slicepilot.controller.actuators.quota import CpuQuota
 from slicepilot.controller.actuators.weight import GroupWeight
 from slicepilot.controller.system import cgroup_paths
 from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.own_groups import group_of
 from slicepilot.node.find.napi import napi_threads, napis
 
 from .eupf import start_eupf
 from .foreign import Foreign
 from .test_foreign import in_netns, slicepilot, until
+from .test_own_cgroup import running
 
 OFFERED_MBPS, OCTETS = 24.0, "100"  # packets so small that they cost more than they carry
 SECONDS = 2.0
@@ -176,6 +178,33 @@ def test_the_weight_of_their_group_and_their_nice_value_act_on_packets(eupf: For
         print(f"{knob} at nice {nice}: {mbps:.1f} of {OFFERED_MBPS:g} Mbit/s carried beside a process in a loop")
     assert carried["weight", 19] < 0.5 * carried["weight", 0]
     assert carried["nice value", 19] < 0.5 * carried["nice value", 0]
+
+
+def test_threads_are_moved_to_their_upf_and_back_where_that_is_allowed(
+    eupf: Foreign, node: Path, threads: list[int], tmp_path: Path
+) -> None:
+    """Of a UPF that restarts the new ones, too; and by the supervisor, when the controller is killed."""
+    document = yaml.safe_load(node.read_text())
+    document["slices"][0]["own_cgroup"] = True
+    node.write_text(yaml.safe_dump(document))
+    where, found = group_of(threads[0]), checked(node)
+    assert "own_cgroup allows mode live to move what works for it" in found["knobs"]["nice"]["why"]
+    assert found["knobs"]["nice"]["authority"]
+    assert not found["knobs"]["cpu_limit"]["authority"]
+    assert group_of(threads[0]) == where
+    with running(node, eupf, tmp_path) as controller:
+        assert group_of(threads[0]) == eupf.group(1)
+        eupf.stop_upf(1)
+        eupf.start_upf(1)
+        netns = Path("/run/netns", eupf.netns[0])
+        until(lambda: napi_threads(netns, "n3") != [], "no thread")
+        [fresh] = napi_threads(netns, "n3")
+        until(lambda: group_of(fresh) == eupf.group(1), "the new thread is not moved")
+    assert group_of(fresh) == where
+    with running(node, eupf, tmp_path) as controller:
+        assert group_of(fresh) == eupf.group(1)
+        controller.process.kill()
+        until(lambda: group_of(fresh) == where, "not moved back")
 
 
 def test_a_limit_does_not_act_on_kernel_threads(eupf: Foreign, threads: list[int]) -> None:

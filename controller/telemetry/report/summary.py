@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ...system.cgroup_paths import awaited
 from .. import flows, layout
 from ..histogram import quantiles_us
 from ..pfcp import PfcpProbe
@@ -47,7 +48,7 @@ def _slice(source: KernelSource, index: int, cpu_ns: float, seconds: float) -> d
             found[name] = _exit(record["exit"][at], record["delay"][at], seconds)
     last = found["n6" if points.n6 else "tun"]
     found["loss_ratio"] = max(0.0, 1 - last["packets"] / found["n3"]["packets"]) if found["n3"]["packets"] else 0.0
-    if points.cgroup is not None:
+    if points.cgroup is not None and not awaited(points.cgroup):
         found["cpu_mcpu"] = 1e3 * float(cpu_ns) / (1e9 * seconds)
         found["runqueue_delay_us"] = _quantiles(sched["wait"])
     return found | {"flows": []}

@@ -1,0 +1,525 @@
+"""UPFs that have no CPU group of their own get one while they are controlled, and only where the YAML allows it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.own_groups import (
+    PREFIX,
+    MovedThread,
+    OwnGroup,
+    check_safe,
+    group_back,
+    group_of,
+    make,
+    move,
+    thread_back,
+)
+from slicepilot.controller.system.processes import start_ticks
+from slicepilot.env.knobs import CPU_LIMIT, Knobs
+from slicepilot.env.slices import FloatArray
+from slicepilot.node.authority.own_group import place_for
+from slicepilot.node.find.discover import discover
+from slicepilot.node.find.draft import draft
+from slicepilot.node.live.backend import NodeBackend
+from slicepilot.node.live.stepped import GuardedNode, open_live
+from slicepilot.testbed.bench.rig import Controller
+
+from .foreign import Foreign
+from .test_foreign import AGENT, SLICEPILOT, document_of, slicepilot, until
+
+ROOT = CpuHierarchy.find().root
+UPFS = 2
+BURN_NS = "200000"  # of work on each packet, so that a limit can be felt
+GONE_S = 3.0
+STOPPED_S = 60.0  # on a machine that others use, too
+SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(300)"]
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
+print(child.pid, flush=True)
+sys.stdin.readline()
+late = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
+print(late.pid, flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.fixture(name="foreign", scope="module")
+def _foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
+    """UPFs in the root group, as any process is that nobody has put elsewhere."""
+    node = Foreign(tmp_path_factory.mktemp("rootgroup"), count=UPFS, prefix="fg", GROUP=str(ROOT), BURN_NS=BURN_NS)
+    try:
+        yield node
+    finally:
+        node.down()
+
+
+@pytest.fixture(autouse=True)
+def _mended(foreign: Foreign) -> None:
+    foreign.mend()
+
+
+@pytest.fixture(name="node")
+def _node(foreign: Foreign, tmp_path: Path) -> Path:
+    return written(foreign, tmp_path)
+
+
+def written(foreign: Foreign, folder: Path, own: bool = True, **more: Any) -> Path:
+    document = document_of(foreign)
+    for one in document["slices"]:
+        one |= {"own_cgroup": own, **more}
+    path = folder / "node.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def check(node: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
+    """What `node check` says of each slice."""
+    done: list[dict[str, Any]] = json.loads(
+        slicepilot("node", "check", str(node), "--json", *options, code=code).stdout
+    )
+    return done
+
+
+def weight(foreign: Foreign, number: int) -> int:
+    name = "cpu.shares" if CpuHierarchy.find().version == 1 else "cpu.weight"
+    return int((place(foreign, number) / name).read_text())
+
+
+def place(foreign: Foreign, number: int, parent: Path = ROOT) -> Path:
+    return parent / f"{PREFIX}{foreign.prefix}-slice{number}"
+
+
+def memberships(foreign: Foreign) -> dict[str, str]:
+    """All groups of every thread of every UPF, by UPF and thread; and which groups of ours there are."""
+    found = {}
+    for number in range(1, foreign.count + 1):
+        for thread in Path(f"/proc/{foreign.pid(number)}/task").iterdir():
+            found[f"{number}/{thread.name}"] = (thread / "cgroup").read_text()
+    found["groups"] = ", ".join(sorted(str(path) for path in ROOT.rglob(f"{PREFIX}{foreign.prefix}*")))
+    return found
+
+
+def same_threads(before: dict[str, str], now: dict[str, str]) -> bool:
+    """Whether all that is still there is where it was: programs in Go start threads when they like."""
+    where = {text for name, text in before.items() if name != "groups"}
+    return now["groups"] == before["groups"] and all(text in where for name, text in now.items() if name != "groups")
+
+
+def in_place(foreign: Foreign, *numbers: int) -> bool:
+    """Whether UPFs are in groups of their own with all their threads, each alone."""
+    return all(
+        place(foreign, number).is_dir()
+        and {int(word) for word in (place(foreign, number) / "cgroup.procs").read_text().split()}
+        == {foreign.pid(number)}
+        for number in numbers
+    )
+
+
+@contextlib.contextmanager
+def running(
+    node: Path, foreign: Foreign, folder: Path, mode: str = "live", policy: str = "respect"
+) -> Iterator[Controller]:
+    folder.chmod(0o755)
+    config = {"run_root": str(folder / "run"), "state_root": str(folder / "state"), "publish": {"log": "pretty"}}
+    (folder / "run.yaml").write_text(yaml.safe_dump(config | {"foreign": {"policy": policy}}))
+    command = [*SLICEPILOT, "run", "-c", str(folder / "run.yaml"), "--node", str(node), "--mode", mode]
+    log = folder / "log"
+    with log.open("ab") as out:
+        process = subprocess.Popen([*command, "--agent", AGENT], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    found = Controller(process, folder / "run" / foreign.prefix / "ticks", log)
+    try:
+        found.wait_ready(mode)
+        yield found
+    finally:
+        found.stop(STOPPED_S)
+
+
+@contextlib.contextmanager
+def group(*names: str) -> Iterator[Path]:
+    """A group of the CPU controller, made for a test."""
+    made = [ROOT.joinpath(*names[: depth + 1]) for depth in range(len(names))]
+    for path in made:
+        path.mkdir()
+    try:
+        yield made[-1]
+    finally:
+        for path in reversed(made):
+            if path.exists():
+                path.rmdir()
+
+
+@contextlib.contextmanager
+def sleeper(*command: str, into: Path) -> Iterator[subprocess.Popen[str]]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command or SLEEPER, text=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            (into / "cgroup.procs").write_text(str(process.pid))
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+# -- a controller from start to end ---------------------------------------------------------------------------------
+
+
+def test_it_has_a_group_while_it_is_controlled_and_is_where_it_was_afterwards(
+    foreign: Foreign, node: Path, tmp_path: Path
+) -> None:
+    before = memberships(foreign)
+    with running(node, foreign, tmp_path) as controller:
+        assert in_place(foreign, 1, 2)
+        assert weight(foreign, 1) > weight(foreign, 2)
+        assert not controller.notes()["unmeasured"]
+    assert controller.process.returncode == 0
+    assert same_threads(before, memberships(foreign))
+
+
+def test_a_limit_acts_in_it(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    """Under a limit of half of what its packets take a UPF gets that much CPU time, and carries less."""
+    before = memberships(foreign)
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump({"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")}))
+    with closing(open_live(str(node), 0.02, mode="live", run=str(config))) as backend:
+        assert in_place(foreign, 1, 2)
+        foreign.load(seconds=8, mbps=8)
+        backend.reset()
+        until(lambda: bool((backend.observe().carried_mbps > 2.0).all()), "no packets")
+        knobs = Knobs.none(UPFS)
+        free, used = watched(backend, knobs)
+        assert (used > 20.0).all(), "CPU time is measured in groups that were made after the probe began"
+        knobs.values[CPU_LIMIT, 0, 0] = 0.5 * used[0]
+        held, limited = watched(backend, knobs)
+        assert backend.receipt.applied.cpu_limit_mcpu[0, 0] == pytest.approx(0.5 * used[0], rel=0.01)
+    foreign.carried_mbps()
+    print(f"carried {free} Mbit/s with {used} mCPU; {held} with {limited}, half of it for the first")
+    assert held[0] < 0.75 * free[0]
+    assert limited[0] < 0.6 * used[0]
+    assert same_threads(before, memberships(foreign))
+
+
+def watched(backend: GuardedNode | NodeBackend, knobs: Knobs) -> tuple[FloatArray, FloatArray]:
+    """Rates and CPU use of two seconds under the same knobs, by slice; the first half second is left out."""
+    rows = []
+    for _ in range(100):
+        backend.apply(knobs)
+        seen = backend.observe()
+        rows.append((seen.carried_mbps[:, 0].copy(), seen.cpu_use_mcpu[:, 0].copy()))
+    carried, use = np.mean(rows[25:], axis=0)
+    return carried, use
+
+
+def test_without_being_allowed_nothing_is_moved(foreign: Foreign, tmp_path: Path) -> None:
+    node = written(foreign, tmp_path, own=False)
+    before = memberships(foreign)
+    [one, _] = check(node, "--seconds", "0.2", code=1)
+    assert not one["knobs"]["nice"]["authority"]
+    assert "own_cgroup: true" in one["knobs"]["nice"]["why"]
+    with running(node, foreign, tmp_path):
+        time.sleep(1.5)
+        assert same_threads(before, memberships(foreign))
+
+
+def test_a_shadow_moves_nothing_and_says_what_would_be_moved(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    before = memberships(foreign)
+    [one, _] = check(node, "--seconds", "0.2", code=1)
+    assert one["knobs"]["cpu_limit"]["authority"]
+    assert (
+        f"own_cgroup allows mode live to move what works for it to {place(foreign, 1)}"
+        in (one["knobs"]["cpu_limit"]["why"])
+    )
+    with running(node, foreign, tmp_path, mode="shadow") as controller:
+        time.sleep(1.5)
+        assert same_threads(before, memberships(foreign))
+        assert not controller.notes()["unmeasured"]
+
+
+def test_modes_are_switched(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    """From shadow to live, to a canary on one, and back."""
+    before = memberships(foreign)
+    where = ["--name", foreign.prefix, "--run-root", str(tmp_path / "run")]
+    with running(node, foreign, tmp_path, mode="shadow") as controller:
+        slicepilot("control", "mode", "live", *where)
+        assert in_place(foreign, 1, 2)
+        slicepilot("control", "mode", "canary", "--slices", "slice2", *where)
+        assert in_place(foreign, 2)
+        assert not place(foreign, 1).exists()
+        slicepilot("control", "mode", "shadow", *where)
+        assert same_threads(before, memberships(foreign))
+        until(lambda: not controller.notes()["unmeasured"], "something is lost")
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["controller", "all"])
+def test_sigkill_leaves_nobody_in_it(foreign: Foreign, node: Path, tmp_path: Path, both: bool) -> None:
+    before = memberships(foreign)
+    with running(node, foreign, tmp_path) as controller:
+        assert in_place(foreign, 1, 2)
+        if both:
+            os.kill(controller.supervisor, signal.SIGKILL)
+        controller.process.kill()
+        if both:
+            controller.process.wait()
+            assert in_place(foreign, 1, 2)
+            [report] = json.loads(slicepilot("restore", "--state", str(tmp_path / "state"), "--json").stdout)
+            assert any(f"1 processes back in {ROOT}, {place(foreign, 1)} removed" in one for one in report["restored"])
+        until(lambda: same_threads(before, memberships(foreign)), "not moved back", GONE_S)
+
+
+def test_the_next_start_puts_right_what_two_killed_processes_have_left(
+    foreign: Foreign, node: Path, tmp_path: Path
+) -> None:
+    before = memberships(foreign)
+    with running(node, foreign, tmp_path) as controller:
+        os.kill(controller.supervisor, signal.SIGKILL)
+        controller.process.kill()
+        controller.process.wait()
+    assert in_place(foreign, 1, 2)
+    with running(node, foreign, tmp_path):
+        assert in_place(foreign, 1, 2)
+    assert same_threads(before, memberships(foreign))
+
+
+def test_a_upf_that_restarts_is_moved_again(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    before = memberships(foreign)
+    with running(node, foreign, tmp_path) as controller:
+        foreign.stop_upf(1)
+        until(lambda: not place(foreign, 1).exists(), "an empty group stays in the way")
+        foreign.start_upf(1)
+        assert group_of(foreign.pid(1)) == ROOT
+        until(lambda: in_place(foreign, 1), "not moved again")
+        until(lambda: controller.notes()["unmeasured"] == [], "not taken up again")
+        until(lambda: weight(foreign, 1) > weight(foreign, 2), "not weighed")
+    assert memberships(foreign)["groups"] == ""
+    assert group_of(foreign.pid(1)) == ROOT
+    assert memberships(foreign).keys() > {key for key in before if key.startswith("2/")}
+
+
+@pytest.mark.parametrize("policy", ["respect", "reassert"])
+def test_who_moves_it_out_is_told_and_treated_by_the_rule(
+    foreign: Foreign, node: Path, tmp_path: Path, policy: str
+) -> None:
+    before = memberships(foreign)
+    with running(node, foreign, tmp_path, policy=policy) as controller:
+        (ROOT / "cgroup.procs").write_text(str(foreign.pid(1)))
+        until(lambda: controller.notes()["totals"]["foreign_changes"] > 0, "not noticed")
+        told = controller.notes()["foreign"]
+        assert {one["slice"] for one in told} == {"slice1"}
+        assert {one["policy"] for one in told} == {policy}
+        assert "moved out of the group that was made for it" in told[0]["text"]
+        if policy == "reassert":
+            until(lambda: in_place(foreign, 1), "not moved back in")
+        else:
+            time.sleep(2.5)
+            assert group_of(foreign.pid(1)) == ROOT
+            slicepilot("control", "resume", "--name", foreign.prefix, "--run-root", str(tmp_path / "run"))
+            until(lambda: in_place(foreign, 1), "not taken up again")
+            assert controller.notes()["foreign"] == []
+    assert same_threads(before, memberships(foreign))
+
+
+def test_two_upfs_in_one_group_get_one_each(foreign: Foreign, node: Path, tmp_path: Path) -> None:
+    with group(f"sp-shared-{os.getpid()}") as shared, sleeper(into=shared) as other:
+        for number in (1, 2):
+            (shared / "cgroup.procs").write_text(str(foreign.pid(number)))
+        before = memberships(foreign)
+        try:
+            with running(node, foreign, tmp_path):
+                for number in (1, 2):
+                    assert group_of(foreign.pid(number)) == place(foreign, number, shared)
+                assert group_of(other.pid) == shared
+            assert same_threads(before, memberships(foreign))
+            refused = written(foreign, tmp_path, own=False)
+            line = slicepilot("run", "--node", str(refused), "--seconds", "1", code=2).stderr
+            assert "accepted: each UPF in one of its own, or own_cgroup: true in both" in line
+        finally:
+            for number in (1, 2):
+                (ROOT / "cgroup.procs").write_text(str(foreign.pid(number)))
+
+
+def test_a_group_of_its_name_that_somebody_else_has_made_is_left_alone(
+    foreign: Foreign, node: Path, tmp_path: Path
+) -> None:
+    before = memberships(foreign)
+    with group(place(foreign, 2).name) as theirs:
+        config = tmp_path / "run.yaml"
+        roots = {"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")}
+        config.write_text(yaml.safe_dump(roots | {"publish": {"log": "off"}}))
+        command = ["run", "-c", str(config), "--node", str(node), "--mode", "live", "--seconds", "1"]
+        done = slicepilot(*command, code=1)
+        [line] = [line for line in done.stderr.splitlines() if str(theirs) in line]
+        assert "is there already and not this controller's" in line
+        assert theirs.is_dir()
+    assert same_threads(before, memberships(foreign))
+    assert not (tmp_path / "state" / foreign.prefix / "journal.json").exists()
+
+
+def test_discover_proposes_it(foreign: Foreign) -> None:
+    found = [one for one in discover() if one.process.pid in {foreign.pid(1), foreign.pid(2)}]
+    text = draft("here", found)
+    assert text.count("    # own_cgroup: true   # ") == UPFS
+    on = text.replace("# own_cgroup: true   #", "own_cgroup: true   #")
+    assert all(one["own_cgroup"] is True for one in yaml.safe_load(on)["slices"])
+
+
+# -- moving and putting back ------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_in_a_group_is_put_back(tmp_path: Path) -> None:
+    """Also what a process has started since, in groups below as well; and who has ended needs nothing."""
+    with group(f"sp-home-{os.getpid()}") as home, sleeper(sys.executable, "-S", "-c", PARENT, into=home) as parent:
+        assert parent.stdout is not None
+        assert parent.stdin is not None
+        early = int(parent.stdout.readline())
+        own = OwnGroup("a", str(home / f"{PREFIX}{os.getpid()}"), str(home))
+        make(Path(own.path))
+        move(parent.pid, start_ticks(parent.pid) or 0, Path(own.path))
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        late = int(parent.stdout.readline())
+        below = Path(own.path) / "theirs"
+        below.mkdir()
+        (below / "cgroup.procs").write_text(str(early))
+        assert group_of(late) == Path(own.path)
+        assert "3 processes back" in group_back(own)
+        assert {group_of(pid) for pid in (parent.pid, early, late)} == {home}
+        assert not Path(own.path).exists()
+        with pytest.raises(FileNotFoundError):
+            group_back(own)
+        for pid in (early, late):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_where_the_place_has_gone_it_is_the_nearest_above() -> None:
+    above, ours = f"sp-above-{os.getpid()}", f"{PREFIX}test-{os.getpid()}"
+    with group(above, "gone") as gone, group(ours) as own, sleeper(into=own) as process:
+        gone.rmdir()
+        told = group_back(OwnGroup("a", str(own), str(gone)))
+        assert told == f"1 processes back in {gone.parent}, since {gone} has gone, {own} removed"
+        assert group_of(process.pid) == gone.parent
+        other = gone.with_name("other")
+        other.mkdir()
+        try:
+            (other / "cgroup.procs").write_text(str(process.pid))
+            thread = MovedThread("a", process.pid, start_ticks(process.pid) or 0, str(gone), str(other))
+            assert f"since {gone} has gone" in thread_back(thread)
+            assert group_of(process.pid) == gone.parent
+            assert thread_back(thread) == "", "somebody has moved it on"
+        finally:
+            (ROOT / "cgroup.procs").write_text(str(process.pid))
+            other.rmdir()
+
+
+def test_a_number_that_another_process_has_is_not_moved() -> None:
+    with group(f"sp-reuse-{os.getpid()}") as there, sleeper(into=ROOT) as process:
+        with pytest.raises(ActuatorError, match="has ended") as caught:
+            move(process.pid, (start_ticks(process.pid) or 0) - 1, there)
+        assert caught.value.vanished
+        assert group_of(process.pid) == ROOT
+        process.kill()
+        process.wait()
+        with pytest.raises(ActuatorError, match="has ended"):
+            move(process.pid, 1, there)
+
+
+def test_groups_are_made_where_root_alone_writes(tmp_path: Path) -> None:
+    with group(f"sp-safe-{os.getpid()}", "below") as below:
+        check_safe(below)
+        os.chown(below.parent, 65534, -1)
+        with pytest.raises(ActuatorError, match="user 65534 can write to it"):
+            place_for("a", below)
+        os.chown(below.parent, 0, -1)
+        below.chmod(0o777)
+        with pytest.raises(ActuatorError, match="accepted: groups that only root writes to"):
+            make(below / f"{PREFIX}a")
+        (tmp_path / "link").symlink_to(below)
+        for outside in (tmp_path / "link", below / ".." / "below", Path("/tmp")):
+            with pytest.raises(ActuatorError, match="not in the hierarchy of the CPU controller"):
+                check_safe(outside)
+        with pytest.raises(ActuatorError, match="not called as a group of ours"):
+            group_back(OwnGroup("a", str(below), str(ROOT)))
+
+
+def unified_group(path: Path, delegates: str = "", **files: str) -> Path:
+    """A group of version 2 by what its files look like."""
+    path.mkdir(parents=True, exist_ok=True)
+    contents = {"cgroup.controllers": "cpu memory", "cgroup.subtree_control": delegates, "cgroup.procs": ""}
+    for name, content in (contents | files).items():
+        (path / name.replace("__", ".")).write_text(content)
+    return path
+
+
+def test_in_version_2_the_place_is_beside_unless_something_would_be_escaped(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    root = unified_group(tmp_path / "unified", "cpu memory")
+    hierarchy = CpuHierarchy(2, root)
+    assert place_for("n-a", None, hierarchy) == root / f"{PREFIX}n-a"
+    middle = unified_group(root / "upfs", "cpu", cpu__max="max 100000")
+    shared = unified_group(middle / "shared", cpu__max="max 100000", memory__max="max", pids__max="max")
+    assert place_for("n-a", shared, hierarchy) == middle / f"{PREFIX}n-a"
+    for name, value in (("memory.max", "1048576"), ("cpu.max", "50000 100000"), ("cpuset.cpus", "0")):
+        before = (shared / name).read_text() if (shared / name).exists() else ""
+        (shared / name).write_text(value)
+        with pytest.raises(ActuatorError, match=f"{name} would not bind it any more"):
+            place_for("n-a", shared, hierarchy)
+        (shared / name).write_text(before)
+    unit = unified_group(middle / "upf.service", cpu__max="max 100000")
+    with pytest.raises(ActuatorError, match="systemd would lose sight of it"):
+        place_for("n-a", unit, hierarchy)
+    (root / "cgroup.subtree_control").write_text("memory")
+    with pytest.raises(ActuatorError, match="does not delegate the CPU controller; echo \\+cpu > "):
+        place_for("n-a", None, hierarchy)
+
+
+def test_bad_values_are_named(foreign: Foreign, tmp_path: Path) -> None:
+    for value, told in (("maybe", "own_cgroup"), ([1], "own_cgroup")):
+        document = document_of(foreign)
+        document["slices"][0]["own_cgroup"] = value
+        path = tmp_path / "node.yaml"
+        path.write_text(yaml.safe_dump(document))
+        done = slicepilot("run", "--node", str(path), "--seconds", "1", code=2)
+        assert told in done.stderr
+
+
+def test_slices_of_one_upf_share_a_group_and_a_canary_on_one_of_them_moves_nothing(tmp_path: Path) -> None:
+    node = Foreign(tmp_path, count=1, sessions=2, prefix="fh", GROUP=str(ROOT))
+    try:
+        [one] = document_of(node)["slices"]
+        both = [
+            one | {"name": name, "s_nssai": {"sst": number}, "own_cgroup": True, "traffic": {"ue_pools": [pool]}}
+            for number, (name, pool) in enumerate((("a", "10.61.1.2/32"), ("b", "10.61.1.3/32")), 1)
+        ]
+        path = tmp_path / "node.yaml"
+        path.write_text(yaml.safe_dump({"name": node.prefix, "slices": both}))
+        where = ["--name", node.prefix, "--run-root", str(tmp_path / "run")]
+        own = ROOT / f"{PREFIX}{node.prefix}-a"
+        before = memberships(node)
+        with running(path, node, tmp_path, mode="shadow"):
+            slicepilot("control", "mode", "canary", "--slices", "b", *where)
+            assert same_threads(before, memberships(node))
+            slicepilot("control", "mode", "live", *where)
+            assert group_of(node.pid(1)) == own
+        assert same_threads(before, memberships(node))
+        both[1]["own_cgroup"] = False
+        path.write_text(yaml.safe_dump({"name": node.prefix, "slices": both}))
+        [first, _] = check(path, "--seconds", "0.2", code=1)
+        assert not first["knobs"]["nice"]["authority"], "all slices of a UPF have to allow it"
+    finally:
+        node.down()
