@@ -6,7 +6,7 @@ import errno
 import os
 
 from ..find.interfaces import interfaces
-from .links import Interface, forwards, interface, route_to
+from .links import Interface, interface, route_to, setting
 from .packets import Address
 from .taps import Place
 from .ways import Downlink, Stop, Uplink, Way
@@ -19,6 +19,8 @@ UPF_DOWNLINK = (
     "typical causes: no session has the UE's address, a closed gate, a rule (FAR) that buffers (the UE is idle) or "
     "drops, a gNB that N3 does not lead to"
 )
+# What the kernel answers of a source that rp_filter does not accept; Linux 6.18 the latter.
+_UNTRUSTED = {errno.EXDEV, errno.EINVAL}
 FIREWALL = "typical causes: a firewall between them, or a next hop that does not answer"
 
 
@@ -80,10 +82,15 @@ def _down(place: Place) -> str | None:
 
 def _unrouted(start: Place, end: Place, to: Address, source: Address) -> str:
     """Why the kernel does not send packets on from one interface to the other, as far as it says."""
-    if not forwards(start.netns, start.device, to.version):
+    for device in (start.device, end.device):
+        if to.version == 6 and setting(start.netns, 6, device, "disable_ipv6"):
+            return f"IPv6 is switched off (net.ipv6.conf.{device}.disable_ipv6)"
+    if setting(start.netns, to.version, start.device, "forwarding") == 0:
         return f"forwarding is switched off (net.ipv{to.version}.conf.{start.device}.forwarding)"
     there = route_to(start.netns, to, source, start.device)
-    if there.refused == errno.EXDEV:
+    if there.refused in _UNTRUSTED and any(
+        setting(start.netns, to.version, device, "rp_filter") for device in (start.device, "all")
+    ):
         return f"rp_filter drops what comes from {source} by {start.device}, where no route leads back"
     if there.refused:
         return f"no route to {to} ({os.strerror(there.refused)})"

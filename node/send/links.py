@@ -98,10 +98,10 @@ def _route_to(destination: Address, source: Address | None, via: str | None) -> 
     return Route(names.get(answer.get_attr("RTA_OIF")), None if gateway is None else ip_address(str(gateway)))
 
 
-def forwards(netns: Path, device: str, family: int) -> bool:
-    """Whether packets that come in by an interface are sent on (Documentation/networking/ip-sysctl.rst)."""
-    path = Path(f"/proc/sys/net/ipv{family}/conf/{device}/forwarding")
+def setting(netns: Path, family: int, device: str, name: str) -> int | None:
+    """One of IP's for an interface (Documentation/networking/ip-sysctl.rst); None where there is none."""
+    path = Path(f"/proc/sys/net/ipv{family}/conf/{device}/{name}")
     try:
-        return inside(netns, path.read_text).strip() != "0"
-    except OSError:
-        return True
+        return int(inside(netns, path.read_text))
+    except (OSError, ValueError):
+        return None
