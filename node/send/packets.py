@@ -56,7 +56,7 @@ def marked(mark: bytes, family: int) -> bytes:
 
 
 def g_pdu(teid: int, qfi: int | None, packet: bytes) -> bytes:
-    """A G-PDU of the uplink, where there is a QFI with a PDU Session Container (TS 29.281 clause 5.1; TS 38.415, 5.5.2)."""
+    """A G-PDU of the uplink (TS 29.281, clause 5.1), with a PDU Session Container where there is a QFI (TS 38.415)."""
     if qfi is None:
         return struct.pack("!BBHI", _VERSION_1_GTP, G_PDU, len(packet), teid) + packet
     extension = bytes([0, 0, 0, PDU_SESSION_CONTAINER, 1, UPLINK_PDU << 4, qfi & QFI_MASK, 0])

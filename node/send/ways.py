@@ -13,8 +13,8 @@ from .sessions import Session
 from .taps import Place
 
 LOOPBACK = "lo"
-# Hops of a packet, of which the UPF's namespace takes one: then nothing is left to route it any further. Behind an uplink
-# with routers of its own some more.
+# Hops of a packet. Of two the UPF's namespace takes one, and nobody behind can route it any further; behind an uplink
+# with routers of its own it needs some more.
 NEAR_HOPS, FAR_HOPS = 2, 8
 _THIS_MACHINE = {4: "127.0.0.1", 6: "::1"}
 

@@ -25,7 +25,7 @@ class Foreign:
         count: of UPFs.
         sessions: of each, for UEs 10.61.UPF.2 and on, with TEIDs UPF, UPF + 100 and so on, and QFIs 9, 8 and so on.
         prefix: beginning of the names; a file of tests has its own where several may be up in one process.
-        environment: for the script, which says what there is.
+        environment: for the script, which says what there is, for instance TOGETHER="1".
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class Foreign:
 
     @property
     def netns(self) -> list[str]:
-        """Of the UPFs."""
-        return [f"{self.prefix}-upf{i}" for i in range(1, self.count + 1)]
+        """Of the UPFs, of which all may be in one."""
+        together = bool(self._more.get("TOGETHER"))
+        return [f"{self.prefix}-upf{1 if together else i}" for i in range(1, self.count + 1)]
 
     def group(self, number: int) -> Path:
         """CPU cgroup of a UPF."""
