@@ -43,6 +43,10 @@ class UpfLinks:
         _replace(self.netns(name), found.netns)
         _replace(self.cgroup(name), found.cgroup or NOWHERE)
 
+    def lead_into(self, name: str, netns: Path) -> None:
+        """Have the link of its namespace lead there by another file."""
+        _replace(self.netns(name), netns)
+
     def close(self) -> None:
         """Remove them; more than once does nothing."""
         shutil.rmtree(self.folder, ignore_errors=True)

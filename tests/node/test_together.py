@@ -143,7 +143,7 @@ def test_cpu_knobs_act_on_one_of_them(foreign: Foreign, path: Path) -> None:
 @pytest.mark.parametrize("gone", [1, 2])
 def test_one_of_them_restarts_and_the_other_goes_on(foreign: Foreign, path: Path, tmp_path: Path, gone: int) -> None:
     before, other = knobs(foreign), 3 - gone
-    foreign.load(seconds=40, mbps=2)
+    foreign.load(seconds=75, mbps=2)
     with controller(path, foreign, tmp_path) as running:
         until(lambda: measured(running, 1) and measured(running, 2), "not measured")
         foreign.stop_upf(gone)
