@@ -21,6 +21,7 @@ UPF_DOWNLINK = (
 )
 # What the kernel answers of a source that rp_filter does not accept; Linux 6.18 the latter.
 _UNTRUSTED = {errno.EXDEV, errno.EINVAL}
+REDIRECTED = "a far end without NAPI: a veth takes what XDP redirects to it only with GRO or an XDP program of its own"
 FIREWALL = "typical causes: a firewall between them, or a next hop that does not answer"
 
 
@@ -42,9 +43,11 @@ def cause(way: Way, last: Stop | None, missed: Stop, unknown_tunnel: bool) -> st
     for stop in (last, missed):
         if stop is not None and (why := _down(stop.place)) is not None:
             return why
+    ends = way.ends
+    if last is None and ends.in_xdp:
+        return f"{UPF_UPLINK if isinstance(way, Uplink) else UPF_DOWNLINK}, {REDIRECTED}"
     if last is None:
         return "they do not come over the link"
-    ends = way.ends
     if isinstance(way, Uplink):
         if last.tunnelled:
             return UPF_UPLINK
