@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...controller.actuators.slice_knobs import CPU_KNOBS
@@ -11,6 +11,8 @@ from ...env.knobs import KnobName
 from ..authority.authority import Authority
 from ..authority.softirqs import in_softirqs, proposal
 from ..live.backend import NodeBackend
+from ..send.deliver import Outcome
+from ..send.send import Direction, Sending
 from .load import LEAST_PACKETS, Load, watch
 from .queues import Passed, queues
 from .trial import Effect
@@ -29,6 +31,7 @@ class SliceReport:
         knobs: whether each acts.
         notes: what somebody should know before control starts.
         tried: what moving each knob did, where that was asked for.
+        sent: what became of packets sent in each direction, likewise.
     """
 
     name: str
@@ -37,6 +40,12 @@ class SliceReport:
     knobs: dict[KnobName, Authority]
     notes: tuple[str, ...]
     tried: dict[KnobName, Effect] = field(default_factory=dict)
+    sent: dict[Direction, Outcome] = field(default_factory=dict)
+
+    @property
+    def passes(self) -> bool:
+        """Whether its packets pass: those that were sent, in both directions; else those that there were."""
+        return all(one.passes for one in self.sent.values()) if self.sent else bool(self.load.left)
 
     def answer(self, knob: KnobName) -> Authority:
         """Whether a knob acts: what was tried counts for more than what was seen, where there was enough to try."""
@@ -51,6 +60,13 @@ def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
     with queues(backend) as passed:
         loads = watch(backend.source, seconds)
     return [_slice(backend, name, load, passed) for name, load in zip(backend.slices.names, loads, strict=True)]
+
+
+def send(sending: Sending, found: Sequence[SliceReport]) -> list[SliceReport]:
+    """The same with what became of packets that were sent where none was seen to arrive; raises FailureError."""
+    carried = {one.name for one in found if one.load.match_ratio}
+    outcomes = sending.send(carried)
+    return [dataclasses.replace(one, sent=outcomes[one.name]) for one in found]
 
 
 def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed]) -> SliceReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -30,6 +30,17 @@ def _pool(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str:
+    try:
+        address = ip_address(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; accepted: an IP address such as 10.45.0.2") from None
+    if address.is_multicast or address.is_unspecified or address.is_loopback or text.partition("%")[2]:
+        raise ValueError(f"{text}: not that of a host; accepted: a unicast address such as 10.45.0.2")
+    return text
+
+
+Host = Annotated[str, Field(max_length=64), AfterValidator(_address)]
 Pool = Annotated[str, Field(max_length=64), AfterValidator(_pool)]
 Device = Annotated[str, Field(min_length=1, max_length=15, pattern=r"^[^\s/\x00]+$")]
 LONGEST_PREFIX = {4: 32, 6: 64}  # a UE owns a /64 (TS 23.501, clause 5.8.2.2.3)
@@ -144,6 +155,38 @@ def _check_traffic(traffic: TrafficSpec) -> TrafficSpec:
     return traffic
 
 
+@dataclass(frozen=True)
+class SessionSpec:
+    """A PDU session of a slice that `slicepilot node check --send` may send packets through.
+
+    Attributes:
+        ue: address of the UE, which gets a packet (UDP port 9, discard) or twenty-one.
+        teid: the UPF's end of the uplink tunnel; none: uplink is not tried.
+        qfi: QoS flow of the uplink; none: packets have no PDU Session Container.
+        gnb: address of the radio side that uplink comes from; none: that of N3's far end.
+        host: address behind N6 that uplink is sent to and downlink comes from; none: the nearest one.
+    """
+
+    __pydantic_config__ = _STRICT
+    ue: Host
+    teid: Annotated[int, Field(ge=1, lt=1 << 32)] | None = None
+    qfi: Annotated[int, Field(ge=0, le=63)] | None = None
+    gnb: Host | None = None
+    host: Host | None = None
+
+    @property
+    def far_host(self) -> IPv4Address | IPv6Address | None:
+        """``host`` as an address."""
+        return None if self.host is None else ip_address(self.host)
+
+
+def _check_session(session: SessionSpec) -> SessionSpec:
+    version = ip_address(session.ue).version
+    if session.far_host is not None and session.far_host.version != version:
+        raise ValueError(f"host = {session.host}: not of the UE's family; accepted: an address of IPv{version}")
+    return session
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeSlice(SliceSpec):
     """A slice and its UPF.
@@ -155,6 +198,7 @@ class NodeSlice(SliceSpec):
         leave: knobs that are not to be moved, whatever they would do.
         own_cgroup: whether its UPF, in mode ``live``, may be moved into a CPU cgroup that is made for it where it has
             none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
+        test_session: what may be sent through, where that is asked for.
     """
 
     __pydantic_config__ = _STRICT
@@ -163,6 +207,7 @@ class NodeSlice(SliceSpec):
     devices: DeviceNames = DeviceNames()
     leave: tuple[KnobName, ...] = ()
     own_cgroup: bool = False
+    test_session: Annotated[SessionSpec, AfterValidator(_check_session)] | None = None
 
     def promised(self) -> SliceSpec:
         """The same without the UPF."""
@@ -216,7 +261,19 @@ def _check(spec: NodeSpec) -> NodeSpec:
             if value in seen:
                 raise ValueError(f"slices: {key} = {value}: twice; accepted: each slice its own")
             seen.add(value)
+    for one in spec.slices:
+        _check_own(one)
     return spec
+
+
+def _check_own(one: NodeSlice) -> None:
+    """Refuse a session of other UEs than the slice's."""
+    session, traffic = one.test_session, one.traffic
+    if session is None or traffic is None or session.teid in traffic.teids:
+        return
+    if not any(ip_address(session.ue) in ip_network(pool) for pool in traffic.ue_pools):
+        accepted = ", ".join((*traffic.ue_pools, *(f"teid {teid}" for teid in traffic.teids)))
+        raise ValueError(f"slices: {one.name}: test_session.ue = {session.ue}: not the slice's; accepted: {accepted}")
 
 
 CheckedNodeSpec: Any = Annotated[NodeSpec, AfterValidator(_check)]

@@ -38,6 +38,7 @@ class Found:
         others: what else runs in that group.
         devices: interfaces, those that could be told.
         selector: what tells it from all others, also after a restart where anything does.
+        ue_pools: networks that are routed to its TUN device.
     """
 
     process: Process
@@ -50,6 +51,7 @@ class Found:
     others: tuple[str, ...]
     devices: DeviceNames
     selector: UpfSelector
+    ue_pools: tuple[str, ...]
 
 
 def discover(finder: Finder | None = None) -> list[Found]:
@@ -115,6 +117,7 @@ def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: Socke
         others=others,
         devices=devices,
         selector=_selector(process, netns_name, finder),
+        ue_pools=there.behind.get(devices.tun or "", ()) if there else (),
     )
 
 
@@ -238,7 +241,7 @@ def _selector(process: Process, netns_name: str | None, finder: Finder) -> UpfSe
         tries.append(UpfSelector(process=program, netns=netns_name, user=user))
     tries.append(UpfSelector(process=program, user=user))
     tries += [
-        UpfSelector(process=ProcessSelector(program.name, (argument,)), user=user)
+        UpfSelector(process=ProcessSelector(program.name, (argument,)), netns=netns_name, user=user)
         for argument in process.arguments[1:]
         if argument and "\n" not in argument
     ]
