@@ -46,7 +46,7 @@ class Sharing:
         self._ways_of: dict[object, list[Way]] = {}
         for group, members in enumerate(shared.values()):
             for way, owners in self._ways(group, members).items():
-                if (two := self._contenders(owners)) is not None:
+                if (two := self.contenders(owners)) is not None:
                     raise ConfigError(
                         f"{self._named(two)}: {_spoken(way)} belongs to both; accepted: pools, TEIDs or QFIs that are "
                         "one slice's"
@@ -59,6 +59,15 @@ class Sharing:
         """Number of the group that shares an N3; None for one of a slice of its own."""
         return self._groups.get(point)
 
+    def contenders(self, owners: Sequence[int]) -> Owners | None:
+        """Two of some slices that no QFI tells apart; None where all are."""
+        found: dict[int, int] = {}
+        for index in owners:
+            for qfi in self._qfis_of(index) or range(QFI_NONE + 1):
+                if (other := found.setdefault(qfi, index)) != index:
+                    return other, index
+        return None
+
     def claim(self, session: object, owners: Owners, teids: Collection[int], addresses: Collection[Network]) -> str:
         """Have packets of a session counted as its slices'; returns why they cannot be, or nothing.
 
@@ -67,7 +76,7 @@ class Sharing:
         session has brought is left out. Claiming it again replaces what it has claimed.
         """
         self.release(session)
-        if (two := self._contenders(owners)) is not None:
+        if (two := self.contenders(owners)) is not None:
             return f"fits both {self._named(two)}"
         groups: dict[int, list[int]] = {}
         for index in owners:
@@ -157,15 +166,6 @@ class Sharing:
 
     def _by_qfi(self, owners: Sequence[int]) -> Mapping[int, int]:
         return {qfi: index for index in owners for qfi in self._qfis_of(index) or range(QFI_NONE + 1)}
-
-    def _contenders(self, owners: Sequence[int]) -> Owners | None:
-        """Two of them that no QFI tells apart."""
-        found: dict[int, int] = {}
-        for index in owners:
-            for qfi in self._qfis_of(index) or range(QFI_NONE + 1):
-                if (other := found.setdefault(qfi, index)) != index:
-                    return other, index
-        return None
 
     def _named(self, owners: Sequence[int]) -> str:
         return " and ".join(self._points[index].name for index in owners)

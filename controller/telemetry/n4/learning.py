@@ -59,7 +59,7 @@ class Learning:
         sessions: what UPFs have.
 
     Raises:
-        ConfigError: a UPF's N4 is not known.
+        ConfigError: a UPF's N4 is not known, or two of its slices have the same sessions.
         ProbeError: something that is needed is missing; nothing stays attached.
     """
 
@@ -78,6 +78,7 @@ class Learning:
             of_n4: dict[NetPoint, list[int]] = {}
             for index in filter(self.learns, slices):
                 of_n4.setdefault(self._n4(index), []).append(index)
+            self._check_apart([index for indices in of_n4.values() for index in indices])
             for n4, indices in of_n4.items():
                 self.upfs.append(LearningUpf(number, places.setdefault(n4, len(places)), tuple(indices)))
         self.sessions = Sessions(lambda upf, session: bool(self._owners(upf, session)))
@@ -158,6 +159,20 @@ class Learning:
                 "UPF's interface with PFCP"
             )
         return one.n4.facing("ingress")
+
+    def _check_apart(self, slices: Sequence[int]) -> None:
+        """What is sure beforehand: with an S-NSSAI, which each slice has its own of, it is not."""
+        of_dnn: dict[str, list[int]] = {}
+        for index in slices:
+            traffic = self._traffic[index]
+            for name in traffic.dnns if traffic.s_nssai is None else ():
+                of_dnn.setdefault(name, []).append(index)
+        for name, indices in of_dnn.items():
+            if (two := self._sharing.contenders(indices)) is not None:
+                raise ConfigError(
+                    f"{' and '.join(self._points[index].name for index in two)}: sessions of DNN {name} are both's; "
+                    "accepted: DNNs or QFIs that are one slice's, or s_nssai with them"
+                )
 
     def _owners(self, upf: int, session: Session) -> Owners:
         return tuple(index for index in self.upfs[upf].slices if _fits(self._traffic[index], session))
