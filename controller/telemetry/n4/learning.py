@@ -136,16 +136,6 @@ class Learning:
         flows = sorted({flow for one in there for flow in one.flows})
         return Learned(len(there), len(tunnels), tuple(flows), index in self._ever)
 
-    @property
-    def lost(self) -> int:
-        """Messages that found the buffer full."""
-        return 0 if self._capture is None else int(self._capture.counters["lost"].sum())
-
-    @property
-    def unread(self) -> int:
-        """Messages that were fragmented or too long."""
-        return 0 if self._capture is None else int(self._capture.counters["unread"].sum())
-
     def close(self) -> None:
         """Detach and unload; what was learned stays with `Sharing`."""
         if self._capture is not None:

@@ -293,7 +293,8 @@ class Sessions:
 
     def _modify(self, key: Key, asked: Message, answer: Message) -> None:
         session = self._sessions.get(key)
-        if session is None:
+        tells = asked.rules or asked.removed or asked.marks or asked.unmarked or answer.chosen
+        if session is None or not tells:  # a handover, for instance, is another tunnel of the radio's
             return
         session.change(asked, answer)
         if len(session.rules) + len(session.marks) > MOST_RULES:

@@ -117,6 +117,14 @@ def test_a_modification_counts_once_it_was_accepted(n4: N4) -> None:
     assert session.teids == {18}
 
 
+def test_a_handover_changes_nothing_here(n4: N4) -> None:
+    n4.establish()
+    n4.told()
+    n4.hear(message(52, 3, element(10, element(108, bytes(4))), seid=0x99), sent=False)
+    n4.hear(message(53, 3, cause(), seid=5), sent=True)
+    assert n4.told() == []
+
+
 ENDS = {
     "deletion": (54, 55, 1),
     "deletion of what is not there": (54, 55, 65),
