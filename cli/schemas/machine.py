@@ -164,6 +164,17 @@ class SentBothWays(Document):
     downlink: SentPackets
 
 
+class LearnedSessions(Document):
+    """What was learned of a slice from PFCP on N4 while it was looked on."""
+
+    sessions: int
+    """Its sessions at the end."""
+    tunnels: int
+    """The UPF's ends of their tunnels."""
+    qfis: list[Annotated[int, Example(9)]]
+    """Of their QoS flows."""
+
+
 class CheckedSlice(Document):
     """A slice of a node whose UPFs somebody else runs."""
 
@@ -174,6 +185,8 @@ class CheckedSlice(Document):
     measured: bool
     """Whether packets have passed at both ends."""
     traffic: SliceTraffic
+    learned: LearnedSessions | None
+    """Null where the slice does not learn from sessions."""
     knobs: SliceKnobAuthority
     sent: SentBothWays | None
     """With `--send`; null without."""

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
@@ -80,6 +82,11 @@ PACKET_EVENT = np.dtype([("n3_ns", "u8"), ("exit_ns", "u8"), ("slice", "u2"), ("
 PFCP_EVENT = np.dtype(
     [("request_ns", "u8"), ("answer_ns", "u8"), ("slice", "u2"), ("type", "u1"), ("kind", "u1"), ("sequence", "u4")]
 )
+
+N4_OCTETS = 4096
+N4_COUNTERS = np.dtype([("messages", "u8"), ("unread", "u8"), ("lost", "u8"), ("", "V40")])
+N4_HEADER = struct.Struct("=3Q16s16s4H2B")
+"""Of ``struct n4_message``; its octets follow."""
 
 # Rows of bpf/windows.h: those of Telemetry in its order, without what user space reads.
 IN_USER_SPACE = ("throttled_ratio",)

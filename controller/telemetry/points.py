@@ -9,6 +9,8 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal
 
+from ...env.slices import SNssai
+
 Direction = Literal["ingress", "egress"]
 
 
@@ -41,17 +43,31 @@ class NetPoint:
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Which packets of an N3 that several slices share are one slice's: those of its tunnels, and of others those whose
-    UE has an address of its pools.
+    UE has an address of its pools. Tunnels are given, or learned from sessions that fit all that is said of these.
 
     Attributes:
         ue_pools: of the UEs' addresses; of IPv6 /64 or shorter, what a UE owns (TS 23.501, clause 5.8.2.2.3).
         teids: of the UPF's ends of its tunnels.
         qfis: QoS flows; none: all. The same tunnel or pool may belong to several slices of which each has its own.
+        dnns: of sessions; none: any.
+        s_nssai: of sessions; None: any.
     """
 
     ue_pools: tuple[IPv4Network | IPv6Network, ...] = ()
     teids: tuple[int, ...] = ()
     qfis: tuple[int, ...] = ()
+    dnns: tuple[str, ...] = ()
+    s_nssai: SNssai | None = None
+
+    @property
+    def learned(self) -> bool:
+        """Whether sessions tell whose packets are whose."""
+        return bool(self.dnns) or self.s_nssai is not None
+
+    @property
+    def given(self) -> bool:
+        """Whether pools or tunnels do."""
+        return bool(self.ue_pools or self.teids)
 
 
 @dataclass(frozen=True, slots=True)

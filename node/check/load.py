@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,12 +53,13 @@ class Load:
         return told if self.match_ratio is None else f"{told}, {100 * self.match_ratio:.1f}% recognised"
 
 
-def watch(source: KernelSource, seconds: float) -> list[Load]:
-    """Look on for so long; one entry for each slice."""
+def watch(source: KernelSource, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> list[Load]:
+    """Look on for so long; one entry for each slice. ``meanwhile`` is called a few times a second."""
     before, started = summary(source, None, 1.0), time.monotonic()
     while (left := started + seconds - time.monotonic()) > 0:
         time.sleep(min(left, POLL_S))
         source.measure()
+        meanwhile()
     took_s = time.monotonic() - started
     return [_load(*pair, took_s) for pair in zip(before["slices"], summary(source, None, 1.0)["slices"], strict=True)]
 

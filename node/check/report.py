@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...controller.actuators.slice_knobs import CPU_KNOBS
+from ...controller.telemetry.n4.learning import Learned
 from ...env.knobs import KnobName
 from ..authority.authority import Authority
 from ..authority.softirqs import in_softirqs, proposal
@@ -30,6 +31,7 @@ class SliceReport:
         load: what passed while it was watched.
         knobs: whether each acts.
         notes: what somebody should know before control starts.
+        learned: of its sessions, from those that were set up while it was watched; None where it learns nothing.
         tried: what moving each knob did, where that was asked for.
         sent: what became of packets sent in each direction, likewise.
     """
@@ -39,6 +41,7 @@ class SliceReport:
     load: Load
     knobs: dict[KnobName, Authority]
     notes: tuple[str, ...]
+    learned: Learned | None = None
     tried: dict[KnobName, Effect] = field(default_factory=dict)
     sent: dict[Direction, Outcome] = field(default_factory=dict)
 
@@ -58,7 +61,7 @@ class SliceReport:
 def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
     """Look on for so long; moves nothing."""
     with queues(backend) as passed:
-        loads = watch(backend.source, seconds)
+        loads = watch(backend.source, seconds, backend.learning.poll)
     return [_slice(backend, name, load, passed) for name, load in zip(backend.slices.names, loads, strict=True)]
 
 
@@ -72,6 +75,9 @@ def send(sending: Sending, found: Sequence[SliceReport]) -> list[SliceReport]:
 def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed]) -> SliceReport:
     around, found = backend.around[name], backend.found[name]
     notes = [] if load.left else [str(load)]
+    learned = backend.learning.learned(name)
+    if learned is not None and not learned.ever:
+        notes.append("no session of it was set up meanwhile: its packets count from the next one on, or by ue_pools")
     family = next((group for group in backend.context.sharing if backend.slices.names.index(name) in group), ())
     if family:
         others = ", ".join(backend.slices.names[index] for index in family if backend.slices.names[index] != name)
@@ -88,7 +94,7 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
         answers["egress_mbps"] = _by_queue(answers["egress_mbps"], load, passed[name])
     if in_softirqs(found, backend.n3[name]) or load.elsewhere:
         notes += filter(None, [proposal(found, backend.n3[name])])
-    return SliceReport(name, str(found.process), load, answers, tuple(notes))
+    return SliceReport(name, str(found.process), load, answers, tuple(notes), learned)
 
 
 def _by_queue(one: Authority, load: Load, passed: Passed) -> Authority:

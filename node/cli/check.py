@@ -94,6 +94,9 @@ def _document(one: Any) -> dict[str, Any]:
             "cpu_use_mcpu": load.cpu_use_mcpu,
             "cpu_us_per_packet": load.cpu_us_per_packet,
         },
+        "learned": None
+        if one.learned is None
+        else {"sessions": one.learned.sessions, "tunnels": one.learned.tunnels, "qfis": list(one.learned.flows)},
         "knobs": {SPOKEN[knob]: _answer(one, knob) for knob in one.knobs},
         "sent": {
             direction: {"result": sent.result, "sent": sent.sent, "arrived": sent.arrived, "why": sent.why}
@@ -128,6 +131,10 @@ def _print(found: list[Any]) -> None:
         if one.load.delay_p99_us is not None:
             delays = f"p50 {one.load.delay_p50_us / 1e3:.3g} ms, p99 {one.load.delay_p99_us / 1e3:.3g} ms"
             console.print(Padding(Text(f"delay from N3 to the last point: {delays}"), (0, 0, 0, 4)))
+        if one.learned is not None:
+            qfis = f", QFI {', '.join(map(str, one.learned.flows))}" if one.learned.flows else ""
+            told = f"learned from N4: {one.learned.sessions} sessions, {one.learned.tunnels} tunnels{qfis}"
+            console.print(Padding(Text(told), (0, 0, 0, 4)))
         for knob in one.knobs:
             answer = one.answer(knob)
             mark, colour = ("acts", "green") if answer.moves else ("does not act", "yellow")

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from ...configs import load
 from ...controller.telemetry.points import Traffic
 from ...env.knobs import KnobName
-from ...env.slices import SliceSet, SliceSpec
+from ...env.slices import SliceSet, SliceSpec, SNssai
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -42,6 +42,8 @@ def _address(text: str) -> str:
 
 Host = Annotated[str, Field(max_length=64), AfterValidator(_address)]
 Pool = Annotated[str, Field(max_length=64), AfterValidator(_pool)]
+# Labels of 1 to 63 characters, 99 in all with the dots between them (TS 23.003, clause 9.1).
+Dnn = Annotated[str, Field(max_length=99, pattern=r"^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*$")]
 Device = Annotated[str, Field(min_length=1, max_length=15, pattern=r"^[^\s/\x00]+$")]
 LONGEST_PREFIX = {4: 32, 6: 64}  # a UE owns a /64 (TS 23.501, clause 5.8.2.2.3)
 LEAST_ID = 6  # digits of a container's id
@@ -136,22 +138,26 @@ class TrafficSpec:
         ue_pools: the UEs' addresses; of IPv6 /64 or shorter.
         teids: the UPF's ends of its tunnels; they count for more than addresses, which a UE could forge.
         qfis: QoS flows of these; none: all. Slices with the same pool or tunnel have each their own.
+        dnns: sessions with one of these DNNs are the slice's; their tunnels are learned as the UPF sets them up on N4.
+        s_nssai: sessions with the slice's own S-NSSAI are; with ``dnns`` those that fit both.
     """
 
     __pydantic_config__ = _STRICT
     ue_pools: tuple[Pool, ...] = ()
     teids: tuple[Annotated[int, Field(ge=1, lt=1 << 32)], ...] = ()
     qfis: tuple[Annotated[int, Field(ge=0, le=63)], ...] = ()
+    dnns: tuple[Dnn, ...] = ()
+    s_nssai: bool = False
 
-    @property
-    def selected(self) -> Traffic:
-        """As the probe takes it."""
-        return Traffic(tuple(map(ip_network, self.ue_pools)), self.teids, self.qfis)
+    def selected(self, s_nssai: SNssai) -> Traffic:
+        """As the probe takes it, for a slice of this S-NSSAI."""
+        pools = tuple(map(ip_network, self.ue_pools))
+        return Traffic(pools, self.teids, self.qfis, self.dnns, s_nssai if self.s_nssai else None)
 
 
 def _check_traffic(traffic: TrafficSpec) -> TrafficSpec:
-    if not traffic.ue_pools and not traffic.teids:
-        raise ValueError("nothing says whose packets they are; accepted: ue_pools, teids")
+    if not (traffic.ue_pools or traffic.teids or traffic.dnns or traffic.s_nssai):
+        raise ValueError("nothing says whose packets they are; accepted: ue_pools, teids, dnns, s_nssai")
     return traffic
 
 

@@ -23,6 +23,7 @@ from ...controller.telemetry.points import SlicePoints
 from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
+from ...env.telemetry import Telemetry
 from ..authority.authority import Authority, authority, can_be_limited, without
 from ..authority.binding import Binding
 from ..authority.softirqs import in_softirqs
@@ -32,6 +33,7 @@ from ..find.follow import Follower
 from ..find.links import UpfLinks
 from ..find.locate import Finder, Located
 from ..find.permitted import check_permitted
+from .learning import POLL_S, NodeLearning
 from .own_groups import NodeHousing, OwnGroups
 
 # For policies, which reckon with it: the most that they are shown.
@@ -51,6 +53,7 @@ class NodeBackend(LiveBackend):
     Attributes:
         found: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
         source: what measures.
+        learning: which of their packets are whose, where sessions tell.
         authority: which knobs act on which slice's packets; the others are not moved.
         n3: each UPF's own interface for N3, wherever it is measured.
 
@@ -76,6 +79,8 @@ class NodeBackend(LiveBackend):
                 self._links.lead_to(name, one.netns, self._own.group_of(name, one))
             self.source = source = KernelSource(points, uplink_mbps=spec.uplink_mbps or math.inf)
             undo.callback(source.close)
+            self.learning = NodeLearning(points, _families(found), found, source.packets.sharing)
+            undo.callback(self.learning.close)
             self.targets = _parts(targets, source.packets.object.program("shaper_class").fd)
             actuator: Actuator = ShadowActuator(self.targets)
             undo.callback(actuator.close)
@@ -93,13 +98,21 @@ class NodeBackend(LiveBackend):
                 sharing=tuple(tuple(map(list(found).index, names)) for names in _families(found) if len(names) > 1),
             )
             super().__init__(slices, source, actuator, [target.cgroup for target in self.targets], facts)
+            if self.learning:
+                self.tasks = ((self.learning.poll, POLL_S),)
             undo.pop_all()
+
+    def observe(self) -> Telemetry:
+        """As `LiveBackend.observe`; who takes steps himself has no loop that polls."""
+        self.learning.poll()
+        return super().observe()
 
     def check(self) -> list[str]:
         """As `LiveBackend.check`; and which UPFs have gone and were not found again, and what binds them more than at
         the start. ``context.threads`` is what they can use now."""
-        gone = self._follower.look()
-        return [*gone, *self._binding.look(self._follower.found, self.context.threads), *super().check()]
+        gone, found = self._follower.look(), self._follower.found
+        bound = self._binding.look(found, self.context.threads)
+        return [*gone, *bound, *self.learning.check(found), *super().check()]
 
     @property
     def housing(self) -> NodeHousing | None:
@@ -118,6 +131,7 @@ class NodeBackend(LiveBackend):
             super().close()
         finally:
             self._links.close()
+            self.learning.close()
 
     def _places(self, found: Mapping[str, Located]) -> tuple[list[SlicePoints], list[SliceTargets]]:
         """Where slices are measured, and where their knobs are."""
@@ -203,7 +217,7 @@ def measured_at(one: NodeSlice, upf: Upf) -> SlicePoints:
     far = names.n6 if names.n6_netns is None else names.n6_far
     devices = Devices(names.n3, names.tun, far, names.n6_netns, names.n4, names.n6, names.n3_netns, names.n3_far)
     points = points_of(upf, devices, f"slices.{one.name}.devices.")
-    return dataclasses.replace(points, traffic=None if one.traffic is None else one.traffic.selected)
+    return dataclasses.replace(points, traffic=None if one.traffic is None else one.traffic.selected(one.s_nssai))
 
 
 def _n3_of(one: NodeSlice, upf: Upf) -> str:

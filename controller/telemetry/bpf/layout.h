@@ -124,6 +124,38 @@ struct pfcp_event {
 	__u32 sequence;
 };
 
+/* An address that a UPF takes PFCP at, at one of the places where N4 is watched; IPv4 in the first word. */
+struct n4_address {
+	__u16 place;
+	__u16 version; /* of IP */
+	__u32 address[4];
+};
+
+/* PFCP messages from and to such addresses, one per place. */
+struct n4_counters {
+	__u64 messages;
+	__u64 unread; /* fragmented, or longer than N4_OCTETS */
+	__u64 lost; /* found the ring buffer full */
+} CACHE_LINE;
+
+#define N4_OCTETS 4096
+
+/* One of them with its octets (ring buffer): `length` are there. */
+struct n4_message {
+	__u64 seen_ns; /* since the machine was started, sleep included */
+	__u64 unread; /* until now, as in n4_counters */
+	__u64 lost;
+	__u32 source[4];
+	__u32 destination[4];
+	__u16 source_port;
+	__u16 destination_port;
+	__u16 upf; /* what user space gave its address */
+	__u16 length;
+	__u8 version;
+	__u8 sent; /* by the UPF */
+	__u8 octets[N4_OCTETS];
+};
+
 /* One per slice, and one behind them for idle CPUs (cpu_ns only). */
 struct sched_stats {
 	__u64 cpu_ns; /* of tasks that have been switched out */
