@@ -33,9 +33,13 @@ def by_netns(name: str, option: str = "--netns") -> Upf:
     """The UPF of a named network namespace (or of a path to one); raises ConfigError, ProbeError. In messages
     ``option`` is who named it."""
     path = namespaces.path_of(name)
-    if not path.exists():
-        there = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
-        raise ConfigError(f"{option} = {name}: no such network namespace; accepted: {', '.join(there) or 'none here'}")
+    try:
+        there = path.exists()
+    except PermissionError as error:
+        raise ProbeError(f"{option} = {name}: this network namespace may not be entered: run as root") from error
+    if not there:
+        named = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
+        raise ConfigError(f"{option} = {name}: no such network namespace; accepted: {', '.join(named) or 'none here'}")
     groups = {cgroups.of_process(pid) for pid in _processes_in(path)}
     return Upf(Path(name).name, path, groups.pop() if len(groups) == 1 else None)
 
@@ -146,7 +150,8 @@ def points_of_service(service: Upf, device: str, far_netns: str | None, ports: P
     if far_netns is not None:
         far = by_netns(far_netns, f"{label}far_netns").netns
         end = other_end(service.netns, device, _links(far))
-        if end is None:
+        # Numbers of interfaces are told apart within a namespace only.
+        if end is None or namespaces.identity(far) == namespaces.identity(service.netns):
             raise ConfigError(
                 f"{label}far_netns = {far_netns}: the other end of {device} is not there; accepted: the network "
                 "namespace of the other end of a veth pair"
