@@ -54,7 +54,7 @@ def upf_of(beside: Foreign) -> dict[str, Any]:
         "name": "radio",
         "s_nssai": {"sst": 1, "sd": "000001"},
         "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
-        "weight": 1,
+        "weight": 10,
         "upf": {"process": {"name": "upf"}, "netns": beside.netns[0], "user": "root"},
         "devices": {"n6_netns": f"{beside.prefix}-dn", "n6_far": "n6-1"},
     }
@@ -63,7 +63,7 @@ def upf_of(beside: Foreign) -> dict[str, Any]:
 @pytest.fixture(name="mixed")
 def _mixed(beside: Foreign, site: Site, tmp_path: Path) -> Path:
     """A node with the UPF first, which the agent of `controller` ranks before the service."""
-    return written(tmp_path, upf_of(beside), site.document(), name=beside.prefix)
+    return written(tmp_path, upf_of(beside), site.document() | {"weight": 1}, name=beside.prefix)
 
 
 def written(folder: Path, *slices: dict[str, Any], name: str = "services") -> Path:
@@ -103,6 +103,7 @@ def test_check_says_that_a_service_is_measured_and_what_acts(beside: Foreign, vi
     assert state(visited) == before
 
 
+@pytest.mark.realtime
 def test_what_is_tried_is_felt(visited: Site, tmp_path: Path) -> None:
     """A CPU limit and an egress rate below what a service takes and gives hold it back."""
     before = state(visited)
