@@ -36,7 +36,8 @@ N3 = np.dtype(
         ("malformed", "u8"),
         ("other", "u8"),
         ("timed", "u8"),
-        ("", "V24"),
+        ("joined", "u8"),
+        ("", "V16"),
         ("mark_ns", "u8", MARKS),
     ]
 )
@@ -48,10 +49,12 @@ EXIT = np.dtype(
         ("unreported", "u8"),
         ("last_left_ns", "u8"),
         ("next", "u4"),
-        ("", "V20"),
+        ("", "V4"),
+        ("answered_bytes", "u8"),
+        ("_", "V8"),
     ]
 )
-TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("", "V56")])
+TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("service", "u4"), ("", "V52")])
 SLICE = np.dtype([("n3", N3), ("timing", TIMING), ("exit", EXIT, 2), ("delay", "u4", (2, BUCKETS))])
 FLOW = np.dtype(
     [

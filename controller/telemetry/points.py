@@ -71,6 +71,19 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a slice that is no UPF, but a service, takes its requests.
+
+    Attributes:
+        numbers: of TCP and UDP ports.
+        echoed_octets: that answers over UDP repeat of the beginning of their request: 0, 2, 4 or 8.
+    """
+
+    numbers: tuple[int, ...]
+    echoed_octets: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SlicePoints:
     """Everything one slice is measured at.
 
@@ -83,6 +96,7 @@ class SlicePoints:
         n4: interface with PFCP, both directions of which are watched.
         cgroup: folder of the slice's CPU cgroup, under version 1 or 2; groups below it count too.
         traffic: its part of ``n3``, where others have the same; ``tun`` and ``n6`` may be the same then as well.
+        ports: of a service: it takes requests there, by ``n3``, and its answers leave by ``n6``; no UPF has any.
     """
 
     name: str
@@ -92,13 +106,16 @@ class SlicePoints:
     n4: NetPoint | None = None
     cgroup: Path | None = None
     traffic: Traffic | None = None
+    ports: Ports | None = None
 
 
-def users(points: Sequence[SlicePoints], role: Literal["n3", "tun", "n6"]) -> dict[NetPoint, list[int]]:
-    """Each point of a role, with the indices of the slices that have it."""
+def users(
+    points: Sequence[SlicePoints], role: Literal["n3", "tun", "n6"], *, services: bool = False
+) -> dict[NetPoint, list[int]]:
+    """Each point of a role, with the indices of the UPFs' slices that have it, or of the services'."""
     found: dict[NetPoint, list[int]] = {}
     for index, one in enumerate(points):
         point: NetPoint | None = getattr(one, role)
-        if point is not None:
+        if point is not None and (one.ports is not None) is services:
             found.setdefault(point, []).append(index)
     return found

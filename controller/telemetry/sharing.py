@@ -1,4 +1,4 @@
-"""Several slices behind one N3: tables that tell their packets apart (``bpf/sharing.h``)."""
+"""Several slices behind one interface: tables that tell their packets apart (``bpf/sharing.h``, ``services.h``)."""
 
 from __future__ import annotations
 
@@ -187,6 +187,42 @@ class Sharing:
 
 class _TakenError(Exception):
     """A tunnel or an address is another slice's."""
+
+
+class ServicePorts:
+    """Fills the table of services' ports.
+
+    Attributes:
+        places: each interface that services are at: where requests come in, where answers leave.
+
+    Raises:
+        ConfigError: two services at one interface have a port in common, or answers that leave by several ways.
+    """
+
+    def __init__(self, points: Sequence[SlicePoints], loaded: BpfObject) -> None:
+        self.places: list[tuple[NetPoint, NetPoint]] = []
+        table = loaded.map("service_ports")
+        for number, (point, indices) in enumerate(users(points, "n3", services=True).items()):
+            owners: dict[int, SlicePoints] = {}
+            first = points[indices[0]]
+            for index in indices:
+                one = points[index]
+                assert one.ports is not None
+                if one.n6 != first.n6:
+                    raise ConfigError(
+                        f"slices.{one.name}: its answers are measured elsewhere than those of {first.name}, at the same"
+                        " interface; accepted: the same far_netns in both"
+                    )
+                for port in one.ports.numbers:
+                    if (other := owners.setdefault(port, one)) is not one:
+                        raise ConfigError(
+                            f"slices.{one.name}: port {port} of {point.device} is also that of {other.name}; accepted: "
+                            "ports that are one slice's"
+                        )
+                    value = struct.pack("=2I", index, one.ports.echoed_octets)
+                    table.update(struct.pack("=I", number << 16 | port), value)
+            assert first.n6 is not None
+            self.places.append((point, first.n6))
 
 
 def told_by_qfi(points: Sequence[SlicePoints]) -> bool:

@@ -20,6 +20,8 @@ from .trial import Effect
 
 # Of packets that left, those that came by the queue; a shaper that holds back less than half is not the slice's.
 LEAST_SHARE = 0.5
+# Of a service's requests, those that were not timed by themselves; with more the delay is told to be of the others.
+MOST_JOINED = 0.05
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,19 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
         answers[knob] = _by_load(answers[knob], load)
     if name in passed:
         answers["egress_mbps"] = _by_queue(answers["egress_mbps"], load, passed[name])
-    if in_softirqs(found, backend.n3[name]) or load.elsewhere:
+    if load.joined is not None:
+        notes += _untimed(load)
+    elif in_softirqs(found, backend.n3[name]) or load.elsewhere:
         notes += filter(None, [proposal(found, backend.n3[name])])
     return SliceReport(name, str(found.process), load, answers, tuple(notes), learned)
+
+
+def _untimed(load: Load) -> list[str]:
+    assert load.joined is not None
+    if load.joined <= MOST_JOINED * load.packets:
+        return []
+    told = f"of {load.packets} packets of requests, {load.joined} came while an earlier one of their conversation had"
+    return [f"{told} no answer, long or pipelined: the delay is that of the first of several, up to the first answer"]
 
 
 def _by_queue(one: Authority, load: Load, passed: Passed) -> Authority:

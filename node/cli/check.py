@@ -130,7 +130,8 @@ def _print(found: list[Any]) -> None:
         console.print(Text.assemble((one.name, f"bold {colour}"), f"  {one.process}  {one.load}"))
         if one.load.delay_p99_us is not None:
             delays = f"p50 {one.load.delay_p50_us / 1e3:.3g} ms, p99 {one.load.delay_p99_us / 1e3:.3g} ms"
-            console.print(Padding(Text(f"delay from N3 to the last point: {delays}"), (0, 0, 0, 4)))
+            way = "from N3 to the last point" if one.load.joined is None else "from request to answer"
+            console.print(Padding(Text(f"delay {way}: {delays}"), (0, 0, 0, 4)))
         if one.learned is not None:
             qfis = f", QFI {', '.join(map(str, one.learned.flows))}" if one.learned.flows else ""
             told = f"learned from N4: {one.learned.sessions} sessions, {one.learned.tunnels} tunnels{qfis}"

@@ -1,4 +1,4 @@
-"""One node with UPFs that somebody else runs: ``configs/nodes/NAME.yaml`` or a file of the operator's, validated."""
+"""One node with UPFs and services of others: ``configs/nodes/NAME.yaml`` or a file of the operator's, validated."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load
-from ...controller.telemetry.points import Traffic
+from ...controller.telemetry.points import Ports, Traffic
 from ...env.knobs import KnobName
 from ...env.slices import SliceSet, SliceSpec, SNssai
 
@@ -44,6 +44,7 @@ Host = Annotated[str, Field(max_length=64), AfterValidator(_address)]
 Pool = Annotated[str, Field(max_length=64), AfterValidator(_pool)]
 # Labels of 1 to 63 characters, 99 in all with the dots between them (TS 23.003, clause 9.1).
 Dnn = Annotated[str, Field(max_length=99, pattern=r"^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*$")]
+Selector = TypeVar("Selector", bound="UpfSelector")
 Device = Annotated[str, Field(min_length=1, max_length=15, pattern=r"^[^\s/\x00]+$")]
 LONGEST_PREFIX = {4: 32, 6: 64}  # a UE owns a /64 (TS 23.501, clause 5.8.2.2.3)
 LEAST_ID = 6  # digits of a container's id
@@ -78,6 +79,7 @@ class UpfSelector:
     """Which process is a slice's UPF. Several conditions have to hold together; at least one is given.
 
     Attributes:
+        role: what it is called in a slice, and in messages.
         pid: its number; a UPF that restarts is not found again by it.
         process: program and arguments.
         unit: systemd unit, for instance ``open5gs-upfd@embb.service``.
@@ -89,6 +91,7 @@ class UpfSelector:
     """
 
     __pydantic_config__ = _STRICT
+    role: ClassVar[Literal["upf", "service"]] = "upf"
     pid: Annotated[int, Field(ge=1)] | None = None
     process: ProcessSelector | None = None
     unit: Text | None = None
@@ -103,8 +106,16 @@ class UpfSelector:
         return ", ".join(f"{name} = {value}" for name, value in given if value is not None)
 
 
-def _check_selector(selector: UpfSelector) -> UpfSelector:
-    if selector == UpfSelector(user=selector.user):
+@dataclass(frozen=True)
+class ServiceSelector(UpfSelector):
+    """Which process is a slice's service, in the same way."""
+
+    __pydantic_config__ = _STRICT
+    role = "service"
+
+
+def _check_selector(selector: Selector) -> Selector:
+    if selector == type(selector)(user=selector.user):
         names = ", ".join(one.name for one in dataclasses.fields(selector) if one.name != "user")
         raise ValueError(f"nothing says which process it is; accepted: at least one of {names}")
     return selector
@@ -193,14 +204,40 @@ def _check_session(session: SessionSpec) -> SessionSpec:
     return session
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSlice(SliceSpec):
-    """A slice and its UPF.
+@dataclass(frozen=True)
+class ListensSpec:
+    """Where a service takes requests, and its answers leave.
 
     Attributes:
-        upf: which process.
-        traffic: which of its packets, where other slices have the same UPF or the same N3.
-        devices: where its packets pass.
+        device: interface, in the service's network namespace.
+        ports: TCP and UDP ports that it takes requests at.
+        far_netns: network namespace of the other end of ``device``, a veth: answers are measured there then, behind
+            the shaper of ``device``, whose rate can be set.
+        echoed_octets: of an identifier that answers over UDP begin with as their requests do (DNS: 2); tells requests
+            of one conversation apart.
+    """
+
+    __pydantic_config__ = _STRICT
+    device: Device
+    ports: Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], Field(min_length=1, max_length=64)]
+    far_netns: Text | None = None
+    echoed_octets: Literal[0, 2, 4, 8] = 0
+
+    @property
+    def selected(self) -> Ports:
+        """As the probe takes it."""
+        return Ports(tuple(dict.fromkeys(self.ports)), self.echoed_octets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSlice(SliceSpec):
+    """A slice and its UPF, or the service that it is.
+
+    Attributes:
+        upf: which process; service: likewise, of a slice that is no UPF. One of the two is given.
+        traffic: which of a UPF's packets, where other slices have the same UPF or the same N3.
+        devices: where a UPF's packets pass.
+        listens: where a service's packets pass.
         leave: knobs that are not to be moved, whatever they would do.
         own_cgroup: whether its UPF, in mode ``live``, may be moved into a CPU cgroup that is made for it where it has
             none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
@@ -208,12 +245,21 @@ class NodeSlice(SliceSpec):
     """
 
     __pydantic_config__ = _STRICT
-    upf: Annotated[UpfSelector, AfterValidator(_check_selector)]
+    upf: Annotated[UpfSelector, AfterValidator(_check_selector)] | None = None
+    service: Annotated[ServiceSelector, AfterValidator(_check_selector)] | None = None
     traffic: Annotated[TrafficSpec, AfterValidator(_check_traffic)] | None = None
     devices: DeviceNames = DeviceNames()
+    listens: ListensSpec | None = None
     leave: tuple[KnobName, ...] = ()
     own_cgroup: bool = False
     test_session: Annotated[SessionSpec, AfterValidator(_check_session)] | None = None
+
+    @property
+    def selector(self) -> UpfSelector:
+        """Which process it is, UPF or service."""
+        found = self.upf or self.service
+        assert found is not None
+        return found
 
     def promised(self) -> SliceSpec:
         """The same without the UPF."""
@@ -259,7 +305,22 @@ class NodeSpec:
         return SliceSet(tuple(dataclasses.replace(one, upf_threads=threads) for one, threads in specs))
 
 
+def _check_kind(one: NodeSlice) -> None:
+    where = f"slices.{one.name}"
+    if (one.upf is None) is (one.service is None):
+        given = "neither is given" if one.upf is None else "both are given"
+        raise ValueError(f"{where}: upf, service: {given}; accepted: upf for a UPF, service for any other program")
+    if one.service is not None and one.listens is None:
+        raise ValueError(f"{where}: listens: not given; accepted: device and ports of the service")
+    foreign = ("traffic", "devices") if one.service is not None else ("listens",)
+    for key in foreign:
+        if getattr(one, key) not in (None, DeviceNames()):
+            raise ValueError(f"{where}: {key}: not of a {one.selector.role}; accepted: without it")
+
+
 def _check(spec: NodeSpec) -> NodeSpec:
+    for one in spec.slices:
+        _check_kind(one)
     for key in ("name", "s_nssai"):
         seen: set[Any] = set()
         for one in spec.slices:
