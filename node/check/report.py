@@ -71,7 +71,7 @@ def send(sending: Sending, found: Sequence[SliceReport]) -> list[SliceReport]:
     """The same with what became of packets that were sent where none was seen to arrive; raises FailureError."""
     carried = {one.name for one in found if one.load.match_ratio}
     outcomes = sending.send(carried)
-    return [dataclasses.replace(one, sent=outcomes[one.name]) for one in found]
+    return [dataclasses.replace(one, sent=outcomes.get(one.name, {})) for one in found]
 
 
 def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed]) -> SliceReport:

@@ -10,7 +10,8 @@ from typing import Literal
 from ...configs import ConfigError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
-from ..config.spec import ComposeSelector, DeviceNames, ProcessSelector, UpfSelector
+from ..config.selectors import ComposeSelector, ProcessSelector, UpfSelector
+from ..config.traffic import DeviceNames
 from .interfaces import Interfaces, far_end, interfaces
 from .known import KnownUpf, known
 from .locate import COMPOSE_PROJECT, COMPOSE_SERVICE, Finder

@@ -6,13 +6,14 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 
-from ..config.spec import DeviceNames, UpfSelector
+from ..config.selectors import UpfSelector
+from ..config.traffic import DeviceNames
 from .discover import Found
 
 HEAD = """\
 # UPFs of this node, as `slicepilot node discover` found them. What only you know is marked FILL IN: promises and
 # weights. `slicepilot node check FILE` says what can be measured and moved; `slicepilot run --node FILE` watches, and
-# moves nothing until you ask for it (--mode live). slicepilot.node.config.spec documents every field.
+# moves nothing until you ask for it (--mode live). slicepilot.node.config documents every field.
 """
 UNKNOWN_UPLINK = (
     "# uplink_mbps: 1000   # FILL IN the rate of the N6 uplink that the slices share, where it can be short"

@@ -11,7 +11,7 @@ from ...configs import ConfigError, FailureError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
 from ...controller.system.processes import start_ticks
-from ..config.spec import UpfSelector
+from ..config.selectors import UpfSelector
 from .links import UpfLinks
 from .locate import Finder, Located
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...configs import ConfigError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
-from ..config.spec import LEAST_ID, ComposeSelector, ProcessSelector, UpfSelector
+from ..config.selectors import LEAST_ID, ComposeSelector, ProcessSelector, UpfSelector
 from .containers import Container, containers
 from .processes import COMM_CHARACTERS, Process, companions, eldest, snapshot
 

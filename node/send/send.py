@@ -33,17 +33,18 @@ class Sending:
 
     def __init__(self, backend: NodeBackend) -> None:
         self._backend = backend
+        upfs = [index for index, one in enumerate(backend.spec.slices) if one.upf is not None]
         names = backend.slices.names
         try:
-            self._ends = {name: ends_of(backend, index) for index, name in enumerate(names)}
-            points = backend.source.packets.points
+            self._ends = {names[index]: ends_of(backend, index) for index in upfs}
+            points = [backend.source.packets.points[index] for index in upfs]
             self._specs = {one.name: one.test_session for one in backend.spec.slices}
             self._onlooker = Onlooker([self._ends[one.name].look(one) for one in points])
         except OSError as error:
             raise FailureError(f"{backend.spec.name}: its interfaces cannot be looked at: {error}") from error
 
     def send(self, carried: Collection[str]) -> dict[str, dict[Direction, Outcome]]:
-        """By slice and direction, what arrives.
+        """By slice and direction, what arrives; nothing of services, which have no tunnel.
 
         Args:
             carried: slices whose uplink was seen to arrive.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 from ...controller.telemetry.points import SlicePoints, Traffic
-from ..config.spec import SessionSpec
+from ..config.traffic import SessionSpec
 from .packets import G_PDU, GTPU_PORT, Address, addresses, read_gtpu
 from .taps import Place, Tap
 
