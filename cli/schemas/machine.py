@@ -141,6 +141,40 @@ class SliceTraffic(Document):
     """The same by packet that left; null for too few packets."""
 
 
+class SentPackets(Document):
+    """What became of packets sent through a slice in one direction."""
+
+    result: Annotated[str, Example("lost")]
+    """`arrives already`: traffic does, and nothing was sent. `arrived`. `lost`. `nothing to send`: no session, or no
+    place to send from, is known."""
+    sent: int
+    """How many: one, and twenty where that does not arrive."""
+    arrived: int
+    """How many of the last ones did."""
+    why: Annotated[
+        str, Example("10.213.0.1 to UE 10.61.1.2: of 20, 20 reached N6 (n6), 0 reached the TUN device (tun)")
+    ]
+    """Their way, and where they were seen last; what has to be said where nothing could be sent."""
+
+
+class SentBothWays(Document):
+    """The same of both directions."""
+
+    uplink: SentPackets
+    downlink: SentPackets
+
+
+class LearnedSessions(Document):
+    """What was learned of a slice from PFCP on N4 while it was looked on."""
+
+    sessions: int
+    """Its sessions at the end."""
+    tunnels: int
+    """The UPF's ends of their tunnels."""
+    qfis: list[Annotated[int, Example(9)]]
+    """Of their QoS flows."""
+
+
 class CheckedSlice(Document):
     """A slice of a node whose UPFs somebody else runs."""
 
@@ -151,7 +185,11 @@ class CheckedSlice(Document):
     measured: bool
     """Whether packets have passed at both ends."""
     traffic: SliceTraffic
+    learned: LearnedSessions | None
+    """Null where the slice does not learn from sessions."""
     knobs: SliceKnobAuthority
+    sent: SentBothWays | None
+    """With `--send`; null without."""
     notes: list[str]
     """What somebody should know before control starts."""
 

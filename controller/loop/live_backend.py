@@ -154,9 +154,13 @@ class LiveBackend:
         actuator: knobs; owned, restored and closed with the backend.
         cgroups: the slices' groups, for ``cpu.stat``; none where a slice has none.
         facts: period and size of the node.
+
+    Attributes:
+        tasks: what has to be called between ticks beside `check`, and how often, in seconds.
     """
 
     num_lanes = 1
+    tasks: tuple[tuple[Callable[[], object], float], ...] = ()
 
     def __init__(
         self,

@@ -193,6 +193,8 @@ class Loop:
         self.mailbox, self.periodic_tasks = Mailbox(), PeriodicTasks()
         # Before what others add: they show what it finds.
         self.periodic_tasks.add(self._check, self.config.check_s)
+        for task, every_s in backend.tasks:
+            self.periodic_tasks.add(task, every_s)
         self.report = LoopReport(SchedulingClass("unchanged"))
         self._durations = DurationNotes(self.report.stages)
         self.held = Knobs.none(len(backend.slices))

@@ -15,7 +15,7 @@ from ..system.kernel_file import ActuatorError
 from ..system.net import namespaces, tc
 from ..system.net.rtnetlink import RouteSocket
 from .attachment import other_end
-from .points import NetPoint, SlicePoints
+from .points import NetPoint, Ports, SlicePoints
 
 NAMES = {"n3": "n3", "n6": "n6", "n4": "n4"}  # what interfaces are called where nobody says
 
@@ -29,12 +29,17 @@ class Upf:
     cgroup: Path | None
 
 
-def by_netns(name: str) -> Upf:
-    """The UPF of a named network namespace (or of a path to one); raises ConfigError, ProbeError."""
+def by_netns(name: str, option: str = "--netns") -> Upf:
+    """The UPF of a named network namespace (or of a path to one); raises ConfigError, ProbeError. In messages
+    ``option`` is who named it."""
     path = namespaces.path_of(name)
-    if not path.exists():
-        there = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
-        raise ConfigError(f"--netns = {name}: no such network namespace; accepted: {', '.join(there) or 'none here'}")
+    try:
+        there = path.exists()
+    except PermissionError as error:
+        raise ProbeError(f"{option} = {name}: this network namespace may not be entered: run as root") from error
+    if not there:
+        named = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
+        raise ConfigError(f"{option} = {name}: no such network namespace; accepted: {', '.join(named) or 'none here'}")
     groups = {cgroups.of_process(pid) for pid in _processes_in(path)}
     return Upf(Path(name).name, path, groups.pop() if len(groups) == 1 else None)
 
@@ -129,6 +134,30 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
         NetPoint(upf.netns, n4) if n4 else None,
         upf.cgroup,
     )
+
+
+def points_of_service(service: Upf, device: str, far_netns: str | None, ports: Ports, label: str = "--") -> SlicePoints:
+    """Where to measure a service: requests as they come in by its interface, answers as they leave by the same, or with
+    ``far_netns`` as they come in at the other end of that veth pair, behind any shaper of the interface.
+
+    Raises:
+        ConfigError: an interface is not there, or has no other end in that namespace.
+        ProbeError: a namespace cannot be entered.
+    """
+    _named(f"{label}device", device, _links(service.netns))
+    came = NetPoint(service.netns, device)
+    left = came.facing("egress")
+    if far_netns is not None:
+        far = by_netns(far_netns, f"{label}far_netns").netns
+        end = other_end(service.netns, device, _links(far))
+        # Numbers of interfaces are told apart within a namespace only.
+        if end is None or namespaces.identity(far) == namespaces.identity(service.netns):
+            raise ConfigError(
+                f"{label}far_netns = {far_netns}: the other end of {device} is not there; accepted: the network "
+                "namespace of the other end of a veth pair"
+            )
+        left = NetPoint(far, end.name, behind=(service.netns, device))
+    return SlicePoints(service.name, came, n6=left, cgroup=service.cgroup, ports=ports)
 
 
 def _far(netns: Path, near: str | None, far: Path, name: str | None, role: str, option: str) -> NetPoint:

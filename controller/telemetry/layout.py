@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
@@ -34,7 +36,8 @@ N3 = np.dtype(
         ("malformed", "u8"),
         ("other", "u8"),
         ("timed", "u8"),
-        ("", "V24"),
+        ("joined", "u8"),
+        ("", "V16"),
         ("mark_ns", "u8", MARKS),
     ]
 )
@@ -46,10 +49,12 @@ EXIT = np.dtype(
         ("unreported", "u8"),
         ("last_left_ns", "u8"),
         ("next", "u4"),
-        ("", "V20"),
+        ("", "V4"),
+        ("answered_bytes", "u8"),
+        ("_", "V8"),
     ]
 )
-TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("", "V56")])
+TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("service", "u4"), ("", "V52")])
 SLICE = np.dtype([("n3", N3), ("timing", TIMING), ("exit", EXIT, 2), ("delay", "u4", (2, BUCKETS))])
 FLOW = np.dtype(
     [
@@ -80,6 +85,11 @@ PACKET_EVENT = np.dtype([("n3_ns", "u8"), ("exit_ns", "u8"), ("slice", "u2"), ("
 PFCP_EVENT = np.dtype(
     [("request_ns", "u8"), ("answer_ns", "u8"), ("slice", "u2"), ("type", "u1"), ("kind", "u1"), ("sequence", "u4")]
 )
+
+N4_OCTETS = 4096
+N4_COUNTERS = np.dtype([("messages", "u8"), ("unread", "u8"), ("lost", "u8"), ("", "V40")])
+N4_HEADER = struct.Struct("=3Q16s16s4H2B")
+"""Of ``struct n4_message``; its octets follow."""
 
 # Rows of bpf/windows.h: those of Telemetry in its order, without what user space reads.
 IN_USER_SPACE = ("throttled_ratio",)

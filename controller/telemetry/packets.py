@@ -15,9 +15,10 @@ from . import layout
 from .objects import FOLDER, mapped
 from .places import Place, Places
 from .points import SlicePoints, users
-from .sharing import Sharing, told_by_qfi
+from .sharing import ServicePorts, Sharing, told_by_qfi
 
 MOST = 1 << 20  # of one packet in so many, and of packets per second
+WAITING = 65536  # conversations with services that are remembered
 
 
 class PacketPrograms:
@@ -36,7 +37,7 @@ class PacketPrograms:
         slices: what was counted since the start, `layout.SLICE` by slice, and last what belongs to none.
         flows, flow_keys: see `flows`.
         events: `layout.PACKET_EVENT`.
-        sharing: which packets are whose, where slices share an N3.
+        sharing: which packets are whose, where slices share an N3; services: at which ports they are.
         windows: what happened between the last two calls of `measure`, see ``bpf/windows.h``; shared with `SchedProbe`.
         measure, warm_up: `measure` fills its rows of `windows`; `warm_up` only touches what it will touch.
 
@@ -70,18 +71,21 @@ class PacketPrograms:
                 "slices": len(points) + 1,
                 "readings": len(points),
                 "flights": len(points),
+                "requests": WAITING if any(one.ports for one in points) else 1,
                 "windows": layout.ROWS * len(points) + layout.NODE_ROWS,
             },
         )
         try:
             self.slices = mapped(self.object, "slices", layout.SLICE, writable=True)
             self.slices["timing"]["enter_up_to"] = self.slices["timing"]["leave_up_to"] = _up_to(sample_every)
+            self.slices["timing"]["service"][:-1] = [one.ports is not None for one in points]
             self.windows = self.object.map("windows")
             self.measure = self.object.program("measure_packets").runner(0)
             self.warm_up = self.object.program("measure_packets").runner(1)
             self.flows = mapped(self.object, "flows", layout.FLOW, writable=True)
             self.flow_keys = mapped(self.object, ".bss.flow_keys", "u8", writable=True)
             self.sharing = Sharing(points, self.object)
+            self.services = ServicePorts(points, self.object)
             self.events = RingBuffer(self.object.map("packet_events"), layout.PACKET_EVENT)
         except BaseException:
             self.object.close()
@@ -136,6 +140,10 @@ class PacketProbe(PacketPrograms):
             yield Place(point, tun, "tun", _class_of(indices), may_wait=True)
         for point, indices in users(self.points, "n6").items():
             yield Place(point, n6, "n6", _class_of(indices))
+        request, answer = (self.object.program(f"service_{name}").fd for name in ("request", "answer"))
+        for number, (came, left) in enumerate(self.services.places):
+            yield Place(came, request, "n3", number)
+            yield Place(left, answer, "n6", number)
 
 
 def _class_of(indices: Sequence[int]) -> int:

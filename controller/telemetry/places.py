@@ -31,6 +31,9 @@ class Place:
 class Places:
     """Attaches programs, all or none (but those that may wait); `close` takes them away again.
 
+    Attributes:
+        renewed: those that the last `heal` has attached again.
+
     Raises:
         ProbeError: one that may not wait cannot be attached.
     """
@@ -38,6 +41,7 @@ class Places:
     def __init__(self, places: Iterable[Place]) -> None:
         self._places = tuple(places)
         self._attached: dict[Place, Attachment] = {}
+        self.renewed: set[Place] = set()
         try:
             for place in self._places:
                 try:
@@ -52,6 +56,7 @@ class Places:
     def heal(self) -> dict[Place, str]:
         """Attach again what was lost; returns what still does not measure, and why. Takes about 0.2 ms a place."""
         missing = {}
+        self.renewed.clear()
         for place in self._places:
             attachment = self._attached.get(place)
             if attachment is not None and attachment.lost() is None:
@@ -62,6 +67,7 @@ class Places:
                     attachment.detach()
             try:
                 self._attach(place)
+                self.renewed.add(place)
             except ProbeError as error:
                 missing[place] = str(error)
         return missing

@@ -9,6 +9,8 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal
 
+from ...env.slices import SNssai
+
 Direction = Literal["ingress", "egress"]
 
 
@@ -41,17 +43,44 @@ class NetPoint:
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Which packets of an N3 that several slices share are one slice's: those of its tunnels, and of others those whose
-    UE has an address of its pools.
+    UE has an address of its pools. Tunnels are given, or learned from sessions that fit all that is said of these.
 
     Attributes:
         ue_pools: of the UEs' addresses; of IPv6 /64 or shorter, what a UE owns (TS 23.501, clause 5.8.2.2.3).
         teids: of the UPF's ends of its tunnels.
         qfis: QoS flows; none: all. The same tunnel or pool may belong to several slices of which each has its own.
+        dnns: of sessions; none: any.
+        s_nssai: of sessions; None: any.
     """
 
     ue_pools: tuple[IPv4Network | IPv6Network, ...] = ()
     teids: tuple[int, ...] = ()
     qfis: tuple[int, ...] = ()
+    dnns: tuple[str, ...] = ()
+    s_nssai: SNssai | None = None
+
+    @property
+    def learned(self) -> bool:
+        """Whether sessions tell whose packets are whose."""
+        return bool(self.dnns) or self.s_nssai is not None
+
+    @property
+    def given(self) -> bool:
+        """Whether pools or tunnels do."""
+        return bool(self.ue_pools or self.teids)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a slice that is no UPF, but a service, takes its requests.
+
+    Attributes:
+        numbers: of TCP and UDP ports.
+        echoed_octets: that answers over UDP repeat of the beginning of their request: 0, 2, 4 or 8.
+    """
+
+    numbers: tuple[int, ...]
+    echoed_octets: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +96,7 @@ class SlicePoints:
         n4: interface with PFCP, both directions of which are watched.
         cgroup: folder of the slice's CPU cgroup, under version 1 or 2; groups below it count too.
         traffic: its part of ``n3``, where others have the same; ``tun`` and ``n6`` may be the same then as well.
+        ports: of a service: it takes requests there, by ``n3``, and its answers leave by ``n6``; no UPF has any.
     """
 
     name: str
@@ -76,13 +106,16 @@ class SlicePoints:
     n4: NetPoint | None = None
     cgroup: Path | None = None
     traffic: Traffic | None = None
+    ports: Ports | None = None
 
 
-def users(points: Sequence[SlicePoints], role: Literal["n3", "tun", "n6"]) -> dict[NetPoint, list[int]]:
-    """Each point of a role, with the indices of the slices that have it."""
+def users(
+    points: Sequence[SlicePoints], role: Literal["n3", "tun", "n6"], *, services: bool = False
+) -> dict[NetPoint, list[int]]:
+    """Each point of a role, with the indices of the UPFs' slices that have it, or of the services'."""
     found: dict[NetPoint, list[int]] = {}
     for index, one in enumerate(points):
         point: NetPoint | None = getattr(one, role)
-        if point is not None:
+        if point is not None and (one.ports is not None) is services:
             found.setdefault(point, []).append(index)
     return found

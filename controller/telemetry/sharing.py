@@ -1,9 +1,10 @@
-"""Several slices behind one N3: tables that tell their packets apart (``bpf/sharing.h``)."""
+"""Several slices behind one interface: tables that tell their packets apart (``bpf/sharing.h``, ``services.h``)."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 
 from ...configs import ConfigError
@@ -14,12 +15,21 @@ from .points import NetPoint, SlicePoints, users
 BY_QFI = 1 << 31
 GROUP_BITS, MAPPED_BITS = 32, 96
 
-Way = tuple[int, int] | tuple[int, IPv4Network | IPv6Network]
+Network = IPv4Network | IPv6Network
+Way = tuple[int, int] | tuple[int, Network]
 """A group with the TEID of one of its tunnels, or with a pool."""
+Owners = tuple[int, ...]
+"""Slices: one, or several that are told apart by QFI."""
+
+
+@dataclass(slots=True)
+class _Learned:
+    owners: Owners
+    sessions: set[object] = field(default_factory=set)
 
 
 class Sharing:
-    """Fills the tables.
+    """Fills the tables: with what is given once, with what sessions bring as they come and go.
 
     Raises:
         ConfigError: it is not said, or not clear, which packets are whose.
@@ -30,13 +40,96 @@ class Sharing:
         self._tunnels, self._pools, self._qfis = (loaded.map(f"shared_{name}") for name in ("tunnels", "pools", "qfis"))
         shared = {point: indices for point, indices in users(points, "n3").items() if len(indices) > 1}
         self._groups = {point: number for number, point in enumerate(shared)}
+        self._anchors: dict[Owners, int] = {}
+        self._given: dict[Way, Owners] = {}
+        self._learned: dict[Way, _Learned] = {}
+        self._ways_of: dict[object, list[Way]] = {}
         for group, members in enumerate(shared.values()):
             for way, owners in self._ways(group, members).items():
-                self._lead(way, owners)
+                if (two := self.contenders(owners)) is not None:
+                    raise ConfigError(
+                        f"{self._named(two)}: {_spoken(way)} belongs to both; accepted: pools, TEIDs or QFIs that are "
+                        "one slice's"
+                    )
+                self._given[way] = tuple(owners)
+                self._lead(way, tuple(owners))
+        self._prefixes = {(what.version, what.prefixlen) for _, what in self._given if not isinstance(what, int)}
 
     def class_of(self, point: NetPoint) -> int | None:
         """Number of the group that shares an N3; None for one of a slice of its own."""
         return self._groups.get(point)
+
+    def contenders(self, owners: Sequence[int]) -> Owners | None:
+        """Two of some slices that no QFI tells apart; None where all are."""
+        found: dict[int, int] = {}
+        for index in owners:
+            for qfi in self._qfis_of(index) or range(QFI_NONE + 1):
+                if (other := found.setdefault(qfi, index)) != index:
+                    return other, index
+        return None
+
+    def claim(self, session: object, owners: Owners, teids: Collection[int], addresses: Collection[Network]) -> str:
+        """Have packets of a session counted as its slices'; returns why they cannot be, or nothing.
+
+        Packets are told by tunnel. By the UE's address, which a UE could forge, they are told where no tunnel is known
+        only. What is given, or was claimed before, for another slice, stays with that one, and then all that this
+        session has brought is left out. Claiming it again replaces what it has claimed.
+        """
+        self.release(session)
+        if (two := self.contenders(owners)) is not None:
+            return f"fits both {self._named(two)}"
+        groups: dict[int, list[int]] = {}
+        for index in owners:
+            if (group := self.class_of(self._points[index].n3)) is not None:
+                groups.setdefault(group, []).append(index)
+        ways = self._ways_of[session] = []
+        try:
+            for group, members in groups.items():
+                told: list[Way] = [(group, teid) for teid in teids]
+                by_address: list[Way] = [(group, address) for address in addresses]
+                for way in told + by_address:
+                    if (others := self._held_by(way)) is not None and others != tuple(members):
+                        raise _TakenError(f"{_spoken(way)} is {self._named(others)}'s")
+                for way in told or by_address:
+                    self._add(way, tuple(members), session)
+                    ways.append(way)
+        except (_TakenError, OSError) as error:
+            self.release(session)
+            return str(error)
+        return ""
+
+    def release(self, session: object) -> None:
+        """What a session has claimed is nobody's from now on, unless other sessions have claimed it too."""
+        for way in self._ways_of.pop(session, ()):
+            one = self._learned[way]
+            one.sessions.discard(session)
+            if not one.sessions:
+                del self._learned[way]
+                if way not in self._given:
+                    table, key = self._place(way)
+                    table.delete(key)
+
+    def _add(self, way: Way, owners: Owners, session: object) -> None:
+        one = self._learned.get(way)
+        if one is None:
+            if way not in self._given:
+                self._lead(way, owners)
+            one = self._learned[way] = _Learned(owners)
+        one.sessions.add(session)
+
+    def _held_by(self, way: Way) -> Owners | None:
+        """Whose a tunnel or an address is already."""
+        if way in self._learned:
+            return self._learned[way].owners
+        group, what = way
+        if isinstance(what, int):
+            return self._given.get(way)
+        for version, length in sorted(self._prefixes, reverse=True):
+            if version == what.version and length <= what.prefixlen:
+                owners = self._given.get((group, what.supernet(new_prefix=length)))
+                if owners is not None:
+                    return owners
+        return None
 
     def _ways(self, group: int, members: Sequence[int]) -> dict[Way, list[int]]:
         ways: dict[Way, list[int]] = {}
@@ -46,7 +139,8 @@ class Sharing:
                 others = ", ".join(self._points[other].name for other in members if other != index)
                 raise ConfigError(
                     f"slices.{self._points[index].name}: its N3 is also that of {others}; accepted: traffic.ue_pools "
-                    "or traffic.teids in each, which say whose packets are whose"
+                    "or traffic.teids in each, which say whose packets are whose, or traffic.dnns or traffic.s_nssai, "
+                    "by which it is learned"
                 )
             for teid in traffic.teids:
                 ways.setdefault((group, teid), []).append(index)
@@ -54,26 +148,27 @@ class Sharing:
                 ways.setdefault((group, pool), []).append(index)
         return ways
 
-    def _lead(self, way: Way, owners: Sequence[int]) -> None:
-        first = owners[0]
-        value = first
-        if len(owners) > 1 or self._qfis_of(first):
-            value = first | BY_QFI
-            for qfi, index in self._by_qfi(way, owners).items():
-                self._qfis.update(struct.pack("=2I", first, qfi), struct.pack("=I", index))
+    def _lead(self, way: Way, owners: Owners) -> None:
+        value = owners[0]
+        if len(owners) > 1 or self._qfis_of(owners[0]):
+            value = self._anchor(owners) | BY_QFI
         table, key = self._place(way)
         table.update(key, struct.pack("=I", value))
 
-    def _by_qfi(self, way: Way, owners: Sequence[int]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for index in owners:
-            for qfi in self._qfis_of(index) or range(QFI_NONE + 1):
-                if (other := found.setdefault(qfi, index)) != index:
-                    names = f"{self._points[other].name} and {self._points[index].name}"
-                    raise ConfigError(
-                        f"{names}: {_spoken(way)} belongs to both; accepted: pools, TEIDs or QFIs that are one slice's"
-                    )
-        return found
+    def _anchor(self, owners: Owners) -> int:
+        """Number under which QFIs lead to these slices."""
+        if owners not in self._anchors:
+            number = len(self._anchors)
+            for qfi, index in self._by_qfi(owners).items():
+                self._qfis.update(struct.pack("=2I", number, qfi), struct.pack("=I", index))
+            self._anchors[owners] = number
+        return self._anchors[owners]
+
+    def _by_qfi(self, owners: Sequence[int]) -> Mapping[int, int]:
+        return {qfi: index for index in owners for qfi in self._qfis_of(index) or range(QFI_NONE + 1)}
+
+    def _named(self, owners: Sequence[int]) -> str:
+        return " and ".join(self._points[index].name for index in owners)
 
     def _qfis_of(self, index: int) -> tuple[int, ...]:
         traffic = self._points[index].traffic
@@ -88,6 +183,46 @@ class Sharing:
         else:
             bits, address = what.prefixlen, what.network_address.packed
         return self._pools, struct.pack("=2I16s", GROUP_BITS + bits, group, address)
+
+
+class _TakenError(Exception):
+    """A tunnel or an address is another slice's."""
+
+
+class ServicePorts:
+    """Fills the table of services' ports.
+
+    Attributes:
+        places: each interface that services are at: where requests come in, where answers leave.
+
+    Raises:
+        ConfigError: two services at one interface have a port in common, or answers that leave by several ways.
+    """
+
+    def __init__(self, points: Sequence[SlicePoints], loaded: BpfObject) -> None:
+        self.places: list[tuple[NetPoint, NetPoint]] = []
+        table = loaded.map("service_ports")
+        for number, (point, indices) in enumerate(users(points, "n3", services=True).items()):
+            owners: dict[int, SlicePoints] = {}
+            first = points[indices[0]]
+            for index in indices:
+                one = points[index]
+                assert one.ports is not None
+                if one.n6 != first.n6:
+                    raise ConfigError(
+                        f"slices.{one.name}: its answers are measured elsewhere than those of {first.name}, at the same"
+                        " interface; accepted: the same far_netns in both"
+                    )
+                for port in one.ports.numbers:
+                    if (other := owners.setdefault(port, one)) is not one:
+                        raise ConfigError(
+                            f"slices.{one.name}: port {port} of {point.device} is also that of {other.name}; accepted: "
+                            "ports that are one slice's"
+                        )
+                    value = struct.pack("=2I", index, one.ports.echoed_octets)
+                    table.update(struct.pack("=I", number << 16 | port), value)
+            assert first.n6 is not None
+            self.places.append((point, first.n6))
 
 
 def told_by_qfi(points: Sequence[SlicePoints]) -> bool:

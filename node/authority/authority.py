@@ -48,7 +48,7 @@ def authority(
         own_group: what a group of its own is called after our prefix, where it may be given one; None: it may not.
     """
     n3 = n3 or points.n3.device
-    limit, nice = _cpu(target, found, n3, own_group)
+    limit, nice = _cpu(target, found, n3, own_group, points.ports is not None)
     egress = _egress(target, found, points, n3)
     found_of: dict[KnobName, Authority] = {"cpu_limit_mcpu": limit, "nice": nice, "egress_mbps": egress}
     for knob in target.left:
@@ -69,10 +69,10 @@ def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
     return frozenset(knob for knob, one in answers.items() if not one.moves)
 
 
-def _cpu(target: SliceTargets, found: Located, n3: str, own: str | None) -> tuple[Authority, Authority]:
+def _cpu(target: SliceTargets, found: Located, n3: str, own: str | None, service: bool) -> tuple[Authority, Authority]:
     """Of the CPU limit, and of the nice level, which is the group's weight."""
     one = _group(target, found, own)
-    if one.moves and (what := in_softirqs(found, n3)) is not None:
+    if one.moves and not service and (what := in_softirqs(found, n3)) is not None:
         threads = threads_of(found, n3)
         if not threads:
             one = Authority(False, f"{what}, in softirqs, which no cgroup is charged for")
@@ -129,15 +129,17 @@ def _egress(target: SliceTargets, found: Located, points: SlicePoints, n3: str) 
     device = target.egress_device
     if device is None:
         return Authority(False, "no interface is known by which it sends towards N6")
-    if device == n3:
+    service = points.ports is not None
+    if device == n3 and not service:
         return Authority(False, f"{device} is N3 as well: a limit would hold back both directions")
-    if forwards_in_xdp(found, n3):
+    if not service and forwards_in_xdp(found, n3):
         return Authority(False, f"XDP on {n3} sends packets on by itself, past the queue of {device}")
     if points.n6 is None or points.n6.direction == "egress":
         return Authority(
             False,
             f"a shaper on {device} comes after the last point that packets are measured at, so that what it holds back "
-            "would not be seen; name the far end of N6 (devices.n6_netns, n6_far)",
+            "would not be seen; name the far end: "
+            + ("listens.far_netns" if service else "of N6 (devices.n6_netns, n6_far)"),
         )
     if lacking(["CAP_NET_ADMIN"]):
         return Authority(False, f"this process lacks CAP_NET_ADMIN, which setting a rate on {device} takes")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,8 @@ class Load:
         delay_p50_us, delay_p99_us: None where nothing passed.
         cpu_use_mcpu: CPU time of its cgroup; None without one of its own.
         cpu_us_per_packet: the same by packet that left; None for too few packets.
+        joined: of a service, whose packets are requests that came and answers that left, the requests that came while
+            an earlier one of their conversation had no answer; None of a UPF.
     """
 
     packets: int
@@ -37,6 +41,7 @@ class Load:
     delay_p99_us: float | None
     cpu_use_mcpu: float | None
     cpu_us_per_packet: float | None
+    joined: int | None = None
 
     @property
     def elsewhere(self) -> bool:
@@ -44,6 +49,8 @@ class Load:
         return self.cpu_us_per_packet is not None and self.cpu_us_per_packet < LEAST_WORK_US
 
     def __str__(self) -> str:
+        if self.joined is not None:
+            return self._of_service()
         if not self.packets:
             return "no packet has come by N3"
         if not self.left:
@@ -51,15 +58,29 @@ class Load:
         told = f"{self.offered_mbps:.1f} Mbit/s in, {self.carried_mbps:.1f} out"
         return told if self.match_ratio is None else f"{told}, {100 * self.match_ratio:.1f}% recognised"
 
+    def _of_service(self) -> str:
+        if not self.packets:
+            return "no request has come to its ports"
+        if not self.left:
+            return f"{self.packets} packets of requests have come, no answer has left: another port, or another way out"
+        return f"{self.offered_mbps:.1f} Mbit/s of requests in, {self.carried_mbps:.1f} of answers out"
 
-def watch(source: KernelSource, seconds: float) -> list[Load]:
-    """Look on for so long; one entry for each slice."""
+
+def watch(source: KernelSource, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> list[Load]:
+    """Look on for so long; one entry for each slice. ``meanwhile`` is called a few times a second."""
     before, started = summary(source, None, 1.0), time.monotonic()
+    joined = source.packets.slices["n3"]["joined"].copy()
     while (left := started + seconds - time.monotonic()) > 0:
         time.sleep(min(left, POLL_S))
         source.measure()
+        meanwhile()
     took_s = time.monotonic() - started
-    return [_load(*pair, took_s) for pair in zip(before["slices"], summary(source, None, 1.0)["slices"], strict=True)]
+    loads = [_load(*pair, took_s) for pair in zip(before["slices"], summary(source, None, 1.0)["slices"], strict=True)]
+    joined = source.packets.slices["n3"]["joined"] - joined
+    return [
+        load if one.ports is None else dataclasses.replace(load, joined=int(more))
+        for load, one, more in zip(loads, source.packets.points, joined, strict=False)
+    ]
 
 
 def _load(before: dict[str, Any], after: dict[str, Any], seconds: float) -> Load:

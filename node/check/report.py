@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...controller.actuators.slice_knobs import CPU_KNOBS
+from ...controller.telemetry.n4.learning import Learned
 from ...env.knobs import KnobName
 from ..authority.authority import Authority
 from ..authority.softirqs import in_softirqs, proposal
 from ..live.backend import NodeBackend
+from ..send.deliver import Outcome
+from ..send.send import Direction, Sending
 from .load import LEAST_PACKETS, Load, watch
 from .queues import Passed, queues
 from .trial import Effect
 
 # Of packets that left, those that came by the queue; a shaper that holds back less than half is not the slice's.
 LEAST_SHARE = 0.5
+# Of a service's requests, those that were not timed by themselves; with more the delay is told to be of the others.
+MOST_JOINED = 0.05
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,9 @@ class SliceReport:
         load: what passed while it was watched.
         knobs: whether each acts.
         notes: what somebody should know before control starts.
+        learned: of its sessions, from those that were set up while it was watched; None where it learns nothing.
         tried: what moving each knob did, where that was asked for.
+        sent: what became of packets sent in each direction, likewise.
     """
 
     name: str
@@ -36,7 +43,14 @@ class SliceReport:
     load: Load
     knobs: dict[KnobName, Authority]
     notes: tuple[str, ...]
+    learned: Learned | None = None
     tried: dict[KnobName, Effect] = field(default_factory=dict)
+    sent: dict[Direction, Outcome] = field(default_factory=dict)
+
+    @property
+    def passes(self) -> bool:
+        """Whether its packets pass: those that were sent, in both directions; else those that there were."""
+        return all(one.passes for one in self.sent.values()) if self.sent else bool(self.load.left)
 
     def answer(self, knob: KnobName) -> Authority:
         """Whether a knob acts: what was tried counts for more than what was seen, where there was enough to try."""
@@ -49,13 +63,23 @@ class SliceReport:
 def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
     """Look on for so long; moves nothing."""
     with queues(backend) as passed:
-        loads = watch(backend.source, seconds)
+        loads = watch(backend.source, seconds, backend.learning.poll)
     return [_slice(backend, name, load, passed) for name, load in zip(backend.slices.names, loads, strict=True)]
+
+
+def send(sending: Sending, found: Sequence[SliceReport]) -> list[SliceReport]:
+    """The same with what became of packets that were sent where none was seen to arrive; raises FailureError."""
+    carried = {one.name for one in found if one.load.match_ratio}
+    outcomes = sending.send(carried)
+    return [dataclasses.replace(one, sent=outcomes.get(one.name, {})) for one in found]
 
 
 def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed]) -> SliceReport:
     around, found = backend.around[name], backend.found[name]
     notes = [] if load.left else [str(load)]
+    learned = backend.learning.learned(name)
+    if learned is not None and not learned.ever:
+        notes.append("no session of it was set up meanwhile: its packets count from the next one on, or by ue_pools")
     family = next((group for group in backend.context.sharing if backend.slices.names.index(name) in group), ())
     if family:
         others = ", ".join(backend.slices.names[index] for index in family if backend.slices.names[index] != name)
@@ -70,9 +94,19 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
         answers[knob] = _by_load(answers[knob], load)
     if name in passed:
         answers["egress_mbps"] = _by_queue(answers["egress_mbps"], load, passed[name])
-    if in_softirqs(found, backend.n3[name]) or load.elsewhere:
+    if load.joined is not None:
+        notes += _untimed(load)
+    elif in_softirqs(found, backend.n3[name]) or load.elsewhere:
         notes += filter(None, [proposal(found, backend.n3[name])])
-    return SliceReport(name, str(found.process), load, answers, tuple(notes))
+    return SliceReport(name, str(found.process), load, answers, tuple(notes), learned)
+
+
+def _untimed(load: Load) -> list[str]:
+    assert load.joined is not None
+    if load.joined <= MOST_JOINED * load.packets:
+        return []
+    told = f"of {load.packets} packets of requests, {load.joined} came while an earlier one of their conversation had"
+    return [f"{told} no answer, long or pipelined: the delay is that of the first of several, up to the first answer"]
 
 
 def _by_queue(one: Authority, load: Load, passed: Passed) -> Authority:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 import typer
@@ -19,24 +20,37 @@ def check(
     try_knobs: Annotated[
         bool, typer.Option("--try", help="Move each knob a little for some seconds, and see what the slice feels.")
     ] = False,
+    send: Annotated[
+        bool,
+        typer.Option("--send", help="Send a packet per slice and direction where none is seen to arrive, or 21."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say for each slice of a node if its packets are measured, and which knobs act on them, and why.
 
     Needs root. Looks on under whatever traffic there is and moves nothing, unless --try asks for it: then knobs are
     moved back and forth one by one, with guard and supervisor behind, and are as they were at the end.
-    Exit code 1 where a slice cannot be measured. Example: [bold]slicepilot node check node.yaml[/bold]
+    --send puts packets of its own into the live network, to a UE of the slice and a host behind N6 (UDP port 9,
+    discard): through the session that test_session of a slice names, or one that its traffic tells.
+    Exit code 1 where a slice cannot be measured; with --send, where packets do not arrive, or none could be sent.
+    Example: [bold]slicepilot node check node.yaml[/bold]
     """
     from ..check.report import report
+    from ..check.report import send as send_packets
     from ..check.trial import PERIOD_S
     from ..config.spec import NodeSpec
     from ..live.backend import NodeBackend
+    from ..send.send import Sending
 
     backend = NodeBackend(NodeSpec.from_yaml(file), PERIOD_S)
     try:
-        with progress_bar() as progress:
+        with contextlib.ExitStack() as undo:
+            sending = undo.enter_context(contextlib.closing(Sending(backend))) if send else None
+            progress = undo.enter_context(progress_bar())
             progress.add_task(f"looking on for {seconds:g} s", total=None)
             found = report(backend, seconds)
+            if sending is not None:
+                found = send_packets(sending, found)
         if try_knobs:
             found = _tried(backend, found)
     finally:
@@ -45,7 +59,7 @@ def check(
         print_json([_document(one) for one in found], list[schema.CheckedSlice])
     else:
         _print(found)
-    if not all(one.load.left for one in found):
+    if not all(one.passes for one in found):
         raise typer.Exit(1)
 
 
@@ -80,7 +94,15 @@ def _document(one: Any) -> dict[str, Any]:
             "cpu_use_mcpu": load.cpu_use_mcpu,
             "cpu_us_per_packet": load.cpu_us_per_packet,
         },
+        "learned": None
+        if one.learned is None
+        else {"sessions": one.learned.sessions, "tunnels": one.learned.tunnels, "qfis": list(one.learned.flows)},
         "knobs": {SPOKEN[knob]: _answer(one, knob) for knob in one.knobs},
+        "sent": {
+            direction: {"result": sent.result, "sent": sent.sent, "arrived": sent.arrived, "why": sent.why}
+            for direction, sent in one.sent.items()
+        }
+        or None,
         "notes": list(one.notes),
     }
 
@@ -104,15 +126,25 @@ def _print(found: list[Any]) -> None:
     from ..find.processes import printable
 
     for one in found:
-        colour = "green" if one.load.left else "yellow"
+        colour = "green" if one.passes else "yellow"
         console.print(Text.assemble((one.name, f"bold {colour}"), f"  {one.process}  {one.load}"))
         if one.load.delay_p99_us is not None:
             delays = f"p50 {one.load.delay_p50_us / 1e3:.3g} ms, p99 {one.load.delay_p99_us / 1e3:.3g} ms"
-            console.print(Padding(Text(f"delay from N3 to the last point: {delays}"), (0, 0, 0, 4)))
+            way = "from N3 to the last point" if one.load.joined is None else "from request to answer"
+            console.print(Padding(Text(f"delay {way}: {delays}"), (0, 0, 0, 4)))
+        if one.learned is not None:
+            qfis = f", QFI {', '.join(map(str, one.learned.flows))}" if one.learned.flows else ""
+            told = f"learned from N4: {one.learned.sessions} sessions, {one.learned.tunnels} tunnels{qfis}"
+            console.print(Padding(Text(told), (0, 0, 0, 4)))
         for knob in one.knobs:
             answer = one.answer(knob)
             mark, colour = ("acts", "green") if answer.moves else ("does not act", "yellow")
             line = Text.assemble((f"{SPOKEN[knob]} {mark}", colour), f": {printable(answer.why)}")
+            console.print(Padding(line, (0, 0, 0, 4)))
+        for direction, sent in one.sent.items():
+            line = Text.assemble(
+                (f"{direction} {sent.result}", "green" if sent.passes else "red"), f": {printable(sent.why)}"
+            )
             console.print(Padding(line, (0, 0, 0, 4)))
         for note in one.notes:
             console.print(Padding(Text(f"note: {printable(note)}"), (0, 0, 0, 4)))

@@ -58,6 +58,12 @@ def identify(
     if not out.parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out = {out}: accepted: a file in a folder that is there")
     spec = NodeSpec.from_yaml(file)
+    for one in spec.slices:
+        if one.service is not None:
+            raise ConfigError(
+                f"slices.{one.name}.service: what its packets cost cannot be told, as an answer may have many; "
+                "accepted: a node with UPFs alone"
+            )
     start = Hardware.from_yaml(spec.hardware)
     backend = open_live(file, mode=mode, seconds=SETTLE_S + MEASURE_S, run=run)
     try:

@@ -1,168 +1,56 @@
-"""One node with UPFs that somebody else runs: ``configs/nodes/NAME.yaml`` or a file of the operator's, validated."""
+"""One node with UPFs and services of others: ``configs/nodes/NAME.yaml`` or a file of the operator's, validated."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from ...configs import load
-from ...controller.telemetry.points import Traffic
 from ...env.knobs import KnobName
 from ...env.slices import SliceSet, SliceSpec
+from .selectors import STRICT, ServiceSelector, UpfSelector, check_selector
+from .traffic import DeviceNames, ListensSpec, SessionSpec, TrafficSpec, check_session, check_traffic
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
-Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*$")]
-
-
-def _pool(text: str) -> str:
-    try:
-        pool = ip_network(text)
-    except ValueError as error:
-        raise ValueError(f"{text}: {error}; accepted: a network such as 10.45.0.0/16") from None
-    if pool.prefixlen > LONGEST_PREFIX[pool.version]:
-        raise ValueError(f"{text}: longer than what a UE owns; accepted: /64 or shorter")
-    return text
-
-
-Pool = Annotated[str, Field(max_length=64), AfterValidator(_pool)]
-Device = Annotated[str, Field(min_length=1, max_length=15, pattern=r"^[^\s/\x00]+$")]
-LONGEST_PREFIX = {4: 32, 6: 64}  # a UE owns a /64 (TS 23.501, clause 5.8.2.2.3)
-LEAST_ID = 6  # digits of a container's id
-
-
-@dataclass(frozen=True)
-class ProcessSelector:
-    """By program: ``name`` is its file name or what it calls itself, and each of ``args`` is on its command line."""
-
-    __pydantic_config__ = _STRICT
-    name: Text
-    args: tuple[Text, ...] = ()
-
-    def __str__(self) -> str:
-        return " ".join((self.name, *self.args))
-
-
-@dataclass(frozen=True)
-class ComposeSelector:
-    """By Docker Compose: a service, and its project where several have one of that name."""
-
-    __pydantic_config__ = _STRICT
-    service: Text
-    project: Text | None = None
-
-    def __str__(self) -> str:
-        return self.service if self.project is None else f"{self.project}/{self.service}"
-
-
-@dataclass(frozen=True)
-class UpfSelector:
-    """Which process is a slice's UPF. Several conditions have to hold together; at least one is given.
-
-    Attributes:
-        pid: its number; a UPF that restarts is not found again by it.
-        process: program and arguments.
-        unit: systemd unit, for instance ``open5gs-upfd@embb.service``.
-        container: id (six digits or more) or name.
-        compose: Docker Compose's labels.
-        cgroup: a folder of its CPU cgroup, version 1 or 2; groups below it count.
-        netns: network namespace, a name (``ip netns``) or a path.
-        user: that it runs as, name or number. Anybody can give a process any name: say it beside ``process``.
-    """
-
-    __pydantic_config__ = _STRICT
-    pid: Annotated[int, Field(ge=1)] | None = None
-    process: ProcessSelector | None = None
-    unit: Text | None = None
-    container: Text | None = None
-    compose: ComposeSelector | None = None
-    cgroup: Text | None = None
-    netns: Text | None = None
-    user: Text | None = None
-
-    def __str__(self) -> str:
-        given = ((one.name, getattr(self, one.name)) for one in dataclasses.fields(self))
-        return ", ".join(f"{name} = {value}" for name, value in given if value is not None)
-
-
-def _check_selector(selector: UpfSelector) -> UpfSelector:
-    if selector == UpfSelector(user=selector.user):
-        names = ", ".join(one.name for one in dataclasses.fields(selector) if one.name != "user")
-        raise ValueError(f"nothing says which process it is; accepted: at least one of {names}")
-    return selector
-
-
-@dataclass(frozen=True)
-class DeviceNames:
-    """Interfaces of a UPF, where they are not called n3, n6 and n4 and cannot be told.
-
-    ``n6_netns`` is the network namespace of N6's far end, to measure behind a shared uplink, and ``n6_far`` the
-    interface there, where it is neither the other end of n6 nor called n6. ``n3_netns`` and ``n3_far`` are the same for
-    N3, to measure before XDP on n3, which takes packets before any hook of n3 itself.
-    """
-
-    __pydantic_config__ = _STRICT
-    n3: Device | None = None
-    tun: Device | None = None
-    n6: Device | None = None
-    n6_netns: Text | None = None
-    n6_far: Device | None = None
-    n4: Device | None = None
-    n3_netns: Text | None = None
-    n3_far: Device | None = None
-
-
-@dataclass(frozen=True)
-class TrafficSpec:
-    """Which packets of a UPF, or of an N3, are one slice's, where several slices share it.
-
-    Attributes:
-        ue_pools: the UEs' addresses; of IPv6 /64 or shorter.
-        teids: the UPF's ends of its tunnels; they count for more than addresses, which a UE could forge.
-        qfis: QoS flows of these; none: all. Slices with the same pool or tunnel have each their own.
-    """
-
-    __pydantic_config__ = _STRICT
-    ue_pools: tuple[Pool, ...] = ()
-    teids: tuple[Annotated[int, Field(ge=1, lt=1 << 32)], ...] = ()
-    qfis: tuple[Annotated[int, Field(ge=0, le=63)], ...] = ()
-
-    @property
-    def selected(self) -> Traffic:
-        """As the probe takes it."""
-        return Traffic(tuple(map(ip_network, self.ue_pools)), self.teids, self.qfis)
-
-
-def _check_traffic(traffic: TrafficSpec) -> TrafficSpec:
-    if not traffic.ue_pools and not traffic.teids:
-        raise ValueError("nothing says whose packets they are; accepted: ue_pools, teids")
-    return traffic
+NOT_NAMED = DeviceNames()
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSlice(SliceSpec):
-    """A slice and its UPF.
+    """A slice and its UPF, or the service that it is.
 
     Attributes:
-        upf: which process.
-        traffic: which of its packets, where other slices have the same UPF or the same N3.
-        devices: where its packets pass.
+        upf: which process; service: likewise, of a slice that is no UPF. One of the two is given.
+        traffic: which of a UPF's packets, where other slices have the same UPF or the same N3.
+        devices: where a UPF's packets pass.
+        listens: where a service's packets pass.
         leave: knobs that are not to be moved, whatever they would do.
         own_cgroup: whether its UPF, in mode ``live``, may be moved into a CPU cgroup that is made for it where it has
             none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
+        test_session: what may be sent through, where that is asked for.
     """
 
-    __pydantic_config__ = _STRICT
-    upf: Annotated[UpfSelector, AfterValidator(_check_selector)]
-    traffic: Annotated[TrafficSpec, AfterValidator(_check_traffic)] | None = None
-    devices: DeviceNames = DeviceNames()
+    __pydantic_config__ = STRICT
+    upf: Annotated[UpfSelector, AfterValidator(check_selector)] | None = None
+    service: Annotated[ServiceSelector, AfterValidator(check_selector)] | None = None
+    traffic: Annotated[TrafficSpec, AfterValidator(check_traffic)] | None = None
+    devices: DeviceNames = NOT_NAMED
+    listens: ListensSpec | None = None
     leave: tuple[KnobName, ...] = ()
     own_cgroup: bool = False
+    test_session: Annotated[SessionSpec, AfterValidator(check_session)] | None = None
+
+    @property
+    def selector(self) -> UpfSelector:
+        """Which process it is, UPF or service."""
+        found = self.upf or self.service
+        assert found is not None
+        return found
 
     def promised(self) -> SliceSpec:
         """The same without the UPF."""
@@ -183,7 +71,7 @@ class NodeSpec:
         hardware: configuration of the identified hardware that a simulator of this node uses.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     name: Name
     slices: Annotated[tuple[NodeSlice, ...], Field(min_length=1, max_length=64)]
     uplink_mbps: Annotated[float, Field(gt=0)] | None = None
@@ -208,7 +96,22 @@ class NodeSpec:
         return SliceSet(tuple(dataclasses.replace(one, upf_threads=threads) for one, threads in specs))
 
 
+def _check_kind(one: NodeSlice) -> None:
+    where = f"slices.{one.name}"
+    if (one.upf is None) is (one.service is None):
+        given = "neither is given" if one.upf is None else "both are given"
+        raise ValueError(f"{where}: upf, service: {given}; accepted: upf for a UPF, service for any other program")
+    if one.service is not None and one.listens is None:
+        raise ValueError(f"{where}: listens: not given; accepted: device and ports of the service")
+    foreign = ("traffic", "devices", "test_session") if one.service is not None else ("listens",)
+    for key in foreign:
+        if getattr(one, key) not in (None, NOT_NAMED):
+            raise ValueError(f"{where}: {key}: not of a {one.selector.role}; accepted: without it")
+
+
 def _check(spec: NodeSpec) -> NodeSpec:
+    for one in spec.slices:
+        _check_kind(one)
     for key in ("name", "s_nssai"):
         seen: set[Any] = set()
         for one in spec.slices:
@@ -216,7 +119,19 @@ def _check(spec: NodeSpec) -> NodeSpec:
             if value in seen:
                 raise ValueError(f"slices: {key} = {value}: twice; accepted: each slice its own")
             seen.add(value)
+    for one in spec.slices:
+        _check_own(one)
     return spec
+
+
+def _check_own(one: NodeSlice) -> None:
+    """Refuse a session of other UEs than the slice's."""
+    session, traffic = one.test_session, one.traffic
+    if session is None or traffic is None or session.teid in traffic.teids or traffic.dnns or traffic.s_nssai:
+        return
+    if not any(ip_address(session.ue) in ip_network(pool) for pool in traffic.ue_pools):
+        accepted = ", ".join((*traffic.ue_pools, *(f"teid {teid}" for teid in traffic.teids)))
+        raise ValueError(f"slices: {one.name}: test_session.ue = {session.ue}: not the slice's; accepted: {accepted}")
 
 
 CheckedNodeSpec: Any = Annotated[NodeSpec, AfterValidator(_check)]

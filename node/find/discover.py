@@ -10,7 +10,8 @@ from typing import Literal
 from ...configs import ConfigError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
-from ..config.spec import ComposeSelector, DeviceNames, ProcessSelector, UpfSelector
+from ..config.selectors import ComposeSelector, ProcessSelector, UpfSelector
+from ..config.traffic import DeviceNames
 from .interfaces import Interfaces, far_end, interfaces
 from .known import KnownUpf, known
 from .locate import COMPOSE_PROJECT, COMPOSE_SERVICE, Finder
@@ -38,6 +39,7 @@ class Found:
         others: what else runs in that group.
         devices: interfaces, those that could be told.
         selector: what tells it from all others, also after a restart where anything does.
+        ue_pools: networks that are routed to its TUN device.
     """
 
     process: Process
@@ -50,6 +52,7 @@ class Found:
     others: tuple[str, ...]
     devices: DeviceNames
     selector: UpfSelector
+    ue_pools: tuple[str, ...]
 
 
 def discover(finder: Finder | None = None) -> list[Found]:
@@ -115,6 +118,7 @@ def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: Socke
         others=others,
         devices=devices,
         selector=_selector(process, netns_name, finder),
+        ue_pools=there.behind.get(devices.tun or "", ()) if there else (),
     )
 
 
@@ -238,7 +242,7 @@ def _selector(process: Process, netns_name: str | None, finder: Finder) -> UpfSe
         tries.append(UpfSelector(process=program, netns=netns_name, user=user))
     tries.append(UpfSelector(process=program, user=user))
     tries += [
-        UpfSelector(process=ProcessSelector(program.name, (argument,)), user=user)
+        UpfSelector(process=ProcessSelector(program.name, (argument,)), netns=netns_name, user=user)
         for argument in process.arguments[1:]
         if argument and "\n" not in argument
     ]

@@ -6,13 +6,14 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 
-from ..config.spec import DeviceNames, UpfSelector
+from ..config.selectors import UpfSelector
+from ..config.traffic import DeviceNames
 from .discover import Found
 
 HEAD = """\
 # UPFs of this node, as `slicepilot node discover` found them. What only you know is marked FILL IN: promises and
 # weights. `slicepilot node check FILE` says what can be measured and moved; `slicepilot run --node FILE` watches, and
-# moves nothing until you ask for it (--mode live). slicepilot.node.config.spec documents every field.
+# moves nothing until you ask for it (--mode live). slicepilot.node.config documents every field.
 """
 UNKNOWN_UPLINK = (
     "# uplink_mbps: 1000   # FILL IN the rate of the N6 uplink that the slices share, where it can be short"
@@ -34,9 +35,12 @@ def draft(name: str, found: Sequence[Found]) -> str:
     """YAML text: sure UPFs as slices, unclear ones as comments with what is unclear."""
     sure = [one for one in found if one.confidence == "sure"]
     parts = [HEAD, f"name: {name}", UNKNOWN_UPLINK, "slices:" if sure else "slices: []   # FILL IN: no UPF was found"]
+    n3s = [(one.process.netns, one.devices.n3) for one in sure]
     for number, one in enumerate(sure, 1):
         parts += [f"  # {line}" for line in _told(one)]
         parts.append(_slice(number, one).rstrip("\n"))
+        if n3s.count((one.process.netns, one.devices.n3)) > 1:
+            parts.append(_traffic(one))
     for number, one in enumerate((one for one in found if one.confidence != "sure"), len(sure) + 1):
         parts += ["  #", f"  # Not sure: process {one.process}. To take it as a slice, take the # away."]
         parts += [f"  #   {line}" for line in _told(one)]
@@ -54,6 +58,13 @@ def _slice(number: int, one: Found) -> str:
     devices = dataclasses.replace(one.devices, n3_far=None, n6_far=None)
     text = SLICE.format(number=number, name=one.name, upf=_flow(one.selector), devices=_flow(devices))
     return text if one.cgroup is not None and not one.others else text + OWN_GROUP
+
+
+def _traffic(one: Found) -> str:
+    """Which packets are its own, where another UPF has the same N3."""
+    if one.ue_pools:
+        return f"    traffic: {json.dumps({'ue_pools': one.ue_pools})}"
+    return "    # traffic: {ue_pools: [10.45.0.0/16]}   # FILL IN the addresses of its UEs: another UPF has the same N3"
 
 
 def _flow(value: UpfSelector | DeviceNames) -> str:

@@ -11,7 +11,7 @@ from ...configs import ConfigError, FailureError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
 from ...controller.system.processes import start_ticks
-from ..config.spec import UpfSelector
+from ..config.selectors import UpfSelector
 from .links import UpfLinks
 from .locate import Finder, Located
 
@@ -72,6 +72,8 @@ class Follower:
         with self._lock:
             away = [name for name, one in self._found.items() if not _still_there(one)]
             told = [self._lost.get(name, f"{name}: its UPF has gone") for name in away]
+            for name in away:
+                self._stay(name, away)
             unsettled = [name for name, one in self._found.items() if self._settler.unsettled(name, one)]
         told += [self._lost[name] for name in unsettled if name in self._lost and name not in away]
         away += [name for name in unsettled if name not in away]
@@ -99,6 +101,15 @@ class Follower:
             except ConfigError:
                 if not missing_ok:
                     raise
+
+    def _stay(self, name: str, away: list[str]) -> None:
+        """Where other UPFs are in the namespace of one that has gone, its link goes on leading there: slices of one
+        namespace are measured by the link of the first."""
+        netns = self._found[name].process.netns
+        others = (one for other, one in self._found.items() if other not in away and one.process.netns == netns)
+        other = next(others, None)
+        if other is not None and not _leads_to(self._links.netns(name), netns):
+            self._links.lead_into(name, other.netns)
 
     def _find(self, names: list[str]) -> None:
         finder = Finder()

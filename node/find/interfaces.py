@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,14 @@ class Interfaces:
         addresses: interface by address.
         default: interface of the default route; None without one.
         xdp: number of the XDP program by interface, for those that have one; 0 where drivers do not say.
+        behind: networks that are routed to each tunnel to a process, which are those of its UEs.
     """
 
     kinds: dict[str, str]
     addresses: dict[str, str]
     default: str | None
     xdp: dict[str, int]
+    behind: dict[str, tuple[str, ...]]
 
     @property
     def carriers(self) -> list[str]:
@@ -67,9 +70,15 @@ def _list() -> Interfaces:
             for entry in route.get_addr()
             if entry["index"] in names
         }
-        ways = [entry.get_attr("RTA_OIF") for entry in route.get_routes(table=254) if not entry["dst_len"]]
+        routes = list(route.get_routes(table=254))
+    ways = [entry.get_attr("RTA_OIF") for entry in routes if not entry["dst_len"]]
+    behind: dict[str, tuple[str, ...]] = {}
+    for entry in routes:
+        name, network = names.get(entry.get_attr("RTA_OIF"), ""), str(entry.get_attr("RTA_DST"))
+        if kinds.get(name) == "tun" and entry["dst_len"] and not ip_address(network).is_link_local:
+            behind[name] = (*behind.get(name, ()), f"{network}/{entry['dst_len']}")
     default = next((names[index] for index in ways if index in names and names[index] != LOOPBACK), None)
-    return Interfaces(kinds, addresses, default, xdp)
+    return Interfaces(kinds, addresses, default, xdp, behind)
 
 
 def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | None:

@@ -42,6 +42,10 @@ class UpfLinks:
         _replace(self.netns(name), netns)
         _replace(self.cgroup(name), group or NOWHERE)
 
+    def lead_into(self, name: str, netns: Path) -> None:
+        """Have the link of its namespace lead there by another file."""
+        _replace(self.netns(name), netns)
+
     def close(self) -> None:
         """Remove them; more than once does nothing."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...configs import ConfigError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
-from ..config.spec import LEAST_ID, ComposeSelector, ProcessSelector, UpfSelector
+from ..config.selectors import LEAST_ID, ComposeSelector, ProcessSelector, UpfSelector
 from .containers import Container, containers
 from .processes import COMM_CHARACTERS, Process, companions, eldest, snapshot
 
@@ -46,27 +46,28 @@ class Finder:
         self.containers = containers() if known is None else known
 
     def find(self, name: str, selector: UpfSelector) -> Located:
-        """The UPF of a slice.
+        """The UPF of a slice, or its service.
 
         Raises:
             ConfigError: no process, or more than one that does not belong to another.
         """
+        where, what = f"slices.{name}.{selector.role}", "UPF" if selector.role == "upf" else "service"
         fit = [one for one in self.processes.values() if self._fits(one, selector)]
         found = eldest(fit, self.processes)
         if not found:
             _check_netns(name, selector)
-            raise ConfigError(f"slices.{name}.upf: {selector}: no such process runs; accepted: that of a running UPF")
+            raise ConfigError(f"{where}: {selector}: no such process runs; accepted: that of a running {what}")
         if len(found) > 1:
             told = ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
             raise ConfigError(
-                f"slices.{name}.upf: {selector}: fits {len(found)} processes: {told}; accepted: what tells one from "
+                f"{where}: {selector}: fits {len(found)} processes: {told}; accepted: what tells one from "
                 "the others, for instance one of its arguments"
             )
         [process] = found
         try:
             group = cgroup_paths.of_process(process.pid)
         except FileNotFoundError:
-            raise ConfigError(f"slices.{name}.upf: {selector}: {process} has just ended; accepted: a UPF") from None
+            raise ConfigError(f"{where}: {selector}: {process} has just ended; accepted: a running {what}") from None
         netns = Path(f"/proc/{process.pid}/ns/net") if selector.netns is None else namespaces.path_of(selector.netns)
         others = () if group is None else tuple(companions(process, self.processes))
         return Located(process, netns, group, others)
@@ -105,8 +106,8 @@ def _check_netns(name: str, selector: UpfSelector) -> None:
         return
     there = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
     raise ConfigError(
-        f"slices.{name}.upf.netns = {selector.netns}: no such network namespace; accepted: a path, or one of "
-        f"{', '.join(there[:MOST_THERE]) or 'none here'}{', ...' if len(there) > MOST_THERE else ''}"
+        f"slices.{name}.{selector.role}.netns = {selector.netns}: no such network namespace; accepted: a path, or one "
+        f"of {', '.join(there[:MOST_THERE]) or 'none here'}{', ...' if len(there) > MOST_THERE else ''}"
     )
 
 

@@ -17,12 +17,13 @@ from ...controller.actuators.shadow import ShadowActuator
 from ...controller.actuators.slice_knobs import CPU_KNOBS, SliceTargets
 from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
-from ...controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of
+from ...controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of, points_of_service
 from ...controller.telemetry.layout import SHAPER_FIRST
 from ...controller.telemetry.points import SlicePoints
 from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS, KnobName
+from ...env.telemetry import Telemetry
 from ..authority.authority import Authority, authority, can_be_limited, without
 from ..authority.binding import Binding
 from ..authority.softirqs import in_softirqs
@@ -32,6 +33,7 @@ from ..find.follow import Follower
 from ..find.links import UpfLinks
 from ..find.locate import Finder, Located
 from ..find.permitted import check_permitted
+from .learning import POLL_S, NodeLearning
 from .own_groups import NodeHousing, OwnGroups
 
 # For policies, which reckon with it: the most that they are shown.
@@ -51,6 +53,7 @@ class NodeBackend(LiveBackend):
     Attributes:
         found: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
         source: what measures.
+        learning: which of their packets are whose, where sessions tell.
         authority: which knobs act on which slice's packets; the others are not moved.
         n3: each UPF's own interface for N3, wherever it is measured.
 
@@ -76,11 +79,13 @@ class NodeBackend(LiveBackend):
                 self._links.lead_to(name, one.netns, self._own.group_of(name, one))
             self.source = source = KernelSource(points, uplink_mbps=spec.uplink_mbps or math.inf)
             undo.callback(source.close)
+            self.learning = NodeLearning(points, _families(found), found, source.packets.sharing)
+            undo.callback(self.learning.close)
             self.targets = _parts(targets, source.packets.object.program("shaper_class").fd)
             actuator: Actuator = ShadowActuator(self.targets)
             undo.callback(actuator.close)
             self._binding = Binding({one.name: one.upf_threads for one in spec.slices}, self.around)
-            self._follower = Follower({one.name: one.upf for one in spec.slices}, found, self._links, self._own)
+            self._follower = Follower({one.name: one.selector for one in spec.slices}, found, self._links, self._own)
             moves = np.asarray([[[knob not in one.fixed] for one in self.targets] for knob in KNOB_FIELDS], np.bool_)
             slices = spec.promised_within({name: one.usable for name, one in self.around.items()})
             facts = NodeFacts(
@@ -93,13 +98,21 @@ class NodeBackend(LiveBackend):
                 sharing=tuple(tuple(map(list(found).index, names)) for names in _families(found) if len(names) > 1),
             )
             super().__init__(slices, source, actuator, [target.cgroup for target in self.targets], facts)
+            if self.learning:
+                self.tasks = ((self.learning.poll, POLL_S),)
             undo.pop_all()
+
+    def observe(self) -> Telemetry:
+        """As `LiveBackend.observe`; who takes steps himself has no loop that polls."""
+        self.learning.poll()
+        return super().observe()
 
     def check(self) -> list[str]:
         """As `LiveBackend.check`; and which UPFs have gone and were not found again, and what binds them more than at
         the start. ``context.threads`` is what they can use now."""
-        gone = self._follower.look()
-        return [*gone, *self._binding.look(self._follower.found, self.context.threads), *super().check()]
+        gone, found = self._follower.look(), self._follower.found
+        bound = self._binding.look(found, self.context.threads)
+        return [*gone, *bound, *self.learning.check(found), *super().check()]
 
     @property
     def housing(self) -> NodeHousing | None:
@@ -118,6 +131,7 @@ class NodeBackend(LiveBackend):
             super().close()
         finally:
             self._links.close()
+            self.learning.close()
 
     def _places(self, found: Mapping[str, Located]) -> tuple[list[SlicePoints], list[SliceTargets]]:
         """Where slices are measured, and where their knobs are."""
@@ -136,7 +150,13 @@ class NodeBackend(LiveBackend):
             self.n3[one.name] = n3 = _n3_of(one, upf)
             self.authority[one.name] = answers = authority(target, found[one.name], point, n3, label)
             points.append(point)
-            targets.append(dataclasses.replace(target, left=without(answers)))
+            targets.append(target)
+        together = beside_services(points, targets)
+        for index, target in enumerate(targets):
+            answers = self.authority[target.name]
+            if target.name in together and answers["egress_mbps"].moves:
+                answers["egress_mbps"] = Authority(False, together[target.name])
+            targets[index] = dataclasses.replace(target, left=without(answers))
         self._movable = {name: family[0] for name, family in families.items() if self._may_move(family, allowed)}
         for index, target in enumerate(targets):
             if found[target.name].cgroup is None and target.name not in self._movable:
@@ -149,9 +169,8 @@ class NodeBackend(LiveBackend):
         return all(name in allowed and _acts(self.authority[name]) for name in family)
 
     def _own_groups(self, found: Mapping[str, Located]) -> OwnGroups:
-        polled = {
-            first: self.n3[first] for first in self._movable.values() if in_softirqs(found[first], self.n3[first])
-        }
+        upfs = {one.name for one in self.spec.slices if one.upf is not None} & set(self._movable.values())
+        polled = {first: self.n3[first] for first in upfs if in_softirqs(found[first], self.n3[first])}
         return OwnGroups(self.spec.name, self._movable, polled)
 
 
@@ -186,6 +205,19 @@ def _of_family(target: SliceTargets, family: tuple[str, ...], targets: Sequence[
     )
 
 
+def beside_services(points: Sequence[SlicePoints], targets: Sequence[SliceTargets]) -> dict[str, str]:
+    """Slices whose interface others send by as well, services among them: why no egress rate is their own."""
+    users: dict[tuple[Path | None, str | None], list[int]] = {}
+    for index, one in enumerate(targets):
+        users.setdefault((one.netns, one.egress_device), []).append(index)
+    return {
+        targets[index].name: f"{device} is that of other slices too, and a shaper does not tell answers apart"
+        for (_, device), indices in users.items()
+        if device is not None and len(indices) > 1 and any(points[one].ports is not None for one in indices)
+        for index in indices
+    }
+
+
 def _parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTargets]:
     """The same, with a class of the shaper for each slice that leaves by the same device as others."""
     places = [(one.netns, one.egress_device) for one in targets if "egress_mbps" not in one.left]
@@ -198,19 +230,25 @@ def _parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTarget
 
 
 def measured_at(one: NodeSlice, upf: Upf) -> SlicePoints:
-    """Where a slice's packets are measured; raises as `points_of`."""
+    """Where a slice's packets are measured; raises as `points_of` and `points_of_service`."""
+    if (at := one.listens) is not None:
+        return points_of_service(upf, at.device, at.far_netns, at.selected, f"slices.{one.name}.listens.")
     names = one.devices
     far = names.n6 if names.n6_netns is None else names.n6_far
     devices = Devices(names.n3, names.tun, far, names.n6_netns, names.n4, names.n6, names.n3_netns, names.n3_far)
     points = points_of(upf, devices, f"slices.{one.name}.devices.")
-    return dataclasses.replace(points, traffic=None if one.traffic is None else one.traffic.selected)
+    return dataclasses.replace(points, traffic=None if one.traffic is None else one.traffic.selected(one.s_nssai))
 
 
 def _n3_of(one: NodeSlice, upf: Upf) -> str:
+    if one.listens is not None:
+        return one.listens.device
     return n3_device(upf, one.devices.n3, f"slices.{one.name}.devices.")
 
 
 def _n6_of(one: NodeSlice, upf: Upf) -> str | None:
+    if one.listens is not None:
+        return one.listens.device
     return n6_device(upf, one.devices.n6, f"slices.{one.name}.devices.")
 
 
@@ -223,7 +261,8 @@ def find_all(spec: NodeSpec) -> dict[str, Located]:
     """
     check_permitted()
     finder = Finder()
-    found = {one.name: finder.find(one.name, one.upf) for one in spec.slices}
+    selectors = {one.name: one.selector for one in spec.slices}
+    found = {name: finder.find(name, selector) for name, selector in selectors.items()}
     movable = {one.name for one in spec.slices if one.own_cgroup}
     groups: dict[Path, str] = {}
     for name, one in found.items():
@@ -232,8 +271,8 @@ def find_all(spec: NodeSpec) -> dict[str, Located]:
         other = groups.setdefault(one.cgroup, name)
         if found[other].process.pid != one.process.pid and not movable.issuperset({name, other}):
             raise ConfigError(
-                f"slices.{name}.upf: the same cgroup as that of {other}; accepted: each UPF in one of its own, or "
-                "own_cgroup: true in both"
+                f"slices.{name}.{selectors[name].role}: the same cgroup as that of {other}; accepted: each UPF and "
+                "service in one of its own, or own_cgroup: true in both"
             )
     return found
 

@@ -28,7 +28,7 @@ class Foreign:
         count: of UPFs.
         sessions: of each, for UEs 10.61.UPF.2 and on, with TEIDs UPF, UPF + 100 and so on, and QFIs 9, 8 and so on.
         prefix: beginning of the names; a file of tests has its own where several may be up in one process.
-        environment: for the script, which says what there is.
+        environment: for the script, which says what there is, for instance TOGETHER="1".
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class Foreign:
 
     @property
     def netns(self) -> list[str]:
-        """Of the UPFs."""
-        return [f"{self.prefix}-upf{i}" for i in range(1, self.count + 1)]
+        """Of the UPFs, of which all may be in one."""
+        together = bool(self._more.get("TOGETHER"))
+        return [f"{self.prefix}-upf{1 if together else i}" for i in range(1, self.count + 1)]
 
     def group(self, number: int) -> Path:
         """CPU cgroup of a UPF."""
@@ -82,6 +83,12 @@ class Foreign:
     def stop_upf(self, number: int) -> None:
         """Kill one, and wait until it has gone."""
         process = ProcessId.of(self.pid(number))
+        process.stop()
+        assert not process.alive
+
+    def stop_smf(self) -> None:
+        """End the SMF, which takes its sessions away, so that a test can have one of its own."""
+        process = ProcessId.of(int((self.state / "smf.pid").read_text()))
         process.stop()
         assert not process.alive
 

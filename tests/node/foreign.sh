@@ -14,9 +14,11 @@
 # With HERE=1 radio and data network are where this runs, not in namespaces of their own. KIND=eupf or open5gs starts
 # another program, which PROGRAM names, in place of the project's UPF; XDP says how eUPF is attached, native or generic.
 # BYTES is the size of the packets that are sent. GROUP is the CPU cgroup of all UPFs, in place of one for each.
+# With TOGETHER=1 all UPFs are in the network namespace of the first, with
+# addresses of their own at its N3 and N4, a TUN device each, and one N6.
 set -euo pipefail
 BIN=${SLICEPILOT_BIN:?folder of the programs} STATE=${STATE:?folder for logs}
-SESSIONS=${SESSIONS:-1}
+SESSIONS=${SESSIONS:-1} TOGETHER=${TOGETHER:-}
 what=$1 p=$2
 
 root() { # of the hierarchy with the cpu controller
@@ -24,6 +26,9 @@ root() { # of the hierarchy with the cpu controller
         awk '$3 == "cgroup2" {print $2; exit}' /proc/mounts
 }
 group() { echo "${GROUP:-$(root)/$p/upf$1}"; }
+home() { echo "$p-upf${TOGETHER:-$1}"; } # network namespace of UPF $1; then its and the gNB's address, N3 or N4 by $2
+upf_at() { if [ "$TOGETHER" ]; then echo "10.$2.1.$(($1 + 1))"; else echo "10.$2.$1.2"; fi; }
+gnb_at() { if [ "$TOGETHER" ]; then echo "10.$2.1.250"; else echo "10.$2.$1.1"; fi; }
 in_ns() { local ns=$1; shift; if [ "${HERE:-}" ]; then "$@"; else ip netns exec "$ns" "$@"; fi; }
 in_ns_alone() { local ns=$1; shift; if [ "${HERE:-}" ]; then exec setsid "$@"; else exec setsid ip netns exec "$ns" "$@"; fi; }
 
@@ -33,7 +38,12 @@ network() {
     ip -n "$p-dn" link add br0 type bridge
     ip -n "$p-dn" addr add 10.213.0.1/24 dev br0
     ip -n "$p-dn" link set br0 up
-    for ((i = 1; i <= $1; i++)); do namespace "$i"; done
+    for ((i = 1; i <= (TOGETHER ? 1 : $1); i++)); do namespace "$i"; done
+    for ((i = 2; i <= (TOGETHER ? $1 : 0); i++)); do
+        ip -n "$p-upf1" addr add "$(upf_at "$i" 210)/24" dev n3
+        ip -n "$p-upf1" addr add "$(upf_at "$i" 211)/24" dev n4
+        ip -n "$p-dn" route replace "10.61.$i.0/24" via 10.213.0.2
+    done
 }
 
 namespace() { # of one UPF, with its links
@@ -47,11 +57,11 @@ namespace() { # of one UPF, with its links
     ip -n "$ns" link add n4 type veth peer name "n4-$i" netns "$p-ran"
     ip -n "$ns" link add n6 type veth peer name "n6-$i" netns "$p-dn"
     ip -n "$p-dn" link set "n6-$i" master br0 up
-    ip -n "$ns" addr add "10.210.$i.2/24" dev n3
-    ip -n "$ns" addr add "10.211.$i.2/24" dev n4
+    ip -n "$ns" addr add "$(upf_at "$i" 210)/24" dev n3
+    ip -n "$ns" addr add "$(upf_at "$i" 211)/24" dev n4
     ip -n "$ns" addr add "10.213.0.$((i + 1))/24" dev n6
-    ip -n "$p-ran" addr add "10.210.$i.1/24" dev "n3-$i"
-    ip -n "$p-ran" addr add "10.211.$i.1/24" dev "n4-$i"
+    ip -n "$p-ran" addr add "$(gnb_at "$i" 210)/24" dev "n3-$i"
+    ip -n "$p-ran" addr add "$(gnb_at "$i" 211)/24" dev "n4-$i"
     for dev in n3 n4 n6; do ip -n "$ns" link set "$dev" up; done
     for dev in "n3-$i" "n4-$i"; do ip -n "$p-ran" link set "$dev" up; done
     ip -n "$p-dn" route replace "10.61.$i.0/24" via "10.213.0.$((i + 1))"
@@ -69,7 +79,7 @@ upf() {
     (
         cd "$STATE"
         echo 0 >"$group/cgroup.procs"
-        exec setsid ip netns exec "$ns" "${command[@]}" >>"$STATE/$ns.out" 2>>"$STATE/$ns.log" </dev/null
+        exec setsid ip netns exec "$(home "$1")" "${command[@]}" >>"$STATE/$ns.out" 2>>"$STATE/$ns.log" </dev/null
     ) &
     echo $! >"$STATE/$ns.pid"
 }
@@ -95,16 +105,16 @@ program() { # what to run, into "command"
 		END
         command=("$PROGRAM" -c "$STATE/$ns.yaml")
         ;;
-    *) command=("$BIN/upf" --n4 "10.211.$1.2" --n3 "10.210.$1.2" --tun tun --ue-pool "10.61.$1.0/24" --burn-ns "${BURN_NS:-0}") ;;
+    *) command=("$BIN/upf" --n4 "$(upf_at "$1" 211)" --n3 "$(upf_at "$1" 210)" --tun "tun${TOGETHER:+$1}" --ue-pool "10.61.$1.0/24" --burn-ns "${BURN_NS:-0}") ;;
     esac
 }
 
 sessions() {
     local i k list=()
     for ((i = 1; i <= $1; i++)); do
-        list+=(--upf "10.211.$i.2")
+        list+=(--upf "$(upf_at "$i" 211)")
         for ((k = 0; k < SESSIONS; k++)); do
-            list+=(--session "upf=10.211.$i.2,ue=10.61.$i.$((k + 2)),teid=$((i + 100 * k)),n3=10.210.$i.2,gnb=10.210.$i.1,gnb-teid=$((i + 100 * k)),qfi=$((9 - k)),sst=1,sd=000${k}0$i")
+            list+=(--session "upf=$(upf_at "$i" 211),ue=10.61.$i.$((k + 2)),teid=$((i + 100 * k)),n3=$(upf_at "$i" 210),gnb=$(gnb_at "$i" 210),gnb-teid=$((i + 100 * k)),qfi=$((9 - k)),sst=1,sd=000${k}0$i")
         done
     done
     in_ns_alone "$p-ran" "$BIN/smf" --n4 0.0.0.0:8805 "${list[@]}" >"$STATE/smf.out" 2>"$STATE/smf.log" </dev/null &
@@ -121,7 +131,7 @@ load() {
     local i k list=()
     for ((i = 1; i <= $1; i++)); do
         for ((k = 0; k < SESSIONS; k++)); do
-            list+=(--flow "kind=cbr,rate=$3,from=10.210.$i.1,to=10.210.$i.2,teid=$((i + 100 * k)),qfi=$((9 - k)),ue=10.61.$i.$((k + 2)),dst=10.213.0.1:6000,name=slice$i-$k${BYTES:+,bytes=$BYTES}")
+            list+=(--flow "kind=cbr,rate=$3,from=$(gnb_at "$i" 210),to=$(upf_at "$i" 210),teid=$((i + 100 * k)),qfi=$((9 - k)),ue=10.61.$i.$((k + 2)),dst=10.213.0.1:6000,name=slice$i-$k${BYTES:+,bytes=$BYTES}")
         done
     done
     in_ns "$p-dn" timeout -s INT "$(($2 + 1))" "$BIN/sink" --listen 10.213.0.1:6000 --json >"$STATE/sink.out" 2>"$STATE/sink.log" &

@@ -74,7 +74,7 @@ def test_a_draft_is_a_configuration_of_all_that_are_sure(foreign: Foreign, tmp_p
     assert f"Not sure: process smf ({found[-1].process.pid})" in path.read_text()
     finder = Finder()
     for one in node.slices:
-        assert finder.find(one.name, one.upf).process.pid in {upf.process.pid for upf in found[:COUNT]}
+        assert finder.find(one.name, one.selector).process.pid in {upf.process.pid for upf in found[:COUNT]}
 
 
 def test_gtpu_alone_may_be_a_gnb_and_both_are_a_upf() -> None:

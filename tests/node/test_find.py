@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.node.config.spec import ComposeSelector, NodeSpec, ProcessSelector, UpfSelector
+from slicepilot.node.config.selectors import ComposeSelector, ProcessSelector, UpfSelector
+from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import Container, containers
 from slicepilot.node.find.links import PREFIX, UpfLinks
 from slicepilot.node.find.locate import Finder

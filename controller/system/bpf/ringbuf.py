@@ -1,9 +1,8 @@
-"""A BPF ring buffer of records of one size, read in bulk.
+"""BPF ring buffers: of records of one size, read in bulk, and of records of any size, read one by one.
 
 Layout: docs.kernel.org/bpf/ringbuf.html: a page with the reader's position, a page with the writers', then the data,
-    twice in a row in
-memory so that a record never wraps. Each record has a header of eight bytes: length, with a bit while it is being
-written.
+twice in a row in memory so that a record never wraps. Each record has a header of eight bytes: length, with a bit
+while it is being written.
 """
 
 from __future__ import annotations
@@ -19,10 +18,25 @@ from .libbpf import Map
 
 HEADER_BYTES = 8
 BUSY, DISCARDED = 1 << 31, 1 << 30
-_POSITION = struct.Struct("=Q")
+_POSITION, _LENGTH = struct.Struct("=Q"), struct.Struct("=I")
 
 
-class RingBuffer:
+class _Memory:
+    """A ring buffer as it is mapped."""
+
+    def __init__(self, ring: Map) -> None:
+        self._size = ring.max_entries
+        page = mmap.PAGESIZE
+        self._consumer = mmap.mmap(ring.fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._producer = mmap.mmap(ring.fd, page + 2 * self._size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+
+    def close(self) -> None:
+        """Unmap it."""
+        self._consumer.close()
+        self._producer.close()
+
+
+class RingBuffer(_Memory):
     """Takes records out of a ring buffer; one reader only.
 
     Args:
@@ -33,11 +47,9 @@ class RingBuffer:
     """
 
     def __init__(self, ring: Map, dtype: np.dtype[Any]) -> None:
-        self._dtype, self._size = dtype, ring.max_entries
+        super().__init__(ring)
+        self._dtype = dtype
         self._stride = HEADER_BYTES + -(-dtype.itemsize // 8) * 8
-        page = mmap.PAGESIZE
-        self._consumer = mmap.mmap(ring.fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._producer = mmap.mmap(ring.fd, page + 2 * self._size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
 
     def read(self) -> npt.NDArray[Any]:
         """What has been written since the last call, a copy."""
@@ -55,7 +67,23 @@ class RingBuffer:
         busy = np.flatnonzero(lengths & BUSY)
         return int(busy[0]) if len(busy) else count
 
-    def close(self) -> None:
-        """Unmap it."""
-        self._consumer.close()
-        self._producer.close()
+
+class RecordRing(_Memory):
+    """Takes records of different lengths out of a ring buffer; one reader only. Writers as with `RingBuffer`."""
+
+    def next(self) -> bytes | None:
+        """The oldest record that was not taken yet, a copy; None where there is none, or it is being written."""
+        while True:
+            (position,) = _POSITION.unpack_from(self._consumer)
+            (written,) = _POSITION.unpack_from(self._producer)
+            if position == written:
+                return None
+            start = mmap.PAGESIZE + position % self._size
+            (header,) = _LENGTH.unpack_from(self._producer, start)
+            if header & BUSY:
+                return None
+            length = header & ~DISCARDED
+            record = self._producer[start + HEADER_BYTES : start + HEADER_BYTES + length]
+            _POSITION.pack_into(self._consumer, 0, position + -(-(HEADER_BYTES + length) // 8) * 8)
+            if not header & DISCARDED:
+                return record

@@ -25,6 +25,7 @@ enum exit_point { AT_TUN, AT_N6, EXIT_POINTS };
 #define CLASS_SLICE 0x0fff /* slice index, or: */
 #define CLASS_SHARED 0x0fff /* the device carries every slice */
 #define CLASS_GROUP 0x4000 /* on N3: CLASS_SLICE is not a slice, but a group of slices that share it (sharing.h) */
+/* Where services are, CLASS_SLICE is the number of the place (services.h). */
 #define CLASS_BARE_IP 0x8000 /* packets start with the IP header (TUN) */
 
 /* Classes of a shaper that several slices share: that of all other packets, and those of slices from here. */
@@ -44,6 +45,7 @@ struct n3_counters {
 	__u64 malformed; /* no GTP-U on its port, or an inner packet that makes no sense */
 	__u64 other; /* GTP-U messages that carry no IP packet */
 	__u64 timed; /* packets that were given a record */
+	__u64 joined; /* requests of a service that came while an earlier one of theirs had no answer: services.h */
 	__u64 mark_ns[MARKS] CACHE_LINE;
 } CACHE_LINE;
 
@@ -54,6 +56,7 @@ struct exit_counters {
 	__u64 unreported; /* packet events that found the ring buffer full */
 	__u64 last_left_ns; /* arrival at N3 of the last packet that was matched here */
 	__u32 next; /* see flight_find */
+	__u64 answered_bytes; /* requests of a service that have got an answer */
 } CACHE_LINE;
 
 /*
@@ -63,6 +66,7 @@ struct exit_counters {
 struct timing {
 	__u32 enter_up_to;
 	__u32 leave_up_to;
+	__u32 service; /* is the slice a service, whose requests are all timed? */
 } CACHE_LINE;
 
 /* One per slice, and one behind them for packets that belong to none. */
@@ -122,6 +126,38 @@ struct pfcp_event {
 	__u8 type; /* message type of the request */
 	__u8 kind;
 	__u32 sequence;
+};
+
+/* An address that a UPF takes PFCP at, at one of the places where N4 is watched; IPv4 in the first word. */
+struct n4_address {
+	__u16 place;
+	__u16 version; /* of IP */
+	__u32 address[4];
+};
+
+/* PFCP messages from and to such addresses, one per place. */
+struct n4_counters {
+	__u64 messages;
+	__u64 unread; /* fragmented, or longer than N4_OCTETS */
+	__u64 lost; /* found the ring buffer full */
+} CACHE_LINE;
+
+#define N4_OCTETS 4096
+
+/* One of them with its octets (ring buffer): `length` are there. */
+struct n4_message {
+	__u64 seen_ns; /* since the machine was started, sleep included */
+	__u64 unread; /* until now, as in n4_counters */
+	__u64 lost;
+	__u32 source[4];
+	__u32 destination[4];
+	__u16 source_port;
+	__u16 destination_port;
+	__u16 upf; /* what user space gave its address */
+	__u16 length;
+	__u8 version;
+	__u8 sent; /* by the UPF */
+	__u8 octets[N4_OCTETS];
 };
 
 /* One per slice, and one behind them for idle CPUs (cpu_ns only). */

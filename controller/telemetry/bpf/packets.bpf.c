@@ -12,7 +12,9 @@
 #include "histogram.h"
 #include "inner.h"
 #include "layout.h"
+#include "services.h"
 #include "sharing.h"
+#include "stats.h"
 #include "window.h"
 
 DECLARE_LICENSE;
@@ -39,14 +41,6 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct slice_stats);
-	__uint(max_entries, MAX_SLICES + 1);
-} slices SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
 	__type(value, struct flow_stats);
 	__uint(max_entries, FLOWS);
 } flows SEC(".maps");
@@ -56,19 +50,9 @@ struct {
 	__uint(max_entries, 1 << 20);
 } packet_events SEC(".maps");
 
-static __always_inline struct slice_stats *stats_of(__u32 slice)
-{
-	return bpf_map_lookup_elem(&slices, &slice);
-}
-
 static __always_inline struct flow_stats *flow_stats_of(__u32 flow)
 {
 	return bpf_map_lookup_elem(&flows, &flow);
-}
-
-static __always_inline __u32 link_bytes(struct __sk_buff *skb)
-{
-	return skb->tc_classid & CLASS_BARE_IP ? 0 : ETH_HLEN;
 }
 
 static __always_inline __u64 sender_of(const struct inner *inner)
@@ -79,14 +63,6 @@ static __always_inline __u64 sender_of(const struct inner *inner)
 static __always_inline bool chosen(__u64 hash, __u32 up_to)
 {
 	return (__u32)(hash >> 32) <= up_to;
-}
-
-static __always_inline void mark(struct n3_counters *n3, __u64 now)
-{
-	__u64 *mark_ns = &n3->mark_ns[now >> MARK_SHIFT & (MARKS - 1)];
-
-	if (READ_ONCE(*mark_ns) >> MARK_SHIFT != now >> MARK_SHIFT)
-		WRITE_ONCE(*mark_ns, now);
 }
 
 /* Returns the flow's index. */

@@ -9,16 +9,10 @@
 #include "headers.h"
 #include "histogram.h"
 #include "layout.h"
+#include "pfcp.h"
 
 DECLARE_LICENSE;
 
-#define PFCP_PORT 8805 /* TS 29.244, 4.2.2 */
-#define PFCP_HEADERS 128 /* linear bytes wanted */
-#define PFCP_VERSION_MASK 0xe0
-#define PFCP_VERSION 0x20
-#define PFCP_HAS_SEID 0x01
-
-#define BIT(n) (1ULL << (n))
 /* Heartbeat, PFD management, association set-up, update, release; node report, session set deletion and modification; session
  * establishment, modification, deletion, report. The answer's type is the next number. */
 #define REQUESTS                                                                                                        \
@@ -88,23 +82,6 @@ static __always_inline __u64 hash_peers(const __u32 *asker, const __u32 *asked, 
 	for (int i = 0; i < 4; i++)
 		hash = (hash ^ ((__u64)asker[i] << 32 | asked[i])) * 0x9e3779b97f4a7c15ULL;
 	return hash ^ hash >> 32;
-}
-
-/* Type and sequence number of the message; false when it is no PFCP. */
-static __always_inline bool read_pfcp(struct cursor *c, __u8 *type, __u32 *sequence)
-{
-	__u8 *octets = c->pos;
-
-	if (c->pos + 8 > c->end || c->left < 8 || (octets[0] & PFCP_VERSION_MASK) != PFCP_VERSION)
-		return false;
-	*type = octets[1];
-	if (octets[0] & PFCP_HAS_SEID) {
-		if (c->pos + 16 > c->end || c->left < 16)
-			return false;
-		octets += 8;
-	}
-	*sequence = octets[4] << 16 | octets[5] << 8 | octets[6];
-	return true;
 }
 
 static __always_inline void report(const struct transaction *t, __u64 asked_ns, __u64 now)

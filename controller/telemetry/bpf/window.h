@@ -20,6 +20,11 @@ struct packet_reading {
 	__u64 settled_ns; /* what arrived until then has left, or is given up */
 	__u64 adapted_ns; /* when `adapt` last looked, and the packets until then */
 	__u64 adapted_packets;
+	/* Of a service: see offered_of_service. */
+	__u64 answered_bytes;
+	__u64 recent_answered; /* bytes of requests and of answers, the past fading */
+	__u64 recent_answers;
+	__s64 owed_bytes;
 	__u32 delay[BUCKETS];
 	/* What the last window added: to each bucket, to each octave of buckets. */
 	__u32 added[BUCKETS];
@@ -183,6 +188,32 @@ static __always_inline void put_rates(__u32 slice, __u32 slices, __u64 offered_b
 	put(ROW_LOSS_RATIO * slices + slice, offered_bytes ? lost * MILLION / offered_bytes : 0);
 }
 
+#define FADE_SHIFT 8 /* a window counts for 1/256 less with each that follows */
+#define MOST_GAIN (1ULL << 24) /* 65,536 bytes of answer for one of request, in 256ths */
+
+/*
+ * What a service is asked for, in bytes of answers: those that left, and those that the requests will get which came
+ * and have no answer yet, as many as the others got by byte. An answer under way is counted when it is asked for, and
+ * its bytes are then taken off as they leave.
+ */
+static __always_inline __u64 offered_of_service(struct packet_reading *r, __u64 requested, __u64 answered, __u64 answers)
+{
+	__u64 gain;
+	__s64 offered;
+
+	r->recent_answered += answered - (r->recent_answered >> FADE_SHIFT);
+	r->recent_answers += answers - (r->recent_answers >> FADE_SHIFT);
+	gain = r->recent_answered && r->recent_answers ? (r->recent_answers << 8) / r->recent_answered : 1 << 8;
+	if (gain > MOST_GAIN)
+		gain = MOST_GAIN;
+	if (requested >= answered)
+		offered = r->owed_bytes + answers + ((requested - answered) * gain >> 8);
+	else
+		offered = r->owed_bytes + answers - ((answered - requested) * gain >> 8);
+	r->owed_bytes = offered < 0 ? offered : 0;
+	return offered < 0 ? 0 : offered;
+}
+
 /* Returns the bytes that the link carried, with the Ethernet headers that its rate counts (net/sched: qdisc_pkt_len). */
 static __always_inline __u64 measure_slice(__u32 slice, __u32 slices, const struct slice_stats *s, enum exit_point last,
 					   struct packet_reading *r, __u64 now, __u64 window_ns)
@@ -193,8 +224,14 @@ static __always_inline __u64 measure_slice(__u32 slice, __u32 slices, const stru
 	__u32 left = read_histogram(s->delay[last], r);
 	__u64 p50_ns = left ? quantile_ns(slice, 50, left) : 0, p99_ns = left ? quantile_ns(slice, 99, left) : 0;
 	__u64 age_ns = backlog_ns(&s->n3, READ_ONCE(s->exit[last].last_left_ns), r, now);
+	__u64 answered = READ_ONCE(s->exit[last].answered_bytes), offered_bytes;
 
-	put_rates(slice, slices, offered - r->offered_bytes, carried_bytes, window_ns);
+	offered_bytes = offered - r->offered_bytes;
+	if (s->timing.service) {
+		offered_bytes = offered_of_service(r, offered_bytes, answered - r->answered_bytes, carried_bytes);
+		r->answered_bytes = answered;
+	}
+	put_rates(slice, slices, offered_bytes, carried_bytes, window_ns);
 	r->offered_bytes = offered;
 	r->carried_bytes = carried;
 	r->carried_packets = packets;

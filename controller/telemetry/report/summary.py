@@ -20,6 +20,7 @@ def summary(source: KernelSource, pfcp: PfcpProbe | None, seconds: float) -> dic
     """Totals, delays and latencies by slice, and by flow and PFCP message type below them.
 
     ``match_ratio`` is the share of timed packets that were found again among those that came by, None before the first.
+    Of a service ``n3`` has its requests and ``n6`` its answers, of which those are matched that came first.
     """
     cpu_ns = source.cpu_ns()
     slices = [_slice(source, index, cpu_ns[index], seconds) for index in range(len(source.packets.points))]
@@ -47,7 +48,10 @@ def _slice(source: KernelSource, index: int, cpu_ns: float, seconds: float) -> d
         if getattr(points, name) is not None:
             found[name] = _exit(record["exit"][at], record["delay"][at], seconds)
     last = found["n6" if points.n6 else "tun"]
-    found["loss_ratio"] = max(0.0, 1 - last["packets"] / found["n3"]["packets"]) if found["n3"]["packets"] else 0.0
+    came, left = found["n3"]["packets"], last["packets"]
+    if points.ports is not None:  # an answer has as many packets as it likes
+        came, left = found["n3"]["bytes"], int(record["exit"][layout.AT_N6]["answered_bytes"])
+    found["loss_ratio"] = max(0.0, 1 - left / came) if came else 0.0
     if points.cgroup is not None and not awaited(points.cgroup):
         found["cpu_mcpu"] = 1e3 * float(cpu_ns) / (1e9 * seconds)
         found["runqueue_delay_us"] = _quantiles(sched["wait"])

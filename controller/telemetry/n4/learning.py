@@ -1,0 +1,251 @@
+"""From PFCP seen on N4 to whose packets are whose: `Learning.poll`, called a few times a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from ....configs import ConfigError
+from ....env.slices import SNssai
+from ..points import NetPoint, SlicePoints, Traffic
+from ..sharing import Owners, Sharing
+from .capture import RING_OCTETS, Address, Capture
+from .elements import NO_SD, without_operator
+from .sessions import Key, Session, Sessions
+
+BUDGET_S = 2e-3
+TRIED_AGAIN, NAMED = 64, 3
+
+
+@dataclass(frozen=True)
+class LearningUpf:
+    """A UPF of which something is to be learned.
+
+    Attributes:
+        number: of the UPF, as whoever asks counts them.
+        place: where its N4 is watched, by number.
+        slices: that are its own, by index.
+    """
+
+    number: int
+    place: int
+    slices: Owners
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned of a slice: its sessions, their tunnels and QFIs now; ``ever``: was there any session yet?"""
+
+    sessions: int = 0
+    tunnels: int = 0
+    flows: tuple[int, ...] = ()
+    ever: bool = False
+
+
+class Learning:
+    """Watches N4 of UPFs whose slices say which sessions are theirs, and has `Sharing` tell their packets apart.
+
+    Sessions that are there when it begins are not known: nothing on N4 lists them.
+
+    Args:
+        points: one per slice, in order.
+        upfs: indices of the slices of each UPF.
+        sharing: of the probe that measures them.
+        ring_octets: see `Capture`.
+
+    Attributes:
+        sessions: what UPFs have.
+
+    Raises:
+        ConfigError: a UPF's N4 is not known, or two of its slices have the same sessions.
+        ProbeError: something that is needed is missing; nothing stays attached.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[SlicePoints],
+        upfs: Sequence[Sequence[int]],
+        sharing: Sharing,
+        ring_octets: int = RING_OCTETS,
+    ) -> None:
+        self._points, self._sharing = points, sharing
+        self._traffic = [_ready(one.traffic) for one in points]
+        places: dict[NetPoint, int] = {}
+        self.upfs: list[LearningUpf] = []
+        for number, slices in enumerate(upfs):
+            of_n4: dict[NetPoint, list[int]] = {}
+            for index in filter(self.learns, slices):
+                of_n4.setdefault(self._n4(index), []).append(index)
+            self._check_apart([index for indices in of_n4.values() for index in indices])
+            for n4, indices in of_n4.items():
+                self.upfs.append(LearningUpf(number, places.setdefault(n4, len(places)), tuple(indices)))
+        self.sessions = Sessions(lambda upf, session: bool(self._owners(upf, session)))
+        self._held: dict[Key, Owners] = {}
+        self._refused: dict[Key, str] = {}
+        self._ever: set[int] = set()
+        self._again_ns: dict[int, int] = {}
+        self._capture = Capture(tuple(places), ring_octets) if places else None
+
+    def learns(self, index: int) -> bool:
+        """Whether a slice's packets are told by its sessions: it says so, and it shares its N3."""
+        return self._traffic[index].learned and self._sharing.class_of(self._points[index].n3) is not None
+
+    def watch(self, upf: int, addresses: Collection[Address], since_ns: int) -> None:
+        """A UPF takes PFCP at these addresses, in a process that has begun then (CLOCK_BOOTTIME): what an earlier one
+        had is gone."""
+        for number, one in enumerate(self.upfs):
+            if one.number == upf and self._capture is not None:
+                self._capture.watch(number, one.place, addresses)
+                self.sessions.restarted(number, since_ns)
+
+    def poll(self, budget_s: float = BUDGET_S) -> None:
+        """Take up what came since the last call, or as much as there is time for; the rest waits in the buffer."""
+        if self._capture is None:
+            return
+        until = time.perf_counter() + budget_s
+        while time.perf_counter() < until:
+            if (key := self.sessions.next_change()) is not None:
+                self._apply(key)
+            elif (heard := self._capture.next()) is not None:
+                self.sessions.take(heard)
+            else:
+                return
+
+    def check(self) -> list[str]:
+        """What is not known of the slices' sessions, and why; attaches again what was lost, as `Places.heal`."""
+        if self._capture is None:
+            return []
+        renewed, missing = self._capture.heal()
+        self._again_ns |= dict.fromkeys(renewed, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        for key in list(islice(self._refused, TRIED_AGAIN)):
+            self._apply(key)
+        return [
+            *missing.values(),
+            *(told for number in range(len(self.upfs)) if (told := self._gaps(number))),
+            *self._conflicts(),
+            *self._unseen(),
+        ]
+
+    def learned(self, index: int) -> Learned:
+        """Of a slice."""
+        sessions = [self.sessions.get(key) for key, owners in self._held.items() if index in owners]
+        there = [one for one in sessions if one is not None]
+        tunnels = {teid for one in there for teid in one.teids}
+        flows = sorted({flow for one in there for flow in one.flows})
+        return Learned(len(there), len(tunnels), tuple(flows), index in self._ever)
+
+    def close(self) -> None:
+        """Detach and unload; what was learned stays with `Sharing`."""
+        if self._capture is not None:
+            self._capture.close()
+
+    def _n4(self, index: int) -> NetPoint:
+        one = self._points[index]
+        if one.n4 is None:
+            raise ConfigError(
+                f"slices.{one.name}.traffic: sessions are seen on N4, which is not known; accepted: devices.n4, the "
+                "UPF's interface with PFCP"
+            )
+        return one.n4.facing("ingress")
+
+    def _check_apart(self, slices: Sequence[int]) -> None:
+        """What is sure beforehand: with an S-NSSAI, which each slice has its own of, it is not."""
+        of_dnn: dict[str, list[int]] = {}
+        for index in slices:
+            traffic = self._traffic[index]
+            for name in traffic.dnns if traffic.s_nssai is None else ():
+                of_dnn.setdefault(name, []).append(index)
+        for name, indices in of_dnn.items():
+            if (two := self._sharing.contenders(indices)) is not None:
+                raise ConfigError(
+                    f"{' and '.join(self._points[index].name for index in two)}: sessions of DNN {name} are both's; "
+                    "accepted: DNNs or QFIs that are one slice's, or s_nssai with them"
+                )
+
+    def _owners(self, upf: int, session: Session) -> Owners:
+        return tuple(index for index in self.upfs[upf].slices if _fits(self._traffic[index], session))
+
+    def _apply(self, key: Key) -> None:
+        """What a session is now, to the tables."""
+        self._held.pop(key, None)
+        self._refused.pop(key, None)
+        session = self.sessions.get(key)
+        owners = () if session is None else self._owners(key[0], session)
+        if session is None or not owners:
+            self._sharing.release(key)
+            return
+        self._ever.update(owners)
+        if not session.teids and not session.addresses:
+            self._sharing.release(key)
+            why = "neither tunnel nor UE address is in it"
+        else:
+            why = self._sharing.claim(key, owners, session.teids, session.addresses)
+        if why:
+            self._refused[key] = why
+        else:
+            self._held[key] = owners
+
+    def _gaps(self, number: int) -> str:
+        """Why sessions of a UPF may be unknown since its association was set up."""
+        assert self._capture is not None
+        one, since = self.upfs[number], self.sessions.associated.get(number)
+        counters = self._capture.counters[one.place]
+        lost = int(counters["lost"]) - (since.lost if since else 0)
+        unread = int(counters["unread"]) - (since.unread if since else 0)
+        told = [
+            f"{count} {what}"
+            for count, what in (
+                (lost, "messages found the buffer full"),
+                (unread, "were fragmented or too long"),
+                (self.sessions.unexplained[number], "answers were to requests that were not read"),
+            )
+            if count
+        ]
+        if one.place in self._again_ns and (since is None or since.seen_ns < self._again_ns[one.place]):
+            told.append("it was away for a while")
+        return f"N4 of {self._names(one.slices)}: {', '.join(told)}: sessions may be missing" if told else ""
+
+    def _conflicts(self) -> list[str]:
+        told = [
+            f"{self._names(self._owners(key[0], session))}: a session is left out: {why}"
+            for key, why in islice(self._refused.items(), NAMED)
+            if (session := self.sessions.get(key)) is not None
+        ]
+        more = max(len(self._refused) - NAMED, 0) + self.sessions.counts["over"]
+        return [*told, f"{more} more sessions are left out"] if more > 0 else told
+
+    def _unseen(self) -> list[str]:
+        """Slices that nothing else tells of."""
+        return [
+            f"{self._points[index].name}: no session of it was seen yet"
+            for one in self.upfs
+            for index in one.slices
+            if index not in self._ever and not self._traffic[index].given
+        ]
+
+    def _names(self, slices: Owners) -> str:
+        return ", ".join(self._points[index].name for index in slices)
+
+
+def _ready(traffic: Traffic | None) -> Traffic:
+    """With names and S-NSSAI as they are read from messages."""
+    if traffic is None:
+        return Traffic()
+    wanted = traffic.s_nssai
+    if wanted is not None and wanted.sd == NO_SD:
+        wanted = SNssai(wanted.sst)
+    return replace(traffic, dnns=tuple(without_operator(name.lower()) for name in traffic.dnns), s_nssai=wanted)
+
+
+def _fits(traffic: Traffic, session: Session) -> bool:
+    """Whether a session is a slice's by all that the slice says of its sessions."""
+    if not traffic.learned:
+        return False
+    flows = session.flows
+    return (
+        (not traffic.dnns or not session.dnns.isdisjoint(traffic.dnns))
+        and (traffic.s_nssai is None or session.s_nssai == traffic.s_nssai)
+        and (not traffic.qfis or not flows or not flows.isdisjoint(traffic.qfis))
+    )

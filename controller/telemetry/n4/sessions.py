@@ -1,0 +1,309 @@
+"""Which PFCP sessions UPFs have: the state that follows from requests and the answers to them.
+
+A request changes nothing: what counts is that it was accepted, which is said by who was asked. So somebody who forges
+requests to a UPF can have no session learned that the UPF has not set up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+
+from ....env.slices import SNssai
+from .elements import CHOOSE, Malformed, Network
+from .messages import (
+    ASSOCIATION_RELEASE,
+    ASSOCIATION_SETUP,
+    DELETION,
+    ESTABLISHMENT,
+    MODIFICATION,
+    MOST_RULES,
+    PFCP_PORT,
+    REPORT,
+    REQUESTS,
+    Detection,
+    Message,
+    messages,
+)
+
+ACCEPTED, MORE_REPORTS, NO_SUCH_SESSION = 1, 2, 65  # causes, TS 29.244, table 8.2.1-1
+GIVE_UP_NS = 30 * 10**9  # three times what a sender tries with usual timers
+MOST_OPEN, MOST_SESSIONS = 4096, 16384
+
+Key = tuple[int, int]
+"""A UPF, and its SEID of the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One datagram from or to a UPF.
+
+    Attributes:
+        upf: which; sent: by it.
+        own, other: its address, and its peer's; own_port, other_port: likewise.
+        seen_ns: since the machine was started (CLOCK_BOOTTIME).
+        unread, lost: datagrams there until now that could not be read, or found no room.
+        octets: of the datagram.
+    """
+
+    upf: int
+    sent: bool
+    own: bytes
+    other: bytes
+    own_port: int
+    other_port: int
+    seen_ns: int
+    octets: bytes
+    unread: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class Session:
+    """A session of a UPF.
+
+    Attributes:
+        node: identity of the control-plane function that has set it up.
+        since_ns: when; see `Heard`.
+        dnn, s_nssai: None where they were not given.
+        rules: by PDR.
+        marks: QFI by QER, None where it has none.
+    """
+
+    node: bytes
+    since_ns: int
+    dnn: str | None
+    s_nssai: SNssai | None
+    rules: dict[int, Detection] = field(default_factory=dict)
+    marks: dict[int, int | None] = field(default_factory=dict)
+
+    @property
+    def dnns(self) -> set[str]:
+        """Its DNN; where none was given its Network Instances, which many control planes call by the DNN."""
+        if self.dnn is not None:
+            return {self.dnn}
+        return {rule.instance for rule in self.rules.values() if rule.instance is not None}
+
+    @property
+    def teids(self) -> set[int]:
+        """The UPF's ends of its tunnels from the radio's side."""
+        return {rule.teid for rule in self.rules.values() if rule.access and rule.teid}
+
+    @property
+    def addresses(self) -> set[Network]:
+        """Of its UE."""
+        return {address for rule in self.rules.values() for address in rule.addresses}
+
+    @property
+    def flows(self) -> set[int]:
+        """QFIs that it looks for or marks with."""
+        looked_for = {flow for rule in self.rules.values() for flow in rule.flows}
+        return looked_for | {flow for flow in self.marks.values() if flow is not None}
+
+    def change(self, asked: Message, answer: Message) -> None:
+        """What an establishment or modification that was accepted has made of it."""
+        for pdr in asked.removed:
+            self.rules.pop(pdr, None)
+        for qer in asked.unmarked:
+            self.marks.pop(qer, None)
+        for pdr, rule in asked.rules.items():
+            before = self.rules.get(pdr)
+            kept = before.teid if rule.teid == CHOOSE and before is not None else rule.teid
+            self.rules[pdr] = replace(rule, teid=kept)
+        for pdr, chosen in answer.chosen.items():
+            if (known := self.rules.get(pdr)) is not None:
+                addresses = tuple(dict.fromkeys(known.addresses + chosen.addresses))
+                self.rules[pdr] = replace(known, teid=chosen.teid or known.teid, addresses=addresses)
+        self.marks.update(asked.marks)
+
+
+class _State(Enum):
+    OPEN = auto()
+    ANSWERED = auto()
+    CONTESTED = auto()  # two that differ came under one number: it cannot be said which of them was accepted
+
+
+@dataclass(slots=True)
+class _Asked:
+    message: Message
+    since_ns: int
+    state: _State = _State.OPEN
+
+
+_Exchange = tuple[int, bool, bytes, bytes, int, int, int]
+
+
+class Sessions:
+    """What UPFs have accepted and not ended.
+
+    Args:
+        wanted: whether a session is anybody's; others are not kept.
+        most: sessions that are kept.
+
+    Attributes:
+        counts: datagrams that are ``malformed``, requests that are ``contested``, sessions beyond ``most`` as ``over``.
+        unexplained: by UPF, sessions and changes that it has accepted without that their requests could be read, since
+            its association was set up.
+        associated: by UPF, the datagram with which that was accepted last.
+    """
+
+    def __init__(self, wanted: Callable[[int, Session], bool], most: int = MOST_SESSIONS) -> None:
+        self._wanted, self._most = wanted, most
+        self._asked: dict[_Exchange, _Asked] = {}
+        self._sessions: dict[Key, Session] = {}
+        self._of_node: dict[tuple[int, bytes], dict[Key, Session]] = {}
+        self._changed: deque[Key] = deque()
+        self._leaving: list[dict[Key, Session]] = []
+        self.counts: Counter[str] = Counter()
+        self.unexplained: Counter[int] = Counter()
+        self.associated: dict[int, Heard] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, key: Key) -> Session | None:
+        """The session, None where there is none any more."""
+        return self._sessions.get(key)
+
+    def next_change(self) -> Key | None:
+        """A session that has come, changed or gone; None where all were told. Ask before the next `take`."""
+        while self._leaving:
+            if not self._leaving[-1]:
+                self._leaving.pop()
+                continue
+            key, session = self._leaving[-1].popitem()
+            if self._sessions.get(key) is session:
+                del self._sessions[key]
+                return key
+        return self._changed.popleft() if self._changed else None
+
+    def restarted(self, upf: int, since_ns: int) -> None:
+        """A UPF's process has begun anew: what it had before that it has no more."""
+        for node, there in self._of_node.items():
+            if node[0] == upf:
+                old = {key: one for key, one in there.items() if one.since_ns < since_ns}
+                for key in old:
+                    del there[key]
+                self._leaving.append(old)
+
+    def take(self, heard: Heard) -> None:
+        """Read a datagram; what makes no sense is counted and ignored."""
+        try:
+            found = messages(heard.octets)
+        except Malformed:
+            self.counts["malformed"] += 1
+            return
+        for message in found:
+            if message.kind in REQUESTS:
+                self._request(heard, message)
+            else:
+                self._answer(heard, message)
+
+    def _request(self, heard: Heard, message: Message) -> None:
+        asks_upf = not heard.sent
+        port, asker_port = (heard.own_port, heard.other_port) if asks_upf else (heard.other_port, heard.own_port)
+        fits = message.kind < ESTABLISHMENT or asks_upf == (message.kind != REPORT)
+        if port != PFCP_PORT or not fits:
+            return
+        self._expire(heard.seen_ns)
+        exchange = (heard.upf, asks_upf, heard.own, heard.other, asker_port, message.kind, message.sequence)
+        known = self._asked.get(exchange)
+        if known is None or (known.state is _State.ANSWERED and known.message != message):
+            self._asked.pop(exchange, None)
+            self._asked[exchange] = _Asked(message, heard.seen_ns)
+        elif known.state is _State.OPEN and known.message != message:
+            known.state = _State.CONTESTED
+            self.counts["contested"] += 1
+
+    def _expire(self, now_ns: int) -> None:
+        """Those that are too old, which come first, or too many."""
+        while self._asked:
+            exchange, oldest = next(iter(self._asked.items()))
+            if len(self._asked) < MOST_OPEN and now_ns - oldest.since_ns < GIVE_UP_NS:
+                return
+            del self._asked[exchange]
+
+    def _answer(self, heard: Heard, message: Message) -> None:
+        asks_upf = heard.sent
+        port, asker_port = (heard.own_port, heard.other_port) if asks_upf else (heard.other_port, heard.own_port)
+        if port != PFCP_PORT:
+            return
+        exchange = (heard.upf, asks_upf, heard.own, heard.other, asker_port, message.kind - 1, message.sequence)
+        asked = self._asked.get(exchange)
+        if asked is None or asked.state is _State.CONTESTED:
+            if asks_upf and message.kind - 1 in {ESTABLISHMENT, MODIFICATION} and message.cause == ACCEPTED:
+                self.unexplained[heard.upf] += 1
+        elif asked.state is _State.OPEN:  # it may be answered a second time where it was sent again
+            asked.state = _State.ANSWERED
+            self._settle(heard, asks_upf, asked.message, message)
+
+    def _settle(self, heard: Heard, asks_upf: bool, asked: Message, answer: Message) -> None:
+        accepted = answer.cause == ACCEPTED
+        match asked.kind:
+            case kind if kind in {ASSOCIATION_SETUP, ASSOCIATION_RELEASE}:
+                node = asked.node if asks_upf else answer.node
+                if accepted and node is not None and not asked.retains:
+                    self._forget(heard, node)
+                    if kind == ASSOCIATION_SETUP:
+                        self.associated[heard.upf] = heard
+                        del self.unexplained[heard.upf]
+            case kind if kind == ESTABLISHMENT:
+                if accepted:
+                    self._establish(heard, asked, answer)
+            case kind if kind == MODIFICATION and asked.seid is not None:
+                if accepted or answer.cause == MORE_REPORTS:
+                    self._modify((heard.upf, asked.seid), asked, answer)
+                elif answer.cause == NO_SUCH_SESSION:
+                    self._drop((heard.upf, asked.seid))
+            case kind if kind == DELETION and asked.seid is not None:
+                if answer.cause in {ACCEPTED, MORE_REPORTS, NO_SUCH_SESSION}:
+                    self._drop((heard.upf, asked.seid))
+            case kind if kind == REPORT and answer.seid is not None:
+                if asked.deleted and accepted:
+                    self._drop((heard.upf, answer.seid))
+
+    def _forget(self, heard: Heard, node: bytes) -> None:
+        """All of a control-plane function: a new association is without sessions (clauses 6.2.6, 6.2.8).
+
+        What it has asked before goes, too: it may count from the beginning, and ask the same under the same number.
+        """
+        self._leaving.append(self._of_node.pop((heard.upf, node), {}))
+        past = [one for one in self._asked if (one[0], one[3]) == (heard.upf, heard.other)]
+        for exchange in past:
+            if self._asked[exchange].state is _State.ANSWERED:
+                del self._asked[exchange]
+
+    def _establish(self, heard: Heard, asked: Message, answer: Message) -> None:
+        if asked.node is None or answer.f_seid is None:
+            return
+        key = (heard.upf, answer.f_seid)
+        self._drop(key)
+        session = Session(asked.node, heard.seen_ns, asked.dnn, asked.s_nssai)
+        session.change(asked, answer)
+        if not self._wanted(heard.upf, session):
+            return
+        if len(self._sessions) >= self._most:
+            self.counts["over"] += 1
+            return
+        self._sessions[key] = session
+        self._of_node.setdefault((heard.upf, asked.node), {})[key] = session
+        self._changed.append(key)
+
+    def _modify(self, key: Key, asked: Message, answer: Message) -> None:
+        session = self._sessions.get(key)
+        tells = asked.rules or asked.removed or asked.marks or asked.unmarked or answer.chosen
+        if session is None or not tells:  # a handover, for instance, is another tunnel of the radio's
+            return
+        session.change(asked, answer)
+        if len(session.rules) + len(session.marks) > MOST_RULES:
+            self.counts["over"] += 1
+            self._drop(key)
+        self._changed.append(key)
+
+    def _drop(self, key: Key) -> None:
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            self._of_node.get((key[0], session.node), {}).pop(key, None)
+            self._changed.append(key)

@@ -1,0 +1,86 @@
+"""How a process is named: by number, program, unit, container, cgroup, namespace, user."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, TypeVar
+
+from pydantic import ConfigDict, Field
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*$")]
+Selector = TypeVar("Selector", bound="UpfSelector")
+LEAST_ID = 6  # digits of a container's id
+
+
+@dataclass(frozen=True)
+class ProcessSelector:
+    """By program: ``name`` is its file name or what it calls itself, and each of ``args`` is on its command line."""
+
+    __pydantic_config__ = STRICT
+    name: Text
+    args: tuple[Text, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.name, *self.args))
+
+
+@dataclass(frozen=True)
+class ComposeSelector:
+    """By Docker Compose: a service, and its project where several have one of that name."""
+
+    __pydantic_config__ = STRICT
+    service: Text
+    project: Text | None = None
+
+    def __str__(self) -> str:
+        return self.service if self.project is None else f"{self.project}/{self.service}"
+
+
+@dataclass(frozen=True)
+class UpfSelector:
+    """Which process is a slice's UPF. Several conditions have to hold together; at least one is given.
+
+    Attributes:
+        role: what it is called in a slice, and in messages.
+        pid: its number; a UPF that restarts is not found again by it.
+        process: program and arguments.
+        unit: systemd unit, for instance ``open5gs-upfd@embb.service``.
+        container: id (six digits or more) or name.
+        compose: Docker Compose's labels.
+        cgroup: a folder of its CPU cgroup, version 1 or 2; groups below it count.
+        netns: network namespace, a name (``ip netns``) or a path.
+        user: that it runs as, name or number. Anybody can give a process any name: say it beside ``process``.
+    """
+
+    __pydantic_config__ = STRICT
+    role: ClassVar[Literal["upf", "service"]] = "upf"
+    pid: Annotated[int, Field(ge=1)] | None = None
+    process: ProcessSelector | None = None
+    unit: Text | None = None
+    container: Text | None = None
+    compose: ComposeSelector | None = None
+    cgroup: Text | None = None
+    netns: Text | None = None
+    user: Text | None = None
+
+    def __str__(self) -> str:
+        given = ((one.name, getattr(self, one.name)) for one in dataclasses.fields(self))
+        return ", ".join(f"{name} = {value}" for name, value in given if value is not None)
+
+
+@dataclass(frozen=True)
+class ServiceSelector(UpfSelector):
+    """Which process is a slice's service, in the same way."""
+
+    __pydantic_config__ = STRICT
+    role = "service"
+
+
+def check_selector(selector: Selector) -> Selector:
+    """The same, where it says anything; raises ValueError."""
+    if selector == type(selector)(user=selector.user):
+        names = ", ".join(one.name for one in dataclasses.fields(selector) if one.name != "user")
+        raise ValueError(f"nothing says which process it is; accepted: at least one of {names}")
+    return selector

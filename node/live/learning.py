@@ -1,0 +1,83 @@
+"""What a node's UPFs are seen to set up on N4, kept right while they restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...controller.telemetry.n4.learning import Learned, Learning
+from ...controller.telemetry.points import SlicePoints
+from ...controller.telemetry.sharing import Sharing
+from ..find.locate import Located
+from ..find.n4 import pfcp_addresses, running_since_ns
+
+POLL_S = 0.1
+"""A buffer holds some two thousand messages, and a poll takes some forty in the time that it has."""
+
+
+class NodeLearning:
+    """`Learning` of the slices of a node.
+
+    Args:
+        points: one per slice, in order.
+        families: slices by UPF, by name.
+        found: where each slice's UPF is.
+        sharing: of the probe.
+
+    Raises:
+        ConfigError, ProbeError: see `Learning`.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[SlicePoints],
+        families: Sequence[Sequence[str]],
+        found: Mapping[str, Located],
+        sharing: Sharing,
+    ) -> None:
+        self._names = [one.name for one in points]
+        self._families = families
+        self._processes: dict[int, tuple[int, int | None]] = {}
+        self._learning = Learning(points, [[self._names.index(name) for name in names] for names in families], sharing)
+        try:
+            self._follow(found)
+        except BaseException:
+            self.close()
+            raise
+
+    def __bool__(self) -> bool:
+        """Is there anything to learn?"""
+        return bool(self._learning.upfs)
+
+    def poll(self) -> None:
+        """See `Learning.poll`."""
+        self._learning.poll()
+
+    def check(self, found: Mapping[str, Located]) -> list[str]:
+        """What is not known, and why; ``found`` is where the UPFs are now."""
+        told = self._follow(found) if self else []
+        self.poll()
+        return [*told, *self._learning.check()]
+
+    def learned(self, name: str) -> Learned | None:
+        """Of a slice; None where it learns nothing."""
+        index = self._names.index(name)
+        return self._learning.learned(index) if self._learning.learns(index) else None
+
+    def close(self) -> None:
+        """Detach and unload."""
+        self._learning.close()
+
+    def _follow(self, found: Mapping[str, Located]) -> list[str]:
+        """Take up where UPFs take PFCP, where they have begun anew."""
+        failures = []
+        for number in {one.number for one in self._learning.upfs}:
+            one = found[self._families[number][0]]
+            process = (one.process.pid, one.process.start_ticks)
+            if self._processes.get(number) == process:
+                continue
+            try:
+                self._learning.watch(number, pfcp_addresses(one), running_since_ns(one))
+                self._processes[number] = process
+            except OSError as error:
+                failures.append(f"{', '.join(self._families[number])}: where it takes PFCP is not known: {error}")
+        return failures

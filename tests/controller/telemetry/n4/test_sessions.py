@@ -1,0 +1,311 @@
+"""What a UPF has follows from what it was seen to accept, and from nothing else."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicepilot.controller.telemetry.n4.sessions import GIVE_UP_NS, MOST_OPEN, Heard, Session, Sessions
+
+from .octets import CP, UP, cause, dnn, element, f_seid, f_teid, message, node, pdi, pdr, rules, ue
+
+SECOND = 10**9
+RECOVERY = element(96, bytes(4))
+OTHER = IPv4Address("10.211.1.99")
+
+
+class N4:
+    """A UPF's N4, and who is at its other end."""
+
+    def __init__(self, most: int = 100) -> None:
+        self.sessions = Sessions(lambda _, session: session.dnn != "unknown", most)
+        self.now_ns = SECOND
+
+    def hear(self, octets: bytes, *, sent: bool, other: IPv4Address = CP, asker_port: int = 8805) -> None:
+        """To the UPF or from it; ``asker_port`` is the peer's."""
+        self.sessions.take(Heard(0, sent, UP.packed, other.packed, 8805, asker_port, self.now_ns, octets))
+
+    def told(self) -> list[tuple[int, int]]:
+        """Which sessions have changed."""
+        found = []
+        while (key := self.sessions.next_change()) is not None:
+            found.append(key)
+        return found
+
+    def associate(self, sequence: int = 1, address: IPv4Address = CP, number: int = 1, *more: bytes) -> None:
+        self.hear(message(5, sequence, node(address), RECOVERY, *more), sent=False, other=address)
+        self.hear(message(6, sequence, node(UP), cause(number), RECOVERY), sent=True, other=address)
+
+    def establish(
+        self, seid: int = 0x99, sequence: int = 2, teid: int = 17, name: str = "a", address: IPv4Address = CP
+    ) -> None:
+        asked = message(50, sequence, node(address), f_seid(5), rules(teid, "10.61.1.2"), dnn(name), seid=0)
+        self.hear(asked, sent=False, other=address)
+        self.hear(message(51, sequence, node(UP), cause(), f_seid(seid, UP), seid=5), sent=True, other=address)
+
+    def get(self, seid: int = 0x99) -> Session | None:
+        self.told()
+        return self.sessions.get((0, seid))
+
+
+@pytest.fixture(name="n4")
+def _n4() -> N4:
+    return N4()
+
+
+def test_a_session_is_there_once_it_was_accepted(n4: N4) -> None:
+    n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), dnn("a"), seid=0), sent=False)
+    assert not len(n4.sessions)
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    assert n4.told() == [(0, 0x99)]
+    session = n4.sessions.get((0, 0x99))
+    assert session is not None
+    assert (session.teids, session.addresses, session.flows) == ({17}, {ip_network("10.61.1.2/32")}, {9})
+    assert session.dnns == {"a"}
+
+
+@pytest.mark.parametrize("number", [64, 72, 75, 2])
+def test_one_that_was_refused_is_not(n4: N4, number: int) -> None:
+    n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0), sent=False)
+    n4.hear(message(51, 2, node(UP), cause(number), f_seid(0x99, UP), seid=5), sent=True)
+    assert n4.get() is None
+
+
+def test_a_tunnel_that_the_upf_has_chosen(n4: N4) -> None:
+    n4.hear(message(50, 2, node(), f_seid(5), rules(None, "10.61.1.2"), seid=0), sent=False)
+    created = pdr(1, f_teid(0x1001), kind=8)
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), created, seid=5), sent=True)
+    session = n4.get()
+    assert session is not None
+    assert session.teids == {0x1001}
+    # An update that lets it choose, without word of another one, leaves it as it is.
+    n4.hear(message(52, 3, pdr(1, pdi(f_teid(None)), kind=9), seid=0x99), sent=False)
+    n4.hear(message(53, 3, cause(), seid=5), sent=True)
+    assert session.teids == {0x1001}
+
+
+def test_a_tunnel_from_the_core_is_no_slices(n4: N4) -> None:
+    both = pdr(1, pdi(f_teid(17))) + pdr(2, pdi(f_teid(18), source=1))
+    n4.hear(message(50, 2, node(), f_seid(5), both, seid=0), sent=False)
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    session = n4.get()
+    assert session is not None
+    assert session.teids == {17}
+
+
+def test_without_a_dnn_network_instances_stand_for_it(n4: N4) -> None:
+    n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2", instance=b"video"), seid=0), sent=False)
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    session = n4.get()
+    assert session is not None
+    assert session.dnns == {"video"}
+
+
+def test_a_modification_counts_once_it_was_accepted(n4: N4) -> None:
+    n4.establish()
+    for sequence, number in ((3, 64), (4, 1)):
+        change = pdr(3, pdi(f_teid(18), ue("10.61.1.3"))) + pdr(1, kind=15)
+        n4.hear(message(52, sequence, change, seid=0x99), sent=False)
+        session = n4.get()
+        assert session is not None
+        assert session.teids == {17}
+        n4.hear(message(53, sequence, cause(number), seid=5), sent=True)
+    assert n4.told() == [(0, 0x99)]
+    assert session.teids == {18}
+
+
+def test_a_handover_changes_nothing_here(n4: N4) -> None:
+    n4.establish()
+    n4.told()
+    n4.hear(message(52, 3, element(10, element(108, bytes(4))), seid=0x99), sent=False)
+    n4.hear(message(53, 3, cause(), seid=5), sent=True)
+    assert n4.told() == []
+
+
+ENDS = {
+    "deletion": (54, 55, 1),
+    "deletion of what is not there": (54, 55, 65),
+    "modification of what is not there": (52, 53, 65),
+}
+
+
+@pytest.mark.parametrize(("asked", "answer", "number"), ENDS.values(), ids=ENDS)
+def test_a_session_ends(n4: N4, asked: int, answer: int, number: int) -> None:
+    n4.establish()
+    n4.hear(message(asked, 3, seid=0x99), sent=False)
+    assert n4.get() is not None
+    n4.hear(message(answer, 3, cause(number), seid=5), sent=True)
+    assert n4.told() == [(0, 0x99)]
+    assert n4.get() is None
+
+
+@pytest.mark.parametrize(("flags", "gone"), [(1, True), (0, False)])
+def test_the_upf_itself_ends_a_session(n4: N4, flags: int, gone: bool) -> None:
+    n4.establish()
+    n4.hear(message(56, 1, element(161, bytes([flags])), seid=5), sent=True)
+    n4.hear(message(57, 1, cause(), seid=0x99), sent=False)
+    assert (n4.get() is None) == gone
+
+
+def test_a_new_association_is_without_sessions(n4: N4) -> None:
+    n4.associate()
+    n4.establish()
+    n4.establish(0x77, 3, 18, address=OTHER)
+    n4.told()
+    n4.associate(9, number=64)
+    assert n4.told() == []
+    n4.associate(10)
+    assert n4.told() == [(0, 0x99)]
+    assert n4.get() is None
+    assert n4.get(0x77) is not None, "another control plane's stay"
+
+
+def test_an_association_may_keep_sessions(n4: N4) -> None:
+    n4.establish()
+    n4.associate(9, CP, 1, element(183, b""))
+    assert n4.get() is not None
+
+
+def test_after_it_the_same_may_be_asked_under_the_same_number(n4: N4) -> None:
+    n4.associate()
+    n4.establish()
+    n4.associate()
+    assert n4.get() is None
+    n4.establish()
+    assert n4.get() is not None
+
+
+def test_a_released_association_takes_its_sessions_along(n4: N4) -> None:
+    n4.establish()
+    n4.hear(message(9, 3, node()), sent=False)
+    n4.hear(message(10, 3, node(UP), cause()), sent=True)
+    assert n4.get() is None
+
+
+def test_an_association_that_the_upf_asks_for(n4: N4) -> None:
+    n4.establish()
+    n4.hear(message(5, 1, node(UP), RECOVERY), sent=True)
+    n4.hear(message(6, 1, node(CP), cause(), RECOVERY), sent=False)
+    assert n4.get() is None
+
+
+def test_a_process_that_begins_anew_has_no_sessions(n4: N4) -> None:
+    n4.establish()
+    n4.now_ns = 3 * SECOND
+    n4.establish(0x77, 3, 18)
+    n4.told()
+    n4.sessions.restarted(1, 9 * SECOND)
+    assert n4.told() == []
+    n4.sessions.restarted(0, 2 * SECOND)
+    assert n4.told() == [(0, 0x99)]
+    assert n4.get(0x77) is not None, "which was set up with the new one"
+
+
+def test_a_repeated_request_is_settled_once(n4: N4) -> None:
+    for _ in range(2):
+        n4.establish()
+    assert n4.told() == [(0, 0x99)]
+    n4.hear(message(54, 3, seid=0x99), sent=False)
+    n4.hear(message(55, 3, cause(), seid=5), sent=True)
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    assert n4.get() is None, "a late copy of an answer brings nothing back"
+
+
+# -- what others may send ------------------------------------------------------------------------------------------
+
+
+def test_a_forged_request_has_to_be_accepted(n4: N4) -> None:
+    """From the SMF's own address even: the UPF answers what it has carried out."""
+    n4.establish()
+    n4.hear(message(50, 3, node(), f_seid(6), rules(666, "10.61.1.66"), dnn("a"), seid=0), sent=False)
+    n4.hear(message(54, 4, seid=0x99), sent=False)
+    n4.hear(message(5, 5, node(), RECOVERY), sent=False)
+    assert n4.get() is not None
+    assert len(n4.sessions) == 1
+
+
+def test_an_answer_from_elsewhere_is_none(n4: N4) -> None:
+    asked = message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0)
+    answer = message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5)
+    n4.hear(asked, sent=False)
+    n4.hear(answer, sent=False)  # comes in where the UPF's go out
+    n4.hear(answer, sent=True, other=OTHER)  # to somebody who has not asked
+    n4.hear(answer, sent=True, asker_port=9999)
+    n4.hear(message(53, 2, cause(), seid=5), sent=True)
+    assert n4.get() is None
+
+
+def test_two_requests_under_one_number_are_contested(n4: N4) -> None:
+    n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0), sent=False)
+    n4.hear(message(50, 2, node(), f_seid(5), rules(666, "10.61.1.2"), seid=0), sent=False)
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    assert n4.get() is None
+    assert n4.sessions.counts["contested"] == 1
+    assert n4.sessions.unexplained[0] == 1
+
+
+def test_what_was_not_seen_is_counted_until_the_next_association(n4: N4) -> None:
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    n4.hear(b"\x21\x32\0\1", sent=False)
+    assert (n4.sessions.unexplained[0], n4.sessions.counts["malformed"]) == (1, 1)
+    n4.associate()
+    assert not n4.sessions.unexplained[0]
+
+
+def test_requests_without_answers_are_given_up(n4: N4) -> None:
+    n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0), sent=False)
+    n4.now_ns += GIVE_UP_NS
+    n4.hear(message(54, 9, seid=1), sent=False)
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    assert n4.get() is None
+
+
+def test_state_is_bounded() -> None:
+    n4 = N4(most=3)
+    for number in range(5):
+        n4.establish(number + 1, number + 1, number + 1)
+    assert len(n4.sessions) == 3
+    assert n4.sessions.counts["over"] == 2
+    for number in range(2 * MOST_OPEN):
+        n4.hear(message(54, number, seid=1), sent=False)
+    assert len(n4.sessions._asked) <= MOST_OPEN
+    for number in range(40):
+        change = b"".join(pdr(1000 * number + one, pdi(f_teid(1))) for one in range(1, 20))
+        n4.hear(message(52, number, change, seid=1), sent=False)
+        n4.hear(message(53, number, cause(), seid=5), sent=True)
+    assert n4.get(1) is None, "a session of more rules than any has"
+
+
+def test_sessions_of_nobody_are_not_kept(n4: N4) -> None:
+    n4.establish(name="unknown")
+    assert n4.get() is None
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([CP, OTHER]), st.integers(0, 400)), max_size=30), st.data())
+def test_whatever_comes_in_whatever_order(picks: list[tuple[bool, IPv4Address, int]], data: st.DataObject) -> None:
+    """Nothing raises, indices agree, and what is known was accepted."""
+    said = [
+        message(5, 1, node(), RECOVERY),
+        message(6, 1, node(UP), cause()),
+        message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0),
+        message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5),
+        message(52, 3, pdr(1, pdi(f_teid(18)), kind=9), seid=0x99),
+        message(53, 3, cause(), seid=5),
+        message(54, 4, seid=0x99),
+        message(55, 4, cause(), seid=5),
+        message(56, 5, element(161, b"\1"), seid=5),
+        message(57, 5, cause(), seid=0x99),
+    ]
+    n4, accepted = N4(), False
+    for sent, other, number in picks:
+        octets = bytearray(said[number % len(said)])
+        if number >= 200:
+            octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
+        accepted |= sent and octets[1] == 51
+        n4.hear(bytes(octets), sent=sent, other=other)
+        n4.told()
+    assert accepted or not len(n4.sessions)
+    assert len(n4.sessions) == sum(map(len, n4.sessions._of_node.values()))

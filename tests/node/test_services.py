@@ -1,0 +1,235 @@
+"""A slice that is no UPF, alone and beside one: configured, measured, moved, followed, and left as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slicepilot.configs import ConfigError
+from slicepilot.node.config.spec import NodeSpec
+from slicepilot.testbed.bench.rig import KNOB_FILES
+
+from .foreign import Foreign
+from .site import Site
+from .test_foreign import controller, in_netns, measured, slicepilot, until
+
+
+@pytest.fixture(scope="module", name="beside")
+def _beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
+    """One UPF."""
+    node = Foreign(tmp_path_factory.mktemp("beside"), count=1, prefix="sv")
+    try:
+        yield node
+    finally:
+        node.down()
+
+
+@pytest.fixture(scope="module", name="site")
+def _site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"))
+    try:
+        yield site
+    finally:
+        site.down()
+
+
+@pytest.fixture(name="visited")
+def _visited(site: Site) -> Iterator[Site]:
+    site.visit()
+    try:
+        yield site
+    finally:
+        site.leave()
+
+
+def upf_of(beside: Foreign) -> dict[str, Any]:
+    return {
+        "name": "radio",
+        "s_nssai": {"sst": 1, "sd": "000001"},
+        "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
+        "weight": 10,
+        "upf": {"process": {"name": "upf"}, "netns": beside.netns[0], "user": "root"},
+        "devices": {"n6_netns": f"{beside.prefix}-dn", "n6_far": "n6-1"},
+    }
+
+
+@pytest.fixture(name="mixed")
+def _mixed(beside: Foreign, site: Site, tmp_path: Path) -> Path:
+    """A node with the UPF first, which the agent of `controller` ranks before the service."""
+    return written(tmp_path, upf_of(beside), site.document() | {"weight": 1}, name=beside.prefix)
+
+
+def written(folder: Path, *slices: dict[str, Any], name: str = "services") -> Path:
+    path = folder / "node.yaml"
+    path.write_text(yaml.safe_dump({"name": name, "slices": list(slices)}))
+    return path
+
+
+def state(site: Site) -> dict[str, str]:
+    """What a controller could have changed."""
+    found = {}
+    for name in KNOB_FILES:
+        with contextlib.suppress(OSError):
+            found[name] = (site.group / name).read_text().strip()
+    for netns, device in ((site.netns, "eth0"), (site.visitors, "far")):
+        found[f"{netns}/qdiscs"] = in_netns(netns, "tc", "qdisc", "show", "dev", device)
+        for hook in ("ingress", "egress"):
+            found[f"{netns}/{hook}"] = in_netns(netns, "tc", "filter", "show", "dev", device, hook)
+    return found
+
+
+# -- on a node ---------------------------------------------------------------------------------------------------
+
+
+def test_check_says_that_a_service_is_measured_and_what_acts(beside: Foreign, visited: Site, mixed: Path) -> None:
+    before = state(visited)
+    beside.load(seconds=8, mbps=4)
+    upf, service = json.loads(slicepilot("node", "check", str(mixed), "--seconds", "2", "--json").stdout)
+    beside.carried_mbps()
+    assert (service["slice"], upf["slice"]) == ("shop", "radio")
+    for one in (service, upf):
+        assert one["measured"]
+        assert all(answer["authority"] for answer in one["knobs"].values()), one["knobs"]
+    assert 0 < service["traffic"]["delay_p50_us"] < service["traffic"]["delay_p99_us"]
+    assert service["traffic"]["carried_mbps"] > 10 * service["traffic"]["offered_mbps"] > 0
+    assert upf["traffic"]["match_ratio"] > 0.99
+    assert state(visited) == before
+
+
+@pytest.mark.realtime
+def test_what_is_tried_is_felt(visited: Site, tmp_path: Path) -> None:
+    """A CPU limit and an egress rate below what a service takes and gives hold it back."""
+    before = state(visited)
+    node = written(tmp_path, visited.document())
+    [one] = json.loads(slicepilot("node", "check", str(node), "--try", "--json").stdout)
+    for knob in ("cpu_limit", "egress"):
+        assert one["knobs"][knob]["authority"], one["knobs"]
+        assert one["knobs"][knob]["tried"]["carried_ratio"]["high"] < 1.0, one["knobs"]
+    assert state(visited) == before
+
+
+def test_rates_in_shadow_are_those_that_visitors_get(visited: Site, tmp_path: Path) -> None:
+    node, before = written(tmp_path, visited.document()), state(visited)
+    answers = visited.answers
+    report = json.loads(slicepilot("run", "--node", str(node), "--seconds", "4", "--json").stdout)
+    [one] = report["slices"]
+    assert report["mode"] == "shadow"
+    assert visited.answers > answers
+    assert one["offered_mbps"] == pytest.approx(one["carried_mbps"], rel=0.02)
+    assert one["delay_p99_us"] > 0
+    assert state(visited) == before
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_mixed_node_is_controlled_and_left_as_it_was(
+    beside: Foreign, visited: Site, mixed: Path, tmp_path: Path, signal_: signal.Signals
+) -> None:
+    before = state(visited)
+    with controller(mixed, beside, tmp_path) as running:
+        until(lambda: measured(running, 2), "the service is not measured")
+        until(lambda: _changed(before, state(visited)) >= {"qdiscs", "weight"}, "nothing was moved")
+        running.process.send_signal(signal_)
+        until(lambda: state(visited) == before, "not all is as it was")
+
+
+def _changed(before: dict[str, str], now: dict[str, str]) -> set[str]:
+    changed = {name for name in now if now[name] != before.get(name)}
+    found = {"qdiscs"} if any(name.endswith("/qdiscs") for name in changed) else set()
+    return found | ({"weight"} if changed & {"cpu.shares", "cpu.weight"} else set())
+
+
+def test_a_service_that_restarts_is_taken_up_again(beside: Foreign, visited: Site, mixed: Path, tmp_path: Path) -> None:
+    with controller(mixed, beside, tmp_path) as running:
+        until(lambda: measured(running, 2), "the service is not measured")
+        visited.stop()
+        until(lambda: not measured(running, 2), "a service that has gone counts as measured")
+        visited.start()
+        until(lambda: measured(running, 2), "the service is not measured again")
+
+
+def test_nobody_elses_simulator_is_identified_from_a_service(site: Site, tmp_path: Path) -> None:
+    node = written(tmp_path, site.document())
+    told = slicepilot("node", "identify", str(node), "--out", str(tmp_path / "hardware.yaml"), code=2).stderr
+    assert "slices.shop.service" in told
+    assert "accepted: a node with UPFs alone" in told
+    assert not (tmp_path / "hardware.yaml").exists()
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {
+    "name": "shop",
+    "s_nssai": {"sst": 1},
+    "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
+    "service": {"unit": "shop.service"},
+    "listens": {"device": "eth0", "ports": [PORT := 8080]},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"listens": None}, "slices.shop: listens: not given; accepted: device and ports of the service"),
+        ({"service": None}, "slices.shop: upf, service: neither is given; accepted: upf for a UPF"),
+        ({"upf": {"pid": 1}}, "slices.shop: upf, service: both are given"),
+        ({"traffic": {"teids": [1]}}, "slices.shop: traffic: not of a service; accepted: without it"),
+        ({"devices": {"n3": "n3"}}, "slices.shop: devices: not of a service; accepted: without it"),
+        ({"service": None, "upf": {"pid": 1}}, "slices.shop: listens: not of a upf; accepted: without it"),
+        ({"listens": {"device": "eth0"}}, "ports"),
+        ({"listens": {"ports": [PORT]}}, "device"),
+        ({"listens": {"device": "eth0", "ports": []}}, "ports"),
+        ({"listens": {"device": "eth0", "ports": [0]}}, "ports"),
+        ({"listens": {"device": "eth0", "ports": [65536]}}, "ports"),
+        ({"listens": {"device": "eth0", "ports": [PORT], "echoed_octets": 3}}, "echoed_octets"),
+        ({"listens": {"device": "eth0", "ports": [PORT], "teids": [1]}}, "teids"),
+        ({"service": {"user": "nobody"}}, "nothing says which process it is"),
+    ],
+)
+def test_what_is_wrong_of_a_service_is_said_in_a_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        NodeSpec.from_yaml(str(written(tmp_path, GOOD | change)))
+    [line] = str(caught.value).splitlines()
+    assert told in line
+    assert "accepted" in line or "expected" in line or "required" in line.lower() or "should" in line, line
+
+
+@pytest.mark.parametrize(
+    ("listens", "told"),
+    [
+        ({"device": "eth7"}, "slices.shop.listens.device = eth7: no such interface; accepted: lo, eth0"),
+        ({"device": "lo"}, "slices.shop.listens.far_netns"),
+        ({"far_netns": "nowhere"}, "slices.shop.listens.far_netns = nowhere: no such network namespace"),
+        ({"far_netns": "its own"}, "the other end of eth0 is not there; accepted: the network namespace"),
+    ],
+)
+def test_what_is_not_there_is_named(site: Site, tmp_path: Path, listens: dict[str, Any], told: str) -> None:
+    if listens.get("far_netns") == "its own":
+        listens = {"far_netns": site.netns}
+    node = written(tmp_path, site.document(**listens))
+    lines = [line for line in slicepilot("node", "check", str(node), code=2).stderr.splitlines() if line]
+    assert len(lines) == 1
+    assert told in lines[0]
+
+
+def test_a_service_that_does_not_run_is_named(site: Site, tmp_path: Path) -> None:
+    document = site.document() | {"service": {"unit": "nobody-has-this.service"}}
+    told = slicepilot("node", "check", str(written(tmp_path, document)), code=2).stderr
+    assert "slices.shop.service: unit = nobody-has-this.service: no such process runs" in told
+
+
+def test_services_at_one_interface_have_a_rate_of_nobodys_own(site: Site, tmp_path: Path) -> None:
+    """Two ports of one program: CPU time is shared as a UPF's is, and no shaper tells their answers apart."""
+    second = site.document(ports=[8081]) | {"name": "admin", "s_nssai": {"sst": 2}}
+    node = written(tmp_path, site.document(), second)
+    document = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.3", "--json", code=1).stdout)
+    for one in document:
+        assert not one["knobs"]["egress"]["authority"]
+        assert "is that of other slices too" in one["knobs"]["egress"]["why"]
+        assert one["knobs"]["cpu_limit"]["authority"]

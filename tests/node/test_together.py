@@ -1,0 +1,166 @@
+"""Two UPFs in one network namespace: one N3 with two addresses, a TUN device each, and one N6."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from slicepilot.configs import ConfigError
+from slicepilot.controller.actuators.node import NodeActuator
+from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE, Knobs
+from slicepilot.node.config.spec import NodeSpec
+from slicepilot.node.find.discover import discover
+from slicepilot.node.find.locate import Finder
+from slicepilot.node.live.backend import NodeBackend
+
+from .foreign import Foreign
+from .test_foreign import knobs, picture, slicepilot, until
+
+PERIOD_S = 0.02
+WORK_NS = 100_000
+
+
+@pytest.fixture(scope="module", name="whole")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
+    node = Foreign(tmp_path_factory.mktemp("together"), count=2, prefix="ft", TOGETHER="1", BURN_NS=str(WORK_NS))
+    try:
+        yield node
+    finally:
+        node.down()
+
+
+def document_of(node: Foreign, **traffic: Any) -> dict[str, Any]:
+    """UPFs by their cgroups, which says nothing of the namespace that they share."""
+    slices = [
+        {
+            "name": f"slice{i}",
+            "s_nssai": {"sst": 1, "sd": f"{i:06d}"},
+            "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
+            "weight": 10 if i == 1 else 1,
+            "upf": {"cgroup": str(node.group(i)), "user": "root"},
+            "traffic": traffic or {"ue_pools": [f"10.61.{i}.0/24"]},
+            "devices": {"tun": f"tun{i}", "n6_netns": f"{node.prefix}-dn", "n6_far": "n6-1"},
+        }
+        for i in (1, 2)
+    ]
+    return {"name": node.prefix, "slices": slices}
+
+
+@pytest.fixture(name="path")
+def _path(foreign: Foreign, tmp_path: Path) -> Path:
+    path = tmp_path / "node.yaml"
+    path.write_text(yaml.safe_dump(document_of(foreign)))
+    return path
+
+
+def opened(path: Path) -> NodeBackend:
+    return NodeBackend(NodeSpec.from_yaml(str(path)), PERIOD_S)
+
+
+def means(backend: NodeBackend, ticks: int = 80) -> Any:
+    """Figures of telemetry by slice, after a second for them to settle."""
+    for _ in range(50):
+        backend.observe()
+    return np.mean([backend.observe().slices[:, :, 0].copy() for _ in range(ticks)], axis=0)
+
+
+def test_both_are_found_told_apart_and_measured_without_a_word(foreign: Foreign, tmp_path: Path) -> None:
+    found = {one.process.pid: one for one in discover() if one.netns_name == foreign.netns[0]}
+    assert sorted(found) == sorted((foreign.pid(1), foreign.pid(2)))
+    for number in (1, 2):
+        one = found[foreign.pid(number)]
+        assert one.confidence == "sure"
+        assert (one.devices.n3, one.devices.n6, one.devices.tun) == ("n3", "n6", f"tun{number}")
+        assert one.cgroup == foreign.group(number)
+        assert one.selector.pid is None, "it would not be found again"
+        assert one.selector.netns == foreign.netns[0]
+        assert Finder().find(one.name, one.selector).process.pid == one.process.pid
+        assert one.ue_pools == (f"10.61.{number}.0/24",)
+
+    path = tmp_path / "found.yaml"
+    slicepilot("node", "discover", "--out", str(path), "--name", foreign.prefix)
+    document = yaml.safe_load(path.read_text())
+    document["slices"] = [one for one in document["slices"] if one["upf"].get("netns") == foreign.netns[0]]
+    assert sorted(one["traffic"]["ue_pools"][0] for one in document["slices"]) == ["10.61.1.0/24", "10.61.2.0/24"]
+    path.write_text(yaml.safe_dump(document))
+    before = picture(foreign)
+    foreign.load(seconds=25, mbps=4)
+    checked = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--send", "--json").stdout)
+    foreign.carried_mbps()
+    for one in checked:
+        assert one["traffic"]["match_ratio"] > 0.99
+        assert all(knob["authority"] for knob in one["knobs"].values()), one["knobs"]
+        assert [sent["result"] for sent in one["sent"].values()] == ["arrives already", "arrived"]
+    assert picture(foreign) | {"links": ""} == before | {"links": ""}
+
+
+def test_each_has_its_own_rate_and_class_of_one_shaper(foreign: Foreign, path: Path) -> None:
+    before = knobs(foreign)
+    foreign.load(seconds=12, mbps=8)
+    with closing(opened(path)) as backend, closing(NodeActuator(backend.targets)) as actuator:
+        assert not backend.context.sharing
+        assert {target.egress_device for target in backend.targets} == {"n6"}
+        assert len({target.part for target in backend.targets}) == 2
+        wanted = Knobs.none(2)
+        wanted.values[EGRESS, 1, 0] = 2.0
+        actuator.apply(wanted)
+        offered, carried, _, p99 = means(backend)[:4]
+    foreign.carried_mbps()
+    assert offered == pytest.approx([8, 8], rel=0.15)
+    assert carried[0] == pytest.approx(8, rel=0.15)
+    assert carried[1] == pytest.approx(2, rel=0.15)
+    assert p99[1] > 5 * p99[0]
+    assert knobs(foreign) == before
+
+
+def test_cpu_knobs_act_on_one_of_them(foreign: Foreign, path: Path) -> None:
+    before = knobs(foreign)
+    foreign.load(seconds=12, mbps=4)
+    with closing(opened(path)) as backend, closing(NodeActuator(backend.targets)) as actuator:
+        wanted = Knobs.none(2)
+        wanted.values[NICE, 1, 0] = 5
+        wanted.values[CPU_LIMIT, 1, 0] = 15  # of the 36 mCPU that its packets take
+        assert actuator.apply(wanted).applied.same_as(wanted)
+        moved = {name for name, value in knobs(foreign).items() if value != before[name]}
+        assert moved
+        assert {name for name in moved if "cpu." in name} == {name for name in moved if name.startswith("2/cpu.")}
+        figures = means(backend)
+        use = backend.observe().cpu_use_mcpu[:, 0].copy()
+    foreign.carried_mbps()
+    assert figures[1][1] < 0.6 * figures[1][0]
+    assert figures[1][0] == pytest.approx(4, rel=0.2)
+    assert use[0] > 0
+    assert knobs(foreign) == before
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_one_of_them_restarts_and_the_other_goes_on(foreign: Foreign, path: Path, gone: int) -> None:
+    foreign.load(seconds=40, mbps=2)
+    with closing(opened(path)) as backend:
+
+        def carries(*numbers: int) -> bool:
+            """Whether packets of these slices leave now, and of no others."""
+            backend.check()
+            carried = np.max([backend.observe().carried_mbps[:, 0].copy() for _ in range(20)], axis=0)
+            return set(np.flatnonzero(carried) + 1) == set(numbers)
+
+        until(lambda: carries(1, 2), "not measured")
+        foreign.stop_upf(gone)
+        until(lambda: carries(3 - gone), "the other is not measured any more")
+        assert not [line for line in backend.check() if "no such network namespace" in line], "theirs is still there"
+        foreign.start_upf(gone)
+        until(lambda: carries(1, 2), "not measured again", 12.0)
+    foreign.carried_mbps()
+
+
+def test_tunnels_do_not_tell_them_apart_where_both_number_them_alike(foreign: Foreign, path: Path) -> None:
+    path.write_text(yaml.safe_dump(document_of(foreign, teids=[1])))
+    with pytest.raises(ConfigError, match="TEID 0x1 belongs to both; accepted: pools, TEIDs or QFIs that are one"):
+        opened(path)
