@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs import ConfigError
+from ...configs import ConfigError, FailureError
 from ..system.own_programs import environment, python
 from .listeners import HttpAddress, control_listener, http_listener
 from .peers import Access
@@ -69,7 +69,8 @@ class Publisher:
 
         Raises:
             ConfigError: an address or socket that is not to be had, no such user or group.
-            OSError: the folder cannot be made, or the process not started.
+            FailureError: the folder cannot be made.
+            OSError: the process cannot be started.
         """
         publisher = cls(options, control)
         try:
@@ -162,9 +163,12 @@ class Publisher:
         if not self._options.records_mb:
             return
         folder = self._options.state / "records"
-        folder.mkdir(parents=True, exist_ok=True)
-        if user is not None:
-            os.chown(folder, user.pw_uid, user.pw_gid)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if user is not None:
+                os.chown(folder, user.pw_uid, user.pw_gid)
+        except OSError as error:
+            raise FailureError(f"{folder}: {error.strerror}: decision records cannot be kept there") from error
 
     def _end(self, wait_s: float) -> None:
         """Close its connection and give it time to finish; SIGKILL after that."""

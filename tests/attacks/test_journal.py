@@ -140,7 +140,7 @@ def test_groups_that_were_renamed_crosswise_get_each_its_own(
                 report = _restored(tmp_path)
             else:
                 one.kill()
-                wait_for(lambda: (state / RESTORED_FILE).exists())
+                wait_for((state / RESTORED_FILE).exists)
                 report = json.loads((state / RESTORED_FILE).read_text())
         finally:
             first.rename(aside)

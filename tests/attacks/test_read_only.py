@@ -1,0 +1,85 @@
+"""A state folder that becomes read-only: everything ends, in order, with one line."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ..node.foreign import Foreign
+from ..node.test_foreign import controller, document_of, knobs, slicepilot, until
+
+
+@pytest.fixture(scope="module", name="foreign")
+def _foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
+    node = Foreign(tmp_path_factory.mktemp("read-only"), count=2, prefix="fr")
+    try:
+        yield node
+    finally:
+        node.down()
+
+
+@contextlib.contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """A file system of its own at a path."""
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def make_read_only(path: Path) -> None:
+    """As the kernel does after an error; as soon as nobody writes just now."""
+    deadline = time.monotonic() + 20.0
+    while subprocess.run(["mount", "-o", "remount,ro", str(path)], check=False, capture_output=True).returncode:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_sigterm_puts_everything_back_and_ends_everybody(foreign: Foreign, tmp_path: Path) -> None:
+    node = tmp_path / "node.yaml"
+    node.write_text(yaml.safe_dump(document_of(foreign)))
+    before = knobs(foreign)
+    with disk(tmp_path / "state"), controller(node, foreign, tmp_path) as running:
+        until(lambda: knobs(foreign) != before, "nothing was moved")
+        ended = [running.supervisor, *map(int, _children(running.pid))]
+        make_read_only(tmp_path / "state")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 1
+        assert knobs(foreign) == before
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ended), "somebody is left")
+        lines = running.log.read_text().splitlines()
+    assert not any("Traceback" in line for line in lines), lines
+    assert [line for line in lines if "everything was put back, but the journal stays: remove it" in line]
+    # The next one is not misled by it.
+    with controller(node, foreign, tmp_path):
+        until(lambda: knobs(foreign) != before, "nothing was moved")
+    assert knobs(foreign) == before
+
+
+def test_one_that_starts_there_says_so_and_leaves_nothing(foreign: Foreign, tmp_path: Path) -> None:
+    node, state = tmp_path / "node.yaml", tmp_path / "state"
+    node.write_text(yaml.safe_dump(document_of(foreign)))
+    config = {"run_root": str(tmp_path / "run"), "state_root": str(state), "publish": {"log": "off"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    before = knobs(foreign)
+    run = ["run", "-c", str(tmp_path / "run.yaml"), "--node", str(node), "--agent", "static-weights-9"]
+    with disk(state):
+        (state / foreign.prefix).mkdir()
+        make_read_only(state)
+        done = slicepilot(*run, "--mode", "live", "--seconds", "1", code=1)
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Read-only file system" in done.stderr
+    assert knobs(foreign) == before
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
