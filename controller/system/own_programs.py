@@ -40,7 +40,7 @@ def environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def check_compiled() -> None:
-    """Refuse, as root, a folder of compiled code (NUMBA_CACHE_DIR) that others may write into: numba runs what it has.
+    """Refuse, as root, a folder of compiled code (NUMBA_CACHE_DIR) that others may write into: it runs what it finds.
 
     Raises:
         ConfigError: names folder and owner.
