@@ -35,6 +35,7 @@ class PublisherOptions:
         records_mb: disk space for decision records; 0 keeps none.
         estimate_s: time from one estimate of a shadow run to the next; 0 makes none.
         off_cpu: the loop's own, which the process keeps off; none: it has all.
+        harden: confine it to the system calls and files that it needs.
     """
 
     run: Path
@@ -47,6 +48,7 @@ class PublisherOptions:
     records_mb: float = 256.0
     estimate_s: float = 30.0
     off_cpu: int | None = None
+    harden: bool = True
 
 
 class Publisher:
@@ -146,6 +148,8 @@ class Publisher:
                 command += ["--host", host]
         if options.off_cpu is not None:
             command += ["--off-cpu", str(options.off_cpu)]
+        if not options.harden:
+            command.append("--no-harden")
         if options.group is not None:
             command += ["--group", options.group]
         if os.geteuid() == 0:

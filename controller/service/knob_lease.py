@@ -63,7 +63,9 @@ class KnobLease:
             self.recovered = recover(state)
             self._keeper = JournalKeeper(state, targets)
             undo.callback(self._end_supervision)
-            self._supervisor = SupervisorHandle(self._keeper.path, ring, self._locks.descriptors, hang_s(config, node))
+            self._supervisor = SupervisorHandle(
+                self._keeper.path, ring, self._locks.descriptors, hang_s(config, node), config.harden
+            )
             self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)

@@ -31,9 +31,10 @@ class SupervisorHandle:
         ring: path of the tick ring.
         lock_descriptors: of `Locks`; the supervisor keeps the locks until it has restored.
         hang_s: without a beat for so long the controller counts as hung; at least some control periods.
+        harden: confine it to the system calls that it needs.
 
     Attributes:
-        facts: what it has said when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb.
+        facts: what it has said when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb, confined.
         restarts: how often it had to be started again.
         error: why the last `revive` failed; None when it did not.
 
@@ -41,9 +42,11 @@ class SupervisorHandle:
         ActuatorError: it does not start; no knob may be set without it.
     """
 
-    def __init__(self, journal: Path, ring: Path, lock_descriptors: Sequence[int], hang_s: float = 1.0) -> None:
+    def __init__(
+        self, journal: Path, ring: Path, lock_descriptors: Sequence[int], hang_s: float = 1.0, harden: bool = True
+    ) -> None:
         self._arguments = ["--journal", str(journal.absolute()), "--ring", str(ring.absolute())]
-        self._arguments += ["--hang-s", repr(hang_s)]
+        self._arguments += ["--hang-s", repr(hang_s), *([] if harden else ["--no-harden"])]
         self._locks, self._sentinel = tuple(lock_descriptors), Sentinel()
         self._reviving: threading.Thread | None = None
         self.restarts = 0
@@ -75,7 +78,8 @@ class SupervisorHandle:
 
     def notes(self) -> dict[str, Any]:
         """For the tick ring's notes."""
-        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive()}
+        confined = self.facts["confined"]
+        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive(), "confined": confined}
 
     def disarm_and_wait(self) -> None:
         """End it: everything was restored, and the journal is gone.

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 from ...data.files import PRIVATE, remove_file, replace_file
 from ..record.header import Pulse
+from ..system.confinement.processes import OFF, confine_supervisor
 from .journal import Journal
 from .readiness import be_ready
 from .restore import RestoreReport, restore
@@ -56,7 +57,9 @@ def main() -> int:
         channel.send(json.dumps({"error": str(error)}).encode())
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
-        channel.send(json.dumps(supervisor.prepare()).encode())
+        facts = supervisor.prepare()
+        facts["confined"] = confine_supervisor() if arguments.harden else OFF
+        channel.send(json.dumps(facts).encode())
     return supervisor.restore(supervisor.wait())
 
 
@@ -204,6 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--sentinel", type=int, required=True, help="id of an idle thread of the controller")
     parser.add_argument("--hang-s", type=float, required=True)
+    parser.add_argument("--no-harden", dest="harden", action="store_false", help="without a filter of system calls")
     parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket of packets")
     return parser
 
