@@ -159,13 +159,18 @@ class Publisher:
         self._started_s = time.monotonic()
 
     def _make_folder(self, user: pwd.struct_passwd | None) -> None:
-        """The records', for the user who will write them."""
+        """The records', for the user who will write them; whatever the umask, root looks into it as the group, since it
+        may have no CAP_DAC_OVERRIDE."""
         if not self._options.records_mb:
             return
         folder = self._options.state / "records"
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True)
+            folder.chmod(0o755)
+        except FileExistsError:
+            pass
         if user is not None:
-            os.chown(folder, user.pw_uid, user.pw_gid)
+            os.chown(folder, user.pw_uid, os.getegid())
 
     def _end(self, wait_s: float) -> None:
         """Close its connection and give it time to finish; SIGKILL after that."""

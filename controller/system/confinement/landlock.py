@@ -53,9 +53,9 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
     other threads start: they would go on as they were.
 
     Args:
-        readable: to be read with all that is below them; those that are not there, or that the user cannot reach
-            anyway, are left out.
-        writable: folders in which files are made, written, renamed and removed, too.
+        readable: to be read with all that is below them.
+        writable: folders in which files are made, written, renamed and removed, too. What is not there, or what the
+            user cannot reach anyway, is left out.
 
     Returns:
         the version of the kernel's interface, by which it forbids more or less.
@@ -72,11 +72,11 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
     size = 8 if interface < _NETWORK_VERSION else 16 if interface < _SCOPE_VERSION else 24
     ruleset = _checked(_CREATE_RULESET, attributes, size, 0)
     try:
-        for path in readable:
+        rules = [(path, READ_FILE | READ_DIR) for path in readable]
+        rules += [(path, files & ~EXECUTE) for path in writable]
+        for path, access in rules:
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                _allow(ruleset, path, READ_FILE | READ_DIR)
-        for path in writable:
-            _allow(ruleset, path, files & ~EXECUTE)
+                _allow(ruleset, path, access)
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(PR_SET_NO_NEW_PRIVS, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0)))
         _checked(_RESTRICT_SELF, ruleset, 0)

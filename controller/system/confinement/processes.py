@@ -30,9 +30,6 @@ def confine_publisher(writable: Sequence[Path]) -> str:
 
     Args:
         writable: folders it writes in; Python, its packages and what libc looks up it may read.
-
-    Raises:
-        OSError: a folder that cannot be opened.
     """
 
     def restrict() -> str:

@@ -35,6 +35,8 @@ _SOCKETS = """
     bind connect getsockname getpeername getsockopt setsockopt sendto sendmsg recvfrom recvmsg shutdown
 """
 _CHANGING_FILES = "unlink unlinkat rename renameat renameat2 mkdir mkdirat rmdir fchmod chmod fchmodat utimensat"
+# Names of threads and of memory, and whether a capability is in the bounding set.
+_PRCTL = Only(0, (15, 16, 23, 0x53564D41))
 
 
 def _calls(*lists: str) -> frozenset[str]:
@@ -60,6 +62,7 @@ PUBLISHER = Rules(
         "clone": Only(0, (_CLONE_THREAD,), _NEW_NAMESPACES | _CLONE_THREAD),  # threads alone
         "socket": _sockets(socket.AF_UNIX),  # libc asks a name service, if there is one, who is in a group
         "socketpair": _sockets(socket.AF_UNIX),
+        "prctl": _PRCTL,
     },
     _FATAL,
 )
@@ -78,6 +81,7 @@ SUPERVISOR = Rules(
         "socket": _sockets(socket.AF_UNIX, socket.AF_NETLINK),
         "mmap": Only(2, (0,), _PROT_EXEC),  # all its code is in memory by now
         "mprotect": Only(2, (0,), _PROT_EXEC),
+        "prctl": _PRCTL,
     },
 )
 """Nothing ends it: a supervisor that is killed restores nothing. All else fails with EPERM."""
@@ -88,7 +92,7 @@ CONTROLLER = Rules(
         _SOCKETS,
         _CHANGING_FILES,
         # Its children: started, given another user and a place in the schedule, confined, waited for.
-        "execve fork vfork wait4 waitid kill setsid setpgid chdir fchdir close_range arch_prctl symlink symlinkat link",
+        "execve fork vfork wait4 waitid kill setsid setpgid chdir fchdir close_range arch_prctl symlink symlinkat link linkat",
         "prctl seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self",
         "setuid setgid setresuid setresgid setgroups capset chown fchown fchownat lchown",
         "sched_setscheduler sched_setparam sched_setattr sched_getattr sched_setaffinity setpriority setrlimit",
