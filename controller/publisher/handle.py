@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs import ConfigError
-from .listeners import HttpAddress, control_listener, http_listener
+from .listeners import INHERITED, HttpAddress, control_listener, http_listener, inherited_listener
 from .peers import Access
 
 FIRST_WAIT_S, LONGEST_WAIT_S, WELL_S = 1.0, 60.0, 120.0
@@ -27,7 +27,7 @@ class PublisherOptions:
     Attributes:
         run: folder of the ring ``ticks``; ``control.sock`` is made there.
         state: folder in which ``records`` is made.
-        listen: address and port of metrics and status page, or ``off``.
+        listen: address and port of metrics and status page; ``inherited`` from a service manager; or ``off``.
         hosts: names by which they are asked for, beside localhost, this machine's own and any address.
         group: members may use the control socket, beside root.
         user: to run as; of no effect unless the controller is root's.
@@ -75,8 +75,10 @@ class Publisher:
         """
         publisher = cls(options, control)
         try:
-            address = HttpAddress.parse(options.listen)
-            publisher._http = None if address is None else http_listener(address)
+            if options.listen == INHERITED:
+                publisher._http = inherited_listener()
+            elif (address := HttpAddress.parse(options.listen)) is not None:
+                publisher._http = http_listener(address)
             publisher._api = control_listener(options.run / "control.sock", Access(os.getuid(), options.group))
             user = _user(options.user) if os.geteuid() == 0 else None
             publisher._make_folder(user)

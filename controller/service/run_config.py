@@ -38,7 +38,8 @@ class PublishConfig:
     """What others get to see.
 
     Attributes:
-        listen: address and port of metrics and status page, or ``off``. Anything but a loopback address is a decision.
+        listen: address and port of metrics and status page, or ``off``; ``inherited``: the socket that systemd hands
+            over. Anything but a loopback address is a decision.
         hosts: names by which the page is asked for, beside localhost, this machine's own and any address.
         group: members may use the control socket beside root.
         user: the publishing process runs as this user.

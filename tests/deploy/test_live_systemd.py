@@ -38,7 +38,7 @@ CONFIG = {
     "node": "/etc/slicepilot/node.yaml",
     "mode": "live",
     "agent": "static-weights-9",
-    "publish": {"user": "nobody", "log": "json", "estimate_s": 0},
+    "publish": {"user": "nobody", "log": "json", "estimate_s": 0, "listen": "inherited"},
 }
 pytestmark = pytest.mark.live
 
@@ -52,9 +52,13 @@ class Service:
         machine.write("/etc/slicepilot/node.yaml", self.upfs.node().read_text())
         text = UNIT.read_text().replace("/opt/slicepilot/bin/slicepilot", str(PROGRAM))
         machine.write("/etc/systemd/system/slicepilot@.service", text)
+        machine.write("/etc/systemd/system/slicepilot@.socket", UNIT.with_suffix(".socket").read_text())
+        apart = UNIT.with_name("private-network.conf")
+        machine.write(f"/etc/systemd/system/slicepilot@.service.d/{apart.name}", apart.read_text())
         machine.write(f"/etc/systemd/system/{SERVICE}.d/test.conf", DROP_IN)
         self.configure()
         machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "start", f"slicepilot@{NAME}.socket")
 
     def configure(self, **changes: object) -> None:
         self.machine.write(f"/etc/slicepilot/{NAME}.yaml", yaml.safe_dump(CONFIG | changes))
@@ -100,6 +104,11 @@ class Service:
 
     def kill(self, pid: int, number: signal.Signals) -> None:
         self.machine.run("kill", f"-{int(number)}", str(pid))
+
+    def page(self) -> str:
+        """The metrics, as Prometheus gets them."""
+        code = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9464/metrics').read().decode())"
+        return self.machine.run(sys.executable, "-c", code)
 
     def moved(self) -> bool:
         return self.upfs.knobs() != self.found
@@ -160,6 +169,10 @@ def test_it_starts_when_it_acts_and_is_confined(service: Service) -> None:
     assert answer["notes"]["confined"] == "seccomp"
     assert answer["notes"]["supervisor"]["confined"] == "seccomp"
     assert answer["publisher"]["confined"].startswith("seccomp, ")
+    # Served by a process without a network, on a socket that systemd has made.
+    assert "slicepilot_supervisor_up 1" in service.page()
+    own = (service.machine.root / "proc" / "1" / "ns" / "net").stat().st_ino
+    assert (service.machine.root / "proc" / str(processes["publisher"]) / "ns" / "net").stat().st_ino != own
 
 
 def test_one_that_is_killed_restores_and_comes_back(service: Service) -> None:

@@ -99,7 +99,7 @@ CONTROLLER = Rules(
         # The supervisor, inherited.
         "flock pidfd_open pidfd_send_signal mlockall munlockall accept4 accept listen",
         # Programs of the probe, attached anew; counters in memory that is shared with the kernel.
-        "bpf perf_event_open",
+        "bpf",
         "memfd_create mincore msync sendfile copy_file_range splice sync_file_range fallocate truncate",
         "get_mempolicy set_mempolicy mbind timerfd_create timerfd_settime signalfd4 eventfd inotify_init1",
         "getitimer setitimer alarm pause rt_sigpending sendmmsg recvmmsg getxattr lgetxattr fgetxattr listxattr",
