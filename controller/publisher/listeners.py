@@ -42,7 +42,8 @@ class HttpAddress:
                 return cls(str(address), int(port))
         except ValueError:
             pass
-        raise ConfigError(f"listen = {text!r}: accepted: off, inherited, or an address and port, as 127.0.0.1:{DEFAULT_PORT}")
+        example = f"127.0.0.1:{DEFAULT_PORT}"
+        raise ConfigError(f"listen = {text!r}: accepted: off, {INHERITED}, or an address and port, as {example}")
 
     @classmethod
     def of(cls, listener: socket.socket) -> HttpAddress:

@@ -18,7 +18,7 @@ import tomllib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def bill() -> Bom:
     digest = hashlib.sha256(repr((project["version"], pins, table)).encode())
     bom = Bom(serial_number=uuid.UUID(bytes=digest.digest()[:16], version=4))
     if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
-        bom.metadata.timestamp = datetime.fromtimestamp(int(epoch), timezone.utc)
+        bom.metadata.timestamp = datetime.fromtimestamp(int(epoch), UTC)
     root = Component(
         name=project["name"],
         version=project["version"],

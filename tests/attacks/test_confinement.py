@@ -149,7 +149,7 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     }
     # Another one serves on the same sockets; it is attacked as well, but for the end.
     told.unlink()
-    until(lambda: publisher.restart(), "not started again")
+    until(publisher.restart, "not started again")
     status = publishing.ask({"command": "status"})["status"]
     assert status["publisher"]["confined"].startswith("seccomp, ")
     assert told.exists()

@@ -92,7 +92,8 @@ CONTROLLER = Rules(
         _SOCKETS,
         _CHANGING_FILES,
         # Its children: started, given another user and a place in the schedule, confined, waited for.
-        "execve fork vfork wait4 waitid kill setsid setpgid chdir fchdir close_range arch_prctl symlink symlinkat link linkat",
+        "execve fork vfork wait4 waitid kill setsid setpgid chdir fchdir close_range arch_prctl",
+        "symlink symlinkat link linkat",
         "prctl seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self",
         "setuid setgid setresuid setresgid setgroups capset chown fchown fchownat lchown",
         "sched_setscheduler sched_setparam sched_setattr sched_getattr sched_setaffinity setpriority setrlimit",

@@ -139,7 +139,7 @@ def available() -> str:
 
 
 def _conditional(number: int, only: Only) -> list[bytes]:
-    """Allow it with one of the values, else EPERM; the number is in the accumulator before and, where skipped, after."""
+    """Allow it with one of the values, else EPERM. The number is in the accumulator before, and after where skipped."""
     tests = [step for value in only.values for step in (_step(_JUMP_IF_EQUAL, value, 0, 1), _step(_RETURN, ALLOW))]
     body = [
         _step(_LOAD, _ARGUMENTS + 8 * only.argument),
