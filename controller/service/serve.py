@@ -77,7 +77,7 @@ def serve(
         undo.enter_context(_signs_of_life(controller))
         undo.enter_context(_quick_threads())
         # Last of all: the filter is for what comes now, and all threads that there are follow.
-        confined = confine_controller() if config.harden else OFF
+        confined = confine_controller(config.scenario is not None) if config.harden else OFF
         controller.notes.append(lambda: {"confined": confined})
         return controller.run(max_ticks, force)
 

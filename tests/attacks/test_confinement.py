@@ -155,6 +155,11 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     assert told.exists()
 
 
+def test_what_is_switched_off_is_told(publishing: Publishing) -> None:
+    publishing.publish(harden=False)
+    assert publishing.ask({"command": "status"})["status"]["publisher"]["confined"] == "off (harden: false)"
+
+
 # -- supervisor --------------------------------------------------------------------------------------------------------
 
 IN_SUPERVISOR = """

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import landlock, seccomp
-from .rules import CONTROLLER, PUBLISHER, SUPERVISOR
+from .rules import CONTROLLER, PUBLISHER, REMOVING_A_TESTBED, SUPERVISOR
 
 OFF = "off (harden: false)"
 _PACKAGE = Path(__file__).parents[3]  # where `slicepilot` is, however it was installed
 _READABLE = ("/etc", "/proc", "/sys/devices/system", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/lib", "/lib64")
 
 
-def confine_controller() -> str:
-    """To what the loop, its orders and the start of its companions need, which inherit it; what has become of it."""
-    return _said(lambda: seccomp.install(CONTROLLER))
+def confine_controller(own_testbed: bool = False) -> str:
+    """To what the loop, its orders and the start of its companions need, which inherit it; what has become of it.
+
+    Args:
+        own_testbed: it has brought up a testbed, which it removes at the end.
+    """
+    more = REMOVING_A_TESTBED if own_testbed else frozenset[str]()
+    return _said(lambda: seccomp.install(dataclasses.replace(CONTROLLER, allowed=CONTROLLER.allowed | more)))
 
 
 def confine_supervisor() -> str:

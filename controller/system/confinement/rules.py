@@ -116,3 +116,6 @@ CONTROLLER = Rules(
 """Wider than it would be alone, since its children inherit it. It loads bundles of many kinds; what it never does is
 debugging others, changing mounts, making namespaces, loading modules, keys, io_uring. All else fails with EPERM: a
 controller that is killed moves no knobs."""
+
+REMOVING_A_TESTBED = frozenset({"umount2"})
+"""Named network namespaces are mounts."""

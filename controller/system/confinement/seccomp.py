@@ -74,7 +74,7 @@ def program(rules: Rules, machine: str) -> bytes:
         machine: as `platform.machine` names it; raises KeyError for one that is not known here.
     """
     column = list(AUDIT_ARCH).index(machine)
-    numbers = {name: pair[column] for name, pair in NUMBERS.items() if pair[column] is not None}
+    numbers = {name: number for name, pair in NUMBERS.items() if (number := pair[column]) is not None}
     code = [
         _step(_LOAD, _ARCH),
         _step(_JUMP_IF_EQUAL, AUDIT_ARCH[machine], 1, 0),
