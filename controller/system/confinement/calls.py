@@ -42,14 +42,14 @@ _TABLE = """
     sync_file_range 277 84, utimensat 280 88, epoll_pwait 281 22, timerfd_create 283 85, eventfd 284 -,
     fallocate 285 47, timerfd_settime 286 86, accept4 288 242, signalfd4 289 74, eventfd2 290 19,
     epoll_create1 291 20, dup3 292 24, pipe2 293 59, inotify_init1 294 26, perf_event_open 298 241,
-    recvmmsg 299 243, prlimit64 302 261, open_by_handle_at 304 265, sendmmsg 307 269, setns 308 268, getcpu 309 168,
-    process_vm_readv 310 270, process_vm_writev 311 271, finit_module 313 273, sched_setattr 314 274,
-    sched_getattr 315 275, renameat2 316 276, seccomp 317 277, getrandom 318 278, memfd_create 319 279,
-    kexec_file_load 320 294, bpf 321 280, execveat 322 281, userfaultfd 323 282, membarrier 324 283,
-    copy_file_range 326 285, statx 332 291, rseq 334 293, pidfd_send_signal 424 424, io_uring_setup 425 425,
-    open_tree 428 428, move_mount 429 429, fsopen 430 430, fsmount 432 432, fspick 433 433, pidfd_open 434 434,
-    clone3 435 435, close_range 436 436, pidfd_getfd 438 438, faccessat2 439 439, landlock_create_ruleset 444 444,
-    landlock_add_rule 445 445, landlock_restrict_self 446 446
+    recvmmsg 299 243, prlimit64 302 261, name_to_handle_at 303 264, open_by_handle_at 304 265, sendmmsg 307 269,
+    setns 308 268, getcpu 309 168, process_vm_readv 310 270, process_vm_writev 311 271, finit_module 313 273,
+    sched_setattr 314 274, sched_getattr 315 275, renameat2 316 276, seccomp 317 277, getrandom 318 278,
+    memfd_create 319 279, kexec_file_load 320 294, bpf 321 280, execveat 322 281, userfaultfd 323 282,
+    membarrier 324 283, copy_file_range 326 285, statx 332 291, rseq 334 293, pidfd_send_signal 424 424,
+    io_uring_setup 425 425, open_tree 428 428, move_mount 429 429, fsopen 430 430, fsmount 432 432, fspick 433 433,
+    pidfd_open 434 434, clone3 435 435, close_range 436 436, openat2 437 437, pidfd_getfd 438 438,
+    faccessat2 439 439, landlock_create_ruleset 444 444, landlock_add_rule 445 445, landlock_restrict_self 446 446
 """
 
 

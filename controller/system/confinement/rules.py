@@ -13,14 +13,13 @@ from .seccomp import Only, Rules
 CLONE_NEWNET = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEW*: uts, ipc, user, pid, net, cgroup, mount, time
 _CLONE_THREAD = 0x00010000
-_PROT_EXEC = 4
 
 # What any Python process with threads does: memory, files by descriptor, waiting, time, ending.
 _RUNNING = """
     brk mmap munmap mremap mprotect madvise mlock munlock membarrier
     read write readv writev pread64 pwrite64 lseek close dup dup2 dup3 fcntl ioctl pipe pipe2 fstat newfstatat statx
-    open openat access faccessat faccessat2 readlink readlinkat stat lstat getcwd getdents64 statfs fstatfs umask
-    fsync fdatasync ftruncate fadvise64
+    open openat openat2 access faccessat faccessat2 readlink readlinkat stat lstat getcwd getdents64 umask
+    statfs fstatfs fsync fdatasync ftruncate fadvise64
     poll ppoll select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
     futex set_robust_list get_robust_list set_tid_address rseq sched_yield restart_syscall
     rt_sigaction rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait sigaltstack tgkill
@@ -73,14 +72,12 @@ SUPERVISOR = Rules(
         _RUNNING,
         _SOCKETS,
         _CHANGING_FILES,
-        "flock pidfd_open pidfd_send_signal mlockall sched_setscheduler setpriority",
+        "flock pidfd_open pidfd_send_signal name_to_handle_at mlockall sched_setscheduler setpriority",
     ),
     {
         "clone": Only(0, (_CLONE_THREAD,), _NEW_NAMESPACES | _CLONE_THREAD),
         "setns": Only(1, (CLONE_NEWNET,)),
         "socket": _sockets(socket.AF_UNIX, socket.AF_NETLINK),
-        "mmap": Only(2, (0,), _PROT_EXEC),  # all its code is in memory by now
-        "mprotect": Only(2, (0,), _PROT_EXEC),
         "prctl": _PRCTL,
     },
 )
@@ -98,7 +95,7 @@ CONTROLLER = Rules(
         "setuid setgid setresuid setresgid setgroups capset chown fchown fchownat lchown",
         "sched_setscheduler sched_setparam sched_setattr sched_getattr sched_setaffinity setpriority setrlimit",
         # The supervisor, inherited.
-        "flock pidfd_open pidfd_send_signal mlockall munlockall accept4 accept listen",
+        "flock pidfd_open pidfd_send_signal name_to_handle_at mlockall munlockall accept4 accept listen",
         # Programs of the probe, attached anew; counters in memory that is shared with the kernel.
         "bpf",
         "memfd_create mincore msync sendfile copy_file_range splice sync_file_range fallocate truncate",
