@@ -4,14 +4,13 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-UV_VERSION := 0.9.30
-# uv from PATH, or one of our own.
+# uv from PATH, or one of our own, which is installed by the hashes of requirements/uv.txt.
 UV := $(or $(shell command -v uv 2>/dev/null),.uv-bootstrap/bin/uv)
 BIN := .venv/bin
 # Python keeps what it has compiled: or each process would compile all packages that it imports again, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint setup live bpf dist lock clean help
+.PHONY: demo test lint setup live bpf dist sbom lock clean help
 
 # Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
 demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
@@ -57,11 +56,15 @@ dist: .venv/.dev ## build the source distribution and this platform's wheel into
 	@go=$$(testbed/go.sh) && PATH=$$(dirname "$$go"):$$PATH $(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
 
+sbom: .venv/.dev ## write the software bill of materials (CycloneDX) into build/
+	@$(BIN)/python deploy/supply/bill.py
+
 # UPGRADE=--upgrade takes the newest versions that pyproject.toml allows; without it the pins stay.
 lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	$(LOCK) requirements/dev.txt --extra train --extra ray --group dev $(UPGRADE)
 	$(LOCK) requirements/train.txt --extra train --group build --constraints requirements/dev.txt
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
+	$(COMPILE) --group uv $(UPGRADE) --output-file requirements/uv.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
 
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
@@ -95,9 +98,10 @@ endef
 	@$(UV) venv --quiet --clear --python '>=3.11,<3.14' .venv \
 		|| { echo "slicepilot needs Python 3.11, 3.12 or 3.13: install one of them and run make again." >&2; exit 1; }
 
-.uv-bootstrap/bin/uv:
+.uv-bootstrap/bin/uv: requirements/uv.txt
 	@command -v $(PYTHON) >/dev/null \
 		|| { echo "slicepilot needs Python 3.11, 3.12 or 3.13: there is no $(PYTHON) on PATH." >&2; exit 1; }
 	@$(PYTHON) -m venv .uv-bootstrap >/dev/null \
 		|| { rm -rf .uv-bootstrap; echo "$(PYTHON) cannot make a virtual environment: install python3-venv, or uv." >&2; exit 1; }
-	.uv-bootstrap/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	.uv-bootstrap/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@

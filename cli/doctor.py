@@ -115,7 +115,20 @@ def _kernel_checks() -> list[Check]:
             "mount the cpu controller of cgroup v1 or v2",
         ),
         Check("kernel BTF", btf, "yes" if btf else "no", "live", "eBPF telemetry needs CONFIG_DEBUG_INFO_BTF"),
+        *_confinement_checks(),
         *_program_checks(),
+    ]
+
+
+def _confinement_checks() -> list[Check]:
+    """What `slicepilot run` puts its processes under; it runs without."""
+    from ..controller.system.confinement import landlock, seccomp
+
+    why, interface = seccomp.available(), landlock.version()
+    found = f"version {interface}" if interface else "none"
+    return [
+        Check("seccomp", not why, why or "yes", "confinement", "a kernel with CONFIG_SECCOMP_FILTER, x86-64 or arm64"),
+        Check("Landlock", bool(interface), found, "confinement", "a kernel with CONFIG_SECURITY_LANDLOCK, in lsm="),
     ]
 
 

@@ -9,6 +9,8 @@ from ...configs.documents import Document, Example
 
 ModeLabel = Literal["shadow", "canary", "live"]
 SliceName = Annotated[str, Example("slice1", "slice")]
+Confined = Annotated[str, Example("seccomp")]
+"""What a process is confined by; ``NOT CONFINED`` and why; or ``off``."""
 AgentName = Annotated[str, Example("captain")]
 TimeNs = Annotated[int, Example(1769854830123456000)]
 NiceName = Literal["process", "group"]
@@ -264,6 +266,15 @@ class Supervisor(Document):
     """How often it was started again."""
     alive: bool
     """Whether it runs."""
+    confined: Confined
+    """How it is confined."""
+
+
+class Publisher(Document):
+    """The process that shows this and takes orders."""
+
+    confined: Confined
+    """How it is confined."""
 
 
 class Reload(Document):
@@ -302,6 +313,8 @@ class Notes(Document, total=False):
     """Null in shadow, where there is nothing to put back."""
     publisher_restarts: int
     """How often the publisher was started again."""
+    confined: Confined
+    """How the controller's own process is confined."""
 
 
 class Change(Document):
@@ -386,6 +399,7 @@ class Status(Document):
     slices: list[SliceStatus]
     """In order."""
     notes: Notes
+    publisher: Publisher
     estimate: EstimatedWindow | None
     """The newest estimate of a run in shadow or canary; null without one."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...configs import ConfigError, FailureError
 from ..system.own_programs import environment, python
-from .listeners import HttpAddress, control_listener, http_listener
+from .listeners import INHERITED, HttpAddress, control_listener, http_listener, inherited_listener
 from .peers import Access
 
 FIRST_WAIT_S, LONGEST_WAIT_S, WELL_S = 1.0, 60.0, 120.0
@@ -27,7 +27,7 @@ class PublisherOptions:
     Attributes:
         run: folder of the ring ``ticks``; ``control.sock`` is made there.
         state: folder in which ``records`` is made.
-        listen: address and port of metrics and status page, or ``off``.
+        listen: address and port of metrics and status page; ``inherited`` from a service manager; or ``off``.
         hosts: names by which they are asked for, beside localhost, this machine's own and any address.
         group: members may use the control socket, beside root.
         user: to run as; of no effect unless the controller is root's.
@@ -35,6 +35,7 @@ class PublisherOptions:
         records_mb: disk space for decision records; 0 keeps none.
         estimate_s: time from one estimate of a shadow run to the next; 0 makes none.
         off_cpu: the loop's own, which the process keeps off; none: it has all.
+        harden: confine it to the system calls and files that it needs.
     """
 
     run: Path
@@ -47,6 +48,7 @@ class PublisherOptions:
     records_mb: float = 256.0
     estimate_s: float = 30.0
     off_cpu: int | None = None
+    harden: bool = True
 
 
 class Publisher:
@@ -74,8 +76,10 @@ class Publisher:
         """
         publisher = cls(options, control)
         try:
-            address = HttpAddress.parse(options.listen)
-            publisher._http = None if address is None else http_listener(address)
+            if options.listen == INHERITED:
+                publisher._http = inherited_listener()
+            elif (address := HttpAddress.parse(options.listen)) is not None:
+                publisher._http = http_listener(address)
             publisher._api = control_listener(options.run / "control.sock", Access(os.getuid(), options.group))
             user = _user(options.user) if os.geteuid() == 0 else None
             publisher._make_folder(user)
@@ -148,6 +152,8 @@ class Publisher:
                 command += ["--host", host]
         if options.off_cpu is not None:
             command += ["--off-cpu", str(options.off_cpu)]
+        if not options.harden:
+            command.append("--no-harden")
         if options.group is not None:
             command += ["--group", options.group]
         if os.geteuid() == 0:
@@ -159,14 +165,17 @@ class Publisher:
         self._started_s = time.monotonic()
 
     def _make_folder(self, user: pwd.struct_passwd | None) -> None:
-        """The records', for the user who will write them."""
+        """The records', for the user who will write them; whatever the umask, root looks into it as the group, since it
+        may have no CAP_DAC_OVERRIDE."""
         if not self._options.records_mb:
             return
         folder = self._options.state / "records"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                folder.chmod(0o755)
             if user is not None:
-                os.chown(folder, user.pw_uid, user.pw_gid)
+                os.chown(folder, user.pw_uid, os.getegid())
         except OSError as error:
             raise FailureError(f"{folder}: {error.strerror}: decision records cannot be kept there") from error
 

@@ -16,6 +16,8 @@ from ...configs import ConfigError
 from .peers import Access
 
 BACKLOG = 512
+INHERITED = "inherited"
+FIRST_INHERITED = 3  # SD_LISTEN_FDS_START
 DEFAULT_PORT = 9464
 # The publisher of a controller that was killed lets go of them as soon as it notices.
 PATIENCE_S, RETRY_S = 3.0, 0.02
@@ -40,7 +42,8 @@ class HttpAddress:
                 return cls(str(address), int(port))
         except ValueError:
             pass
-        raise ConfigError(f"listen = {text!r}: accepted: off, or an address and port, as 127.0.0.1:{DEFAULT_PORT}")
+        example = f"127.0.0.1:{DEFAULT_PORT}"
+        raise ConfigError(f"listen = {text!r}: accepted: off, {INHERITED}, or an address and port, as {example}")
 
     @classmethod
     def of(cls, listener: socket.socket) -> HttpAddress:
@@ -69,6 +72,29 @@ def http_listener(address: HttpAddress, patience_s: float = PATIENCE_S) -> socke
         listener.close()
         raise ConfigError(f"listen = {address}: {error.strerror}; accepted: a free port, or off") from error
     return listener
+
+
+def inherited_listener() -> socket.socket:
+    """The listening TCP socket that a service manager has made and hands over (sd_listen_fds(3)); raises ConfigError.
+
+    The process needs no right to make Internet sockets then. What says where it is leaves the environment: it is this
+    process's alone.
+    """
+    told = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
+    problem = "no service manager has handed over just one"
+    if told["LISTEN_PID"] == str(os.getpid()) and told["LISTEN_FDS"] == "1":
+        try:
+            listener = socket.socket(fileno=FIRST_INHERITED)
+        except OSError as error:
+            problem = f"descriptor {FIRST_INHERITED}: {error.strerror}"
+        else:
+            tcp = listener.family in {socket.AF_INET, socket.AF_INET6} and listener.type == socket.SOCK_STREAM
+            if tcp and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                listener.set_inheritable(False)
+                return listener
+            listener.detach()
+            problem = f"descriptor {FIRST_INHERITED} is no listening TCP socket"
+    raise ConfigError(f"listen = {INHERITED!r}: {problem}; accepted: one that a systemd socket unit of its name makes")
 
 
 def _bind(listener: socket.socket, address: HttpAddress, deadline_s: float) -> None:

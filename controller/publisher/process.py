@@ -25,6 +25,7 @@ from typing import Any
 from ...configs import ConfigError
 from ..record.ring import TickReader
 from ..system import privileges
+from ..system.confinement.processes import OFF, confine_publisher
 from ..system.signals import STOPPING, SWITCHING
 from .api import ControlApi
 from .events import EventLog
@@ -77,6 +78,10 @@ class PublisherProcess:
         self._updated_s = float("-inf")
         self._api = ControlApi(sockets.control, access, status, self._refresh, self._link.forward, self._events.command)
         self._web = None if sockets.http is None else WebServer(sockets.http, self._fresh_routes(), hosts)
+
+    def confined(self, how: str) -> None:
+        """Have it in the status how this process is confined."""
+        self._status.confined = how
 
     def warm_up(self) -> None:
         """Show what there is, so that nothing has to be imported any more afterwards."""
@@ -174,6 +179,7 @@ def _prepare(given: argparse.Namespace, log: EventLogger) -> PublisherProcess | 
     publisher = PublisherProcess(reader, sockets, access, recorder, log, tuple(given.host))
     publisher.warm_up()
     privileges.drop_all(given.user)
+    publisher.confined(confine_publisher([given.records] if given.records_mb else []) if given.harden else OFF)
     return publisher
 
 
@@ -204,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http-fd", type=int, help="listening HTTP socket")
     parser.add_argument("--host", action="append", default=[], help="name the node is reached by over HTTP")
     parser.add_argument("--off-cpu", type=int, help="CPU to keep off")
+    parser.add_argument("--no-harden", dest="harden", action="store_false", help="without filter and file rules")
     parser.add_argument("--group", help="whose members may use the control socket")
     parser.add_argument("--user", help="to run as")
     parser.add_argument("--records", type=Path, required=True, help="folder of decision records")

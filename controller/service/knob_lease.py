@@ -74,7 +74,9 @@ class KnobLease:
                 self._housing.find_again()
             self._keeper = JournalKeeper(state, targets)
             undo.callback(self._end)
-            self._supervisor = SupervisorHandle(self._keeper, ring, self._locks.descriptors, hang_s(config, node))
+            self._supervisor = SupervisorHandle(
+                self._keeper, ring, self._locks.descriptors, hang_s(config, node), config.harden
+            )
             if self._housing is not None:
                 self._house(self._housing, targets)
             self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)

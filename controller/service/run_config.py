@@ -38,7 +38,8 @@ class PublishConfig:
     """What others get to see.
 
     Attributes:
-        listen: address and port of metrics and status page, or ``off``. Anything but a loopback address is a decision.
+        listen: address and port of metrics and status page, or ``off``; ``inherited``: the socket that systemd hands
+            over. Anything but a loopback address is a decision.
         hosts: names by which the page is asked for, beside localhost, this machine's own and any address.
         group: members may use the control socket beside root.
         user: the publishing process runs as this user.
@@ -79,6 +80,8 @@ class RunConfig:
         trust: public key (PEM) that a bundle must be signed with.
         lock_memory: keep all pages in memory.
         cpu: that the loop's thread has, and the publisher keeps off; none leaves that to the kernel.
+        harden: confine all processes to the system calls that they need, the publisher to its files, too; off is for
+            debuggers and tracers that work from within.
         run_root, state_root: folders under which NAME/ is made: sockets and shared memory; journal and records.
     """
 
@@ -101,6 +104,7 @@ class RunConfig:
     trust: str | None = None
     lock_memory: bool = False
     cpu: Annotated[int, Field(ge=0)] | None = None
+    harden: bool = True
     run_root: str = "/run/slicepilot"
     state_root: str = "/var/lib/slicepilot"
 

@@ -19,6 +19,7 @@ from ..loop.node import Node
 from ..publisher.handle import Publisher, PublisherOptions
 from ..record.ring import TickRing
 from ..system import privileges, sd_notify
+from ..system.confinement.processes import OFF, confine_controller
 from ..system.signals import StopRequest
 from ..watchdog.lock import Locks
 from .control_thread import ControlThread
@@ -77,6 +78,9 @@ def serve(
         controller.loop.periodic_tasks.add(companions.look_after, PERIODIC_TASK_S)
         undo.enter_context(_signs_of_life(controller))
         undo.enter_context(_quick_threads())
+        # Last of all: the filter is for what comes now, and all threads that there are follow.
+        confined = confine_controller(config.scenario is not None) if config.harden else OFF
+        controller.notes.append(lambda: {"confined": confined})
         return controller.run(max_ticks, force)
 
 
@@ -160,7 +164,8 @@ def _signs_of_life(controller: Controller) -> Iterator[None]:
 
 
 def _options(config: RunConfig, folder: Path, state: Path) -> PublisherOptions:
-    return PublisherOptions(run=folder, state=state, off_cpu=config.cpu, **asdict(config.publish))
+    common = {"off_cpu": config.cpu, "harden": config.harden}
+    return PublisherOptions(run=folder, state=state, **common, **asdict(config.publish))
 
 
 def _make(root: str, folder: Path) -> None:

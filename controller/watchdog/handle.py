@@ -31,9 +31,10 @@ class SupervisorHandle:
         ring: path of the tick ring.
         lock_descriptors: of `Locks`; the supervisor keeps the locks until it has restored.
         hang_s: without a beat for so long the controller counts as hung; at least some control periods.
+        harden: confine it to the system calls that it needs.
 
     Attributes:
-        facts: what it has said when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb.
+        facts: what it has said when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb, confined.
         restarts: how often it had to be started again.
         error: why the last `revive` failed; None when it did not.
 
@@ -41,17 +42,18 @@ class SupervisorHandle:
         ActuatorError: it does not start; no knob may be set without it.
     """
 
-    def __init__(self, keeper: JournalKeeper, ring: Path, lock_descriptors: Sequence[int], hang_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        keeper: JournalKeeper,
+        ring: Path,
+        lock_descriptors: Sequence[int],
+        hang_s: float = 1.0,
+        harden: bool = True,
+    ) -> None:
         file, memory = keeper.file, keeper.memory
         self._arguments = ["--state", str(file.descriptor), "--copy", str(file.copy), "--journal", file.name]
-        self._arguments += [
-            "--memory",
-            str(memory.descriptor),
-            "--ring",
-            str(ring.absolute()),
-            "--hang-s",
-            repr(hang_s),
-        ]
+        self._arguments += ["--memory", str(memory.descriptor), "--ring", str(ring.absolute())]
+        self._arguments += ["--hang-s", repr(hang_s), *([] if harden else ["--no-harden"])]
         self._inherited = (file.descriptor, memory.descriptor, *lock_descriptors)
         self._sentinel = Sentinel()
         self._reviving: threading.Thread | None = None
@@ -84,7 +86,8 @@ class SupervisorHandle:
 
     def notes(self) -> dict[str, Any]:
         """For the tick ring's notes."""
-        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive()}
+        confined = self.facts["confined"]
+        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive(), "confined": confined}
 
     def disarm_and_wait(self) -> None:
         """End it: everything was restored, and `JournalKeeper.remove` has said so.

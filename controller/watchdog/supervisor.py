@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from ...data.files import PRIVATE, replace_file
 from ..record.header import Pulse
+from ..system.confinement.processes import OFF, confine_supervisor
 from .journal import Journal
 from .journal_file import JournalFile
 from .journal_memory import JournalMemory
@@ -66,7 +67,9 @@ def main() -> int:
         channel.send(json.dumps({"error": str(error)}).encode())
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
-        channel.send(json.dumps(supervisor.prepare()).encode())
+        facts = supervisor.prepare()
+        facts["confined"] = confine_supervisor() if arguments.harden else OFF
+        channel.send(json.dumps(facts).encode())
     return supervisor.restore(supervisor.wait())
 
 
@@ -223,6 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--sentinel", type=int, required=True, help="id of an idle thread of the controller")
     parser.add_argument("--hang-s", type=float, required=True)
+    parser.add_argument("--no-harden", dest="harden", action="store_false", help="without a filter of system calls")
     parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket of packets")
     return parser
 

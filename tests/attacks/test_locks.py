@@ -58,7 +58,7 @@ def test_a_strangers_lock_on_a_folder_of_ours_is_nothing_to_us(held: Path) -> No
 
 def test_nobody_but_root_can_open_what_is_locked(held: Path) -> None:
     with Locks({"controller sp": held}) as locks:
-        path = os.readlink(f"/proc/self/fd/{locks.descriptors[0]}")
+        path = str(Path(f"/proc/self/fd/{locks.descriptors[0]}").readlink())
         command = [sys.executable, "-c", HOLD, path]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "PermissionError" in done.stderr

@@ -37,6 +37,7 @@ class Status:
         delays: packets by delay since the probe's start, as far as this process has seen.
         history: figures by second.
         estimate: what a shadow run's policy would have changed, when somebody works it out.
+        confined: how the publisher is.
     """
 
     def __init__(self, num_slices: int) -> None:
@@ -47,6 +48,7 @@ class Status:
         self.last: Records = np.empty(0)
         self.delays = DelayCounter(num_slices)
         self.history = StatusHistory(num_slices)
+        self.confined = ""
         self.beat_ns = 0
         self.lost = 0
 
@@ -138,6 +140,7 @@ class Status:
             "node": dict(zip(NODE_FIELDS, _numbers(node), strict=True)) | {"reasons": _reasons(reasons[-1])},
             "slices": self._slices(reasons, min(history_s, SECONDS - 1)),
             "notes": self.notes,
+            "publisher": {"confined": self.confined},
             "estimate": self.estimate,
         }
 

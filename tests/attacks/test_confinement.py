@@ -1,0 +1,256 @@
+"""Foreign code in a process of a controller, after its start: what it tries is refused, and the others go on.
+
+The code is really there: a program that stands for Python starts the process as it is and has the code run where its
+work begins. On what a filter says of each single call see ``tests/controller/system/test_confinement.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.controller.system.confinement import landlock, seccomp
+from slicepilot.testbed.bench.node import BenchNode
+
+from ..controller.publisher.conftest import Controller as Publishing
+from ..controller.watchdog import test_supervisor as supervised
+from ..node.foreign import Foreign
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes give up what they have"),
+    pytest.mark.skipif(bool(seccomp.available()), reason=seccomp.available() or "none"),
+]
+DENIED, NO_ACCESS = errno.EPERM, errno.EACCES
+
+# Started in place of Python, with Python's arguments; `{code}` runs where `{where}` would, and then that.
+STAND_IN = """#!{python}
+import ctypes, importlib, json, os, sys
+sys.path[:0] = {path!r}
+module = importlib.import_module(sys.argv[sys.argv.index("-m") + 1])
+owner = getattr(module, {where!r}[0])
+real = getattr(owner, {where!r}[1])
+libc = ctypes.CDLL(None, use_errno=True)
+from slicepilot.controller.system.confinement.calls import NUMBERS
+COLUMN = ["x86_64", "aarch64"].index(os.uname().machine)
+def call(name, *arguments):
+    "System call by name: 0 or the error."
+    values = [ctypes.c_char_p(one) if isinstance(one, bytes) else ctypes.c_void_p(one) for one in arguments]
+    return ctypes.get_errno() if libc.syscall(ctypes.c_long(NUMBERS[name][COLUMN]), *values) < 0 else 0
+def tried(action):
+    try:
+        action()
+    except OSError as error:
+        return error.errno
+    return 0
+answers = {{}}
+def attack():
+{code}
+def then(*arguments, **named):
+    attack()
+    return real(*arguments, **named)
+setattr(owner, {where!r}[1], then)
+sys.argv = sys.argv[sys.argv.index("-m") + 1:]
+sys.exit(module.main())
+"""
+
+
+def stand_in(folder: Path, where: tuple[str, str], code: str) -> str:
+    """The program; its path."""
+    path = folder / "python"
+    indented = "".join(f"    {line}\n" for line in code.strip().splitlines())
+    path.write_text(STAND_IN.format(python=sys.executable, path=sys.path, where=where, code=indented))
+    path.chmod(0o755)
+    return str(path)
+
+
+def until(what: Callable[[], Any], message: str, seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, message
+        time.sleep(0.02)
+    return found
+
+
+# -- publisher ---------------------------------------------------------------------------------------------------------
+
+IN_PUBLISHER = """
+import socket
+answers["inet"] = tried(lambda: socket.socket(socket.AF_INET))
+answers["packet"] = tried(lambda: socket.socket(socket.AF_PACKET))
+answers["netlink"] = tried(lambda: socket.socket(socket.AF_NETLINK))
+answers["fork"] = tried(os.fork)
+answers["dumpable"] = call("prctl", 4, 1, 0, 0, 0)
+answers["own priority"] = tried(lambda: os.setpriority(os.PRIO_PROCESS, 0, 15))
+answers["foreign file"] = tried(lambda: open(os.environ["FOREIGN"]))
+answers["foreign folder"] = tried(lambda: open(os.environ["FOREIGN"] + ".new", "w"))
+records = sys.argv[sys.argv.index("--records") + 1]
+answers["records"] = tried(lambda: open(records + "/told.part", "w").close())
+answers["threads"] = len(os.listdir("/proc/self/task"))
+with open(records + "/told.part", "w") as file:
+    json.dump(answers, file)
+os.rename(records + "/told.part", records + "/told.json")
+if not os.path.exists(records + "/again"):
+    open(records + "/again", "w").close()
+    os.execv("/bin/true", ["true"])
+"""
+
+
+@pytest.fixture(name="publishing")
+def _publishing() -> Iterator[Publishing]:
+    with tempfile.TemporaryDirectory() as folder:  # nobody gets to what is below pytest's own
+        made = Publishing(Path(folder))
+        try:
+            yield made
+        finally:
+            if made.publisher is not None:
+                made.publisher.stop()
+            made.ring.close()
+
+
+def test_foreign_code_in_the_publisher_gets_nowhere(
+    publishing: Publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = publishing.run.parent / "foreign" / "file"
+    foreign.parent.mkdir(mode=0o777)
+    foreign.parent.chmod(0o777)
+    foreign.write_text("to be read by all")
+    monkeypatch.setenv("FOREIGN", str(foreign))
+    monkeypatch.setattr(sys, "executable", stand_in(tmp_path, ("PublisherProcess", "run"), IN_PUBLISHER))
+    from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
+
+    options = PublisherOptions(publishing.run, publishing.state, log="off", records_mb=10.0, estimate_s=0.0)
+    publishing.publisher = publisher = Publisher.start(options, publishing.theirs)
+    told = publishing.state / "records" / "told.json"
+    until(lambda: not publisher.alive(), "it was not ended for execve(2)")
+    process = publisher._process
+    assert process is not None
+    assert process.returncode == -signal.SIGSYS
+    answers = json.loads(told.read_text())
+    files = NO_ACCESS if landlock.version() else 0
+    assert answers == {
+        **dict.fromkeys(("inet", "packet", "netlink", "fork", "dumpable", "own priority"), DENIED),
+        "foreign file": files,
+        "foreign folder": files,
+        "records": 0,
+        "threads": 1,
+    }
+    # Another one serves on the same sockets; it is attacked as well, but for the end.
+    told.unlink()
+    until(publisher.restart, "not started again")
+    status = publishing.ask({"command": "status"})["status"]
+    assert status["publisher"]["confined"].startswith("seccomp, ")
+    assert told.exists()
+
+
+def test_what_is_switched_off_is_told(publishing: Publishing) -> None:
+    publishing.publish(harden=False)
+    assert publishing.ask({"command": "status"})["status"]["publisher"]["confined"] == "off (harden: false)"
+
+
+# -- supervisor --------------------------------------------------------------------------------------------------------
+
+IN_SUPERVISOR = """
+import socket
+answers["execve"] = tried(lambda: os.execv("/bin/true", ["true"]))
+answers["fork"] = tried(os.fork)
+answers["inet"] = tried(lambda: socket.socket(socket.AF_INET))
+answers["packet"] = tried(lambda: socket.socket(socket.AF_PACKET))
+answers["ptrace"] = call("ptrace", 16, os.getppid(), 0, 0)
+answers["mount"] = call("mount", b"none", b"/mnt", b"tmpfs", 0, 0)
+answers["unshare"] = call("unshare", 0x00020000)
+answers["bpf"] = call("bpf", 0, 0, 0)
+answers["init_module"] = call("init_module", 0, 0, b"")
+answers["keyctl"] = call("keyctl", 0, 0, 0, 0, 0)
+answers["namespace of files"] = call("setns", os.open("/proc/self/ns/mnt", os.O_RDONLY), 0x00020000)
+with open({told!r} + ".part", "w") as file:
+    json.dump(answers, file)
+os.rename({told!r} + ".part", {told!r})
+"""
+
+
+@pytest.fixture(scope="module", name="node")
+def _node() -> Iterator[BenchNode]:
+    with BenchNode(supervised.SliceSet.from_yaml("testbed-five")) as made:
+        yield made
+
+
+def test_foreign_code_in_the_supervisor_gets_nowhere_and_it_restores(
+    node: BenchNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, state = tmp_path / "told.json", tmp_path / "state"
+    program = stand_in(tmp_path, ("Supervisor", "wait"), IN_SUPERVISOR.replace("{told!r}", repr(str(told))))
+    monkeypatch.setattr(supervised, "CONTROLLER", f"import sys\nsys.executable = {program!r}\n{supervised.CONTROLLER}")
+    with contextlib.closing(supervised.Kernel(node.targets)) as kernel, contextlib.ExitStack() as undo:
+        found = kernel.read()
+        controller = undo.enter_context(supervised.controller(node, state))
+        assert controller.facts["confined"] == "seccomp"
+        answers = until(lambda: told.exists() and json.loads(told.read_text()), "nothing was tried")
+        assert answers == dict.fromkeys(answers, DENIED)
+        assert len(answers) == 11
+        assert kernel.read() != found
+        controller.kill()
+        until(lambda: kernel.read() == found, "not restored", 10.0)
+
+
+# -- controller --------------------------------------------------------------------------------------------------------
+
+IN_CONTROLLER = """
+import socket
+answers["packet"] = tried(lambda: socket.socket(socket.AF_PACKET))
+answers["vsock"] = tried(lambda: socket.socket(socket.AF_VSOCK))
+answers["ptrace"] = call("ptrace", 16, os.getppid(), 0, 0)
+answers["process_vm_readv"] = call("process_vm_readv", os.getppid(), 0, 0, 0, 0, 0)
+answers["mount"] = call("mount", b"none", b"/mnt", b"tmpfs", 0, 0)
+answers["unshare"] = call("unshare", 0x00020000)
+answers["chroot"] = call("chroot", b"/")
+answers["init_module"] = call("init_module", 0, 0, b"")
+answers["keyctl"] = call("keyctl", 0, 0, 0, 0, 0)
+answers["io_uring"] = call("io_uring_setup", 1, 0)
+answers["userfaultfd"] = call("userfaultfd", 0)
+answers["namespace of files"] = call("setns", os.open("/proc/self/ns/mnt", os.O_RDONLY), 0x00020000)
+answers["child"] = os.waitstatus_to_exitcode(os.system("mount -t tmpfs none /mnt 2>/dev/null")) and 1
+with open({told!r}, "w") as file:
+    json.dump(answers, file)
+"""
+RUN = """
+import sys
+import slicepilot.controller.service.controller as module
+sys.modules["standing_in"] = module
+module.main = lambda: __import__("slicepilot.cli", fromlist=["main"]).main()
+"""
+
+
+def test_foreign_code_in_the_controller_gets_nowhere_and_it_controls(tmp_path: Path) -> None:
+    foreign = Foreign(tmp_path, count=2, prefix="cf")
+    with contextlib.ExitStack() as undo:
+        undo.callback(foreign.down)
+        told, path = tmp_path / "told.json", tmp_path / "node.yaml"
+        commands = [sys.executable, "-m", "slicepilot.cli"]
+        discover = ["node", "discover", "--out", str(path), "--name", foreign.prefix]
+        subprocess.run([*commands, *discover], check=True, capture_output=True)
+        program = stand_in(tmp_path, ("Controller", "run"), IN_CONTROLLER.replace("{told!r}", repr(str(told))))
+        text = Path(program).read_text().replace("\nmodule = importlib", f"\n{RUN}\nmodule = importlib")
+        Path(program).write_text(text)
+        run = ["run", "--node", str(path), "--mode", "live", "--agent", "static-weights-9", "--seconds", "2", "--json"]
+        done = subprocess.run(
+            [program, "-m", "standing_in", *run], capture_output=True, text=True, check=False, timeout=200
+        )
+        assert done.returncode == 0, done.stderr
+        answers = json.loads(told.read_text())
+        assert answers == dict.fromkeys(answers, DENIED)
+        loop = json.loads(done.stdout)["loop"]
+        assert loop["ticks"] > 100
+        assert loop["failed_applies"] == 0
