@@ -301,6 +301,8 @@ class N3Counts(Document):
     """GTP-U packets with user data."""
     bytes: int
     """Bytes of the inner packets."""
+    unproven: int
+    """Packets of senders none of whose packets has left the UPF: not in `packets`, and they steer nothing."""
     malformed: int
     """Packets that could not be read."""
     other: int

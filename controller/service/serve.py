@@ -164,9 +164,7 @@ def _signs_of_life(controller: Controller) -> Iterator[None]:
 
 
 def _options(config: RunConfig, folder: Path, state: Path) -> PublisherOptions:
-    return PublisherOptions(
-        run=folder, state=state, off_cpu=config.cpu, harden=config.harden, **asdict(config.publish)
-    )
+    return PublisherOptions(run=folder, state=state, off_cpu=config.cpu, harden=config.harden, **asdict(config.publish))
 
 
 def _make(root: str, folder: Path) -> None:

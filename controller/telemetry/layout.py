@@ -36,8 +36,9 @@ N3 = np.dtype(
         ("malformed", "u8"),
         ("other", "u8"),
         ("timed", "u8"),
+        ("unproven", "u8"),
         ("joined", "u8"),
-        ("", "V16"),
+        ("", "V8"),
         ("mark_ns", "u8", MARKS),
     ]
 )
@@ -54,7 +55,7 @@ EXIT = np.dtype(
         ("_", "V8"),
     ]
 )
-TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("service", "u4"), ("", "V52")])
+TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("service", "u4"), ("proven", "u4"), ("", "V48")])
 SLICE = np.dtype([("n3", N3), ("timing", TIMING), ("exit", EXIT, 2), ("delay", "u4", (2, BUCKETS))])
 FLOW = np.dtype(
     [

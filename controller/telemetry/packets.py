@@ -177,7 +177,7 @@ def _constants(
     last = layout.AT_TUN if points[0].n6 is None else layout.AT_N6
     uplink_bits_per_s = 0 if math.isinf(uplink_mbps) else max(round(1e6 * uplink_mbps), 1)
     return struct.pack(
-        "=8IQ",
+        "=9I4xQ",
         len(points),
         _up_to(sample_every),
         _up_to(max(report_every, sample_every)),
@@ -186,5 +186,6 @@ def _constants(
         by_flow,
         timed_per_s,
         told_by_qfi(points),
+        any(len(indices) > 1 for exit_point in ("tun", "n6") for indices in users(points, exit_point).values()),
         uplink_bits_per_s,
     )

@@ -18,9 +18,13 @@
 #define AHEAD 8 /* records looked at before the chain */
 #define STEPS 8 /* links followed: more than PLACES hashes share but rarely */
 
-/* A record: time 63..33 in units of 64 ns (wraps after 137 s), tag 32..11, flow 10..0 (FLOWS: none). 0: none yet. */
+/*
+ * A record: time 63..33 in units of 64 ns (wraps after 137 s), tag 32..12, whether it was not counted at N3 11, flow
+ * 10..0 (FLOWS: none). 0: none yet.
+ */
 #define TIME_SHIFT 33
-#define TAG_MASK 0x1fffff800ULL
+#define TAG_MASK 0x1fffff000ULL
+#define UNCOUNTED (1U << 11)
 #define FLOW_MASK 0x7ff
 
 struct flight {
@@ -46,7 +50,7 @@ static __always_inline __u32 place_of(__u32 n)
 	return n & (PLACES - 1);
 }
 
-/* `number` counts the packets that enter, from 0. */
+/* `number` counts the packets that enter, from 0; `flow`: with UNCOUNTED or without. */
 static __always_inline void flight_enter(__u32 slice, __u32 number, __u64 hash, __u32 flow, __u64 now)
 {
 	struct flight *f = bpf_map_lookup_elem(&flights, &slice);

@@ -36,13 +36,29 @@ static __always_inline __u32 flow_of(__u64 key)
 
 /*
  * Sender -> slice, so that a packet is counted to its slice behind a shared uplink whether or not it was sampled. A
- * sender is a UE's address; where slices are told by QFI and a UE may have several, it is who talks with whom.
- * Word: 48 bits of the sender's hash, then slice + 1. When a neighbourhood is full the newest sender takes its first
- * place.
+ * sender is a UE's address; where slices are told by QFI and a UE may have several, it is who talks with whom. Where no
+ * point is shared, each slice has its own senders: two UPFs may give out the same addresses.
+ *
+ * Anybody can write anybody's address into a packet. So a claim to a sender holds only when a packet of it has left the
+ * UPF, which checks (TS 23.501, 5.8.2). It gives way to another slice, or another sender, when that has not been so for
+ * some 10 seconds; one that does not hold yet, after some 0.2 s, which is long enough for a packet to pass. It cannot
+ * prolong that: who claims what others send holds nothing up for longer.
+ *
+ * Word: 48 bits of the sender's hash, whether it holds, when it was made (in units of 2^27 ns, modulo 64) or last
+ * renewed (in units of 2^33 ns), and slice + 1.
  */
 #define SENDERS 16384
 
 __u64 sender_slices[SENDERS] SEC(".bss.sender_slices");
+
+#define SENDER_SLICE 0x1ffULL
+#define SENDER_UNITS (63ULL << 9)
+#define SENDER_HOLDS (1ULL << 15)
+#define SENDER_MADE(now) (((now) >> 27 & 63) << 9)
+#define SENDER_RENEWED(now) (((now) >> 33 & 63) << 9)
+#define STALE_UNITS 2
+#define SENDER_TAG(hash) ((hash) & ~0xffffULL)
+#define SENDER_HOME(hash) ((__u32)((hash) >> 40))
 
 static __always_inline __u64 sender_hash(__u64 sender)
 {
@@ -51,25 +67,57 @@ static __always_inline __u64 sender_hash(__u64 sender)
 	return sender * 0xd6e8feb86659fd93ULL;
 }
 
-#define SENDER_TAG(hash) ((hash) & ~0xffffULL)
-#define SENDER_HOME(hash) ((__u32)((hash) >> 40))
-
-static __always_inline void sender_learn(__u64 sender, __u32 slice)
+/* Whether somebody else may have the place of a word. */
+static __always_inline bool sender_yields(__u64 word)
 {
-	__u64 hash = sender_hash(sender), word = SENDER_TAG(hash) | (slice + 1);
-	__u32 free = SENDER_HOME(hash) & (SENDERS - 1);
+	__u64 now = bpf_ktime_get_ns(), unit = word & SENDER_HOLDS ? SENDER_RENEWED(now) : SENDER_MADE(now);
+
+	return ((unit - (word & SENDER_UNITS)) & SENDER_UNITS) >> 9 >= STALE_UNITS;
+}
+
+/* Claims a sender for a slice; whether the claim holds. */
+static __always_inline bool sender_claim(__u64 sender, __u32 slice)
+{
+	__u64 hash = sender_hash(sender), tag = SENDER_TAG(hash);
+	__u32 home = SENDER_HOME(hash), place = SENDERS;
 
 #pragma unroll
 	for (int i = PROBES - 1; i >= 0; i--) {
+		__u32 index = (home + i) & (SENDERS - 1);
+		__u64 seen = READ_ONCE(sender_slices[index]);
+
+		if (seen && SENDER_TAG(seen) == tag) {
+			if ((seen & SENDER_SLICE) == slice + 1)
+				return seen & SENDER_HOLDS;
+			if (!sender_yields(seen))
+				return false;
+			place = index;
+			break;
+		}
+		if (!seen || (place == SENDERS && sender_yields(seen)))
+			place = index;
+	}
+	if (place < SENDERS)
+		WRITE_ONCE(sender_slices[place], tag | SENDER_MADE(bpf_ktime_get_ns()) | (slice + 1));
+	return false;
+}
+
+/* A packet of a sender has left by its slice. */
+static __always_inline void sender_prove(__u64 sender, __u32 slice, __u64 now)
+{
+	__u64 hash = sender_hash(sender), word = SENDER_TAG(hash) | SENDER_HOLDS | SENDER_RENEWED(now) | (slice + 1);
+
+#pragma unroll
+	for (int i = 0; i < PROBES; i++) {
 		__u32 index = (SENDER_HOME(hash) + i) & (SENDERS - 1);
 		__u64 seen = READ_ONCE(sender_slices[index]);
 
-		if (seen == word)
+		if (((seen ^ word) & ~(SENDER_HOLDS | SENDER_UNITS)) == 0) {
+			if (seen != word)
+				WRITE_ONCE(sender_slices[index], word);
 			return;
-		if (!seen || SENDER_TAG(seen) == SENDER_TAG(word))
-			free = index;
+		}
 	}
-	WRITE_ONCE(sender_slices[free], word);
 }
 
 /* Slice of a sender; -1 when N3 has not seen it. */
@@ -82,7 +130,7 @@ static __always_inline int sender_slice(__u64 sender)
 		__u64 seen = READ_ONCE(sender_slices[(SENDER_HOME(hash) + i) & (SENDERS - 1)]);
 
 		if (SENDER_TAG(seen) == SENDER_TAG(hash) && seen)
-			return (int)(seen & 0xffff) - 1;
+			return (int)(seen & SENDER_SLICE) - 1;
 	}
 	return -1;
 }

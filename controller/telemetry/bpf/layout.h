@@ -45,6 +45,7 @@ struct n3_counters {
 	__u64 malformed; /* no GTP-U on its port, or an inner packet that makes no sense */
 	__u64 other; /* GTP-U messages that carry no IP packet */
 	__u64 timed; /* packets that were given a record */
+	__u64 unproven; /* of senders none of whose packets has left, and not in `packets`: see flows.h */
 	__u64 joined; /* requests of a service that came while an earlier one of theirs had no answer: services.h */
 	__u64 mark_ns[MARKS] CACHE_LINE;
 } CACHE_LINE;
@@ -67,6 +68,7 @@ struct timing {
 	__u32 enter_up_to;
 	__u32 leave_up_to;
 	__u32 service; /* is the slice a service, whose requests are all timed? */
+	__u32 proven; /* has any of its packets left the UPF? */
 } CACHE_LINE;
 
 /* One per slice, and one behind them for packets that belong to none. */

@@ -34,6 +34,8 @@ const volatile struct {
 	__u32 flows; /* are there figures by flow? */
 	__u32 timed_per_s; /* time about so many packets of a slice at most; 0: as many as there are */
 	__u32 by_conversation; /* may packets of one UE belong to several slices? */
+	__u32 shared; /* does a point carry packets of several slices? */
+	__u32 unused;
 	__u64 uplink_bits_per_s; /* 0: unknown */
 } config SEC(".rodata.packets");
 
@@ -55,9 +57,12 @@ static __always_inline struct flow_stats *flow_stats_of(__u32 flow)
 	return bpf_map_lookup_elem(&flows, &flow);
 }
 
-static __always_inline __u64 sender_of(const struct inner *inner)
+/* Where no point is shared: of one slice alone. */
+static __always_inline __u64 sender_of(const struct inner *inner, __u32 slice)
 {
-	return config.by_conversation ? inner->conversation : inner->ue;
+	__u64 sender = config.by_conversation ? inner->conversation : inner->ue;
+
+	return config.shared ? sender : mix(slice + 1, sender);
 }
 
 static __always_inline bool chosen(__u64 hash, __u32 up_to)
@@ -98,7 +103,7 @@ int n3_ingress(struct __sk_buff *skb)
 	struct slice_stats *s;
 	struct udphdr udp;
 	struct cursor c;
-	bool whole;
+	bool whole, counted;
 	__u64 now;
 
 	if (!open_packet(skb, link_bytes(skb), N3_HEADERS, &c) || !open_udp(skb->protocol, &c, &udp, NULL) ||
@@ -131,17 +136,23 @@ int n3_ingress(struct __sk_buff *skb)
 			return TC_ACT_UNSPEC;
 	}
 
-	ADD(s->n3.packets, 1);
-	ADD(s->n3.bytes, inner.bytes);
+	/* What the UPF may never let through steers nothing, once it has let through anything. */
+	counted = slice == config.slices || sender_claim(sender_of(&inner, slice), slice) || !READ_ONCE(s->timing.proven);
+	if (counted) {
+		ADD(s->n3.packets, 1);
+		ADD(s->n3.bytes, inner.bytes);
+	} else {
+		ADD(s->n3.unproven, 1);
+	}
 	if (slice == config.slices)
 		return TC_ACT_UNSPEC;
-	sender_learn(sender_of(&inner), slice);
 	flow = config.flows ? enter_flow(flow_key(slice, tunnel.teid, tunnel.qfi), inner.bytes) : FLOWS;
 	if (!chosen(inner.hash, READ_ONCE(s->timing.enter_up_to)))
 		return TC_ACT_UNSPEC;
 	now = bpf_ktime_get_ns();
-	flight_enter(slice, ADD(s->n3.timed, 1), inner.hash, flow, now);
-	mark(&s->n3, now);
+	flight_enter(slice, ADD(s->n3.timed, 1), inner.hash, counted ? flow : flow | UNCOUNTED, now);
+	if (counted)
+		mark(&s->n3, now);
 	return TC_ACT_UNSPEC;
 }
 
@@ -175,7 +186,7 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 	if (!open_packet(skb, link_bytes(skb), IP_HEADERS, &c) || !read_inner(&c, true, &inner))
 		return;
 	if (at == AT_N6 || slice == CLASS_SHARED) { /* other traffic passes here too */
-		int owner = sender_slice(sender_of(&inner));
+		int owner = sender_slice(sender_of(&inner, slice));
 
 		slice = owner < 0 || (slice != CLASS_SHARED && slice != owner) ? (int)config.slices : owner;
 	}
@@ -199,6 +210,13 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 		leave_flow(found & FLOW_MASK, at, inner.bytes, delay);
 	if (at != config.last)
 		return;
+	if (found & UNCOUNTED) {
+		ADD(s->n3.packets, 1);
+		ADD(s->n3.bytes, inner.bytes);
+	}
+	if (!READ_ONCE(s->timing.proven))
+		WRITE_ONCE(s->timing.proven, 1);
+	sender_prove(sender_of(&inner, slice), slice, now);
 	if (config.report && chosen(inner.hash, config.report_up_to) && !report(slice, inner.bytes, now - delay, now))
 		ADD(s->exit[at].unreported, 1);
 }
@@ -227,7 +245,7 @@ int shaper_class(struct __sk_buff *skb)
 
 	if ((skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)) &&
 	    open_packet(skb, ETH_HLEN, IP_HEADERS, &c) && read_inner(&c, true, &inner))
-		owner = sender_slice(sender_of(&inner));
+		owner = sender_slice(sender_of(&inner, 0));
 	skb->tc_classid = owner < 0 ? SHAPER_REST : SHAPER_FIRST + owner;
 	return TC_ACT_OK;
 }

@@ -158,7 +158,7 @@ static __always_inline __u32 thinned(__u32 up_to, __u64 rate, __u64 limit)
  */
 static __always_inline void adapt(struct slice_stats *s, struct packet_reading *r, __u32 most, __u64 limit, __u64 now)
 {
-	__u64 packets = READ_ONCE(s->n3.packets), rate;
+	__u64 packets = READ_ONCE(s->n3.packets) + READ_ONCE(s->n3.unproven), rate;
 	__u32 enter = s->timing.enter_up_to, fewer, more;
 
 	if (now - r->adapted_ns < ADAPT_NS)
