@@ -18,4 +18,5 @@ def folder_of(name_or_path: str | Path) -> Path:
 
 def is_shipped(folder: str | Path) -> bool:
     """Whether a bundle is part of the package, where nobody writes."""
-    return folder_of(folder).parent == SHIPPED
+    given = folder_of(folder)
+    return given.parent == SHIPPED and given.name != ".."
