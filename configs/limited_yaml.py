@@ -61,7 +61,7 @@ def _count(text: str, what: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_nodes):
                 raise ConfigError(f"{what}: an alias inside of what it stands for; accepted: a tree")
-            count += sizes.get(event.anchor, 1)  # the loader says so if there is no such anchor
+            count += sizes.get(str(event.anchor), 1)  # the loader says so if there is no such anchor
         elif isinstance(event, yaml.ScalarEvent):
             count += 1
             if event.anchor is not None:

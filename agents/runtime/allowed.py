@@ -102,7 +102,7 @@ class _Check:
         if len(operators) != 1 or not operators <= OPERATORS:
             told = ", ".join(sorted(operators)) or "none"
             raise OnnxError(f"operator {told[:40]!r}; accepted: {', '.join(sorted(OPERATORS))}")
-        self._nodes.append((*operators, inputs, outputs))
+        self._nodes.append((operators.pop(), inputs, outputs))
         if len(self._nodes) > MOST_NODES:
             raise OnnxError(f"more than {MOST_NODES} operators; accepted: {MOST_NODES}")
 
