@@ -422,3 +422,40 @@ def test_the_command_says_yes_or_no(
     missing = command(str(bundle), "--records", str(tmp_path / "nowhere"), "--sign", str(private))
     assert missing.returncode == 2
     assert missing.stderr.startswith("slicepilot: error: records ")
+
+
+AMONG_OTHER_FILES = """
+set -e
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/upper,workdir=$1/work" /etc
+mkdir -p /etc/slicepilot && install -m "$2" "$3" /etc/slicepilot/signing-key.pem
+shift 3
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: an /etc of one's own")
+def test_a_key_in_its_place_signs_what_is_promoted(
+    judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    judged()
+    (tmp_path / "overlay").mkdir()
+
+    def promoted(mode: str, *options: str) -> subprocess.CompletedProcess[str]:
+        arguments = [str(bundle), "--records", str(tmp_path / "records"), "-c", str(tmp_path / "criteria.yaml")]
+        shell = ["unshare", "--mount", "sh", "-c", AMONG_OTHER_FILES, "sh", str(tmp_path / "overlay"), mode]
+        return subprocess.run(
+            [*shell, str(keys[0]), sys.executable, "-m", "slicepilot.cli", "promote", *arguments, *options],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    unsigned = promoted("600", "--no-sign")
+    assert unsigned.returncode == 0, unsigned.stderr
+    assert not (bundle / "SHA256SUMS.sig").exists()
+    readable = promoted("644")
+    assert readable.returncode == 2
+    assert "mode 0644, user 0; accepted: root's own, mode 0600" in readable.stderr
+    signed = promoted("600")
+    assert signed.returncode == 0, signed.stderr
+    assert "promoted and signed" in signed.stdout
+    signature.verify(BundleFiles.read(bundle), keys[1])
