@@ -133,10 +133,15 @@ class _Companions:
 
 @contextlib.contextmanager
 def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Signals that nobody can answer yet come when this ends, and do not end the process meanwhile."""
+    """Signals that nobody can answer yet come when this ends, and do not end the process meanwhile. Where it fails
+    there is nobody to answer them: they are dropped, and what has been made is put away."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
+    except BaseException:
+        while signal.sigtimedwait(numbers, 0) is not None:
+            pass
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

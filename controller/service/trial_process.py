@@ -96,7 +96,7 @@ def _try_out(model: bytes, shape: list[int], actions: int) -> float:
         table = rng.uniform(0.0, 1.0, shape).astype(np.float32)
         start_s = time.thread_time()
         try:
-            [action] = session.run([OUTPUT_NAME], {INPUT_NAME: table})
+            action: Any = session.run([OUTPUT_NAME], {INPUT_NAME: table})[0]
         except Exception as error:  # onnxruntime raises a dozen types of its own
             raise OnnxError(f"a decision fails: {str(error).splitlines()[0][:200]}") from error
         took_s.append(time.thread_time() - start_s)
