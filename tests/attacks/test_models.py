@@ -33,15 +33,14 @@ SHIPPED = ["agents/learned/bundles/generalist", "testbed/bench/barely_trained", 
 
 def model_of(nodes: Sequence[onnx.NodeProto], constants: Mapping[str, Any] | None = None, **fields: Any) -> bytes:
     """A model with the ports of a policy."""
-    ports = [
+    inputs, outputs = (
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["lanes", "slices", width])]
         for name, width in ((INPUT_NAME, NUM_FEATURES), (OUTPUT_NAME, NUM_KNOBS))
-    ]
+    )
     initial = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
-    graph = helper.make_graph(nodes, "policy", *ports, initial)
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, **fields
-    ).SerializeToString()
+    graph = helper.make_graph(nodes, "policy", inputs, outputs, initial)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, **fields)
+    return model.SerializeToString()
 
 
 def acting(*before: onnx.NodeProto) -> list[onnx.NodeProto]:

@@ -43,8 +43,8 @@ pytestmark = [
 ]
 NAME = "spk"
 GROUP = "nogroup"
-# Until a quick order is answered, whatever is going on: the command itself takes most of it on a busy machine.
-QUICK_S = 5.0
+# Until an order is answered that does not wait for others, whatever is going on, on a busy machine.
+QUICK_S = 3.0
 FLIP = """
 os.chdir(sys.argv[1])
 while True:
@@ -56,8 +56,10 @@ ASK = """
 client = socket.socket(socket.AF_UNIX)
 client.settimeout(60)
 client.connect(sys.argv[1])
+start_s = time.monotonic()
 client.sendall(sys.argv[2].encode() + b"\\n")
-print(client.makefile().readline(), end="")
+answer = json.loads(client.makefile().readline())
+print(json.dumps(answer | {"took_s": time.monotonic() - start_s}))
 """
 
 
@@ -90,8 +92,10 @@ def controller(rig: Rig, place: Path) -> Controller:
 
 
 def asked(rig: Rig, request: dict[str, Any]) -> dict[str, Any]:
-    """What an unprivileged member of the group is answered."""
-    process = unprivileged.start(ASK, rig.run_folder / "control.sock", json.dumps(request))
+    """What an unprivileged member of the group is answered, with the time that it took."""
+    process = unprivileged.start(
+        ASK, rig.run_folder / "control.sock", json.dumps(request), imports="json, socket, time"
+    )
     out, _ = process.communicate(timeout=90)
     return json.loads(out)
 
@@ -116,9 +120,10 @@ def test_safe_and_signals_are_served_while_a_policy_is_tried_that_does_not_end(
     before = missed(controller)
     reload.start()
     controller.wait_for(lambda: bool(trials(controller)), "it is tried out")
-    start_s = time.monotonic()
-    assert asked(rig, {"command": "safe"})["ordered_safe"]
-    assert time.monotonic() - start_s < QUICK_S
+    answer = asked(rig, {"command": "safe"})
+    assert answer["ordered_safe"]
+    assert answer["took_s"] < QUICK_S
+    assert trials(controller), "meanwhile"
     controller.process.send_signal(signal.SIGUSR1)
     assert order(rig, "mode", "shadow").returncode == 0
     assert asked(rig, {"command": "resume"})["ordered_safe"] is False
@@ -161,7 +166,7 @@ def test_at_the_start_a_policy_is_tried_and_signals_are_served(rig: Rig, place: 
         [trial] = trials(starting)
         starting.process.send_signal(signal.SIGUSR1)
         starting.process.send_signal(number)
-        assert starting.process.wait(5.0) == status
+        assert starting.process.wait(10.0) == status
         until_s = time.monotonic() + 5.0
         while Path(f"/proc/{trial}").exists() and time.monotonic() < until_s:
             time.sleep(0.01)
@@ -207,13 +212,12 @@ def test_hostile_files_cost_the_loop_next_to_nothing(rig: Rig, controller: Contr
     before = missed(controller)
     for name in ("lists", "laughs", "a number", "directives", "deep lines"):
         (inside / "guard.yaml").write_text(HOSTILE[name][0])
-        start_s = time.monotonic()
         answer = asked(rig, {"command": "reload", "guard": str(inside / "guard.yaml")})
         assert HOSTILE[name][1] in answer["error"]
-        assert time.monotonic() - start_s < QUICK_S
-    start_s = time.monotonic()
-    assert "policy.onnx: more than" in asked(rig, {"command": "reload", "bundle": str(sparse)})["error"]
-    assert time.monotonic() - start_s < QUICK_S
+        assert answer["took_s"] < QUICK_S
+    answer = asked(rig, {"command": "reload", "bundle": str(sparse)})
+    assert "policy.onnx: more than" in answer["error"]
+    assert answer["took_s"] < QUICK_S
     lost = missed(controller) - before
     print(f"six hostile reloads: {lost} ticks missed")
     assert lost <= 6 * 5
