@@ -45,7 +45,7 @@ def locate(kind: str, name_or_path: str | Path) -> Path:
         given = str(name_or_path)
         raise ConfigError(f"{kind}: unknown name {given!r}; {did_you_mean(given, names, most=3)}")
     with resources.as_file(resources.files(PACKAGE).joinpath(kind, f"{name_or_path}.yaml")) as found:
-        return found
+        return found.resolve()  # in a clone there are links on the way, of whoever has cloned it
 
 
 def read_yaml(path: Path, roots: Roots | None = None) -> Any:

@@ -56,7 +56,7 @@ class BundleFiles:
         """
         root = folder_of(folder)
         what = f"bundle {str(root)!r}"
-        with opened_folder(root, what, None if is_shipped(folder) else roots) as opened:
+        with opened_folder(root, what, None if is_shipped(root) else roots) as opened:
             parts = {name: read_in(opened, name, most, f"{what}: {name}") for name, most in LIMITS_BYTES.items()}
             place = place_of(opened)
         return cls(root, place, {name: data for name, data in parts.items() if data is not None})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SHIPPED = Path(__file__).with_name("bundles")
+SHIPPED = Path(__file__).resolve().with_name("bundles")
 GENERALIST = "generalist"
 """Trained on nodes of any kind (`configs/training/guided.yaml`); docs/results.md says what it is worth."""
 

@@ -12,6 +12,7 @@ from ...agents.base import Agent
 from ...agents.learned.agent import LearnedAgent
 from ...agents.learned.bundle import PolicyBundle
 from ...agents.learned.files import BundleFiles
+from ...agents.learned.shipped import is_shipped
 from ...agents.learned.signature import verify
 from ...configs import ConfigError
 from ...configs.reading import Roots
@@ -81,6 +82,7 @@ def load_bundle(
     Raises:
         ConfigError: it cannot be used.
     """
+    roots = None if is_shipped(folder) else roots
     files = BundleFiles.read(folder, roots)
     if trust is not None:
         verify(files, Path(trust))
