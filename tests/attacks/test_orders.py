@@ -43,7 +43,7 @@ pytestmark = [
 ]
 NAME = "spk"
 GROUP = "nogroup"
-# Until an order is answered that does not wait for others. Most of it is the publisher's, which makes way for everybody.
+# Until an order is answered that does not wait for others; most of it is the publisher, which makes way for everybody.
 QUICK_S = 10.0
 FLIP = """
 os.chdir(sys.argv[1])
