@@ -93,9 +93,7 @@ def controller(rig: Rig, place: Path) -> Controller:
 
 def asked(rig: Rig, request: dict[str, Any]) -> dict[str, Any]:
     """What an unprivileged member of the group is answered, with the time that it took."""
-    process = unprivileged.start(
-        ASK, rig.run_folder / "control.sock", json.dumps(request), imports="json, socket, time"
-    )
+    process = unprivileged.start(ASK, rig.run_folder / "control.sock", json.dumps(request))
     out, _ = process.communicate(timeout=90)
     return json.loads(out)
 
