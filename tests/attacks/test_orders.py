@@ -44,7 +44,7 @@ pytestmark = [
 NAME = "spk"
 GROUP = "nogroup"
 # Until an order is answered that does not wait for others; most of it is the publisher, which makes way for everybody.
-QUICK_S = 10.0
+QUICK_S = 5.0
 FLIP = """
 os.chdir(sys.argv[1])
 while True:
@@ -88,7 +88,9 @@ def rig(testbed: Testbed, place: Path) -> Iterator[Rig]:
 def controller(rig: Rig, place: Path) -> Controller:
     """One in shadow with a harmless policy, that the group may order about; bundles are below `place`/bundles."""
     bundle = constant(place / "bundles" / "first", -0.5)
-    return rig.start("shadow", bundle=bundle, publish={"group": GROUP, "log": "off"})
+    controller = rig.start("shadow", bundle=bundle, publish={"group": GROUP, "log": "off"})
+    assert asked(rig, {"command": "status"})["ok"], "its publisher is there"
+    return controller
 
 
 def asked(rig: Rig, request: dict[str, Any]) -> dict[str, Any]:
