@@ -12,10 +12,11 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from .errors import ConfigError, did_you_mean
+from .limited_yaml import MOST_BYTES, parse_yaml
+from .reading import Roots, read_file
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ def locate(kind: str, name_or_path: str | Path) -> Path:
         ConfigError: neither a file nor a shipped name; lists the nearest shipped names.
     """
     path = Path(name_or_path)
-    if path.suffix in {".yaml", ".yml"} or path.parent != Path():
+    if _is_path(path):
         if not _is_file(path):
             raise ConfigError(f"{kind}: file {str(path)!r} does not exist")
         return path
@@ -44,25 +45,26 @@ def locate(kind: str, name_or_path: str | Path) -> Path:
         given = str(name_or_path)
         raise ConfigError(f"{kind}: unknown name {given!r}; {did_you_mean(given, names, most=3)}")
     with resources.as_file(resources.files(PACKAGE).joinpath(kind, f"{name_or_path}.yaml")) as found:
-        return found
+        return found.resolve()  # in a clone there are links on the way, of whoever has cloned it
 
 
-def read_yaml(path: Path) -> Any:
-    """Parse one YAML file with the safe loader.
+def read_yaml(path: Path, roots: Roots | None = None) -> Any:
+    """Parse one YAML file with the safe loader, within the limits of `limited_yaml`.
+
+    Args:
+        path: of the file.
+        roots: where it has to be; None: anywhere.
 
     Raises:
         ConfigError: unreadable file or invalid YAML, with line and column.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would wait for whoever writes
-        raise ConfigError(f"file {str(path)!r}: accepted: a YAML file")
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"file {str(path)!r}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none; nested too deeply
-        where = getattr(error, "problem_mark", None)
-        at = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
-        raise ConfigError(f"file {str(path)!r}: not valid YAML{at}") from error
+    what = f"file {str(path)!r}"
+    return parse_yaml(read_file(path, MOST_BYTES, what, roots), what)
+
+
+def _is_path(given: Path) -> bool:
+    """Whether it is a user's file; else a shipped name."""
+    return given.suffix in {".yaml", ".yml"} or given.parent != Path()
 
 
 def _is_file(path: Path) -> bool:
@@ -72,8 +74,14 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def validate(kind: type[T], raw: Any, source: str) -> T:
+def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
     """Turn parsed YAML into a value of ``kind`` (a dataclass with annotated constraints).
+
+    Args:
+        kind: what it becomes.
+        raw: parsed YAML.
+        source: begins errors.
+        quote: whether errors may show what is in ``raw``; else they name fields of ``kind`` alone.
 
     Raises:
         ConfigError: the first violation, as ``source: field = value: what is accepted``.
@@ -82,13 +90,33 @@ def validate(kind: type[T], raw: Any, source: str) -> T:
         return TypeAdapter(kind).validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "document"
-        value = first.get("input")
-        shown = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
+        where, value = first["loc"], first.get("input")
         message = first["msg"].removeprefix("Value error, ")
-        if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
-            message = f"unknown field; {_nearest(kind, first['loc'])}"
-        raise ConfigError(f"{source}: {field} = {shown}: {message}") from error
+        unknown = first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}
+        if unknown:
+            message = f"unknown field; {_nearest(kind, where)}"
+        if quote:
+            shown = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
+            raise ConfigError(f"{source}: {_field(where)} = {shown}: {message}") from error
+        if first["type"] == "value_error":
+            message = "not accepted"
+        # From None: a traceback would quote as well.
+        raise ConfigError(f"{source}: {_field(_known(kind, where))}: {message}") from None
+
+
+def _field(where: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, where)) or "document"
+
+
+def _known(kind: Any, where: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The place of a violation without names that are the document's own."""
+    known: list[int | str] = []
+    for part in where:
+        kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+        known.append(part if isinstance(part, int) or part in names else "...")
+        kind = _part(kind, part)
+    return tuple(known)
 
 
 def _nearest(kind: Any, where: tuple[int | str, ...]) -> str:
@@ -111,7 +139,13 @@ def _part(kind: Any, part: int | str) -> Any:
     return next((one for one in members if dataclasses.is_dataclass(one) or get_origin(one)), kind)
 
 
-def load(kind: str, name_or_path: str | Path, as_type: type[T]) -> T:
-    """Locate, read and validate one configuration; raises `ConfigError` as the three steps do."""
-    path = locate(kind, name_or_path)
-    return validate(as_type, read_yaml(path), path.name)
+def load(kind: str, name_or_path: str | Path, as_type: type[T], roots: Roots | None = None) -> T:
+    """Locate, read and validate one configuration; raises `ConfigError` as the three steps do.
+
+    With ``roots`` the name comes from somebody who may not read all that this process can: a file has to be below
+    them, and errors quote nothing of it.
+    """
+    given = Path(name_or_path)
+    path = given if roots is not None and _is_path(given) else locate(kind, name_or_path)
+    raw = read_yaml(path, roots if path is given else None)
+    return validate(as_type, raw, path.name, quote=roots is None)

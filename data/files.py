@@ -36,8 +36,11 @@ def what_else(path: Path) -> str | None:
 
 
 def write_synced(path: Path, data: bytes, mode: int = READABLE) -> None:
-    """Write a new file and wait until it is on disk; raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    """Write a file that is not there yet and wait until it is on disk; raises OSError.
+
+    What is there is not written to: in a folder of somebody else it may be a link to anything.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         view = memoryview(data)
         while view:
@@ -55,6 +58,7 @@ def replace_file(path: Path, data: bytes, mode: int = READABLE) -> None:
     """
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        staging.unlink(missing_ok=True)  # of a writer of this process id that was killed
         write_synced(staging, data, mode)
         staging.replace(path)
     except BaseException:

@@ -14,7 +14,8 @@ from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray, SliceSet
 from ...env.telemetry import Telemetry
 from ..runtime.onnx_file import OnnxError
-from .bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle
+from ..runtime.session import INPUT_NAME, OUTPUT_NAME
+from .bundle import PolicyBundle
 from .guide import NUM_CORRECTIONS, NUM_GUIDED, Guide
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def _compiled(
         from ..runtime.program import compile_policy
 
         program = compile_policy(model, shape)
+        program.ready()
     except (ImportError, OnnxError) as error:
         logging.getLogger(__name__).info("policy not compiled: %s", error)
         return None

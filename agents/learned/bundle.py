@@ -13,13 +13,14 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import onnxruntime as ort
 import yaml
 from pydantic import ConfigDict, Field
 
 from ...configs import ConfigError, validate
+from ...configs.limited_yaml import parse_yaml
 from ...data.files import sync_folder, write_synced
 from ...env.encoding import (
     CPU_AXIS_PER_THREAD_MCPU,
@@ -32,12 +33,12 @@ from ...env.encoding import (
 )
 from ...env.knobs import NUM_KNOBS, NiceScope
 from ...env.slices import SliceSet
+from ..runtime.onnx_file import OnnxError
+from ..runtime.session import open_session
+from .files import DESCRIPTION_FILE, MODEL_FILE, SUMS_FILE, BundleFiles
 from .guide import GUIDE_FEATURES, NUM_CORRECTIONS, NUM_GUIDED, corrections_layout, guided_layout
-from .shipped import folder_of
 
 FORMAT_VERSION = 1
-MODEL_FILE, DESCRIPTION_FILE, SUMS_FILE = "policy.onnx", "bundle.yaml", "SHA256SUMS"
-INPUT_NAME, OUTPUT_NAME = "observation", "action"
 MIN_SLICES, MAX_SLICES = 2, 64
 
 _STRICT = ConfigDict(extra="forbid")
@@ -177,26 +178,35 @@ class PolicyBundle:
 
         Raises:
             ConfigError: a missing or changed file, an unknown format version, another encoder or decoder than this
-                version's, an invalid field, a model whose inputs or outputs are not the policy's.
+                version's, an invalid field, a model that is not accepted (`runtime.allowed`), or whose inputs or
+                outputs are not the policy's.
         """
-        root = folder_of(folder)
-        if not _is_folder(root):
-            raise ConfigError(f"bundle {str(root)!r}: no such folder; accepted: a folder that training has written")
-        data = {name: read_part(root, name) for name in (SUMS_FILE, DESCRIPTION_FILE, MODEL_FILE)}
-        _check_sums(root, data)
-        source = f"bundle {str(root)!r}: {DESCRIPTION_FILE}"
-        raw = _parse(source, data[DESCRIPTION_FILE])
+        bundle = cls.of(BundleFiles.read(folder))
+        bundle.session()
+        return bundle
+
+    @classmethod
+    def of(cls, files: BundleFiles) -> PolicyBundle:
+        """The same of files that have been read, but for the model: no runtime is shown it, and nobody has parsed it.
+
+        Raises:
+            ConfigError: as `load`.
+        """
+        files.check_sums()
+        source = f"{files}: {DESCRIPTION_FILE}"
+        raw = parse_yaml(files.part(DESCRIPTION_FILE), source)
+        if not isinstance(raw, dict):
+            raise ConfigError(f"{source}: {type(raw).__name__}; accepted: a mapping")
         guided = _is_guided(raw)
         _check_layout(source, raw, guided)
         description = validate(Description, raw, source)
-        _check_model(root, data[MODEL_FILE], *((NUM_GUIDED, NUM_CORRECTIONS) if guided else (NUM_FEATURES, NUM_KNOBS)))
         return cls(
             slices=description.slices,
-            model=data[MODEL_FILE],
+            model=files.part(MODEL_FILE),
             training=description.training,
             nice_scope=description.nice_scope,
             agreement=description.agreement,
-            origin=root,
+            origin=files.folder,
             guided=guided,
         )
 
@@ -226,8 +236,20 @@ class PolicyBundle:
         return self
 
     def session(self) -> ort.InferenceSession:
-        """A fresh onnxruntime session on one thread: input ``observation`` (L, S, D), output ``action`` (L, S, A)."""
-        return _session(self.model)
+        """A fresh onnxruntime session on one thread: input ``observation`` (L, S, D), output ``action`` (L, S, A).
+
+        Raises:
+            ConfigError: a model that is not accepted.
+        """
+        try:
+            return open_session(self.model, *self.widths)
+        except OnnxError as error:
+            raise ConfigError(f"{self}: {MODEL_FILE}: {error}") from error
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Columns of an observation and of an action."""
+        return (NUM_GUIDED, NUM_CORRECTIONS) if self.guided else (NUM_FEATURES, NUM_KNOBS)
 
     def __str__(self) -> str:
         return f"bundle {str(self.origin)!r}" if self.origin else "bundle"
@@ -262,50 +284,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
     return value
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # a name that no file can have
-        return False
-
-
-def read_part(root: Path, name: str) -> bytes:
-    """A file of a bundle; raises ConfigError."""
-    path = root / name
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would wait for whoever writes
-            raise ConfigError(f"bundle {str(root)!r}: {name}: accepted: a file")
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"bundle {str(root)!r}: {name}: {error.strerror}") from error
-
-
-def _parse(source: str, text: bytes) -> dict[str, Any]:
-    try:
-        raw = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source}: not valid YAML") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{source}: {type(raw).__name__}; accepted: a mapping")
-    return raw
-
-
-def _check_sums(root: Path, data: dict[str, bytes]) -> None:
-    listed: dict[str, str] = {}
-    for line in data[SUMS_FILE].decode(errors="replace").splitlines():
-        digest, _, name = line.partition("  ")
-        listed[name] = digest
-    for name in (DESCRIPTION_FILE, MODEL_FILE):
-        if name not in listed:
-            raise ConfigError(f"bundle {str(root)!r}: {SUMS_FILE}: no entry for {name}; accepted: one line per file")
-        actual = _sha256(data[name])
-        if actual != listed[name]:
-            raise ConfigError(
-                f"bundle {str(root)!r}: {name}: SHA-256 {actual[:16]}... (truncated or changed); "
-                f"accepted: {listed[name][:16]}... as in {SUMS_FILE}"
-            )
 
 
 def _is_guided(raw: dict[str, Any]) -> bool:
@@ -357,30 +335,3 @@ def _differences(given: Any, own: Any, prefix: str = "") -> list[tuple[str, Any,
         elif left != right:
             found.append((path, left, right))
     return found
-
-
-def _session(model: bytes) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 3
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def _check_model(root: Path, model: bytes, columns: int, actions: int) -> None:
-    where = f"bundle {str(root)!r}: {MODEL_FILE}"
-    try:
-        session = _session(model)
-    except Exception as error:  # onnxruntime raises a dozen types of its own
-        first_line = str(error).splitlines()[0][:200]
-        raise ConfigError(f"{where}: not a model that onnxruntime {ort.__version__} can run: {first_line}") from error
-    sides: tuple[tuple[Literal["input", "output"], Any, str, int], ...] = (
-        ("input", session.get_inputs(), INPUT_NAME, columns),
-        ("output", session.get_outputs(), OUTPUT_NAME, actions),
-    )
-    for side, values, name, width in sides:
-        shapes = {value.name: list(value.shape) for value in values}
-        shape = shapes.get(name)
-        dynamic = shape is not None and len(shape) == 3 and not any(isinstance(n, int) for n in shape[:2])
-        if len(shapes) != 1 or not dynamic or shape is None or shape[2] != width:
-            raise ConfigError(f"{where}: {side} = {shapes}: accepted: {name} of shape (lanes, slices, {width})")

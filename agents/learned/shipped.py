@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SHIPPED = Path(__file__).with_name("bundles")
+SHIPPED = Path(__file__).resolve().with_name("bundles")
 GENERALIST = "generalist"
 """Trained on nodes of any kind (`configs/training/guided.yaml`); docs/results.md says what it is worth."""
 
@@ -18,4 +18,5 @@ def folder_of(name_or_path: str | Path) -> Path:
 
 def is_shipped(folder: str | Path) -> bool:
     """Whether a bundle is part of the package, where nobody writes."""
-    return folder_of(folder).parent == SHIPPED
+    given = folder_of(folder)
+    return given.parent == SHIPPED and given.name != ".."

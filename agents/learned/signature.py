@@ -15,41 +15,56 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...configs import ConfigError
-from ...data.files import replace_file
-from .bundle import SUMS_FILE, read_part
+from ...configs.reading import read_file
+from .files import PROMOTION_FILE, SIGNATURE_FILE, SUMS_FILE, BundleFiles
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-SIGNATURE_FILE, PROMOTION_FILE = f"{SUMS_FILE}.sig", "promotion.yaml"
+SIGNING_KEY = Path("/etc/slicepilot/signing-key.pem")
+"""Promotions are signed with this one, where there is one and no other is named."""
+MOST_KEY_BYTES = 1 << 16
 
 
-def bundle_digest(folder: Path) -> str:
-    """What identifies a bundle's contents: the SHA-256 of its ``SHA256SUMS``, in hexadecimal.
+def own_key() -> Path | None:
+    """`SIGNING_KEY`, if there is one.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: others than its owner may read or write it: what it signs proves nothing.
     """
-    return hashlib.sha256(read_part(folder, SUMS_FILE)).hexdigest()
+    try:
+        status = SIGNING_KEY.stat()
+    except FileNotFoundError:
+        return None
+    except PermissionError:  # the folder is not for everybody, nor is the key
+        return None
+    if status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
+        mode = stat.S_IMODE(status.st_mode)
+        raise ConfigError(
+            f"key {str(SIGNING_KEY)!r}: mode {mode:04o}, user {status.st_uid}; accepted: root's own, mode 0600"
+        )
+    return SIGNING_KEY
 
 
-def sign(folder: Path, private_key: Path) -> None:
-    """Write ``SHA256SUMS.sig``.
+def sign(files: BundleFiles, private_key: Path) -> BundleFiles:
+    """Write ``SHA256SUMS.sig`` for the bytes that were read; returns the files with it.
 
     Raises:
         ConfigError: no key of the right kind, or not a bundle.
         OSError: it cannot be written.
     """
-    signature = load_private_key(private_key).sign(signed_bytes(folder))
-    replace_file(folder / SIGNATURE_FILE, base64.b64encode(signature) + b"\n")
+    signature = base64.b64encode(load_private_key(private_key).sign(signed_bytes(files))) + b"\n"
+    return files.write(SIGNATURE_FILE, signature)
 
 
-def verify(folder: Path, public_key: Path) -> str:
-    """Check a bundle's signature; returns `bundle_digest`. That the files fit their sums is `PolicyBundle.load`'s part.
+def verify(files: BundleFiles, public_key: Path) -> None:
+    """Check a bundle's signature. That the files fit their sums is `BundleFiles.check_sums`'s part.
 
     Raises:
         ConfigError: the bundle is not signed, or not with this key, or it was changed or promoted since.
@@ -57,14 +72,14 @@ def verify(folder: Path, public_key: Path) -> str:
     from cryptography.exceptions import InvalidSignature
 
     key = load_public_key(public_key)
-    where = f"bundle {str(folder)!r}: {SIGNATURE_FILE}"
-    if not (folder / SIGNATURE_FILE).exists():
+    where = f"{files}: {SIGNATURE_FILE}"
+    if SIGNATURE_FILE not in files.parts:
         raise ConfigError(f"{where}: missing; accepted: a bundle signed with `slicepilot promote --sign`")
     try:
-        signature = base64.b64decode(read_part(folder, SIGNATURE_FILE).strip(), validate=True)
+        signature = base64.b64decode(files.part(SIGNATURE_FILE).strip(), validate=True)
     except binascii.Error:
         raise ConfigError(f"{where}: not base64; accepted: what `slicepilot promote --sign` has written") from None
-    message = signed_bytes(folder)
+    message = signed_bytes(files)
     try:
         key.verify(signature, message)
     except InvalidSignature:
@@ -72,18 +87,17 @@ def verify(folder: Path, public_key: Path) -> str:
             f"{where}: not of this {SUMS_FILE} and {PROMOTION_FILE} by {str(public_key)!r}; "
             "accepted: a bundle signed with that key and unchanged since"
         ) from None
-    return hashlib.sha256(read_part(folder, SUMS_FILE)).hexdigest()
 
 
-def signed_bytes(folder: Path) -> bytes:
+def signed_bytes(files: BundleFiles) -> bytes:
     """What a signature covers; raises ConfigError."""
-    sums = read_part(folder, SUMS_FILE)
+    sums = files.part(SUMS_FILE)
     if any(line.endswith(f"  {PROMOTION_FILE}".encode()) for line in sums.splitlines()):
         # Else the signature of a promoted bundle would also be that of one whose sums end with the promotion's line.
-        raise ConfigError(f"bundle {str(folder)!r}: {SUMS_FILE}: lists {PROMOTION_FILE}; accepted: the policy's files")
-    if not (folder / PROMOTION_FILE).exists():
+        raise ConfigError(f"{files}: {SUMS_FILE}: lists {PROMOTION_FILE}; accepted: the policy's files")
+    if PROMOTION_FILE not in files.parts:
         return sums
-    digest = hashlib.sha256(read_part(folder, PROMOTION_FILE)).hexdigest()
+    digest = hashlib.sha256(files.part(PROMOTION_FILE)).hexdigest()
     return sums + f"{digest}  {PROMOTION_FILE}\n".encode()
 
 
@@ -121,6 +135,6 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
 
 def _key(path: Path, accepted: str) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"key {str(path)!r}: {error.strerror}; accepted: {accepted}") from error
+        return read_file(path, MOST_KEY_BYTES, f"key {str(path)!r}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; accepted: {accepted}") from error

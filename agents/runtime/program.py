@@ -13,14 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...env.slices import FloatArray
-from . import program_kernel as kernel
+from . import program_codes as kernel
+from .allowed import MOST_ENTRIES
 from .onnx_file import DTYPES, Graph, Node, OnnxError, read_graph
+
+if TYPE_CHECKING:
+    from ...env.slices import FloatArray
 
 Array = npt.NDArray[Any]
 Positions = npt.NDArray[np.int32]
@@ -58,14 +61,24 @@ class Program:
     input_size: int
     output: Positions
     _input: npt.NDArray[np.float64] = field(init=False)
+    _execute: Callable[..., None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._input = self.memory[: self.input_size]
 
+    def ready(self) -> None:
+        """Import what runs it, which `run` would do at first; raises ImportError where numba is not installed."""
+        from .program_kernel import execute
+
+        self._execute = execute
+
     def run(self, table: FloatArray, action: FloatArray) -> None:
         """Read a contiguous input, write the output in place."""
+        if self._execute is None:
+            self.ready()
+            assert self._execute is not None
         self._input[:] = table.ravel()
-        kernel.execute(self.instructions, self.index, self.weights, self.memory)
+        self._execute(self.instructions, self.index, self.weights, self.memory)
         action[:] = self.memory[self.output]
 
 
@@ -122,6 +135,7 @@ class _Compiler:
         """Positions of new memory, with initial values."""
         start = self._used
         self._used += size
+        _bounded(self._used)
         self.memory.append(np.zeros(size) if values is None else np.asarray(values, np.float64).ravel())
         return np.arange(start, start + size, dtype=np.int32)
 
@@ -135,6 +149,7 @@ class _Compiler:
 
     def _indexed_at(self, at: Positions) -> int:
         start = self._indexed
+        _bounded(start + at.size)
         self.index.append(np.ascontiguousarray(at).ravel())
         self._indexed += at.size
         return start
@@ -161,6 +176,7 @@ class _Compiler:
             raise OnnxError(f"operator {node.op}; accepted: {', '.join(sorted(HANDLERS))}")
         results = handler(self, node)
         for name, result in zip(node.outputs, results, strict=True):
+            _bounded(result.at.size if isinstance(result, _Tensor) else result.size)
             if isinstance(result, _Tensor):
                 self.tensors[name] = result
             else:
@@ -182,6 +198,11 @@ class _Compiler:
         if all(name in self.constants for name in node.inputs if name):
             return [self.constants[name] for name in node.inputs if name]
         return None
+
+
+def _bounded(entries: int) -> None:
+    if entries > MOST_ENTRIES:
+        raise OnnxError(f"tensors of more than {MOST_ENTRIES} entries; accepted: {MOST_ENTRIES}")
 
 
 Results = list["_Tensor | Array"]

@@ -8,15 +8,42 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-# Columns of an instruction. A, B, C are where the operands' positions start in ``index``; for a layer B is where its
-# bias and then its matrix start in ``weights``, for layers and reductions C is how many entries make one result.
-OP, COUNT, OUT, A, B, C, COLUMNS, RECTIFIED = range(8)
-(
-    ROUND, RELU, TANH, EXP, LOG, SQRT, NEGATE, NOT, SIGMOID,
-    ADD, SUBTRACT, MULTIPLY, DIVIDE, MAXIMUM, MINIMUM, GREATER, LESS, GREATER_EQUAL, LESS_EQUAL, EQUAL, AND, OR,
-    WHERE, SUM, MAX, MIN, LAYER,
-) = range(27)  # fmt: skip
-MAX_COLUMNS = 1024  # of a layer
+from .program_codes import (
+    ADD,
+    AND,
+    COLUMNS,
+    COUNT,
+    DIVIDE,
+    EQUAL,
+    EXP,
+    GREATER,
+    GREATER_EQUAL,
+    LAYER,
+    LESS,
+    LESS_EQUAL,
+    LOG,
+    MAX,
+    MAX_COLUMNS,
+    MAXIMUM,
+    MINIMUM,
+    MULTIPLY,
+    NEGATE,
+    NOT,
+    OP,
+    OR,
+    OUT,
+    RECTIFIED,
+    RELU,
+    ROUND,
+    SQRT,
+    SUBTRACT,
+    SUM,
+    TANH,
+    WHERE,
+    A,
+    B,
+    C,
+)
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract"})

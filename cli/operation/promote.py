@@ -20,7 +20,14 @@ def promote(
     bundle: Annotated[Path, typer.Argument(help="Folder of the learned policy.", show_default=False)],
     records: Annotated[Path, typer.Option(help="Folder of its records in shadow.", show_default=False)],
     criteria: Annotated[str, typer.Option("-c", "--criteria", help="A shipped name or a YAML file.")] = "default",
-    sign: Annotated[Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the bundle with.")] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ed25519 private key (PEM) to sign the bundle with; /etc/slicepilot/signing-key.pem, if there is one.",
+            show_default=False,
+        ),
+    ] = None,
+    no_sign: Annotated[bool, typer.Option("--no-sign", help="Do not sign, though there is such a key.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Hold a bundle's shadow recording against criteria; a yes is written into the bundle. Exit code 1: not promoted.
@@ -29,6 +36,7 @@ def promote(
     """
     from ...agents.learned import signature
     from ...agents.learned.bundle import PolicyBundle
+    from ...agents.learned.files import SIGNATURE_FILE, BundleFiles
     from ...agents.learned.shipped import folder_of, is_shipped
     from ...controller.promotion import certificate as promotion
     from ...controller.promotion.criteria import Criteria
@@ -40,20 +48,25 @@ def promote(
             f"bundle = {str(bundle)!r}: comes with the package, where nothing is written; accepted: a copy of "
             f"{str(folder_of(bundle))!r}, or what `slicepilot train --from {bundle}` makes"
         )
-    PolicyBundle.load(bundle)
-    if sign is not None:
-        signature.load_private_key(sign)
-    elif (bundle / signature.SIGNATURE_FILE).exists():
+    files = BundleFiles.read(bundle)
+    PolicyBundle.of(files)  # whether it is one: its model is tried out by who runs it
+    if no_sign and sign is not None:
+        raise ConfigError("sign, no-sign: accepted: one of them at most")
+    key = None if no_sign else sign or signature.own_key()
+    if key is not None:
+        signature.load_private_key(key)
+    elif SIGNATURE_FILE in files.parts:
         raise ConfigError(f"bundle {str(bundle)!r}: is signed, which a promotion ends; accepted: with --sign KEY")
-    verdict = promotion.judge(bundle, SegmentReader(records), asked)
+    verdict = promotion.judge(files, SegmentReader(records), asked)
     if verdict.promoted:
-        promotion.promote(bundle, verdict)
-        if sign is not None:
-            signature.sign(bundle, sign)
+        # What is signed are the bytes that were judged, whatever lies in the folder by now.
+        files = promotion.promote(files, verdict)
+        if key is not None:
+            signature.sign(files, key)
     if as_json:
-        print_json(_document(bundle, verdict, sign is not None), schema.Verdict)
+        print_json(_document(bundle, verdict, key is not None), schema.Verdict)
     else:
-        _print(bundle, verdict, sign is not None)
+        _print(bundle, verdict, key is not None)
     if not verdict.promoted:
         raise typer.Exit(1)
 

@@ -7,6 +7,8 @@ An order is a JSON object: ``{"command": "mode", "mode": "canary", "slices": ["s
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "status": (),
 }
 MAX_PATH = 4096
+MAX_DEPTH = 4
+_MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,28 @@ class Order:
     bundle: str | None = None
     guard: str | None = None
     force: bool = False
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """The JSON object on a line, of bounded depth.
+
+    Raises:
+        ConfigError: anything else, a field that is given twice, or a number that JSON does not have.
+    """
+    depth = 0
+    for mark in _MARKS.finditer(line):
+        depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(mark[0], 0)
+        if depth > MAX_DEPTH:
+            raise ConfigError("order: too deeply nested; accepted: one object on a line")
+    try:
+        order = json.loads(line, object_pairs_hook=_object, parse_constant=_no_number)
+    except ConfigError:
+        raise
+    except ValueError:
+        raise ConfigError("order: not valid JSON; accepted: one object on a line") from None
+    if not isinstance(order, dict):
+        raise ConfigError(f"order: {type(order).__name__}; accepted: one object on a line")
+    return order
 
 
 def parse(request: Any, slice_names: Sequence[str]) -> Order:
@@ -93,6 +119,17 @@ def _reload(request: dict[str, Any], force: bool) -> Order:
     if not any(paths.values()):
         raise ConfigError("reload: neither bundle nor guard; accepted: one of them or both")
     return Order("reload", bundle=paths["bundle"], guard=paths["guard"], force=force)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ConfigError("order: a field is given twice; accepted: each field once")
+    return values
+
+
+def _no_number(name: str) -> None:
+    raise ConfigError(f"order: {name}; accepted: numbers of JSON")
 
 
 def _shown(value: Any) -> str:

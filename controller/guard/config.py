@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from ...configs import load
+from ...configs.reading import Roots
 from ...env.slices import NICE_MAX, NICE_MIN
 
 PRIORITY = "priority"
@@ -311,6 +312,6 @@ class GuardConfig:
     overruns: Overruns = Overruns()
 
     @classmethod
-    def from_yaml(cls, name_or_path: str) -> GuardConfig:
-        """Load ``configs/guard/NAME.yaml`` or a user's file; raises ConfigError."""
-        return load("guard", name_or_path, cls)
+    def from_yaml(cls, name_or_path: str, roots: Roots | None = None) -> GuardConfig:
+        """Load ``configs/guard/NAME.yaml`` or a user's file, with ``roots`` as `load` has it; raises ConfigError."""
+        return load("guard", name_or_path, cls, roots)

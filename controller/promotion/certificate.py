@@ -1,6 +1,6 @@
 """May a bundle act? A shadow recording is held against criteria; a yes is written into the bundle, with its reasons.
 
-``promotion.yaml`` names the contents it was given for (`slicepilot.agents.learned.signature.bundle_digest`): a bundle
+``promotion.yaml`` names the contents it was given for (`slicepilot.agents.learned.files.BundleFiles.digest`): a bundle
 that was changed or trained anew since is not promoted any more.
 """
 
@@ -13,14 +13,14 @@ import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import ConfigDict
 
-from ...agents.learned.signature import PROMOTION_FILE, bundle_digest
-from ...configs import ConfigError, read_yaml, validate
+from ...agents.learned.files import PROMOTION_FILE, BundleFiles
+from ...configs import ConfigError, validate
+from ...configs.limited_yaml import parse_yaml
 from ..contracts.charge import shares
 from ..contracts.reasons import MEANINGS, Reason, Severity
 from .criteria import Criteria
@@ -125,7 +125,7 @@ class Promotion:
     versions: dict[str, str]
 
 
-def judge(bundle: Path, records: SegmentReader, criteria: Criteria) -> PromotionDecision:
+def judge(bundle: BundleFiles, records: SegmentReader, criteria: Criteria) -> PromotionDecision:
     """Hold all that was recorded of a bundle in shadow against the criteria.
 
     Raises:
@@ -134,7 +134,7 @@ def judge(bundle: Path, records: SegmentReader, criteria: Criteria) -> Promotion
     from ..record.moments import rfc3339
     from .evidence import EstimateEvidence, ShadowEvidence
 
-    digest = bundle_digest(bundle)
+    digest = bundle.digest
     shadow, others = ShadowEvidence(), 0
     for stretch in records.stretches():
         theirs = stretch.description["bundle"]
@@ -152,17 +152,16 @@ def judge(bundle: Path, records: SegmentReader, criteria: Criteria) -> Promotion
     )
 
 
-def promote(bundle: Path, verdict: PromotionDecision) -> Promotion:
-    """Write ``promotion.yaml``, replacing an older one.
+def promote(bundle: BundleFiles, verdict: PromotionDecision) -> BundleFiles:
+    """Write ``promotion.yaml``, replacing an older one; returns the files with it.
 
     Raises:
-        ValueError: the verdict is no, or on other contents than the bundle now has.
-        OSError: it cannot be written; what was there is untouched.
+        ValueError: the verdict is no, or on other contents.
+        ConfigError, OSError: it cannot be written; what was there is untouched.
     """
-    from ...data.files import replace_file
     from ..record.moments import rfc3339
 
-    if not verdict.promoted or verdict.digest != bundle_digest(bundle):
+    if not verdict.promoted or verdict.digest != bundle.digest:
         raise ValueError("not promoted: the verdict is no, or the bundle has changed")
     versions = {"python": platform.python_version(), "slicepilot": importlib.metadata.version("slicepilot")}
     promotion = Promotion(
@@ -175,32 +174,25 @@ def promote(bundle: Path, verdict: PromotionDecision) -> Promotion:
         versions,
     )
     plain = dataclasses.asdict(promotion) | {"findings": [dataclasses.asdict(f) for f in promotion.findings]}
-    replace_file(bundle / PROMOTION_FILE, yaml.safe_dump(plain, sort_keys=False).encode())
-    return promotion
+    return bundle.write(PROMOTION_FILE, yaml.safe_dump(plain, sort_keys=False).encode())
 
 
-def check(bundle: Path) -> Promotion:
-    """The promotion of a bundle.
+def check(bundle: BundleFiles) -> Promotion:
+    """The promotion of a bundle. Errors quote nothing of it: no sums say that it is ours.
 
     Raises:
         ConfigError: it was never promoted, not with the contents it has now, or not by its findings.
     """
-    path = bundle / PROMOTION_FILE
-    if not path.exists():
-        raise ConfigError(f"bundle {str(bundle)!r}: never promoted; {_HINT}")
-    promotion = validate(Promotion, read_yaml(path), f"bundle {str(bundle)!r}: {PROMOTION_FILE}")
+    if PROMOTION_FILE not in bundle.parts:
+        raise ConfigError(f"{bundle}: never promoted; {_HINT}")
+    where = f"{bundle}: {PROMOTION_FILE}"
+    promotion = validate(Promotion, parse_yaml(bundle.part(PROMOTION_FILE), where), where, quote=False)
     if promotion.format_version != FORMAT_VERSION:
-        raise ConfigError(
-            f"bundle {str(bundle)!r}: {PROMOTION_FILE}: format_version = {promotion.format_version}: "
-            f"accepted: {FORMAT_VERSION}"
-        )
-    digest = bundle_digest(bundle)
-    if promotion.bundle != digest:
-        raise ConfigError(
-            f"bundle {str(bundle)!r}: promoted as {promotion.bundle[:12]}, but it is {digest[:12]} now; {_HINT}"
-        )
+        raise ConfigError(f"{where}: format_version: accepted: {FORMAT_VERSION}")
+    if promotion.bundle != bundle.digest:
+        raise ConfigError(f"{bundle}: promoted as another one than it is now ({bundle.digest[:12]}); {_HINT}")
     if not promotion.findings or not all(finding.ok for finding in promotion.findings):
-        raise ConfigError(f"bundle {str(bundle)!r}: {PROMOTION_FILE}: findings that do not promote it; {_HINT}")
+        raise ConfigError(f"{where}: findings that do not promote it; {_HINT}")
     return promotion
 
 

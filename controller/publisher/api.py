@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...configs import ConfigError
-from ..contracts.orders import parse
+from ..contracts.orders import decode, parse
 from .link import Answer, refusal
 from .peers import Access, Peer
 from .state.status import Status
@@ -133,8 +133,6 @@ class ControlApi:
             parse(order, [spec["name"] for spec in self._status.slices])
         except ConfigError as error:
             return refusal(str(error), "input")
-        except RecursionError:  # just shallow enough to be parsed
-            return refusal("order: too deeply nested; accepted: one object on a line", "input")
         if order["command"] == "status":
             self._refresh()
             return {"ok": True, "status": self._status.document(0)}
@@ -164,31 +162,3 @@ class _Allowance:
             return False
         self._left -= 1
         return True
-
-
-def decode(line: bytes) -> Order:
-    """The JSON object on a line.
-
-    Raises:
-        ConfigError: anything else, a field that is given twice, or a number that JSON does not have.
-    """
-    try:
-        order = json.loads(line, object_pairs_hook=_object, parse_constant=_no_number)
-    except ConfigError:
-        raise
-    except (ValueError, RecursionError):
-        raise ConfigError("order: not valid JSON; accepted: one object on a line") from None
-    if not isinstance(order, dict):
-        raise ConfigError(f"order: {type(order).__name__}; accepted: one object on a line")
-    return order
-
-
-def _object(pairs: list[tuple[str, Any]]) -> Order:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ConfigError("order: a field is given twice; accepted: each field once")
-    return values
-
-
-def _no_number(name: str) -> None:
-    raise ConfigError(f"order: {name}; accepted: numbers of JSON")

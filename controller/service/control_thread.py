@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import selectors
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from ...configs import ConfigError
 from ..contracts.modes import Mode
-from ..contracts.orders import Order, parse
+from ..contracts.orders import Order, decode, parse
 from ..system.realtime import FIFO_PRIORITY
-from .controller import Controller
+from .controller import Controller, is_slow
+from .slow_orders import SlowOrders
 
 MAX_MESSAGE = 1 << 16
 BY_SIGNAL = {signal.SIGUSR1: "shadow", signal.SIGUSR2: "configured"}
@@ -30,6 +33,9 @@ class ControlThread:
     ``{"id", "ok": true, ...}`` or ``{"id", "ok": false, "error"}``. It is checked here again: the publisher talks to
     everybody, and is trusted with nothing.
 
+    What is slow about orders is done by another thread: whatever a bundle or a disk does, ``safe`` and the signals are
+    served. An order for shadow overtakes those to act that came before it.
+
     Args:
         controller: what orders are for.
         publisher: a connected SOCK_SEQPACKET socket; owned.
@@ -42,6 +48,8 @@ class ControlThread:
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._previous: dict[signal.Signals, Any] = {}
         self._answering = threading.Lock()
+        self._slow = SlowOrders()
+        self._shadow_orders = 0
 
     def connect(self, publisher: socket.socket) -> None:
         """Take orders from another publisher from now on: the one before has ended."""
@@ -101,14 +109,15 @@ class ControlThread:
         config = controller.config
         mode = Mode.SHADOW if BY_SIGNAL[number] == "shadow" else Mode[config.mode.upper()]
         canary = config.canary if mode is Mode.CANARY else ()
-        try:
-            with _just_behind_the_loop():
-                controller.carry_out(Order("mode", mode, canary, force=controller.forced))
-        except Exception as error:  # noqa: BLE001 (whatever it is, the next order is served)
-            controller.loop.report.last_error = f"{number.name}: {_line(error)}"
+
+        def tell(answer: dict[str, Any]) -> None:
+            if not answer["ok"]:
+                controller.loop.report.last_error = f"{number.name}: {answer['error']}"
+
+        self._carry_out(Order("mode", mode, canary), tell, as_at_the_start=True)
 
     def _by_message(self, publisher: socket.socket) -> bool:
-        """Answer one message; false when the publisher has gone."""
+        """Answer one message, now or later; false when the publisher has gone."""
         try:
             data = publisher.recv(MAX_MESSAGE)
         except OSError:
@@ -116,23 +125,52 @@ class ControlThread:
         if not data:
             return False
         identity: Any = None
+
+        def tell(answer: dict[str, Any]) -> None:
+            message = json.dumps({"id": identity} | answer).encode()
+            with self._answering, contextlib.suppress(OSError):
+                publisher.send(message, socket.MSG_DONTWAIT)  # one that does not read gets none
+
         try:
-            request = json.loads(data)
-            identity = request.pop("id", None) if isinstance(request, dict) else None
+            request = decode(data)
+            identity = request.pop("id", None)
             order = parse(request, self._operation.slices.names)
-            with _just_behind_the_loop():
-                answer = {"ok": True} | self._operation.carry_out(order)
-        except Exception as error:  # noqa: BLE001 (likewise)
-            answer = {"ok": False, "error": _line(error)}
-        with self._answering, contextlib.suppress(OSError):
-            publisher.send(json.dumps({"id": identity} | answer).encode())
+        except Exception as error:  # noqa: BLE001 (whatever it is, the next order is served)
+            tell({"ok": False, "error": _line(error)})
+        else:
+            self._carry_out(order, tell)
         return True
+
+    def _carry_out(self, order: Order, tell: Callable[[dict[str, Any]], None], as_at_the_start: bool = False) -> None:
+        """Now, or in its turn where it is slow; then say what has become of it. ``as_at_the_start``: forced if the
+        start was, and for the policy that there is by then."""
+        self._shadow_orders += order.mode is Mode.SHADOW
+        before = self._shadow_orders
+
+        def do() -> None:
+            try:
+                force = order.force or (as_at_the_start and self._operation.forced)
+                given = dataclasses.replace(order, force=force)
+                with _just_behind_the_loop():
+                    answer = {"ok": True} | self._operation.carry_out(given, lambda: self._shadow_orders != before)
+            except Exception as error:  # noqa: BLE001 (likewise)
+                answer = {"ok": False, "error": _line(error)}
+            tell(answer)
+
+        if not is_slow(order):
+            do()
+            return
+        try:
+            self._slow.add(do)
+        except ConfigError as error:
+            tell({"ok": False, "error": _line(error)})
 
 
 @contextlib.contextmanager
 def _just_behind_the_loop() -> Iterator[None]:
     """Run this thread ahead of everything but the loop's: while it has the interpreter, or starts a process, the loop
-    waits for it, and with it for whoever keeps it from the CPU. For orders, which take it a tenth of a second at most.
+    waits for it, and with it for whoever keeps it from the CPU. For orders, which take it a tenth of a second at most:
+    policies are tried out in another process.
 
     Processes inherit the class until they choose their own, so that their start does not hold up the loop either.
     """

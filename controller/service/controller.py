@@ -77,7 +77,7 @@ class Controller:
         self._forced: LoadedPolicy | None = None
         self._begun = False
         self._started = threading.Event()
-        guard = self._guard(self._guard_config, policy, in_control=False)
+        guard = self._guard(self._guard_config, policy)
         active = ActivePolicy(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
         budget_s = 1e-3 * config.budget_ms
         loop_config = LoopConfig(
@@ -115,7 +115,9 @@ class Controller:
         telling = threading.Thread(target=self._tell_begun, name="begun", daemon=True)
         try:
             mode, canary = MODES[self.config.mode], self.config.canary
-            self._modes.switch(mode, canary, self.policy, force, lambda change: change())
+            if mode is not Mode.SHADOW:
+                self.policy.require_promoted(force)
+            self._modes.switch(mode, canary, self.policy, lambda change: change())
             self._started.set()
             telling.start()
             return self.loop.run()
@@ -143,8 +145,15 @@ class Controller:
 
     # -- orders, from other threads ------------------------------------------------------------------------------
 
-    def carry_out(self, order: Order) -> dict[str, Any]:
+    def carry_out(self, order: Order, overtaken: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Do what an operator asks for; returns what has become of it. While the controller starts, it waits for that.
+
+        Orders that read files or start processes (`is_slow`) come one after the other; all others may come at any time,
+        also while one of those is under way.
+
+        Args:
+            order: what to do.
+            overtaken: whether shadow has been ordered since; then no mode that acts is taken up.
 
         Raises:
             ConfigError: it cannot be done as asked; nothing has changed.
@@ -155,15 +164,15 @@ class Controller:
             raise TimeoutError(f"the controller has not started within {FIRST_TICK_S:g} s")
         if order.command == "mode":
             assert order.mode is not None
-            self._modes.switch(order.mode, order.slices, self.policy, order.force, self.loop.mailbox.make)
+            if order.mode is not Mode.SHADOW and not self._modes.is_in(order.mode, order.slices):
+                self.policy.require_promoted(order.force)
+            self._modes.switch(order.mode, order.slices, self.policy, self.loop.mailbox.make, overtaken)
         elif order.command == "reload":
             self._reload(order)
         elif order.command in {"pause", "resume", "safe"}:
             if order.command == "resume":
                 self._modes.reclaim()
-            guard = self.loop.active.guard
-            action = {"pause": guard.pause, "resume": self._resume, "safe": guard.order_safe}[order.command]
-            self.loop.mailbox.make(action)
+            self.loop.mailbox.make({"pause": self._pause, "resume": self._resume, "safe": self._safe}[order.command])
         else:
             raise ConfigError(f"command = {order.command!r}; accepted: mode, reload, pause, resume, safe")
         self.loop.mailbox.make(self._publish_notes)
@@ -171,39 +180,56 @@ class Controller:
         orders = {"paused": guard.paused, "ordered_safe": guard.ordered_safe}
         return {"mode": active.mode.label, "slices": list(self._modes.slices)} | orders
 
+    # In the loop's thread: the guard is the one that there is by then.
+
+    def _pause(self) -> None:
+        self.loop.active.guard.pause()
+
+    def _safe(self) -> None:
+        self.loop.active.guard.order_safe()
+
     def _resume(self) -> None:
         self.loop.active.guard.resume()
         self._modes.resume()
 
     def _reload(self, order: Order) -> None:
         """A new policy, guard or both: everything is loaded, checked and tried out before the loop takes it."""
-        from .loaded_policy import load_bundle
+        from .loaded_policy import load_bundle, trial_on
 
         try:
-            config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard)
-            policy = self.policy if order.bundle is None else load_bundle(order.bundle, self.config.trust)
-            in_control = bool(self._modes.slices)
-            if in_control and order.bundle is not None:
-                policy.require_promoted(order.force)
-            guard = self._guard(config, policy, in_control)
-            active = dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard)
+            roots, policy = self.config.roots, self.policy
+            config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard, roots)
             if order.bundle is not None:
-                self.loop.ready(active)
+                policy = load_bundle(order.bundle, self.config.trust, roots, trial_on(self.node, self.config))
+                self._require_promoted(policy, order)
+            guard = self._guard(config, policy)
+            if order.bundle is not None:
+                self.loop.ready(dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard))
 
             def swap() -> None:
                 if not _same_requests(policy.agent.request_mcpu, self.policy.agent.request_mcpu):
                     self.node.backend.deploy(policy.agent.request_mcpu)
                 self.loop.report.add_interventions(self.loop.active.guard)
-                active.guard.follow(self.loop.active.guard)
-                self.loop.active, self.policy, self._guard_config = active, policy, config
+                guard.in_control = bool(self._modes.slices)
+                guard.follow(self.loop.active.guard)
+                self.loop.active = dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard)
+                self.policy, self._guard_config = policy, config
                 self._describe()
 
-            self.loop.mailbox.make(swap)
+            with self._modes.unchanged():
+                if order.bundle is not None:  # the mode may have changed meanwhile
+                    self._require_promoted(policy, order)
+                self.loop.mailbox.make(swap)
         except BaseException as error:
             self._note_reload(False, str(error))
             raise
         self._note_reload(True, ", ".join(filter(None, (order.bundle, order.guard))))
         gc.collect()  # the loop has switched collections off; what the load left behind would stay for good
+
+    def _require_promoted(self, policy: LoadedPolicy, order: Order) -> None:
+        """Of a policy that has just been read, where it would act at once."""
+        if self._modes.slices:
+            policy.require_promoted_as_loaded(order.force)
 
     def _note_reload(self, ok: bool, detail: str) -> None:
         self._last_reload = {"time_ns": time.time_ns(), "ok": ok, "detail": detail}
@@ -241,11 +267,17 @@ class Controller:
         }
         self.ring.describe(own | description_of(self.node, self.policy, self._guard_config))
 
-    def _guard(self, config: GuardConfig, policy: LoadedPolicy, in_control: bool) -> Guard:
+    def _guard(self, config: GuardConfig, policy: LoadedPolicy) -> Guard:
+        """One that is not in control yet."""
         context, requests = self.node.backend.context, policy.agent.request_mcpu
         guard = Guard(config, self.slices, context, policy.nice_scope, requests)
-        guard.in_control = in_control
+        guard.in_control = False
         return guard
+
+
+def is_slow(order: Order) -> bool:
+    """Whether an order reads files or starts processes, for as long as that takes."""
+    return order.command == "reload" or (order.command == "mode" and order.mode is not Mode.SHADOW)
 
 
 def _same_requests(one: FloatArray | None, other: FloatArray | None) -> bool:

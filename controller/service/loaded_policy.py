@@ -11,9 +11,11 @@ from typing import Any
 from ...agents.base import Agent
 from ...agents.learned.agent import LearnedAgent
 from ...agents.learned.bundle import PolicyBundle
-from ...agents.learned.shipped import folder_of
-from ...agents.learned.signature import bundle_digest, verify
+from ...agents.learned.files import BundleFiles
+from ...agents.learned.shipped import is_shipped
+from ...agents.learned.signature import verify
 from ...configs import ConfigError
+from ...configs.reading import Roots
 from ...env.backend import Context
 from ...env.knobs import Knobs, NiceScope
 from ...env.slices import SliceSet
@@ -21,6 +23,7 @@ from ...env.telemetry import Telemetry
 from ..loop.node import Node
 from ..promotion import certificate as promotion
 from .run_config import RunConfig
+from .trial import Trial
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class LoadedPolicy:
         refusal: why it may not act; empty for one that may.
         nice_scope: what its nice moves.
         trust: public key (PEM) that a promotion must be signed with, too; none: anybody may promote.
+        roots: where the bundle has to be; none: anywhere.
     """
 
     agent: Agent
@@ -40,33 +44,57 @@ class LoadedPolicy:
     refusal: str = ""
     nice_scope: NiceScope = "group"
     trust: str | None = None
+    roots: Roots | None = None
 
     def require_promoted(self, force: bool) -> None:
-        """Raise ConfigError for one that may not act, unless it is forced; a promotion since it was loaded counts."""
+        """Raise ConfigError for one that may not act, unless it is forced; a promotion since it was loaded counts.
+
+        What is read for that is compared with what runs: it is the same bundle, or counts for nothing.
+        """
         if not self.refusal or force:
             return
         assert self.bundle is not None
-        folder = Path(self.bundle["path"])
-        promotion.check(folder)
+        files = BundleFiles.read(self.bundle["path"], self.roots)
+        if files.digest != self.bundle["digest"]:
+            raise ConfigError(f"{files}: was changed since it was loaded; accepted: reload it first")
+        promotion.check(files)
         if self.trust is not None:
-            verify(folder, Path(self.trust))
-        if bundle_digest(folder) != self.bundle["digest"]:
-            raise ConfigError(f"bundle {str(folder)!r}: was changed since it was loaded; accepted: reload it first")
+            verify(files, Path(self.trust))
+
+    def require_promoted_as_loaded(self, force: bool) -> None:
+        """The same by what was read when it was loaded; reads nothing."""
+        if self.refusal and not force:
+            raise ConfigError(self.refusal)
 
 
-def load_bundle(folder: str | Path, trust: str | None = None) -> LoadedPolicy:
-    """A learned policy, its sums checked, and its signature where a public key is trusted; raises ConfigError."""
-    root = folder_of(folder)
-    bundle = PolicyBundle.load(root)
+def load_bundle(
+    folder: str | Path, trust: str | None = None, roots: Roots | None = None, trial: Trial | None = None
+) -> LoadedPolicy:
+    """A learned policy: its files read once, who has signed them verified, their sums checked, its model tried out in a
+    process of its own. Nothing is parsed before the signature, and no runtime of this process sees an untried model.
+
+    Args:
+        folder: of the bundle, or a shipped one's name.
+        trust: public key (PEM) that it must be signed with; none: it need not be.
+        roots: where it has to be; none: anywhere.
+        trial: what it has to do; none: decide on its own slices.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    roots = None if is_shipped(folder) else roots
+    files = BundleFiles.read(folder, roots)
     if trust is not None:
-        verify(root, Path(trust))
+        verify(files, Path(trust))
+    bundle = PolicyBundle.of(files)
+    (trial or Trial()).run(bundle)
     refusal = ""
     try:
-        promotion.check(root)
+        promotion.check(files)
     except ConfigError as error:
         refusal = str(error)
-    facts = {"path": str(root.resolve()), "digest": bundle_digest(root), "promoted": not refusal}
-    return LoadedPolicy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope, trust)
+    facts = {"path": str(files.place), "digest": files.digest, "promoted": not refusal}
+    return LoadedPolicy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope, trust, roots)
 
 
 def import_bundle_runtime() -> None:
@@ -93,6 +121,11 @@ def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> 
     return LoadedPolicy(agent, nice_scope=decided.nice_scope)
 
 
+def trial_on(node: Node, config: RunConfig) -> Trial:
+    """What a policy has to do on a node."""
+    return Trial(len(node.backend.slices), node.backend.context.period_s.item(), config.cpu)
+
+
 def policy_of(config: RunConfig, node: Node) -> LoadedPolicy:
     """What a run is configured with.
 
@@ -100,5 +133,5 @@ def policy_of(config: RunConfig, node: Node) -> LoadedPolicy:
         ConfigError: unknown name, or a bundle that is broken or not signed by who is trusted.
     """
     if config.bundle is not None:
-        return load_bundle(config.bundle, config.trust)
+        return load_bundle(config.bundle, config.trust, trial=trial_on(node, config))
     return make_agent(config.policy, node.backend.slices, node.backend.context, node.hardware)

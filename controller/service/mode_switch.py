@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,21 +60,45 @@ class ModeSwitch:
         self._lease: KnobLease | None = None
         self._switching = threading.RLock()
 
-    def switch(self, mode: Mode, canary: tuple[str, ...], policy: LoadedPolicy, force: bool, make: Make) -> None:
+    def is_in(self, mode: Mode, canary: tuple[str, ...]) -> bool:
+        """Whether that is how it is already; raises ConfigError as `switch`."""
+        return (mode, controlled_slices(mode, canary, self._names)) == (self._loop.active.mode, self.slices)
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Keeps the mode as it is meanwhile; for moments."""
+        with self._switching:
+            yield
+
+    def switch(
+        self,
+        mode: Mode,
+        canary: tuple[str, ...],
+        policy: LoadedPolicy,
+        make: Make,
+        overtaken: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Open the actuator of a mode, swap it in between two ticks, then close the one before.
 
-        From a mode that acts to another that acts it goes by way of the shadow: what was found is found again.
+        From a mode that acts to another that acts it goes by way of the shadow: what was found is found again. Whether
+        the policy may act is for the caller to know.
+
+        Args:
+            mode, canary: as ordered.
+            policy: who decides.
+            make: see `Make`.
+            overtaken: whether shadow has been ordered since; then this mode is not for the taking any more.
 
         Raises:
-            ConfigError: a policy that may not act, slices that another controller has.
+            ConfigError: slices that another controller has, or it was overtaken.
             ActuatorError: knobs that cannot be set, journalled or restored.
         """
         slices = controlled_slices(mode, canary, self._names)
         with self._switching:
             if (mode, slices) == (self._loop.active.mode, self.slices):
                 return
-            if slices:
-                policy.require_promoted(force)
+            if slices and overtaken():
+                raise ConfigError(f"mode {mode.label}: shadow was ordered meanwhile; accepted: a new order")
             if self._lease is not None:
                 self._retreat(make)
             if slices:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load, validate
 from ...configs.backends import check_name
+from ...configs.reading import Roots
 from ..watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -18,7 +20,15 @@ Positive = Annotated[float, Field(gt=0)]
 DEFAULT_AGENT = "queue-greedy"
 """What is best on scenarios that nobody had looked at (docs/results.md)."""
 DEFAULT_PERIOD_S = 0.01
+RELOAD_ROOTS = ("/etc/slicepilot", "/var/lib/slicepilot/bundles")
+"""Where reloads find files unless the configuration says otherwise, beside where those of the start lie."""
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/") or Path(path) == Path("/") or ".." in Path(path).parts:
+        raise ValueError("accepted: an absolute path of a folder, not of all files")
+    return path
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,9 @@ class RunConfig:
         foreign: what is done about knobs that somebody else sets.
         watchdog, publish: see there.
         trust: public key (PEM) that a bundle must be signed with.
+        reload_roots: folders in which an order to reload finds bundles and guards, by absolute paths without links out
+            of them; none are `RELOAD_ROOTS` and the folders that the bundle and the guard of the start lie in. What is
+            shipped is found by its name in any case.
         lock_memory: keep all pages in memory.
         cpu: that the loop's thread has, and the publisher keeps off; none leaves that to the kernel.
         harden: confine all processes to the system calls that they need, the publisher to its files, too; off is for
@@ -102,6 +115,7 @@ class RunConfig:
     watchdog: WatchdogConfig = WatchdogConfig()
     publish: PublishConfig = PublishConfig()
     trust: str | None = None
+    reload_roots: tuple[Annotated[str, AfterValidator(_absolute)], ...] | None = None
     lock_memory: bool = False
     cpu: Annotated[int, Field(ge=0)] | None = None
     harden: bool = True
@@ -123,6 +137,17 @@ class RunConfig:
         from ...env.simulator.scenario import Scenario
 
         return Scenario.from_yaml(self.scenario).control_period_s
+
+    @property
+    def roots(self) -> Roots:
+        """Of `reload_roots`."""
+        if self.reload_roots is not None:
+            return Roots(tuple(map(Path, self.reload_roots)))
+        own = [Path(self.bundle).absolute().parent] if self.bundle is not None else []
+        if self.guard.endswith((".yaml", ".yml")) or "/" in self.guard:
+            own.append(Path(self.guard).absolute().parent)
+        folders = (*(folder for folder in own if folder != Path("/")), *map(Path, RELOAD_ROOTS))
+        return Roots(tuple(dict.fromkeys(folders)))
 
     @classmethod
     def from_yaml(cls, name_or_path: str) -> RunConfig:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ..system import privileges, sd_notify
 from ..system.confinement.processes import OFF, confine_controller
 from ..system.signals import StopRequest
 from ..watchdog.lock import Locks
-from .control_thread import ControlThread
+from .control_thread import BY_SIGNAL, ControlThread
 from .controller import Controller
 from .mode_switch import controlled_slices
 from .run_config import RunConfig
@@ -71,8 +72,9 @@ def serve(
         # root of the cgroups.
         makes_groups = config.scenario is not None or node.housing is not None
         privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if makes_groups else [])])
-        controller = _operation(node, config, ring, state, watch, seed, force, agent)
-        control = undo.enter_context(ControlThread(controller, ours))
+        with _kept_for_later(BY_SIGNAL):
+            controller = _operation(node, config, ring, state, watch, seed, force, agent)
+            control = undo.enter_context(ControlThread(controller, ours))
         companions = _Companions(publisher, control)
         controller.notes.append(companions.notes)
         controller.loop.periodic_tasks.add(companions.look_after, PERIODIC_TASK_S)
@@ -99,7 +101,7 @@ def _operation(
     import_bundle_runtime()
     policy = policy_of(config, node) if agent is None else LoadedPolicy(agent)
     if MODES[config.mode] is not Mode.SHADOW:
-        policy.require_promoted(force)
+        policy.require_promoted_as_loaded(force)
     return Controller(node, config, policy, ring, state, StopRequest(), watch, seed)
 
 
@@ -133,6 +135,21 @@ class _Companions:
         else:
             ours.close()
             theirs.close()
+
+
+@contextlib.contextmanager
+def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Signals that nobody can answer yet come when this ends, and do not end the process meanwhile. Where it fails
+    there is nobody to answer them: they are dropped, and what has been made is put away."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    except BaseException:
+        while signal.sigtimedwait(numbers, 0) is not None:
+            pass
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

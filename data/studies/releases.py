@@ -131,7 +131,7 @@ def releases() -> tuple[Release, ...]:
     """All of them, in the catalogue's order."""
     package = __name__.rpartition(".")[0]
     with resources.as_file(resources.files(package).joinpath("releases.yaml")) as path:
-        return validate(_Catalogue, read_yaml(path), path.name).releases
+        return validate(_Catalogue, read_yaml(path.resolve()), path.name).releases
 
 
 def find(name: str) -> Release:

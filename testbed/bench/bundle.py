@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 RUNS = Path("runs")
-SHIPPED = Path(__file__).with_name("barely_trained")
+SHIPPED = Path(__file__).resolve().with_name("barely_trained")
 """Made by ``slicepilot train -c ppo --minutes 0.2``: as large as a good policy, so it costs the same, and no use
 otherwise."""
 

@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from slicepilot.agents.learned.bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.env.encoding import NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.simulator.scenario import Load, Scenario

@@ -11,7 +11,8 @@ import numpy as np
 import onnxruntime as ort
 import torch
 
-from ...agents.learned.bundle import INPUT_NAME, OUTPUT_NAME, Agreement
+from ...agents.learned.bundle import Agreement
+from ...agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from ...env.encoding import NUM_FEATURES
 from ...env.slices import FloatArray
 from .guided import GuidedPolicy

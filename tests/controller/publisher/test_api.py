@@ -21,8 +21,9 @@ from typer.testing import CliRunner
 
 from slicepilot.cli.app import app
 from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.orders import decode
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.publisher.api import BURST, MAX_CLIENTS, MAX_LINE_BYTES, SILENT_S, decode
+from slicepilot.controller.publisher.api import BURST, MAX_CLIENTS, MAX_LINE_BYTES, SILENT_S
 from slicepilot.controller.publisher.link import LoopLink
 from slicepilot.controller.publisher.listeners import control_listener
 from slicepilot.controller.publisher.peers import Access

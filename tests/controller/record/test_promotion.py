@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from slicepilot.agents.learned import signature
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.signature import bundle_digest
+from slicepilot.agents.learned.files import BundleFiles
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
@@ -82,7 +82,7 @@ def judged(
     ) -> PromotionDecision:
         folder = tmp_path / "records"
         shutil.rmtree(folder, ignore_errors=True)
-        records, digest = ticks(COUNT), bundle_digest(bundle)
+        records, digest = ticks(COUNT), BundleFiles.read(bundle).digest
         if change is not None:
             change(records)
         writer = SegmentWriter(folder, 1 << 30, segment_s=2.0)
@@ -91,7 +91,7 @@ def judged(
         for part in np.array_split(records, 40):
             writer.add(part, description(digest=run.get("digest", digest)), 2)
         writer.close()
-        return promotion.judge(bundle, SegmentReader(folder), criteria)
+        return promotion.judge(BundleFiles.read(bundle), SegmentReader(folder), criteria)
 
     return judge
 
@@ -114,9 +114,9 @@ def test_a_good_recording_promotes(judged: Callable[..., PromotionDecision], bun
     assert measured(verdict, "shadow.min_duration_s") == pytest.approx(20)
     assert measured(verdict, "budget.max_total_p99_us") == 157
     assert measured(verdict, "estimate.min_carried_gain_pct") == pytest.approx(2)
-    written = promotion.promote(bundle, verdict)
-    assert promotion.check(bundle) == written
-    assert written.bundle == bundle_digest(bundle)
+    written = promotion.check(promotion.promote(BundleFiles.read(bundle), verdict))
+    assert promotion.check(BundleFiles.read(bundle)) == written
+    assert written.bundle == BundleFiles.read(bundle).digest
     assert PolicyBundle.load(bundle).slices.names == ("slice1", "slice2", "slice3", "slice4", "slice5")
     text = yaml.safe_load((bundle / "promotion.yaml").read_text())
     assert text["criteria"]["guard"]["max_severe"] == 0
@@ -185,7 +185,7 @@ def test_each_criterion_alone_says_no(
     assert failed(verdict) == criteria_failed
     assert not verdict.promoted
     with pytest.raises(ValueError, match="not promoted"):
-        promotion.promote(bundle, verdict)
+        promotion.promote(BundleFiles.read(bundle), verdict)
     assert not (bundle / "promotion.yaml").exists()
 
 
@@ -274,7 +274,7 @@ LONGER = figure(0.0, 0.8, 0.1)
 def test_estimates_count_by_what_they_can_tell(
     changes: list[dict[str, Any]], criteria_failed: set[str], judged: Callable[..., PromotionDecision], bundle: Path
 ) -> None:
-    digest = bundle_digest(bundle)
+    digest = BundleFiles.read(bundle).digest
     rows = [estimate(1_770_000_000_000_000_000 + 10**10 * k, digest, **change) for k, change in enumerate(changes)]
     others = [estimate(1, "cd" * 32, broken_s=LONGER), estimate(2, digest, mode="canary", broken_s=LONGER)]
     verdict = judged(None, *rows, *others)
@@ -294,7 +294,7 @@ def test_a_damaged_segment_is_named_in_the_verdict(
     criteria = judged().criteria
     path = min((tmp_path / "records").glob("run-1-*"))
     path.write_bytes(path.read_bytes()[:2000])
-    verdict = promotion.judge(bundle, SegmentReader(tmp_path / "records"), criteria)
+    verdict = promotion.judge(BundleFiles.read(bundle), SegmentReader(tmp_path / "records"), criteria)
     assert set(verdict.broken) == {path.name}
     assert verdict.recording.ticks < COUNT
 
@@ -303,16 +303,16 @@ def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., Promoti
     with pytest.raises(
         ConfigError, match="never promoted; accepted: run it in shadow, then `slicepilot promote`, or --"
     ):
-        promotion.check(bundle)
+        promotion.check(BundleFiles.read(bundle))
     verdict = judged()
-    promotion.promote(bundle, verdict)
+    promotion.promote(BundleFiles.read(bundle), verdict)
     loaded = PolicyBundle.load(bundle)
     dataclasses.replace(loaded, training=dataclasses.replace(loaded.training, seed=8)).save(bundle.parent / "other")
     shutil.copy(bundle / "promotion.yaml", bundle.parent / "other")
-    with pytest.raises(ConfigError, match=r"promoted as [0-9a-f]{12}, but it is [0-9a-f]{12} now; accepted"):
-        promotion.check(bundle.parent / "other")
+    with pytest.raises(ConfigError, match=r"promoted as another one than it is now \([0-9a-f]{12}\); accepted"):
+        promotion.check(BundleFiles.read(bundle.parent / "other"))
     with pytest.raises(ValueError, match="not promoted"):
-        promotion.promote(bundle.parent / "other", verdict)
+        promotion.promote(BundleFiles.read(bundle.parent / "other"), verdict)
 
 
 def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
@@ -322,17 +322,17 @@ def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
     private, public = tmp_path / "key.pem", tmp_path / "key.pub"
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    signature.sign(bundle, private)
+    signature.sign(BundleFiles.read(bundle), private)
     policies = load_bundle(bundle, str(public)), load_bundle(bundle)
     for policy in policies:
         with pytest.raises(ConfigError, match="never promoted"):
             policy.require_promoted(False)
-    promotion.promote(bundle, judged())
+    promotion.promote(BundleFiles.read(bundle), judged())
     trusting, other = policies
     other.require_promoted(False)
     with pytest.raises(ConfigError, match=r"SHA256SUMS\.sig: not of this SHA256SUMS and promotion\.yaml"):
         trusting.require_promoted(False)
-    signature.sign(bundle, private)
+    signature.sign(BundleFiles.read(bundle), private)
     trusting.require_promoted(False)
 
 
@@ -340,27 +340,27 @@ def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
 def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, name: str) -> None:
     (bundle / name).unlink(missing_ok=True)
     os.mkfifo(bundle / name)
-    with pytest.raises(ConfigError, match="accepted: a"):
+    with pytest.raises(ConfigError, match="accepted: a file, and no link, pipe or device"):
         load_bundle(bundle).require_promoted(False)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 2}, "format_version = 2: accepted: 1"),
-        ({"bundle": None}, "bundle = None"),
-        ({"approved_by": "me"}, "approved_by = 'me': unknown field"),
+        ({"format_version": 2}, "format_version: accepted: 1"),
+        ({"bundle": None}, "bundle: Input should be a valid string"),
+        ({"approved_by": "me"}, "[.]{3}: unknown field"),
         ({"findings": []}, "findings that do not promote it"),
     ],
 )
 def test_a_promotion_that_does_not_fit_is_refused(
     change: dict[str, Any], message: str, judged: Callable[..., PromotionDecision], bundle: Path
 ) -> None:
-    promotion.promote(bundle, judged())
+    promotion.promote(BundleFiles.read(bundle), judged())
     path = bundle / "promotion.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
     with pytest.raises(ConfigError, match=message):
-        promotion.check(bundle)
+        promotion.check(BundleFiles.read(bundle))
 
 
 @pytest.mark.parametrize(
@@ -413,10 +413,49 @@ def test_the_command_says_yes_or_no(
     assert yes.returncode == 0, yes.stderr
     told = json.loads(yes.stdout)
     assert (told["promoted"], told["signed"], told["reasons"]) == (True, True, [])
-    assert promotion.check(bundle).bundle == signature.verify(bundle, public) == told["digest"]
+    files = BundleFiles.read(bundle)
+    signature.verify(files, public)
+    assert promotion.check(files).bundle == files.digest == told["digest"]
     unsigned = command(*arguments)
     assert unsigned.returncode == 2
     assert "is signed, which a promotion ends; accepted: with --sign KEY" in unsigned.stderr
     missing = command(str(bundle), "--records", str(tmp_path / "nowhere"), "--sign", str(private))
     assert missing.returncode == 2
     assert missing.stderr.startswith("slicepilot: error: records ")
+
+
+AMONG_OTHER_FILES = """
+set -e
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/upper,workdir=$1/work" /etc
+mkdir -p /etc/slicepilot && install -m "$2" "$3" /etc/slicepilot/signing-key.pem
+shift 3
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: an /etc of one's own")
+def test_a_key_in_its_place_signs_what_is_promoted(
+    judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    judged()
+    (tmp_path / "overlay").mkdir()
+
+    def promoted(mode: str, *options: str) -> subprocess.CompletedProcess[str]:
+        arguments = [str(bundle), "--records", str(tmp_path / "records"), "-c", str(tmp_path / "criteria.yaml")]
+        shell = ["unshare", "--mount", "sh", "-c", AMONG_OTHER_FILES, "sh", str(tmp_path / "overlay"), mode]
+        return subprocess.run(
+            [*shell, str(keys[0]), sys.executable, "-m", "slicepilot.cli", "promote", *arguments, *options],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    unsigned = promoted("600", "--no-sign")
+    assert unsigned.returncode == 0, unsigned.stderr
+    assert not (bundle / "SHA256SUMS.sig").exists()
+    readable = promoted("644")
+    assert readable.returncode == 2
+    assert "mode 0644, user 0; accepted: root's own, mode 0600" in readable.stderr
+    signed = promoted("600")
+    assert signed.returncode == 0, signed.stderr
+    assert "promoted and signed" in signed.stdout
+    signature.verify(BundleFiles.read(bundle), keys[1])

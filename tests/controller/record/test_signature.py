@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.signature import bundle_digest, sign, verify
+from slicepilot.agents.learned.files import BundleFiles
+from slicepilot.agents.learned.signature import sign, verify
 from slicepilot.configs import ConfigError
 
 OPENSSL = shutil.which("openssl")
@@ -19,12 +20,12 @@ OPENSSL = shutil.which("openssl")
 def bundle(make_bundle: Callable[[], Path], keys: tuple[Path, Path]) -> Path:
     folder = make_bundle()
     (folder / "promotion.yaml").write_text("bundle: this one\n")
-    sign(folder, keys[0])
+    sign(BundleFiles.read(folder), keys[0])
     return folder
 
 
 def test_a_signed_bundle_is_verified_and_loads(bundle: Path, keys: tuple[Path, Path]) -> None:
-    assert verify(bundle, keys[1]) == bundle_digest(bundle)
+    verify(BundleFiles.read(bundle), keys[1])
     assert PolicyBundle.load(bundle).training.seed == 7
 
 
@@ -68,28 +69,28 @@ def test_what_was_changed_since_is_refused(
 ) -> None:
     change(bundle)
     with pytest.raises(ConfigError, match=message):
-        verify(bundle, keys[1])
+        verify(BundleFiles.read(bundle), keys[1])
 
 
 def test_a_changed_policy_is_refused_by_its_sums(bundle: Path, keys: tuple[Path, Path]) -> None:
     flip("policy.onnx")(bundle)
-    verify(bundle, keys[1])
+    verify(BundleFiles.read(bundle), keys[1])
     with pytest.raises(ConfigError, match=r"policy\.onnx: SHA-256"):
         PolicyBundle.load(bundle)
 
 
 def test_another_key_is_refused(bundle: Path, make_keys: Callable[[str], tuple[Path, Path]]) -> None:
     with pytest.raises(ConfigError, match=r"by '.*other-public\.pem'; accepted: a bundle signed with that key"):
-        verify(bundle, make_keys("other")[1])
+        verify(BundleFiles.read(bundle), make_keys("other")[1])
 
 
 def test_a_bundle_may_be_signed_without_a_promotion(make_bundle: Callable[[], Path], keys: tuple[Path, Path]) -> None:
     folder = make_bundle()
-    sign(folder, keys[0])
-    assert verify(folder, keys[1]) == bundle_digest(folder)
+    sign(BundleFiles.read(folder), keys[0])
+    verify(BundleFiles.read(folder), keys[1])
     (folder / "promotion.yaml").write_text("bundle: this one\n")
     with pytest.raises(ConfigError, match="unchanged since"):
-        verify(folder, keys[1])
+        verify(BundleFiles.read(folder), keys[1])
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed")
@@ -99,8 +100,8 @@ def test_openssl_makes_the_keys_and_agrees(make_bundle: Callable[[], Path], tmp_
     subprocess.run([OPENSSL, "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
     subprocess.run([OPENSSL, "pkey", "-in", private, "-pubout", "-out", public], check=True)
     (folder / "promotion.yaml").write_text("bundle: this one\n")
-    sign(folder, private)
-    verify(folder, public)
+    sign(BundleFiles.read(folder), private)
+    verify(BundleFiles.read(folder), public)
     script = (
         "(cat SHA256SUMS; sha256sum promotion.yaml) > ../signed; base64 -d SHA256SUMS.sig > ../signature; "
         'exec "$0" pkeyutl -verify -pubin -inkey "$1" -rawin -in ../signed -sigfile ../signature'
@@ -134,6 +135,6 @@ def test_keys_of_another_kind_are_bad_input(bundle: Path, tmp_path: Path, keys: 
         (tmp_path / "nowhere.pem", "No such file or directory; accepted: an Ed25519 private key"),
     ):
         with pytest.raises(ConfigError, match=message):
-            sign(bundle, path)
+            sign(BundleFiles.read(bundle), path)
     with pytest.raises(ConfigError, match="not readable as one; accepted: an Ed25519 public key as PEM"):
-        verify(bundle, private)
+        verify(BundleFiles.read(bundle), private)

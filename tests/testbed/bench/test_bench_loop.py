@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from slicepilot.agents.learned.bundle import INPUT_NAME, OUTPUT_NAME, PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.telemetry.objects import FOLDER
 from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES

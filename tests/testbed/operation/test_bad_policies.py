@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from slicepilot.agents.learned.bundle import INPUT_NAME, OUTPUT_NAME
+from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig

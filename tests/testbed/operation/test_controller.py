@@ -333,7 +333,8 @@ def test_a_foreign_change_is_respected_until_resumed(rig: Rig, bundles: dict[str
 
 
 def test_a_broken_reload_is_refused_and_the_loop_goes_on(rig: Rig, bundles: dict[str, str], tmp_path: Path) -> None:
-    controller = rig.start("live", "--force", bundle=bundles["low"])
+    roots = [str(tmp_path), str(Path(bundles["low"]).parent)]
+    controller = rig.start("live", "--force", bundle=bundles["low"], reload_roots=roots)
     changed = tmp_path / "changed"
     shutil.copytree(bundles["high"], changed)
     with (changed / "policy.onnx").open("ab") as file:
@@ -364,7 +365,8 @@ def test_a_broken_reload_is_refused_and_the_loop_goes_on(rig: Rig, bundles: dict
 
 
 def test_a_reload_swaps_between_two_ticks(rig: Rig, bundles: dict[str, str], tmp_path: Path) -> None:
-    controller = rig.start("live", "--force", bundle=bundles["low"])
+    roots = [str(tmp_path), str(Path(bundles["low"]).parent)]
+    controller = rig.start("live", "--force", bundle=bundles["low"], reload_roots=roots)
     wait_ticks(controller, 20)
     first = description(controller)
     start = controller.ticks()

@@ -1,0 +1,104 @@
+"""The files of a bundle, read once: whatever is checked or run afterwards is these bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...configs import ConfigError
+from ...configs.limited_yaml import MOST_BYTES
+from ...configs.reading import Roots, opened_folder, place_of, read_in
+from ...data.files import replace_file
+from ..runtime.allowed import MOST_MODEL_BYTES
+from .shipped import folder_of, is_shipped
+
+MODEL_FILE, DESCRIPTION_FILE, SUMS_FILE = "policy.onnx", "bundle.yaml", "SHA256SUMS"
+SIGNATURE_FILE, PROMOTION_FILE = f"{SUMS_FILE}.sig", "promotion.yaml"
+LIMITS_BYTES = {
+    SUMS_FILE: 4096,
+    SIGNATURE_FILE: 4096,
+    DESCRIPTION_FILE: MOST_BYTES,
+    PROMOTION_FILE: MOST_BYTES,
+    MODEL_FILE: MOST_MODEL_BYTES,
+}
+
+
+@dataclass(frozen=True)
+class BundleFiles:
+    """What a bundle's folder held when it was read.
+
+    Attributes:
+        folder: as it was named.
+        place: where that was: without links.
+        parts: contents of those of `LIMITS_BYTES` that were there.
+    """
+
+    folder: Path
+    place: Path
+    parts: Mapping[str, bytes] = field(repr=False)
+
+    @classmethod
+    def read(cls, folder: str | Path, roots: Roots | None = None) -> BundleFiles:
+        """Read a folder, or a shipped bundle by its name (`shipped.folder_of`).
+
+        The folder is opened once, and the files in it are no links. What somebody puts in its place, or in place of one
+        of its files, in the meantime leads to files that do not fit each other, which the sums tell.
+
+        Args:
+            folder: path or name.
+            roots: where it has to be; None: anywhere. Shipped ones may be named in any case.
+
+        Raises:
+            ConfigError: no such folder; a part that is no regular file, too long or not to be read.
+        """
+        root = folder_of(folder)
+        what = f"bundle {str(root)!r}"
+        with opened_folder(root, what, None if is_shipped(root) else roots) as opened:
+            parts = {name: read_in(opened, name, most, f"{what}: {name}") for name, most in LIMITS_BYTES.items()}
+            place = place_of(opened)
+        return cls(root, place, {name: data for name, data in parts.items() if data is not None})
+
+    @property
+    def digest(self) -> str:
+        """What identifies a bundle's contents: the SHA-256 of its ``SHA256SUMS``, in hexadecimal. Raises
+        ConfigError."""
+        return hashlib.sha256(self.part(SUMS_FILE)).hexdigest()
+
+    def part(self, name: str) -> bytes:
+        """Contents of a file; raises ConfigError where there is none."""
+        if name not in self.parts:
+            raise ConfigError(f"{self}: {name}: No such file or directory")
+        return self.parts[name]
+
+    def write(self, name: str, data: bytes) -> BundleFiles:
+        """Put a file into the folder, in place of an older one; returns the files with it.
+
+        Raises:
+            ConfigError: the folder is not there any more.
+            OSError: it cannot be written; what was there is untouched.
+        """
+        with opened_folder(self.place, str(self)) as folder:
+            replace_file(Path(f"/proc/self/fd/{folder}/{name}"), data)
+        return dataclasses.replace(self, parts={**self.parts, name: data})
+
+    def check_sums(self) -> None:
+        """Raises ConfigError unless model and description are those that the sums list. Says nothing of what they are:
+        until then these may be anybody's files."""
+        listed: dict[str, str] = {}
+        for line in self.part(SUMS_FILE).decode(errors="replace").splitlines():
+            digest, _, name = line.partition("  ")
+            listed[name] = digest
+        for name in (DESCRIPTION_FILE, MODEL_FILE):
+            if name not in listed:
+                raise ConfigError(f"{self}: {SUMS_FILE}: no entry for {name}; accepted: one line per file")
+            if hashlib.sha256(self.part(name)).hexdigest() != listed[name]:
+                raise ConfigError(
+                    f"{self}: {name}: SHA-256 is another than in {SUMS_FILE} (truncated or changed); "
+                    "accepted: the file that training has written"
+                )
+
+    def __str__(self) -> str:
+        return f"bundle {str(self.folder)!r}"

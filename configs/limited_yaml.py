@@ -1,0 +1,76 @@
+"""YAML of unknown origin: bounded before anything is built of it.
+
+The parser's events (YAML 1.1, "Processing YAML Information") are counted first, as they come. An alias counts for all
+that it stands for, so a document that would grow when it is walked is refused as well as a long or a deep one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from .errors import ConfigError
+
+MOST_BYTES, MOST_NODES, MOST_DEPTH = 1 << 20, 10_000, 32
+LONGEST_NUMBER = 64
+"""Characters: YAML 1.1 has numbers to the base of 60, whose value takes time with the square of their length."""
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NUMBERS = {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp")}
+_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?%")
+
+
+def parse_yaml(data: bytes, what: str) -> Any:
+    """One document, by the safe loader; ``what`` begins errors, which quote nothing of it.
+
+    Raises:
+        ConfigError: not UTF-8, not YAML (with line and column), too long, too deep, of too many nodes.
+    """
+    if len(data) > MOST_BYTES:
+        raise ConfigError(f"{what}: {len(data)} bytes of YAML; accepted: {MOST_BYTES}")
+    try:
+        text = data.decode("utf-8")
+        if _DIRECTIVE.search(text):  # the parser looks through all those before for each of them
+            raise ConfigError(f"{what}: directives of YAML; accepted: a document without any")
+        _count(text, what)
+        return yaml.load(text, _LOADER)  # a safe loader
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none
+        where = getattr(error, "problem_mark", None)
+        at = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
+        raise ConfigError(f"{what}: not valid YAML{at}") from error
+
+
+def _count(text: str, what: str) -> None:
+    """Raises ConfigError, or what the parser does, for a document beyond the limits."""
+    resolve: Any = yaml.SafeLoader("").resolve
+    sizes: dict[str, int] = {}  # of what an alias stands for, in nodes
+    open_nodes: list[tuple[str | None, int]] = []  # anchors of what has begun, with the count at its beginning
+    count = 0
+    for event in yaml.parse(text, _LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, count))
+            count += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, start = open_nodes.pop()
+            if anchor is not None:
+                sizes[anchor] = count - start
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in open_nodes):
+                raise ConfigError(f"{what}: an alias inside of what it stands for; accepted: a tree")
+            count += sizes.get(str(event.anchor), 1)  # the loader says so if there is no such anchor
+        elif isinstance(event, yaml.ScalarEvent):
+            count += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+            if len(event.value) > LONGEST_NUMBER:
+                tag = event.tag or resolve(yaml.ScalarNode, event.value, event.implicit)
+                if tag in _NUMBERS:
+                    raise ConfigError(f"{what}: a number of {len(event.value)} characters; accepted: {LONGEST_NUMBER}")
+        if count > MOST_NODES:
+            raise ConfigError(f"{what}: more than {MOST_NODES} nodes of YAML, aliases resolved; accepted: {MOST_NODES}")
+        if len(open_nodes) > MOST_DEPTH:
+            raise ConfigError(f"{what}: YAML nested more than {MOST_DEPTH} deep; accepted: {MOST_DEPTH}")

@@ -1,0 +1,129 @@
+"""A policy is tried out in a process of its own before this one runs it; see `trial_process`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...agents.learned.bundle import PolicyBundle
+from ...agents.learned.files import MODEL_FILE
+from ...configs import ConfigError
+
+MOST_S = 25.0
+"""From start to answer, on a busy machine: less than a client waits for one."""
+MOST_ANSWER_BYTES = 4096
+SHOWN = 300
+ROOT = Path(__file__).parents[3]  # where `slicepilot` is, however it was installed
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a policy has to do.
+
+    Attributes:
+        num_slices: of the node; none are those of the bundle.
+        period_s: of control: a decision may not take more CPU time.
+        off_cpu: the loop's own, which the trial keeps off.
+    """
+
+    num_slices: int | None = None
+    period_s: float = 1.0
+    off_cpu: int | None = None
+
+    def run(self, bundle: PolicyBundle) -> None:
+        """Try a bundle's model out.
+
+        The process is killed at the end, whatever became of it. Signals are served meanwhile.
+
+        Raises:
+            ConfigError: it is not accepted, fails, or takes more time or memory than a policy may; nothing of it has
+                run here.
+            OSError: there is no memory, or no process, to be had.
+        """
+        columns, actions = bundle.widths
+        head = {"shape": [1, self.num_slices or len(bundle.slices), columns], "actions": actions}
+        where = f"{bundle}: {MODEL_FILE}"
+        with contextlib.ExitStack() as undo:
+            # Read at its own pace: a pipe would be as full as the other side lets it be.
+            given = os.memfd_create("policy", os.MFD_CLOEXEC)
+            undo.callback(os.close, given)
+            with open(given, "wb", closefd=False) as file:
+                file.write(json.dumps(head).encode() + b"\n" + bundle.model)
+            os.lseek(given, 0, os.SEEK_SET)
+            process = subprocess.Popen(
+                [sys.executable, "-s", "-P", "-m", f"{__name__.rpartition('.')[0]}.trial_process"],
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+            undo.callback(_end, process)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or is somebody else by now
+                # Whoever starts it may be ahead of everybody, and so is what it starts.
+                os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
+                if self.off_cpu is not None and (others := os.sched_getaffinity(0) - {self.off_cpu}):
+                    os.sched_setaffinity(process.pid, others)
+            answer = _answer(process, where)
+        if "refused" in answer:
+            raise ConfigError(f"{where}: {_shown(answer['refused'])}")
+        decision_s = answer.get("decision_s")
+        if not isinstance(decision_s, float) or not decision_s <= self.period_s:
+            raise ConfigError(
+                f"{where}: takes {_shown(decision_s)} s of CPU time to decide; "
+                f"accepted: a control period ({self.period_s:g} s) at most"
+            )
+
+
+def _answer(process: subprocess.Popen[bytes], where: str) -> dict[str, Any]:
+    """The line that it writes; raises ConfigError where there is none in time, or it is no answer."""
+    assert process.stdout is not None
+    until_s, line = time.monotonic() + MOST_S, b""
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    while not line.endswith(b"\n") and len(line) <= MOST_ANSWER_BYTES:
+        if not poll.poll(max(1e3 * (until_s - time.monotonic()), 0)):
+            raise ConfigError(f"{where}: not tried out within {MOST_S:g} s; accepted: a policy that is")
+        part = os.read(process.stdout.fileno(), MOST_ANSWER_BYTES)
+        if not part:
+            break
+        line += part
+    with contextlib.suppress(ValueError, RecursionError):
+        answer = json.loads(line)
+        if isinstance(answer, dict):
+            return answer
+    raise ConfigError(f"{where}: {_ending(process)}; accepted: a policy that can be tried out")
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    """Why there is no answer."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        status = process.wait(1.0)
+        if status == -signal.SIGKILL:  # past RLIMIT_CPU; also of whoever kills when memory is short
+            return "takes more CPU time, or memory, than a policy may"
+        if status < 0:
+            return f"its trial ended by {signal.Signals(-status).name}"
+    return "its trial failed"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def _shown(told: Any) -> str:
+    """What the trial says, as one line of text that is short enough: it is trusted with nothing."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(told)).split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

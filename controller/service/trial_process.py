@@ -1,0 +1,109 @@
+"""Tries a policy's model out: ``python -m slicepilot.controller.service.trial_process``, started by `trial`.
+
+Nobody knows yet what the model does, so this process has nothing to lose: no user but nobody, no capabilities, no
+file, socket or process that it could open, so much CPU time and memory and no more. It reads what to try from standard
+input, does what the controller would do with it, and says in one line of JSON what has become of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any
+
+from ..system import privileges
+
+MOST_CPU_S = 5
+MOST_MEMORY_BYTES = 512 << 20
+"""Both on top of what it has taken to start."""
+DECISIONS = 5
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # linux/prctl.h
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parent = os.getppid()
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)  # for the threads that onnxruntime starts when it is imported, too
+    # All of it while there is somebody who may open files.
+    import numpy.random  # noqa: F401 (which NumPy imports at its first use)
+
+    from ...agents.runtime import program, session  # noqa: F401 (likewise, for `_try_out`)
+
+    privileges.drop_all()
+    _give_up_the_rest()
+    if os.getppid() != parent:
+        return 1
+    head, model = sys.stdin.buffer.readline(), sys.stdin.buffer.read()
+    try:
+        answer: dict[str, Any] = {"decision_s": _try_out(model, **json.loads(head))}
+    except (ValueError, MemoryError) as error:
+        answer = {"refused": f"{error}" or "more memory than there is for a policy"}
+    print(json.dumps(answer), flush=True)
+    return 0
+
+
+def _give_up_the_rest() -> None:
+    """What an ordinary process without privileges can do still."""
+    # Sent when the thread that started this ends; a change of user would have undone it.
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    cpu_s = int(time.process_time()) + 1 + MOST_CPU_S
+    used_bytes = _pages() * resource.getpagesize()
+    for limit, value in (
+        (resource.RLIMIT_CPU, cpu_s),
+        (resource.RLIMIT_AS, used_bytes + MOST_MEMORY_BYTES),
+        (resource.RLIMIT_NOFILE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+
+def _prctl(option: int, argument: int) -> None:
+    ctypes.CDLL(None).prctl(option, *map(ctypes.c_ulong, (argument, 0, 0, 0)))
+
+
+def _pages() -> int:
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (proc_pid_statm(5))
+        return int(file.read().split()[0])
+
+
+def _try_out(model: bytes, shape: list[int], actions: int) -> float:
+    """All that the controller does with a model; returns the CPU time of a decision, in seconds.
+
+    Raises:
+        OnnxError, ValueError: it is not accepted, or cannot be run.
+    """
+    import numpy as np
+
+    from ...agents.runtime.onnx_file import OnnxError
+    from ...agents.runtime.program import compile_policy
+    from ...agents.runtime.session import INPUT_NAME, OUTPUT_NAME, open_session
+
+    lanes, slices, columns = shape
+    session = open_session(model, columns, actions)
+    with contextlib.suppress(OnnxError):  # then it runs in onnxruntime alone
+        compile_policy(model, (lanes, slices, columns))
+    rng = np.random.default_rng(0)
+    took_s = []
+    for _ in range(DECISIONS):
+        table = rng.uniform(0.0, 1.0, shape).astype(np.float32)
+        start_s = time.thread_time()
+        try:
+            action: Any = session.run([OUTPUT_NAME], {INPUT_NAME: table})[0]
+        except Exception as error:  # onnxruntime raises a dozen types of its own
+            raise OnnxError(f"a decision fails: {str(error).splitlines()[0][:200]}") from error
+        took_s.append(time.thread_time() - start_s)
+        if action.shape != (lanes, slices, actions):
+            raise OnnxError(f"{OUTPUT_NAME} of shape {action.shape}; accepted: {(lanes, slices, actions)}")
+    return min(took_s)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

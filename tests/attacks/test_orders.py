@@ -1,0 +1,283 @@
+"""A member of the control group, and whoever writes what an order names, against a running controller on real UPFs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.env.slices import SliceSet
+from slicepilot.testbed.bench.rig import Controller, Rig
+from slicepilot.testbed.lifecycle.spec import TestbedSpec
+from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+
+from ..testbed.controlled import (
+    constant,
+    description,
+    fresh_testbed,
+    missed,
+    order,
+    records,
+    rig_under,
+    told,
+    wait_ticks,
+)
+from . import unprivileged
+from .test_models import CUT, endless, model_of, slow
+from .test_yaml import HOSTILE
+from .unprivileged import NOBODY
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
+]
+NAME = "spk"
+GROUP = "nogroup"
+# Until an order is answered that does not wait for others; most of it is the publisher, which makes way for everybody.
+QUICK_S = 5.0
+FLIP = """
+os.chdir(sys.argv[1])
+while True:
+    for target in sys.argv[2:]:
+        os.symlink(target, "new")
+        os.rename("new", "bundle")
+"""
+ASK = """
+client = socket.socket(socket.AF_UNIX)
+client.settimeout(60)
+client.connect(sys.argv[1])
+start_s = time.monotonic()
+client.sendall(sys.argv[2].encode() + b"\\n")
+answer = json.loads(client.makefile().readline())
+print(json.dumps(answer | {"took_s": time.monotonic() - start_s}))
+"""
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    with fresh_testbed(TestbedSpec(name=NAME, burn_us=50)) as testbed:
+        yield testbed
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that everybody can reach, unlike pytest's own."""
+    path = Path(tempfile.mkdtemp(prefix="slicepilot-attack-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def rig(testbed: Testbed, place: Path) -> Iterator[Rig]:
+    with rig_under(None, testbed, place) as rig:
+        yield rig
+
+
+@pytest.fixture
+def controller(rig: Rig, place: Path) -> Controller:
+    """One in shadow with a harmless policy, that the group may order about; bundles are below `place`/bundles."""
+    bundle = constant(place / "bundles" / "first", -0.5)
+    controller = rig.start("shadow", bundle=bundle, publish={"group": GROUP, "log": "off"})
+    assert asked(rig, {"command": "status"})["ok"], "its publisher is there"
+    return controller
+
+
+def asked(rig: Rig, request: dict[str, Any]) -> dict[str, Any]:
+    """What an unprivileged member of the group is answered, with the time that it took."""
+    process = unprivileged.start(ASK, rig.run_folder / "control.sock", json.dumps(request))
+    out, _ = process.communicate(timeout=90)
+    return json.loads(out)
+
+
+def hostile(folder: Path, model: bytes) -> str:
+    PolicyBundle(SliceSet.from_yaml("testbed-five"), model, TrainingRecord("hostile", seed=0)).save(folder)
+    return str(folder)
+
+
+def endless_bundle(folder: Path) -> str:
+    import numpy as np
+
+    return hostile(folder, model_of(endless(), CUT | {"true": np.asarray(True)}))
+
+
+def test_safe_and_signals_are_served_while_a_policy_is_tried_that_does_not_end(
+    rig: Rig, controller: Controller, place: Path
+) -> None:
+    bundle = hostile(place / "bundles" / "slow", slow())
+    answers: list[dict[str, Any]] = []
+    reload = threading.Thread(target=lambda: answers.append(asked(rig, {"command": "reload", "bundle": bundle})))
+    before = missed(controller)
+    reload.start()
+    controller.wait_for(lambda: bool(trials(controller)), "it is tried out")
+    answer = asked(rig, {"command": "safe"})
+    assert answer["ordered_safe"]
+    assert answer["took_s"] < QUICK_S
+    assert trials(controller), "meanwhile"
+    controller.process.send_signal(signal.SIGUSR1)
+    assert order(rig, "mode", "shadow").returncode == 0
+    assert asked(rig, {"command": "resume"})["ordered_safe"] is False
+    reload.join()
+    [answer] = answers
+    assert not answer["ok"]
+    assert "takes more CPU time, or memory, than a policy may" in answer["error"] or "not tried out" in answer["error"]
+    assert trials(controller) == []
+    wait_ticks(controller, 20)
+    print(f"{missed(controller) - before} ticks missed meanwhile")
+    assert description(controller)["bundle"]["path"] == str(place / "bundles" / "first")
+
+
+def trials(controller: Controller) -> list[int]:
+    """Processes of a controller that try something out."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            if parent == str(controller.pid) and b"trial_process" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_model_that_never_ends_is_not_run(rig: Rig, controller: Controller, place: Path) -> None:
+    answer = asked(rig, {"command": "reload", "bundle": endless_bundle(place / "bundles" / "endless"), "force": True})
+    assert "policy.onnx: a graph inside of a node; accepted: a straight line of operators" in answer["error"]
+    wait_ticks(controller, 20)
+
+
+def test_at_the_start_a_policy_is_tried_and_signals_are_served(rig: Rig, place: Path) -> None:
+    refused = rig.start("live", "--force", wait=False, bundle=endless_bundle(place / "endless"))
+    assert refused.process.wait(90.0) == 2
+    assert "a graph inside of a node" in refused.tail()
+    for number, status in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)):
+        starting = rig.start("shadow", wait=False, bundle=hostile(place / "slow", slow()))
+        starting.wait_for(lambda starting=starting: bool(trials(starting)), "it is tried out")
+        [trial] = trials(starting)
+        starting.process.send_signal(signal.SIGUSR1)
+        starting.process.send_signal(number)
+        assert starting.process.wait(10.0) == status
+        until_s = time.monotonic() + 5.0
+        while Path(f"/proc/{trial}").exists() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert not Path(f"/proc/{trial}").exists()
+
+
+def test_no_error_quotes_a_file_of_somebody_else(rig: Rig, controller: Controller, place: Path) -> None:
+    inside, secret = place / "bundles", "hunter2 is the word"
+    private = place / "private.yaml"
+    private.write_text(f"{secret}\n")
+    private.chmod(0o600)
+    (inside / "link.yaml").symlink_to(private)
+    (inside / "root.yaml").symlink_to("/etc/shadow")
+    for name, text in (
+        ("text.yaml", secret), ("key.yaml", f"{secret}: 1"), ("value.yaml", f"hysteresis: {secret}"),
+        ("deep.yaml", f"sla_floor: {{slices: {{{secret}: {{{secret}: 1}}}}}}"), ("tag.yaml", f"a: !<{secret}> 1"),
+        ("broken.yaml", f"a: [{secret}"), ("inner.yaml", f"hysteresis: {{nice_levels: {secret}}}"),
+    ):  # fmt: skip
+        (inside / name).write_text(text)
+        (inside / name).chmod(0o600)
+    first = Path("/etc/shadow").read_text().splitlines()[0]
+    paths = ["/etc/shadow", "/etc/passwd", "/proc/1/environ", str(private), str(inside / ".." / "private.yaml"), "/"]
+    for path in [*paths, *map(str, sorted(inside.glob("*.yaml")))]:
+        answer = asked(rig, {"command": "reload", "guard": path if path.endswith(".yaml") else f"{path}/"})
+        assert not answer["ok"], path
+        for said in (answer["error"], json.dumps(asked(rig, {"command": "status"})["status"])):
+            assert first not in said
+            assert not any(word in said for word in ("hunter2", "the word")), said
+    for path in paths:
+        answer = asked(rig, {"command": "reload", "bundle": path})
+        assert "accepted: an absolute path below" in answer["error"] or "out of the declared" in answer["error"], answer
+    # What there is and what there is not, outside, looks the same.
+    there, not_there = (asked(rig, {"command": "reload", "guard": p})["error"] for p in ("/etc/shadow/", "/etc/none/"))
+    assert there.replace("/etc/shadow", "") == not_there.replace("/etc/none", "")
+
+
+def test_hostile_files_cost_the_loop_next_to_nothing(rig: Rig, controller: Controller, place: Path) -> None:
+    inside = place / "bundles"
+    sparse = inside / "sparse"
+    shutil.copytree(inside / "first", sparse)
+    with (sparse / "policy.onnx").open("r+b") as file:
+        file.truncate(8 << 30)
+    before = missed(controller)
+    for name in ("lists", "laughs", "a number", "directives", "deep lines"):
+        (inside / "guard.yaml").write_text(HOSTILE[name][0])
+        answer = asked(rig, {"command": "reload", "guard": str(inside / "guard.yaml")})
+        assert HOSTILE[name][1] in answer["error"]
+        assert answer["took_s"] < QUICK_S
+    answer = asked(rig, {"command": "reload", "bundle": str(sparse)})
+    assert "policy.onnx: more than" in answer["error"]
+    assert answer["took_s"] < QUICK_S
+    lost = missed(controller) - before
+    print(f"six hostile reloads: {lost} ticks missed")
+    assert lost <= 6 * 5
+
+
+def test_a_link_that_somebody_flips_never_brings_another_bundle_live(rig: Rig, place: Path) -> None:
+    """The group's member points a link below the declared folder to the signed bundle, and to one of his own."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    from slicepilot.agents.learned.files import BundleFiles
+    from slicepilot.agents.learned.signature import sign
+
+    key = Ed25519PrivateKey.generate()
+    private, public = place / "private.pem", place / "public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    inside = place / "bundles"
+    signed, own = Path(constant(inside / "signed", -0.5)), Path(constant(inside / "own", 0.5))
+    sign(BundleFiles.read(signed), private)
+    controller = rig.start(
+        "live", "--force", bundle=str(signed), trust=str(public), publish={"group": GROUP, "log": "off"}
+    )
+    theirs = inside / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    process = unprivileged.start(FLIP, theirs, signed, own)
+    try:
+        controller.wait_for((theirs / "bundle").is_symlink, "it flips")
+        for path in (theirs / "bundle", own):
+            for _ in range(5):
+                answer = asked(rig, {"command": "reload", "bundle": str(path), "force": True})
+                assert not answer["ok"]
+                time.sleep(0.2)
+    finally:
+        assert process.poll() is None
+        process.kill()
+        process.communicate()
+    told_digest = description(controller)["bundle"]["digest"]
+    assert told_digest == BundleFiles.read(signed).digest
+    assert (records(controller, 50)["wanted"][:, 1] < 0).all(), "the signed one decides"
+
+
+def test_shadow_overtakes_what_waits_to_act(rig: Rig, controller: Controller, place: Path) -> None:
+    bundle = hostile(place / "bundles" / "slow", slow())
+    answers: dict[str, dict[str, Any]] = {}
+
+    def ask(name: str, **request: Any) -> threading.Thread:
+        thread = threading.Thread(target=lambda: answers.update({name: asked(rig, request)}))
+        thread.start()
+        return thread
+
+    threads = [ask("reload", command="reload", bundle=bundle)]
+    controller.wait_for(lambda: bool(trials(controller)), "it is tried out")
+    threads.append(ask("live", command="mode", mode="live", force=True))
+    time.sleep(2.0)
+    assert asked(rig, {"command": "mode", "mode": "shadow"})["ok"]
+    for thread in threads:
+        thread.join()
+    assert "shadow was ordered meanwhile" in answers["live"]["error"]
+    assert description(controller)["bundle"]["path"].endswith("/first")
+    assert controller.notes()["mode"] == "shadow"
+    assert "no such folder" in told(order(rig, "reload", "--bundle", str(place / "bundles" / "none")), 1)
