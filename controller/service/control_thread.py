@@ -50,6 +50,7 @@ class ControlThread:
         self._answering = threading.Lock()
         self._slow = SlowOrders()
         self._shadow_orders = 0
+        self._last: object = None  # order that was given last, until it is carried out
 
     def connect(self, publisher: socket.socket) -> None:
         """Take orders from another publisher from now on: the one before has ended."""
@@ -110,11 +111,16 @@ class ControlThread:
         mode = Mode.SHADOW if BY_SIGNAL[number] == "shadow" else Mode[config.mode.upper()]
         canary = config.canary if mode is Mode.CANARY else ()
 
+        if self._last is number:
+            return  # a signal that comes again before the first was served is one signal
+
         def tell(answer: dict[str, Any]) -> None:
+            if self._last is number:
+                self._last = None
             if not answer["ok"]:
                 controller.loop.report.last_error = f"{number.name}: {answer['error']}"
 
-        self._carry_out(Order("mode", mode, canary), tell, as_at_the_start=True)
+        self._carry_out(Order("mode", mode, canary), tell, as_at_the_start=True, name=number)
 
     def _by_message(self, publisher: socket.socket) -> bool:
         """Answer one message, now or later; false when the publisher has gone."""
@@ -141,9 +147,22 @@ class ControlThread:
             self._carry_out(order, tell)
         return True
 
-    def _carry_out(self, order: Order, tell: Callable[[dict[str, Any]], None], as_at_the_start: bool = False) -> None:
-        """Now, or in its turn where it is slow; then say what has become of it. ``as_at_the_start``: forced if the
-        start was, and for the policy that there is by then."""
+    def _carry_out(
+        self,
+        order: Order,
+        tell: Callable[[dict[str, Any]], None],
+        as_at_the_start: bool = False,
+        name: object = None,
+    ) -> None:
+        """Now, or in its turn where it is slow; then say what has become of it.
+
+        Args:
+            order: what to do.
+            tell: is given the answer.
+            as_at_the_start: forced if the start was, and for the policy that there is by then.
+            name: of the order, which needs not be given again while it is the last one.
+        """
+        self._last = name
         self._shadow_orders += order.mode is Mode.SHADOW
         before = self._shadow_orders
 
