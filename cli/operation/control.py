@@ -115,6 +115,7 @@ def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict
 def _print_status(document: dict[str, Any]) -> None:
     from rich.table import Table
 
+    from ...controller.contracts.latches import NODE_LATCHED, NODE_REMEDY
     from ...controller.contracts.reasons import Reason
     from ...env.knobs import KNOB_FIELDS
     from ..shared.output import figures_table
@@ -134,6 +135,12 @@ def _print_status(document: dict[str, Any]) -> None:
         reasons = " ".join(given["reason"] for given in one["reasons"])
         table.add_row(one["name"], *map(_figure, figures), *limits, reasons)
     console.print(table)
+    if document["level"] == "latched":
+        console.print(f"{NODE_LATCHED}\n  {NODE_REMEDY}", markup=False, highlight=False)
+    for trip in document["notes"].get("trips", ()):
+        console.print(f"{trip['slice']}: {trip['text']}", markup=False, highlight=False)
+        if trip["remedy"]:
+            console.print(f"  {trip['remedy']}", markup=False, highlight=False)
 
 
 def _figure(value: float | None) -> str:

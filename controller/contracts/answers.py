@@ -190,6 +190,8 @@ class SliceStatus(Document):
     """Whether it was measured at the newest tick."""
     acting: bool
     """Whether decisions on it are applied in this mode."""
+    level: Literal["normal", "safe", "latched"]
+    """Whether it has its safe setting for a reason of its own, and whether until an operator resumes."""
     committed_mbps: float | None
     """Rate that it was promised; null: none."""
     delay_bound_us: float | None
@@ -257,6 +259,35 @@ class ForeignChange(Document):
     """When it was noticed, since 1970."""
 
 
+class Trip(Document):
+    """A slice that has its safe setting because a service floor of it was broken."""
+
+    slice: SliceName
+    """Which slice."""
+    floor: Literal["rate", "delay"]
+    """Which of its floors."""
+    offered_mbps: Annotated[float, Example(48.0)]
+    """Rate that reached N3 when it tripped."""
+    carried_mbps: Annotated[float, Example(2.5)]
+    """Rate that left at N6 then."""
+    delay_p99_us: float
+    """99th percentile of the delay then."""
+    floor_mbps: Annotated[float, Example(22.5)]
+    """What the rate floor asked for."""
+    time_ns: TimeNs
+    """When it tripped, since 1970."""
+    trips: int
+    """How many trips in a row count."""
+    on_trial: bool
+    """Whether it may turn out that nobody could keep the floor."""
+    latched: bool
+    """Whether it stays until an operator resumes."""
+    text: Annotated[str, Example("latched since 09:20:30Z (3 in a row): carried 2.5 of 48 Mbit/s, floor 22.5")]
+    """All that in a line."""
+    remedy: Annotated[str, Example("slicepilot control resume")] | None
+    """What ends it, and what to look at before; null where it ends by itself."""
+
+
 class Supervisor(Document):
     """The process that puts the knobs back if the controller dies."""
 
@@ -307,6 +338,8 @@ class Notes(Document, total=False):
     """Null before the first."""
     canary: list[SliceName]
     """Slices that the mode canary acts on."""
+    trips: list[Trip]
+    """Slices that have their safe setting because they were below a service floor."""
     foreign: list[ForeignChange]
     """Knobs that others have set, theirs or ours again since."""
     supervisor: Supervisor | None

@@ -17,8 +17,9 @@ class InCharge(enum.IntEnum):
 
     ``POLICY``: the guard let its decision through as it was, or only later (dwell, slew) or not where the change was
     too small (hysteresis). ``GUARD``: all knobs were held, or a rule put something else in place of what the policy
-    wanted for at least one slice, or the decision came too late. ``SAFE``: the declared safe setting is in force on the
-    whole node, whatever led to it.
+    wanted for at least one slice (a slice that has its safe setting is one), or the decision came too late. ``SAFE``:
+    the declared safe setting is in force on the whole node, whatever led to it, or on each slice for a reason of its
+    own.
     """
 
     POLICY = 0
@@ -44,10 +45,12 @@ GUARD_MASK = sum(reason.bit for reason in Reason if reason not in _LEFT_TO_THE_P
 
 
 def who(levels: npt.NDArray[Any], late: npt.NDArray[Any], masks: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """`InCharge` of N ticks, given the guard's levels (N,), which were late (N,), and all reason masks (N, S + 1)."""
+    """`InCharge` of N ticks, given the guard's levels (N,), which were late (N,), and all reason masks (N, S + 1), the
+    node's last."""
     given = np.bitwise_or.reduce(masks, axis=1)
     guard = late.astype(bool) | (levels == Level.HOLD) | (given & np.uint32(GUARD_MASK) != 0)
-    return np.select([levels >= Level.SAFE, guard], [InCharge.SAFE, InCharge.GUARD], InCharge.POLICY)
+    each = (masks[:, :-1] & np.uint32(Reason.SAFE_SETTING.bit) != 0).all(axis=1)
+    return np.select([(levels >= Level.SAFE) | each, guard], [InCharge.SAFE, InCharge.GUARD], InCharge.POLICY)
 
 
 def shares(ticks: dict[str, int]) -> dict[str, float] | None:

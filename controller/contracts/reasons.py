@@ -11,7 +11,7 @@ class Severity(enum.IntEnum):
     """How much an intervention says about a policy or a node.
 
     ``INFO``: the envelope shaped a sound decision. ``WARNING``: a decision or a measurement that should not be.
-    ``SEVERE``: the guard took over.
+    ``SEVERE``: the guard took over, of a slice or of the node.
     """
 
     INFO = 0
@@ -45,6 +45,7 @@ class Reason(enum.IntEnum):
     ORDERED_SAFE = 20
     FLOOR_INFEASIBLE = 21
     FLOOR_TRIAL = 22
+    LATCHED = 23
 
     @property
     def label(self) -> str:
@@ -70,7 +71,7 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.DWELL: Meaning(Severity.INFO, "changed a moment ago: the knob holds"),
     Reason.SLEW: Meaning(Severity.INFO, "moved as far as one step may go"),
     Reason.BUDGET: Meaning(Severity.INFO, "CPU limits scaled to the node's budget"),
-    Reason.FLOOR: Meaning(Severity.INFO, "raised to the slice's floor, or another slice lowered for it"),
+    Reason.FLOOR: Meaning(Severity.INFO, "raised to a floor, or moved for another slice that is below one"),
     Reason.NOT_ACTING: Meaning(Severity.INFO, "this mode does not act on the slice"),
     Reason.OUT_OF_RANGE: Meaning(Severity.WARNING, "outside the declared bounds: the knob holds"),
     Reason.OSCILLATION: Meaning(Severity.WARNING, "the knob flipped too often: frozen at its safe value"),
@@ -82,13 +83,14 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.TELEMETRY_FROZEN: Meaning(Severity.WARNING, "measurements that do not change: hold, then safe"),
     Reason.TELEMETRY_IMPLAUSIBLE: Meaning(Severity.WARNING, "measurements that cannot be: hold, then safe"),
     Reason.OVERRUN: Meaning(Severity.SEVERE, "too many late decisions: safe"),
-    Reason.SLA_FLOOR: Meaning(Severity.SEVERE, "a slice below its service floor for too long: safe"),
+    Reason.SLA_FLOOR: Meaning(Severity.SEVERE, "below its service floor for too long: the slice is safe"),
     Reason.POLICY_ERROR: Meaning(Severity.SEVERE, "the policy failed: hold, then safe"),
     Reason.SAFE_SETTING: Meaning(Severity.INFO, "the declared safe setting is in force"),
     Reason.PAUSED: Meaning(Severity.INFO, "paused: the knobs hold"),
     Reason.ORDERED_SAFE: Meaning(Severity.INFO, "an operator asked for the safe setting"),
     Reason.FLOOR_INFEASIBLE: Meaning(Severity.INFO, "below a service floor that nobody could keep: no trip"),
     Reason.FLOOR_TRIAL: Meaning(Severity.INFO, "is the safe setting any better for the slice?"),
+    Reason.LATCHED: Meaning(Severity.SEVERE, "tripped too often: safe until an operator resumes"),
 }
 
 

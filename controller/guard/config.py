@@ -157,12 +157,15 @@ class SlaFloor:
     Attributes:
         carried_ratio: share of min(offered, committed) that is carried in the mean of the window; 0 is no floor.
         delay_factor: p99 delay in delay bounds, in every single period; none is no floor.
+        least_mbps: both hold only while the slice offers so much, or all of its commitment if that is less, and has
+            done so for the window of the means: of less than a few dozen packets the fate of each would be a share.
         patience_s: how long it may be below.
     """
 
     __pydantic_config__ = _STRICT
     carried_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
     delay_factor: PositiveOrNone = None
+    least_mbps: NotNegative = 1.0
     patience_s: SecondsOrZero = 0.3
 
 
@@ -170,10 +173,10 @@ class SlaFloor:
 class Trial:
     """Whose fault a broken service floor is: the policy's only where the safe setting does better for the slice.
 
-    After a trip the safe setting is in force, and is held against the policy: what the slice gets of what its floor
-    asks for (no more than all of it; for a delay, the floor's over the one measured), in the mean over the last seconds
-    in which each was in charge. Where the safe setting does no better, the policy decides again, and the floor is
-    *spared* for a while: until then it is lowered to a share of what the safe setting did.
+    After a trip the slice has its safe setting, and that is held against the policy: what the slice gets of what its
+    floor asks for (no more than all of it; for a delay, the floor's over the one measured), in the mean over the last
+    seconds in which each was in charge. Where the safe setting does no better, the policy decides again, and the floor
+    is *spared* for a while: until then it is lowered to a share of what the safe setting did.
 
     Attributes:
         patience_s: how long the safe setting is measured at least, after a window for its rates; none is the floor's
@@ -229,7 +232,8 @@ class SafeSetting:
 class Safe:
     """The safe setting of every slice, as in `Floors`, and how long it stays after a trip.
 
-    A trip is a service floor broken, unless the safe setting does no better (`Trial`), or too many overruns.
+    A trip of a slice is a service floor of it that is broken, unless the safe setting does no better (`Trial`); too
+    many overruns are a trip of the node, which is one of all slices. Each slice, and the node, has trips of its own.
 
     Attributes:
         default, slices: the setting.

@@ -2,14 +2,14 @@
 
 `Guard` is a thin shell. Its rules are in `config`, all that it goes by and remembers is one structured array
 (`layout`), and four small kernels work on it: `telemetry` (can the measurement be believed?), `watch` (does the policy
-go on? With `floors`: whose fault is a broken service floor?), `moves` (how far may a knob go?) and `node` (does it fit
-together?).
+go on? With `trips`, `floors` and `capacity`: whose fault is a broken service floor?), `moves` (how far may a knob go?)
+and `node` (does it fit together?).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from .rules import Rules
 from .work import Work, never_compile_again
 
 _LEVELS = tuple(Level)
+_NO_TRIP = np.array((at.NEVER_NS, 0, 0, at.NEVER_NS, 0), at.TRIP)
 
 
 class GuardDecision(NamedTuple):
@@ -37,14 +38,42 @@ class GuardDecision(NamedTuple):
             same as holds when all of it stays.
         reasons: uint32 (S,), masks of `Reason` by slice; a view that holds until the guard is asked again.
         node_reasons: the mask for the node.
-        level: how far the guard trusts what it sees and is told. From `Level.SAFE` on ``allowed`` has to be applied
-            even if the decision is late.
+        level: how far the guard trusts what it sees and is told.
+        urgent: ``allowed`` has to be applied even if the decision is late: all of the node is safe, or a slice has its
+            safe setting only then.
     """
 
     allowed: Knobs
     reasons: npt.NDArray[np.uint32]
     node_reasons: int
     level: Level
+    urgent: bool
+
+
+class SliceTrip(NamedTuple):
+    """A slice that has its safe setting because a service floor of it was broken.
+
+    Attributes:
+        slice_index: which slice.
+        floor: which one.
+        offered_mbps, carried_mbps, delay_p99_us: when it tripped; rates are means over ``sla_floor.window_s``.
+        floor_mbps: what the rate floor asked for.
+        began_ns: when it tripped, on the clock of `Guard.judge`.
+        trips: in a row, that count.
+        on_trial: it may turn out to be nobody's fault.
+        latched: it stays until an operator resumes.
+    """
+
+    slice_index: int
+    floor: Literal["rate", "delay"]
+    offered_mbps: float
+    carried_mbps: float
+    delay_p99_us: float
+    floor_mbps: float
+    began_ns: int
+    trips: int
+    on_trial: bool
+    latched: bool
 
 
 class Guard:
@@ -54,9 +83,9 @@ class Guard:
     declared safe value; in levels SAFE and LATCHED it is the safe setting exactly.
 
     While the policy acts, a slice that is measured stays below its service floor (`SlaFloor`) for at most
-    ``sla_floor.window_s + patience_s``, each rounded up to whole control periods, and one period more; then the safe
-    setting is asked for, unless the floor is spared because nobody could keep it (`Trial`). Bad measurements lead there
-    after ``telemetry.hold_s`` and at most one period.
+    ``sla_floor.window_s + patience_s``, each rounded up to whole control periods, and one period more; then the slice
+    has what the safe setting of all would give it (`node`), unless the floor is spared because nobody could keep it
+    (`Trial`). Bad measurements lead to the safe setting of all after ``telemetry.hold_s`` and at most one period.
 
     Args:
         config: the envelope.
@@ -138,23 +167,23 @@ class Guard:
         self._node["ordered_safe"] = 1
 
     def resume(self) -> None:
-        """End pause, ordered safe setting and latch, with the trips that led to it; all else goes its way."""
-        node = self._node
-        node["paused"] = node["ordered_safe"] = 0
-        if node["latched"]:
-            node["latched"] = node["trips"] = node["by_overrun"] = 0
-            node["safe_until_ns"] = at.NEVER_NS
-            self._state.slices["floors"]["tripped"] = 0
+        """End pause, ordered safe setting and latches, with the trips that led to them; all else goes its way."""
+        node, slices = self._state.node, self._state.slices
+        self._node["paused"] = self._node["ordered_safe"] = 0
+        if node["trip"]["latched"][0]:
+            node["trip"], self._node["by_overrun"] = _NO_TRIP, 0
+        slices["trip"][slices["trip"]["latched"] != 0] = _NO_TRIP
 
     def follow(self, previous: Guard) -> None:
         """Take over from the guard of another configuration on the same slices: orders, trips and what is frozen stand,
         and what has gone on for a while goes on. Services are averaged, and reasons counted, anew."""
         old, new = previous._state, self._state
-        new.node["memory"] = old.node["memory"]
+        new.node["memory"], new.node["trip"] = old.node["memory"], old.node["trip"]
         new.node["conditions"]["memory"] = old.node["conditions"]["memory"]
         new.slices["missing"]["memory"] = old.slices["missing"]["memory"]
         new.slices["knobs"]["memory"] = old.slices["knobs"]["memory"]
-        new.slices["floors"] = old.slices["floors"]
+        for field in ("floors", "trip", "trial", "told"):
+            new.slices[field] = old.slices[field]
         new.slices["floors"]["since_ns"] = at.NEVER_NS
         new.node["memory"]["ticks"] = new.node["memory"]["same_ticks"] = 0
         new.node["memory"]["charge"] = -1
@@ -181,9 +210,33 @@ class Guard:
         return bool(self._node["ordered_safe"])
 
     @property
-    def trips(self) -> int:
-        """Trips in a row (see `Safe`)."""
-        return int(self._node["trips"].item())
+    def trips(self) -> dict[int, int]:
+        """Trips in a row (see `Safe`) by index of the slice (-1: the node); without zeros."""
+        counts = [*self._state.slices["trip"]["count"].tolist(), *self._state.node["trip"]["count"].tolist()]
+        return {s if s < self._num_slices else -1: count for s, count in enumerate(counts) if count}
+
+    @property
+    def tripped(self) -> list[SliceTrip]:
+        """Slices that have their safe setting now because they were below a service floor, in order."""
+        found = []
+        for s in np.flatnonzero(self._state.slices["tripped"]).tolist():
+            one = self._state.slices[s]
+            trip, told = one["trip"], one["told"]
+            found.append(
+                SliceTrip(
+                    slice_index=s,
+                    floor="rate" if told["floor"] == at.RATE else "delay",
+                    offered_mbps=told["offered_mbps"].item(),
+                    carried_mbps=told["carried_mbps"].item(),
+                    delay_p99_us=told["delay_p99_us"].item(),
+                    floor_mbps=told["floor_mbps"].item(),
+                    began_ns=told["began_ns"].item(),
+                    trips=trip["count"].item(),
+                    on_trial=one["trial"]["counts_at_ns"].item() != at.NEVER_NS,
+                    latched=bool(trip["latched"]),
+                )
+            )
+        return found
 
     @property
     def counts(self) -> dict[tuple[Reason, int], int]:
@@ -209,7 +262,7 @@ class Guard:
     def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> GuardDecision:
         failed = wanted is None or wanted.nice_scope != self._scope
         decision = held if failed or wanted is None else wanted
-        outcome, node_reasons, level = work.run(telemetry, decision, held, failed, now_ns)
+        outcome, node_reasons, level, urgent = work.run(telemetry, decision, held, failed, now_ns)
         if outcome == at.AS_WANTED:
             allowed = decision
         elif outcome == at.AS_HELD:
@@ -220,4 +273,4 @@ class Guard:
             raise ValueError(
                 f"guard: telemetry or held knobs of another shape; accepted: ({self._num_slices}, 1) by slice"
             )
-        return GuardDecision(allowed, work.state.reasons, node_reasons, _LEVELS[level])
+        return GuardDecision(allowed, work.state.reasons, node_reasons, _LEVELS[level], urgent)

@@ -84,8 +84,11 @@ SLICE_RULES = _record(
     ("floor_patience_ns", "f8"),
     ("trial_patience_ns", "f8"),  # the same for the safe setting, on trial
     ("most_delay_us", "f8"),
+    ("least_mbps", "f8"),  # what less is offered than this proves nothing
 )
 SLICE_MEMORY = _record(
+    ("asking_since_ns", "i8"),  # as much as proves something is offered since then; NEVER: it is not
+    ("wait_us", "f8"),  # for a CPU, smoothed over the window of rates
     ("samples", "i8"),  # in the sums over the last ticks
     ("offered_sum", "f8"),
     ("carried_sum", "f8"),
@@ -114,12 +117,40 @@ FLOOR = _record(
     ("spared_idle_ratio", "f8"),
 )
 """A service floor of a slice, as the policy and the safe setting have kept it; see `floors`."""
+TRIP = _record(
+    ("safe_until_ns", "i8"),
+    ("count", "i8"),  # in a row
+    ("latched", "i8"),
+    ("safe_before_ns", "i8"),  # `safe_until_ns` before the trip, and `count`
+    ("count_before", "i8"),
+)
+"""How long the safe setting stays for a trip, of a slice or of the node; see `trips`."""
+TRIAL = _record(
+    ("on", "i8"),  # the trip in force may turn out to be nobody's fault
+    ("settled_at_ns", "i8"),  # from then on rates are of who is in charge of the slice now
+    ("counts_at_ns", "i8"),  # when the trip counts at the earliest; NEVER: it does
+    ("held_up", "i8"),  # while the trip was in force the slice waited for what others may have taken
+)
+TOLD = _record(
+    ("began_ns", "i8"),
+    ("floor", "i8"),  # RATE or DELAY
+    ("offered_mbps", "f8"),
+    ("carried_mbps", "f8"),
+    ("delay_p99_us", "f8"),
+    ("floor_mbps", "f8"),
+)
+"""What was seen when the trip in force came."""
 SLICE = _record(
     ("rules", SLICE_RULES),
     ("memory", SLICE_MEMORY),
     ("missing", CONDITION),  # not measured
     ("knobs", KNOB, (NUM_KNOBS,)),
     ("floors", FLOOR, (FLOORS,)),
+    ("trip", TRIP),
+    ("trial", TRIAL),
+    ("told", TOLD),
+    ("tripped", "i8"),  # at this tick: its trip is in force
+    ("protected", "i8"),  # at this tick: what it may have does not wait for a decision that is in time
     ("excused", "i8"),  # at this tick: below a floor that nobody could keep
     ("filled", "i8"),  # while a share of the CPU is worked out: it wants no more
     ("course", "i8"),  # of this tick: FOLLOW, STAY or TO_SAFE
@@ -149,6 +180,7 @@ NODE_RULES = _record(
     ("latch_after", "f8"),
     # Whose fault a broken service floor is.
     ("settle_ns", "f8"),
+    ("settling", "f8"),  # of a slice's wait for a CPU, per tick
     ("short_ratio", "f8"),
     ("better_share", "f8"),
     ("tolerance_ratio", "f8"),
@@ -166,15 +198,7 @@ NODE_RULES = _record(
 )
 NODE_MEMORY = _record(
     ("before_ns", "i8"),  # the last tick
-    ("safe_until_ns", "i8"),
-    ("trips", "i8"),  # in a row
-    ("latched", "i8"),
-    ("by_overrun", "i8"),  # the trip in force
-    ("on_trial", "i8"),  # the trip in force is for service floors, and may turn out to be nobody's fault
-    ("settled_at_ns", "i8"),  # from then on rates are of those who are in charge now
-    ("counts_at_ns", "i8"),  # when it counts at the earliest; NEVER: it does
-    ("safe_before_ns", "i8"),  # `safe_until_ns` before the trip, and `trips`
-    ("trips_before", "i8"),
+    ("by_overrun", "i8"),  # the trip in force is for late decisions
     ("load_mbps", "f8"),  # offered to all slices, smoothed
     ("idle_ratio", "f8"),  # likewise
     ("others_mcpu", "f8"),  # the least of late that all but the slices have used; NaN: not known
@@ -190,6 +214,7 @@ NODE_MEMORY = _record(
 NODE = _record(
     ("rules", NODE_RULES),
     ("memory", NODE_MEMORY),
+    ("trip", TRIP),  # for overruns
     ("conditions", CONDITION, (CONDITIONS,)),
     ("counts", "i8", (REASONS,)),
     ("charges", "i8", (len(InCharge),)),  # ticks by who was in charge
@@ -241,10 +266,11 @@ class State(NamedTuple):
     def begin(self) -> None:
         """Nothing has happened yet; from zeros, with the rules in place."""
         node, knobs = self.node["memory"], self.slices["knobs"]["memory"]
-        node["before_ns"] = node["safe_until_ns"] = NEVER_NS
+        node["before_ns"] = self.node["trip"]["safe_until_ns"] = NEVER_NS
         node["in_control"] = 1
         node["charge"] = -1
-        node["counts_at_ns"] = node["settled_at_ns"] = NEVER_NS
+        self.slices["trip"]["safe_until_ns"] = self.slices["memory"]["asking_since_ns"] = NEVER_NS
+        self.slices["trial"]["counts_at_ns"] = self.slices["trial"]["settled_at_ns"] = NEVER_NS
         self.slices["memory"]["cost_mcpu_per_mbps"] = np.nan
         node["load_mbps"] = node["idle_ratio"] = node["others_mcpu"] = np.nan
         for field in ("since_ns", "spared_until_ns", "again_from_ns"):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ...env.knobs import CPU_LIMIT, NICE, NUM_KNOBS
+from ...env.knobs import CPU_LIMIT, EGRESS, NICE, NUM_KNOBS
 from ..contracts.charge import GUARD_MASK, InCharge
 from ..contracts.modes import Level
 from ..contracts.reasons import Reason
@@ -18,7 +18,7 @@ from .layout import State
 # How far knobs go back to the safe setting where they would deny a slice its share of the CPU, in so many steps.
 _STEPS_BACK = 8
 _ROUNDING = 1e-9
-_FLOOR, _BUDGET = Reason.FLOOR.bit, Reason.BUDGET.bit
+_FLOOR, _BUDGET, _SAFE_SETTING = Reason.FLOOR.bit, Reason.BUDGET.bit, Reason.SAFE_SETTING.bit
 _NORMAL, _HOLD = int(Level.NORMAL), int(Level.HOLD)
 _POLICY, _GUARD, _SAFE = map(int, InCharge)
 
@@ -28,7 +28,69 @@ def _level_back(knob: np.record, part: float) -> float:
     """A nice level moved by this part of the way back to the safe one, if it moves."""
     if knob.rules.movable == 0:
         return knob.chosen
-    return np.rint(knob.chosen + part * (knob.rules.safe - knob.chosen))
+    # Rounded upwards at halves, so that levels as far from the safe ones stay as far from each other.
+    return knob.rules.safe + math.floor((1.0 - part) * (knob.chosen - knob.rules.safe) + 0.5)
+
+
+@njit(cache=True, error_model="numpy")
+def _least_demoted(state: State) -> float:
+    """By how many levels of nice the policy puts a slice above its safe one, at least; 0 where it has no slice."""
+    least = math.inf
+    for s in range(len(state.slices)):
+        knob = state.slices[s].knobs[NICE]
+        if state.slices[s].tripped == 0:
+            # One that never moves is where it would be under the safe setting, too.
+            least = min(least, knob.chosen - knob.rules.safe if knob.rules.movable != 0 else 0.0)
+    return least if least < math.inf else 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def _hold_back(one: np.record, state: State, s: int) -> None:
+    """No higher CPU limit or egress rate than the safe setting gives a slice: another waits for what it may take."""
+    for k in (CPU_LIMIT, EGRESS):
+        knob = one.knobs[k]
+        most, chosen = knob.rules.safe, knob.chosen
+        if k == EGRESS and most <= 0.0:
+            most = math.inf
+        if knob.rules.movable != 0 and (chosen > most or (k == EGRESS and chosen <= 0.0 and most < math.inf)):
+            knob.chosen, one.protected = most, 1
+            state.reasons[s] |= _FLOOR
+
+
+@njit(cache=True, error_model="numpy")
+def _keep_balance(state: State) -> None:
+    """Give slices that have tripped, among others that follow the policy, what the safe setting of all would give them.
+
+    Levels of nice say something beside those of others only: one level is the same factor of weight everywhere. So a
+    slice that has tripped is as far from its safe level as the one is that the policy favours most, and has against
+    each at least the weight that the safe setting gives it; and that one keeps against it what the safe setting gives
+    it. Only where a level as low does not exist are the others held back. Where the policy favours nobody, the others
+    move up together: what is no slice is not to gain by it.
+    """
+    nice_weight = state.node[0].rules.nice_weight
+    ranks = nice_weight[0] != nice_weight[-1]  # between pods the nice of a process does not
+    least, held_up = _least_demoted(state) if ranks else 0.0, False
+    moved_up, offset = max(least, 0.0), min(least, 0.0)
+    for s in range(len(state.slices)):
+        one = state.slices[s]
+        if one.tripped != 0:
+            rules = one.knobs[NICE].rules
+            offset = max(offset, rules.low - rules.safe) if rules.movable != 0 else 0.0
+            held_up = held_up or one.trial.held_up != 0
+    for s in range(len(state.slices)):
+        one = state.slices[s]
+        knob = one.knobs[NICE]
+        if knob.rules.movable != 0:
+            if one.tripped != 0:
+                knob.chosen = knob.rules.safe + offset
+            elif moved_up > 0.0:
+                knob.chosen -= moved_up
+                state.reasons[s] |= _FLOOR
+            elif ranks and knob.chosen < knob.rules.safe + offset:
+                knob.chosen, one.protected = knob.rules.safe + offset, 1
+                state.reasons[s] |= _FLOOR
+        if one.tripped == 0 and held_up:
+            _hold_back(one, state, s)
 
 
 @njit(cache=True, error_model="numpy")
@@ -56,6 +118,12 @@ def _keep_shares(state: State) -> None:
 
 
 @njit(cache=True, error_model="numpy")
+def _scales(one: np.record, knob: np.record) -> bool:
+    """Whether a limit makes room for others; the safe setting of a slice stays as it is."""
+    return knob.rules.movable != 0 and one.course != at.TO_SAFE
+
+
+@njit(cache=True, error_model="numpy")
 def _keep_budget(state: State) -> None:
     """Scale what the chosen CPU limits of limited slices have above their floors until they fit the node."""
     slices, budget = state.slices, state.node[0].rules.limits_mcpu
@@ -64,13 +132,13 @@ def _keep_budget(state: State) -> None:
         knob = slices[s].knobs[CPU_LIMIT]
         if knob.chosen < math.inf:
             held += knob.chosen
-            least += min(knob.chosen, knob.rules.floor) if knob.rules.movable != 0 else knob.chosen
+            least += min(knob.chosen, knob.rules.floor) if _scales(slices[s], knob) else knob.chosen
     if held <= budget * (1.0 + _ROUNDING):
         return
     part = max(budget - least, 0.0) / (held - least)
     for s in range(len(slices)):
         knob = slices[s].knobs[CPU_LIMIT]
-        if knob.rules.movable != 0 and knob.rules.floor < knob.chosen < math.inf:
+        if _scales(slices[s], knob) and knob.rules.floor < knob.chosen < math.inf:
             knob.chosen = knob.rules.floor + part * (knob.chosen - knob.rules.floor)
             state.reasons[s] |= _BUDGET
 
@@ -86,10 +154,13 @@ def _tally(reasons: int, counts: npt.NDArray[np.int64]) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def _charge(node: np.record, level: int, reasons: int) -> None:
-    """Count who was in charge, given the reasons of the node and of all slices together."""
+def _charge(node: np.record, level: int, reasons: int, all_safe: bool) -> None:
+    """Count who was in charge, given the reasons of the node and of all slices together.
+
+    ``all_safe``: every slice has its safe setting.
+    """
     charge = _SAFE
-    if level <= _HOLD:
+    if level <= _HOLD and not all_safe:
         charge = _GUARD if level == _HOLD or reasons & GUARD_MASK != 0 else _POLICY
     node.memory.charge = charge
     node.charges[charge] += 1
@@ -105,11 +176,19 @@ def settle(
     node_reasons: int,
     state: State,
     out: npt.NDArray[np.float32],
-) -> int:
+) -> tuple[int, bool]:
     """What goes to the actuator, float32 (3, S, 1), in ``out``; returns AS_WANTED, AS_HELD or CHANGED.
 
-    ``level`` is the guard's; ``node_reasons`` go to each slice that does not get what was wanted.
+    Also returns whether it has to be applied even if the decision is late. ``level`` is the guard's; ``node_reasons``
+    go to each slice that does not get what was wanted.
     """
+    urgent, tripped = level > _HOLD, False
+    for s in range(len(state.slices)):
+        one = state.slices[s]
+        one.protected = 1 if one.course == at.TO_SAFE else 0
+        tripped = tripped or one.tripped != 0
+    if tripped and level <= _HOLD:
+        _keep_balance(state)
     if level == _NORMAL:
         _keep_shares(state)
         _keep_budget(state)
@@ -123,13 +202,16 @@ def settle(
             if value != wanted[k, s, 0]:
                 as_wanted = False
                 state.reasons[s] |= node_reasons
-            as_held = as_held and value == held[k, s, 0]
-    reasons = int(node_reasons)
+            if value != held[k, s, 0]:
+                as_held = False
+                urgent = urgent or state.slices[s].protected != 0
+    reasons, all_safe = int(node_reasons), True
     for s in range(len(state.slices)):
         reasons |= int(state.reasons[s])
+        all_safe = all_safe and int(state.reasons[s]) & _SAFE_SETTING != 0
         _tally(int(state.reasons[s]), state.slices[s].counts)
     _tally(int(node_reasons), state.node[0].counts)
-    _charge(state.node[0], level, reasons)
+    _charge(state.node[0], level, reasons, all_safe)
     if as_wanted:
-        return at.AS_WANTED
-    return at.AS_HELD if as_held else at.CHANGED
+        return at.AS_WANTED, urgent
+    return at.AS_HELD if as_held else at.CHANGED, urgent

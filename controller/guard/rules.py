@@ -145,6 +145,8 @@ def _slice_rules(
         math.inf if service.delay_factor is None else 1e3 * service.delay_factor * spec.sla.delay_bound_ms
         for service, spec in zip(services, slices.slices, strict=True)
     ]
+    # Who is promised less has proved as much as there can be by asking for all of it.
+    rules["least_mbps"] = np.minimum([service.least_mbps for service in services], rules["committed_mbps"])
     return rules
 
 
@@ -181,6 +183,7 @@ def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) ->
     rules["eased_load_ratio"], rules["eased_idle_ratio"] = trial.eased_load_ratio, trial.eased_idle_ratio
     rules["room_ratio"] = math.inf if trial.room_ratio is None else trial.room_ratio
     rules["uplink_mbps"] = context.uplink_mbps.item()
+    rules["settling"] = min(period_s / config.sla_floor.window_s, 1.0)
     rules["smoothing"] = min(period_s / _SMOOTHING_S, 1.0)
     rules["fading"] = min(period_s / trial.memory_s, 1.0)
     rules["forgetting"] = min(period_s / _LEAST_S, 1.0)

@@ -18,18 +18,20 @@ from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
 from ...env.telemetry import SLICE_FIELDS, Telemetry
 from . import layout as at
-from .floors import notice
+from .capacity import notice
+from .floors import below
 from .layout import Measured, State, Structured, state_dtype
 from .moves import move
 from .node import settle
 from .rules import Rules
 from .telemetry import doubts
+from .trips import slices_tripped
 from .watch import watch
 
 Array = npt.NDArray[Any]
 
 
-def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
+def judge_of(sources: str) -> Callable[..., tuple[int, int, int, bool]]:
     """Compile a tick; ``sources`` of the four kernels stand for them in numba's cache (`digest_of`).
 
     The fields of `layout`'s records are part of the arguments' types, and so of the cache's key.
@@ -51,15 +53,15 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
         past: Structured,
         reversals: Array,
         reasons: Array,
-    ) -> tuple[int, int, int]:
-        """Outcome, the node's reasons, level; what may pass is in ``out``, float32 (3, S, 1).
+    ) -> tuple[int, int, int, bool]:
+        """Outcome, the node's reasons, level, whether it cannot wait; what may pass is in ``out``, float32 (3, S, 1).
 
         The parts of `Measured` and `State` one by one: taking a tuple apart costs a call from Python more than arrays.
         """
         assert sources
         s = len(slices)
         if valid.shape != (s, 1) or measured_slices.shape != (len(SLICE_FIELDS), s, 1) or held.shape != out.shape:
-            return at.MISSHAPEN, 0, 0
+            return at.MISSHAPEN, 0, 0, False
         # What has failed stays as it is.
         if wanted.shape != held.shape:
             failed = True
@@ -70,13 +72,13 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int]]:
         doubt = doubts(measured, state)
         level, bits = watch(measured, doubt, wanted, failed, now, state)
         move(wanted, held, now, state)
-        outcome = settle(wanted, held, level, bits, state, out)
-        return at.AS_HELD if failed and outcome == at.AS_WANTED else outcome, bits, level
+        outcome, urgent = settle(wanted, held, level, bits, state, out)
+        return at.AS_HELD if failed and outcome == at.AS_WANTED else outcome, bits, level, urgent
 
     return judge
 
 
-judge: Any = judge_of(digest_of(doubts, notice, watch, move, settle))
+judge: Any = judge_of(digest_of(doubts, notice, below, slices_tripped, watch, move, settle))
 
 
 def never_compile_again() -> None:
@@ -106,11 +108,13 @@ class Work:
         """Remember what another of the same rules does."""
         self._bytes[:] = other._bytes
 
-    def run(self, telemetry: Telemetry, wanted: Knobs, held: Knobs, failed: bool, now_ns: int) -> tuple[int, int, int]:
+    def run(
+        self, telemetry: Telemetry, wanted: Knobs, held: Knobs, failed: bool, now_ns: int
+    ) -> tuple[int, int, int, bool]:
         """Judge a decision; if it ``failed``, or has another shape than what holds, what holds takes its place.
 
         Returns:
-            Outcome (AS_WANTED, AS_HELD, CHANGED, MISSHAPEN), the node's reasons, the level.
+            Outcome (AS_WANTED, AS_HELD, CHANGED, MISSHAPEN), the node's reasons, the level, whether it cannot wait.
         """
         # Arrays of another layout, precision or number of dimensions are refused before anything is touched.
         try:
@@ -121,12 +125,12 @@ class Work:
         try:
             return self._judge(_plain(telemetry), _plain_knobs(wanted), _plain_knobs(held), failed, now_ns)
         except TypeError:
-            return at.MISSHAPEN, 0, 0
+            return at.MISSHAPEN, 0, 0, False
 
     def _judge(
         self, telemetry: Telemetry, wanted: Knobs, held: Knobs, failed: bool, now_ns: int
-    ) -> tuple[int, int, int]:
-        outcome: tuple[int, int, int] = judge(
+    ) -> tuple[int, int, int, bool]:
+        outcome: tuple[int, int, int, bool] = judge(
             telemetry.slices,
             telemetry.node,
             telemetry.age_s,

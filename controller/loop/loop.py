@@ -19,7 +19,7 @@ from ...env.backend import Receipt
 from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.sliding import SlidingView
 from ...env.telemetry import Telemetry
-from ..contracts.modes import Level, Mode
+from ..contracts.modes import Mode
 from ..guard.config import GuardConfig
 from ..guard.guard import Guard, GuardDecision
 from ..record import ring as record
@@ -274,7 +274,7 @@ class Loop:
         assert view is not None
         note, periodic_tasks = self._durations.note, self.periodic_tasks
         # Looked up once: an enumeration's members are not plain attributes.
-        shadow, safe = Mode.SHADOW, Level.SAFE
+        shadow = Mode.SHADOW
         warm_up = self._warm_up if config.warm_up else None
         now, budget_ns = time.monotonic_ns, round(config.budget_s * 1e9)
         receipt = backend.receipt
@@ -295,7 +295,7 @@ class Loop:
             guarded = now()
             late = guarded - start > budget_ns
             # A late decision answers a state that is gone; the safe setting answers any.
-            if not late or verdict.level >= safe:
+            if not late or verdict.urgent:
                 receipt = backend.apply(verdict.allowed)
             if late:
                 report.late_ticks += 1

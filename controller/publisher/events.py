@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..contracts.latches import NODE_LATCHED, NODE_REMEDY
 from ..contracts.modes import Level, Mode
 from ..contracts.reasons import MEANINGS, Reason, Severity
 from .listeners import HttpAddress
@@ -105,7 +106,8 @@ class EventLog:
             before = Level.NORMAL if self._level is None else self._level
             if level is not before:
                 say = self._log.info if level is Level.NORMAL else self._log.warning
-                say("guard_level", guard=level.label, before=before.label, tick=int(tick["sequence"]))
+                todo = {"text": NODE_LATCHED, "remedy": NODE_REMEDY} if level is Level.LATCHED else {}
+                say("guard_level", guard=level.label, before=before.label, tick=int(tick["sequence"]), **todo)
             self._level = level
 
     def _reasons(self, records: Records) -> None:
@@ -136,8 +138,21 @@ class EventLog:
             self._log.warning("foreign_change", **foreign[knob])
         for slice_name, knob_name in _new(foreign, foreign_before):
             self._log.info("foreign_change_over", slice=slice_name, knob=knob_name)
+        self._compare_trips(before, notes)
         self._compare_failures(before, notes)
         self._compare_processes(before, notes)
+
+    def _compare_trips(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
+        """Trips that begin, latch and end; what was seen of each is in its line."""
+        now, known = _by_slice(notes), _by_slice(before)
+        for name, trip in now.items():
+            told = known.get(name, {})
+            if trip["latched"] and not told.get("latched"):
+                self._log.error("slice_latched", **trip)
+            elif not told:
+                self._log.warning("slice_tripped", **trip)
+        for name in _new(now, known):
+            self._log.info("slice_trip_over", slice=name)
 
     def _compare_failures(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
         error, reload = notes.get("last_error"), notes.get("reload")
@@ -187,6 +202,10 @@ def _where_changed(values: Records) -> Records:
 def _new(before: Iterable[T] | None, now: Iterable[T] | None) -> list[T]:
     known = list(before or ())
     return [thing for thing in now or () if thing not in known]
+
+
+def _by_slice(notes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {trip["slice"]: trip for trip in notes.get("trips") or ()}
 
 
 def _by_knob(notes: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:

@@ -26,7 +26,7 @@ from ..loop.node import Node
 from ..record.ring import TickRing
 from ..system import sd_notify
 from ..system.signals import StopRequest
-from .description import description_of
+from .description import description_of, trips_of
 from .knob_lease import hang_s
 from .mode_switch import ModeSwitch
 from .run_config import RunConfig
@@ -256,6 +256,7 @@ class Controller:
             "totals": report.totals()
             | {"missed_ticks": self.node.backend.ticks.missed, "foreign_changes": self._modes.foreign_changes},
             "reload": self._last_reload,
+            "trips": trips_of(active.guard, self.slices.names),
         }
 
     def _describe(self) -> None:

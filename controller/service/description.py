@@ -1,17 +1,21 @@
-"""What is fixed for a run, or changes with a reload only: the ring's description, for all who read its ticks."""
+"""What a run says of itself to all who read its ticks: what is fixed or changes with a reload only, and its trips."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
+import time
+from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...env.knobs import KNOB_FIELDS
+from ..contracts.latches import slice_remedy, trip_text
 from ..guard.config import GuardConfig
+from ..guard.guard import Guard
 from ..loop.node import Node
 
 if TYPE_CHECKING:
@@ -38,6 +42,18 @@ def description_of(node: Node, policy: LoadedPolicy, guard: GuardConfig) -> dict
         "hardware": node.hardware,
         "guard": _finite(dataclasses.asdict(guard)),
     }
+
+
+def trips_of(guard: Guard, names: Sequence[str]) -> list[dict[str, Any]]:
+    """`answers.Trip` of each slice that has its safe setting; the guard's clock is CLOCK_MONOTONIC."""
+    since_1970_ns, found = time.time_ns() - time.monotonic_ns(), []
+    for trip in guard.tripped:
+        facts = trip._asdict()
+        name, time_ns = names[facts.pop("slice_index")], facts.pop("began_ns") + since_1970_ns
+        facts["time_ns"] = time_ns
+        remedy = slice_remedy(time_ns) if trip.latched else None
+        found.append({"slice": name, **facts, "text": trip_text(**facts), "remedy": remedy})
+    return found
 
 
 def _fixed(node: Node) -> dict[str, list[str]]:

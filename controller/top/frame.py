@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from ..contracts.charge import MOST_SAFE, InCharge
+from ..contracts.latches import NODE_LATCHED, SEE_STATUS
 from .figures import duration, percent, scaled, short
 from .glyphs import Glyphs
 from .slice_rows import BAD, GOOD, NOTE, QUIET, SEVERITIES, heading, lines_of
@@ -140,7 +141,12 @@ def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
     elif view.stale:
         yield f"no sign of life for {duration(document['beat_age_s'])}: what is shown is old", BAD
     if document["level"] == "latched":
-        yield "the guard has latched the safe setting: `slicepilot control resume` ends it", BAD
+        yield NODE_LATCHED, BAD
+    trips = notes.get("trips") or ()
+    for trip in trips:
+        yield plain(f"{trip.get('slice')} {trip.get('text')}"), BAD if trip.get("latched") else NOTE
+    if any(trip.get("latched") for trip in trips):
+        yield SEE_STATUS, BAD
     charge = document["in_charge"]
     if charge is not None and charge["safe"] > MOST_SAFE:
         yield f"safe setting in charge for {percent(charge['safe'])} of the last minute: not the policy's doing", NOTE

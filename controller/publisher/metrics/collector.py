@@ -166,6 +166,11 @@ class Metrics(Collector):
         if len(status.last):
             yield self._by_slice("slice_valid", "1 where the slice is measured.", status.last["valid"][0])
         yield self._by_slice("slice_acting", "1 where decisions are applied.", [status.acts_on(n) for n in names])
+        levels = [status.level_of(s) for s in range(status.num_slices)]
+        text = "1 while the slice has its safe setting for a reason of its own."
+        yield self._by_slice("slice_safe", text, [level >= Level.SAFE for level in levels])
+        text = "1 while that stays until an operator resumes."
+        yield self._by_slice("slice_latched", text, [level is Level.LATCHED for level in levels])
         promised = [spec["sla"] for spec in status.slices if "sla" in spec]
         if promised:
             rates = [BYTES_PER_MBIT * sla["committed_mbps"] for sla in promised]

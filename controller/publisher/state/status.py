@@ -91,6 +91,13 @@ class Status:
         """The guard's, as of the newest tick."""
         return Level(int(self.last["level"][0])) if len(self.last) else Level.NORMAL
 
+    def level_of(self, index: int) -> Level:
+        """Of a slice, as of the newest tick: SAFE where it has its safe setting for a reason of its own, or LATCHED."""
+        reasons = int(self.last["reasons"][0, index]) if len(self.last) and self.level < Level.SAFE else 0
+        if reasons & Reason.LATCHED.bit:
+            return Level.LATCHED
+        return Level.SAFE if reasons & Reason.SAFE_SETTING.bit else Level.NORMAL
+
     @property
     def paused(self) -> bool:
         """Whether an operator has paused the guard."""
@@ -157,6 +164,7 @@ class Status:
                 "name": spec["name"],
                 "valid": bool(len(self.last) and self.last["valid"][0, s]),
                 "acting": self.acts_on(spec["name"]),
+                "level": self.level_of(s).label,
                 "committed_mbps": promise.get("committed_mbps"),
                 "delay_bound_us": None if bound_ms is None else 1e3 * bound_ms,
                 **dict(zip(SLICE_FIELDS, _numbers(means[:, s]), strict=True)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from slicepilot.configs import validate
 from slicepilot.controller.contracts.modes import Level
-from slicepilot.controller.contracts.reasons import names
+from slicepilot.controller.contracts.reasons import Reason, names
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.env.backend import Context
@@ -72,18 +72,29 @@ class Node:
             self.now_ns += self.period_ns
         return self.last
 
-    def until(self, level: Level, wanted: Knobs | None, most: int = 10_000) -> float:
-        """Seconds from the first tick to the one that has the level."""
+    def level_of(self, index: int = 0) -> Level:
+        """A slice's at the last tick: its own, or else the node's."""
+        if self.guard.level >= Level.SAFE:
+            return self.guard.level
+        reasons = self.last.reasons[index].item()
+        own = Level.SAFE if reasons & Reason.SAFE_SETTING.bit else self.guard.level
+        return Level.LATCHED if reasons & Reason.LATCHED.bit else own
+
+    def until(self, level: Level, wanted: Knobs | None, most: int = 10_000, index: int = 0) -> float:
+        """Seconds from the first tick to the one at which a slice has the level."""
         for n in range(most):
-            if self.tick(wanted).level is level:
+            self.tick(wanted)
+            if self.level_of(index) is level:
                 return n * PERIOD_S
         raise AssertionError(f"never {level.label}")
 
     def starved_until(self, level: Level, wanted: Knobs | None, most: int = 10_000) -> float:
-        """Seconds to a level, on a node where slice 0 is starved as long as the policy is followed."""
+        """Seconds to a level of slice 0, which is starved as long as the policy is followed for it."""
         for n in range(most):
-            self.telemetry.carried_mbps[0] = 10.0 if self.guard.level >= Level.SAFE else 1.0
-            if self.tick(wanted).level is level:
+            safe = n > 0 and self.level_of() >= Level.SAFE
+            self.telemetry.carried_mbps[0] = 10.0 if safe else 1.0
+            self.tick(wanted)
+            if self.level_of() is level:
                 self.telemetry.carried_mbps[0] = 10.0
                 return n * PERIOD_S
         raise AssertionError(f"never {level.label}")

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import math
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,14 @@ import pytest
 from numba.core import config as numba_config
 
 from slicepilot.configs import ConfigError, available, load, validate
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.guard import capacity as guard_capacity
 from slicepilot.controller.guard import floors as guard_floors
 from slicepilot.controller.guard import guard
 from slicepilot.controller.guard import moves as guard_moves
 from slicepilot.controller.guard import node as guard_node
 from slicepilot.controller.guard import telemetry as guard_telemetry
+from slicepilot.controller.guard import trips as guard_trips
 from slicepilot.controller.guard import watch as guard_watch
 from slicepilot.controller.guard import work as guard_work
 from slicepilot.controller.guard.config import GuardConfig
@@ -175,8 +178,10 @@ def random_run(seed: int) -> list[Any]:
         GuardConfig, {"floor": {"default": {"cpu_share_mcpu": 50}}, "budget": {"cpu_limits_ratio": 0.9}}, ""
     )
     node, told = Node(given), []
-    for _ in range(300):
+    for tick in range(400):
         node.telemetry.slices[:2] = rng.uniform(0, 20, (2, 3, 1))
+        node.telemetry.carried_mbps[0] *= 0.2 if tick > 150 and not node.guard.trips else 1.0
+        node.telemetry.runqueue_delay_us[:] = rng.uniform(0, 5000, (3, 1))
         node.telemetry.age_s[0] = rng.choice([0, 0.2], p=[0.95, 0.05])
         node.telemetry.valid[1] = rng.random() < 0.9
         wanted = knobs(rng.choice([40, 60, 300, 900, NONE], 3), rng.integers(-16, 16, 3), rng.choice([0, 5, 900], 3))
@@ -191,17 +196,15 @@ def random_run(seed: int) -> list[Any]:
 def test_compiled_and_interpreted_they_say_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = random_run(seed)
     assert len({level for level, *_ in compiled[:-1]}) > 1
+    assert (Reason.SLA_FLOOR, 0) in compiled[-1]
     monkeypatch.setattr(numba_config, "DISABLE_JIT", True)
-    plain_floors = interpreted(guard_floors)
-    for name in ("forget", "nobody_could", "notice", "policy_again", "starved"):
-        monkeypatch.setattr(guard_watch, name, getattr(plain_floors, name))
-    for name, module in (
-        ("doubts", guard_telemetry),
-        ("watch", guard_watch),
-        ("move", guard_moves),
-        ("settle", guard_node),
-    ):
-        monkeypatch.setattr(guard_work, name, getattr(interpreted(module), name))
+    kernels = guard_telemetry, guard_capacity, guard_floors, guard_trips, guard_watch, guard_moves, guard_node
+    plain = [interpreted(module) for module in kernels]
+    for user in (guard_work, *plain):
+        for maker in plain:
+            for name, thing in vars(maker).items():
+                if isinstance(thing, FunctionType) and thing.__module__ == maker.__name__ and hasattr(user, name):
+                    monkeypatch.setattr(user, name, thing)
     monkeypatch.setattr(guard_work, "judge", guard_work.judge_of("interpreted"))
     monkeypatch.setattr(guard, "never_compile_again", lambda: None)
     assert random_run(seed) == compiled

@@ -164,6 +164,18 @@ class AnySequence(RuleBasedStateMachine):
             np.testing.assert_array_equal(allowed, self.safe)
         if verdict.level is Level.NORMAL:
             self.check_node(allowed)
+        if verdict.level < Level.SAFE:
+            self.check_balance(allowed, verdict)
+
+    def check_balance(self, allowed: np.ndarray, verdict: GuardDecision) -> None:
+        """A slice below its floor has all that the safe setting gives it, against every other; whatever others want."""
+        tripped = (verdict.reasons & Reason.SLA_FLOOR.bit) != 0
+        if not tripped.any():
+            return
+        np.testing.assert_array_equal(allowed[::2, tripped], self.safe[::2, tripped])
+        demoted = allowed[1] - self.safe[1]
+        assert demoted[tripped].max() <= min(demoted.min(), 0.0)
+        np.testing.assert_array_equal(demoted[tripped], demoted[tripped][0])
 
     def check_node(self, allowed: np.ndarray) -> None:
         floor = self.config.floor.default.cpu_share_mcpu
@@ -192,7 +204,7 @@ class AnySequence(RuleBasedStateMachine):
         """Between consecutive settings, but for steps to safe and what floors and budget ask for."""
         if verdict.level is not Level.NORMAL:
             return
-        exempt = Reason.FLOOR.bit | Reason.BUDGET.bit | Reason.OSCILLATION.bit | Reason.SLICE_MISSING.bit
+        exempt = Reason.FLOOR.bit | Reason.BUDGET.bit | Reason.OSCILLATION.bit | Reason.SAFE_SETTING.bit
         free = (verdict.reasons & exempt) == 0
         most_s = 1e-9 * PERIOD_NS * self.config.slew.most_periods
         old, new = table(before), table(verdict.allowed)

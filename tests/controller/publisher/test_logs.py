@@ -138,6 +138,33 @@ def test_notes_are_logged_when_they_come_and_go(controller: Any, log: Log) -> No
     assert short(log.look(), "detail") == [("warning", "reload", "sums do not match")]
 
 
+def test_trips_of_a_slice_are_told_when_they_begin_latch_and_end(controller: Any, log: Log) -> None:
+    trip = {"slice": "slice2", "floor": "rate", "offered_mbps": 48.0, "carried_mbps": 2.5, "delay_p99_us": 9.0}
+    trip |= {
+        "floor_mbps": 9.0,
+        "time_ns": 1,
+        "trips": 2,
+        "on_trial": True,
+        "latched": False,
+        "text": "t",
+        "remedy": None,
+    }
+    controller.note(trips=[trip])
+    assert short(log.look(), "slice", "carried_mbps") == [("warning", "slice_tripped", "slice2", 2.5)]
+    controller.note(trips=[trip | {"on_trial": False}])
+    assert log.look() == []
+    controller.note(trips=[trip | {"latched": True, "trips": 3, "remedy": "resume"}])
+    assert short(log.look(), "slice", "remedy") == [("error", "slice_latched", "slice2", "resume")]
+    controller.note(trips=[])
+    assert short(log.look(), "slice") == [("info", "slice_trip_over", "slice2")]
+
+
+def test_a_node_that_latches_says_what_to_do(controller: Any, log: Log) -> None:
+    controller.tick(level=3)
+    [line] = [line for line in log.look() if line["event"] == "guard_level"]
+    assert "slicepilot control resume" in line["remedy"]
+
+
 def test_no_event_has_fields_that_the_line_has_itself(controller: Any) -> None:
     """Every event once, but a summary with every look: level, event and time stay the line's own."""
     log = Log(controller, listen=HttpAddress("0.0.0.0", 9464), summary_s=0.0)
@@ -145,12 +172,13 @@ def test_no_event_has_fields_that_the_line_has_itself(controller: Any) -> None:
     controller.reasons[0] = Reason.SLA_FLOOR.bit
     controller.tick(3, mode=0, level=2)
     controller.note(
+        trips=[{"slice": "slice1", "latched": True, "text": "t"}],
         unmeasured=["a"], foreign=[{"slice": "slice1", "knob": "nice", "level": 3, "found": 1, "ours": 0}],
         last_error="b", supervisor={"pid": 1, "restarts": 0, "alive": False},
         reload={"time_ns": 1, "ok": True, "detail": ""}, totals={"late_ticks": 1},
     )  # fmt: skip
     lines += log.look()
-    controller.note(unmeasured=[], foreign=[], totals={"late_ticks": 2})
+    controller.note(unmeasured=[], foreign=[], trips=[], totals={"late_ticks": 2})
     lines += log.look()
     assert {line["level"] for line in lines} == {"info", "warning", "error"}
     assert {line["event"] for line in lines} >= {"start", "minute", "guard", "foreign_change", "ticks_late", "reload"}

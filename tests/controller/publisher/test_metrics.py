@@ -177,6 +177,19 @@ def test_knobs_and_states_are_shown_as_they_are(controller: Any, seen: Seen) -> 
     assert seen.value("slice_foreign_knob", slice="slice3", knob="nice") == 0
 
 
+def test_a_slice_is_safe_or_latched_alone(controller: Any, seen: Seen) -> None:
+    controller.reasons[1] = Reason.SAFE_SETTING.bit | Reason.SLA_FLOOR.bit
+    controller.reasons[2] = Reason.SAFE_SETTING.bit | Reason.LATCHED.bit
+    controller.tick()
+    seen.look()
+    assert [seen.value("slice_safe", slice=f"slice{k}") for k in (1, 2, 3)] == [0, 1, 1]
+    assert [seen.value("slice_latched", slice=f"slice{k}") for k in (1, 2, 3)] == [0, 0, 1]
+    assert [one["level"] for one in seen.status.document()["slices"][:3]] == ["normal", "safe", "latched"]
+    controller.tick(level=2, node_reasons=Reason.SAFE_SETTING.bit)
+    seen.look()
+    assert seen.value("slice_safe", slice="slice2") == 0, "the whole node is"
+
+
 def test_broken_promises_are_those_of_the_judge(controller: Any, seen: Seen) -> None:
     """Tick by tick, `PromiseMeter` comes to the same time."""
     slices = SliceSet.from_yaml("testbed-five")

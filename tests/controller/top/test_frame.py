@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from slicepilot.controller.contracts.latches import trip_text
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.ring import LATE, TickRing
@@ -95,6 +96,16 @@ def test_the_guards_level_is_a_word(path: Path, level: Level) -> None:
     assert any("overrun" in line and "too many late decisions" in line for line in lines)
     assert any("slicepilot control resume" in line for line in lines) is (level is Level.LATCHED)
     assert re.search(r"late 300/min", lines[1])
+
+
+def test_a_slice_that_has_latched_is_named_with_what_ends_it(path: Path) -> None:
+    writer = Writer(path)
+    text = trip_text("rate", 48.0, 0.4, 1e4, 9.0, 10**18, 3, False, True)
+    writer.note(trips=[{"slice": "slice2", "latched": True, "text": text}])
+    writer.write()
+    alerts = [line for line in shown(path) if line.startswith("!")]
+    assert alerts[0] == "! slice2 latched since 01:46:40Z (3 in a row): carried 0.4 of 48 Mbit/s, floor 9"
+    assert alerts[1] == "! `slicepilot control resume` ends that; look first: `slicepilot control status`"
 
 
 @pytest.mark.parametrize("level", [Level.NORMAL, Level.HOLD, Level.SAFE])
