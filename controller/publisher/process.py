@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...configs import ConfigError
-from ..record.ring import TickReader
+from ..record.ring_reader import TickReader
 from ..system import privileges
 from ..system.signals import STOPPING, SWITCHING
 from .api import ControlApi

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import selectors
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 from ..contracts.modes import Mode
 from ..contracts.orders import Order, parse
-from ..system.realtime import FIFO_PRIORITY
+from ..system.realtime import just_behind_the_loop
 from .controller import Controller
 
 MAX_MESSAGE = 1 << 16
@@ -102,7 +100,7 @@ class ControlThread:
         mode = Mode.SHADOW if BY_SIGNAL[number] == "shadow" else Mode[config.mode.upper()]
         canary = config.canary if mode is Mode.CANARY else ()
         try:
-            with _just_behind_the_loop():
+            with just_behind_the_loop():
                 controller.carry_out(Order("mode", mode, canary, force=controller.forced))
         except Exception as error:  # noqa: BLE001 (whatever it is, the next order is served)
             controller.loop.report.last_error = f"{number.name}: {_line(error)}"
@@ -120,31 +118,13 @@ class ControlThread:
             request = json.loads(data)
             identity = request.pop("id", None) if isinstance(request, dict) else None
             order = parse(request, self._operation.slices.names)
-            with _just_behind_the_loop():
+            with just_behind_the_loop():
                 answer = {"ok": True} | self._operation.carry_out(order)
         except Exception as error:  # noqa: BLE001 (likewise)
             answer = {"ok": False, "error": _line(error)}
         with self._answering, contextlib.suppress(OSError):
             publisher.send(json.dumps({"id": identity} | answer).encode())
         return True
-
-
-@contextlib.contextmanager
-def _just_behind_the_loop() -> Iterator[None]:
-    """Run this thread ahead of everything but the loop's: while it has the interpreter, or starts a process, the loop
-    waits for it, and with it for whoever keeps it from the CPU. For orders, which take it a tenth of a second at most.
-
-    Processes inherit the class until they choose their own, so that their start does not hold up the loop either.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY - 1))
-    except PermissionError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _line(error: Exception) -> str:
