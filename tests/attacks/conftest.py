@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ..controller.publisher.conftest import Controller
-from ..controller.record.conftest import make_bundle  # noqa: F401 (a fixture)
+from ..controller.record.conftest import keys, make_bundle, make_keys  # noqa: F401 (fixtures)
 
 NOBODY = 65534
 
