@@ -79,7 +79,7 @@ def fuzz(
     """Have something read examples: the suite's number of them, or for the share of the minutes asked for."""
 
     @settings(
-        max_examples=2000 if MINUTES else examples(quick),
+        max_examples=500 if MINUTES else examples(quick),
         database=None,
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
