@@ -183,10 +183,13 @@ def test_bundles(make_bundle: Callable[[], Path]) -> None:
 
 def test_promotions_and_signatures(make_bundle: Callable[[], Path], keys: tuple[Path, Path]) -> None:
     folder = make_bundle()
-    seeds = [
-        b"format_version: 1\nbundle: abc\ntime: x\ncriteria: {}\nfindings: []\nversions: {}\n",
-        b"QUJD" * 22 + b"\n",
-    ]
+    promoted = b"format_version: 1
+bundle: abc
+time: x
+criteria: {}
+findings: []
+versions: {}
+"
 
     def read(data: bytes) -> None:
         for name in ("promotion.yaml", "SHA256SUMS.sig"):
