@@ -183,13 +183,7 @@ def test_bundles(make_bundle: Callable[[], Path]) -> None:
 
 def test_promotions_and_signatures(make_bundle: Callable[[], Path], keys: tuple[Path, Path]) -> None:
     folder = make_bundle()
-    promoted = b"format_version: 1
-bundle: abc
-time: x
-criteria: {}
-findings: []
-versions: {}
-"
+    promoted = b"format_version: 1\nbundle: abc\ntime: x\ncriteria: {}\nfindings: []\nversions: {}\n"
 
     def read(data: bytes) -> None:
         for name in ("promotion.yaml", "SHA256SUMS.sig"):
