@@ -81,7 +81,7 @@ def fuzz(
     @settings(
         max_examples=500 if MINUTES else examples(quick),
         database=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
         report_multiple_bugs=False,
     )
     @example(b"")
