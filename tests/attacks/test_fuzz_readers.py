@@ -255,7 +255,8 @@ def test_seals(tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         (tmp_path / LOG).write_bytes(data)
         found = Seals.load(tmp_path)
-        assert len(found.ticks) == 10 or found.broken or len(data) < len(sound)
+        # Lines may be missing at the end: as after a crash, or a disk that was full.
+        assert len(found.ticks) == 10 or found.broken or len(data) < len(sound) or not data.endswith(b"\n")
 
     fuzz(mutants(sound), read, 300)
 
