@@ -23,6 +23,7 @@ test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
 	-@$(MAKE) --no-print-directory live
 	-@tests/packages.sh
 	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
+	@testbed/fuzz.sh $(FUZZ_TIME)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime" $(SOME)
 	$(BIN)/pytest -q -m realtime $(SOME)
 

@@ -15,6 +15,7 @@ from .effort import THOROUGH, examples
 TESTS = Path(__file__).parent
 # What needs root, kernel objects or the built programs. It runs beside other tests: names are a process's own.
 LIVE = (
+    "attacks/test_listeners.py",
     "controller/actuators",
     "controller/loop",
     "controller/publisher",

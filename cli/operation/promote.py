@@ -40,7 +40,7 @@ def promote(
     from ...agents.learned.shipped import folder_of, is_shipped
     from ...controller.promotion import certificate as promotion
     from ...controller.promotion.criteria import Criteria
-    from ...controller.record.reader import SegmentReader
+    from ...controller.record.sealed import SealedRecords
 
     asked = Criteria.from_yaml(criteria)
     if is_shipped(bundle):
@@ -57,7 +57,7 @@ def promote(
         signature.load_private_key(key)
     elif SIGNATURE_FILE in files.parts:
         raise ConfigError(f"bundle {str(bundle)!r}: is signed, which a promotion ends; accepted: with --sign KEY")
-    verdict = promotion.judge(files, SegmentReader(records), asked)
+    verdict = promotion.judge(files, SealedRecords(records), asked)
     if verdict.promoted:
         # What is signed are the bytes that were judged, whatever lies in the folder by now.
         files = promotion.promote(files, verdict)
@@ -79,7 +79,8 @@ def _document(bundle: Path, verdict: PromotionDecision, signed: bool) -> dict[st
         "signed": signed and verdict.promoted,
         "reasons": verdict.reasons,
         "findings": [dataclasses.asdict(finding) for finding in verdict.findings],
-        "recording": dataclasses.asdict(verdict.recording) | {"other_ticks": verdict.others},
+        "recording": dataclasses.asdict(verdict.recording)
+        | {"other_ticks": verdict.others, "unsealed_ticks": verdict.unsealed},
         "left_out": verdict.broken,
     }
 
@@ -105,6 +106,10 @@ def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
         if shares is not None:
             _say(f"in charge in {where}: {spoken(shares)}")
     _say(f"{recording.ticks} ticks of {len(recording.runs)} runs; {verdict.others} other ticks do not count")
+    if recording.missing_ticks:
+        _say(f"{recording.missing_ticks} ticks that the controller has sealed are gone or were changed")
+    if verdict.unsealed:
+        _say(f"{verdict.unsealed} ticks do not count: the controller has not sealed them as they are")
     for name, why in sorted(verdict.broken.items()):
         stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     if verdict.promoted:

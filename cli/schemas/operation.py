@@ -124,8 +124,12 @@ class Recording(Document):
     """In shadow, of what the policy would have been; null without a tick."""
     in_charge_acting: InCharge | None
     """In canary and live; null where the bundle was not recorded there."""
+    missing_ticks: int
+    """Ticks that the controller has sealed since the first that is there, and that are gone or changed."""
     other_ticks: int
     """Ticks in the folder that do not count: another bundle's, or not in shadow."""
+    unsealed_ticks: int
+    """Ticks in the folder that do not count: the controller has not sealed them as they are."""
 
 
 class Verdict(Document):
@@ -144,7 +148,7 @@ class Verdict(Document):
     findings: list[Finding]
     recording: Recording
     left_out: dict[Annotated[str, Example("20260131T102030Z.parquet", "file")], str]
-    """Files that could not be read, and why."""
+    """Files that were left out, in part or altogether, and why: damaged, forged, told twice."""
 
 
 class Restored(Document):

@@ -11,9 +11,9 @@ import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ConfigDict
@@ -26,7 +26,7 @@ from ..contracts.reasons import MEANINGS, Reason, Severity
 from .criteria import Criteria
 
 if TYPE_CHECKING:
-    from ..record.reader import SegmentReader
+    from ..record.sealed import SealedRecords
     from .evidence import EstimateEvidence, ShadowEvidence
 
 FORMAT_VERSION = 1
@@ -70,6 +70,7 @@ class Finding:
 class ShadowRecording:
     """What a verdict rests on: ticks by run, times of the first and the last one, and who was in charge.
 
+    ``missing_ticks`` were sealed by the controller after the first that is there, and are gone or changed.
     ``in_charge`` has shares of the ticks in shadow, as if the policy had acted, ``in_charge_acting`` of those in canary
     and live; null without any.
     """
@@ -79,6 +80,7 @@ class ShadowRecording:
     runs: dict[str, int]
     first: str | None
     last: str | None
+    missing_ticks: int = 0
     in_charge: dict[str, float] | None = None
     in_charge_acting: dict[str, float] | None = None
 
@@ -90,7 +92,8 @@ class PromotionDecision:
     Attributes:
         digest: of the bundle.
         others: ticks in the same folder that do not count: another bundle's, or not in shadow.
-        broken: files that could not be read, with the reason.
+        unsealed: ticks that do not count since they are not the controller's, changed, told twice, or not sealed yet.
+        broken: files that were left out, in part or altogether, with the reason.
     """
 
     digest: str
@@ -98,6 +101,7 @@ class PromotionDecision:
     findings: tuple[Finding, ...]
     recording: ShadowRecording
     others: int
+    unsealed: int
     broken: dict[str, str]
 
     @property
@@ -125,31 +129,42 @@ class Promotion:
     versions: dict[str, str]
 
 
-def judge(bundle: BundleFiles, records: SegmentReader, criteria: Criteria) -> PromotionDecision:
-    """Hold all that was recorded of a bundle in shadow against the criteria.
+def judge(
+    bundle: BundleFiles, records: SealedRecords, criteria: Criteria, estimates: Iterable[dict[str, Any]] | None = None
+) -> PromotionDecision:
+    """Hold all that was recorded of a bundle in shadow, and sealed by its controller, against the criteria.
+
+    Args:
+        bundle: its files.
+        records: what was recorded.
+        criteria: all of which have to be met.
+        estimates: rows (`slicepilot.controller.record.estimate_file`) in place of those worked out from the ticks.
 
     Raises:
         ConfigError: not a bundle.
     """
     from ..record.moments import rfc3339
+    from .estimates import Estimates
     from .evidence import EstimateEvidence, ShadowEvidence
 
     digest = bundle.digest
     shadow, others = ShadowEvidence(), 0
+    replayed, rows = Estimates(criteria.estimate.every_s), list[dict[str, Any]]()
     for stretch in records.stretches():
         theirs = stretch.description["bundle"]
         before = shadow.ticks
         if theirs is not None and theirs["digest"] == digest:
             shadow.add(stretch.description, stretch.records)
+            if estimates is None:
+                rows += replayed.add(stretch)
         others += len(stretch.records) - (shadow.ticks - before)
-    rows = (row for row in records.estimates() if row["bundle"] == digest and row["mode"] == "shadow")
-    estimate = EstimateEvidence.of(rows)
+    estimate = EstimateEvidence.of(rows if estimates is None else estimates)
+    missing, sealed = records.missing(digest)
     first, last = (None if at is None else rfc3339(at) for at in (shadow.first_ns, shadow.last_ns))
     charges = map(shares, (shadow.charges, shadow.charges_acting))
-    recording = ShadowRecording(shadow.ticks, shadow.runs, first, last, *charges)
-    return PromotionDecision(
-        digest, criteria, tuple(_findings(criteria, shadow, estimate)), recording, others, records.broken
-    )
+    recording = ShadowRecording(shadow.ticks, shadow.runs, first, last, missing, *charges)
+    findings = tuple(_findings(criteria, shadow, estimate, _share(missing, sealed)))
+    return PromotionDecision(digest, criteria, findings, recording, others, records.unsealed, records.broken)
 
 
 def promote(bundle: BundleFiles, verdict: PromotionDecision) -> BundleFiles:
@@ -196,12 +211,15 @@ def check(bundle: BundleFiles) -> Promotion:
     return promotion
 
 
-def _findings(criteria: Criteria, shadow: ShadowEvidence, estimate: EstimateEvidence) -> Iterator[Finding]:
+def _findings(
+    criteria: Criteria, shadow: ShadowEvidence, estimate: EstimateEvidence, missing_ratio: float
+) -> Iterator[Finding]:
     guard, budget, wanted = criteria.guard, criteria.budget, criteria.estimate
     hours = shadow.duration_s / 3600
     severe, warnings = (_names(shadow, severity) for severity in (Severity.SEVERE, Severity.WARNING))
     yield Finding.least("shadow.min_duration_s", criteria.shadow.min_duration_s, shadow.duration_s)
     yield Finding.least("shadow.min_ticks", criteria.shadow.min_ticks, shadow.ticks)
+    yield Finding.most("records.max_missing_ratio", criteria.records.max_missing_ratio, missing_ratio)
     unchanged, agreed = (_share(part, shadow.decisions) for part in (shadow.unchanged, shadow.agreed))
     yield Finding.least("guard.min_unchanged_ratio", guard.min_unchanged_ratio, unchanged)
     yield Finding.least("guard.min_agreement_ratio", guard.min_agreement_ratio, agreed)

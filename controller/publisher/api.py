@@ -20,12 +20,14 @@ from typing import Any
 from ...configs import ConfigError
 from ..contracts.orders import decode, parse
 from .link import Answer, refusal
+from .metrics.exposition import Renderer
 from .peers import Access, Peer
+from .places import Place, Places
 from .state.status import Status
 
 MAX_CLIENTS = 64
 MAX_LINE_BYTES = 1 << 16
-IDLE_S, ANSWER_S, SILENT_S = 10.0, 10.0, 0.1
+IDLE_S, ANSWER_S, TOLD_S = 10.0, 10.0, 0.05
 RATE_PER_S, BURST, FLOOD = 10.0, 20, 40
 """Orders that one client may give; who goes on after so many refusals in a row is hung up on."""
 
@@ -59,14 +61,15 @@ class ControlApi:
     ) -> None:
         self._listener, self._access, self._status = listener, access, status
         self._refresh, self._forward, self._report = refresh, forward, report
-        self._clients = 0
-        self._idle: dict[asyncio.StreamWriter, float] = {}
+        self._places = Places(MAX_CLIENTS)
+        # Many who ask at once are told the same: one document takes milliseconds to make.
+        self._told = Renderer(lambda: json.dumps({"ok": True, "status": status.document(0)}).encode(), TOLD_S)
         self.requests = self.refused = 0
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Begin to answer."""
-        self._server = await asyncio.start_unix_server(self._serve, sock=self._listener, limit=MAX_LINE_BYTES)
+        self._server = await self._places.accept(self._listener, self._serve, MAX_LINE_BYTES)
 
     async def close(self) -> None:
         """Stop listening; what is being answered ends by itself."""
@@ -74,43 +77,33 @@ class ControlApi:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._clients += 1
         writer.transport.set_write_buffer_limits(0)
+        place: Place | None = None
         try:
             peer = Peer.of(writer.get_extra_info("socket"))
             if not self._access.permits(peer):
                 error = f"uid {peer.uid} may not control this; accepted: {self._access.text}"
                 await self._send(writer, refusal(error, "denied"))
-            elif not self._has_room():
+                return
+            place = self._places.take(writer, self._access.owns(peer))
+            if place is None:
                 await self._send(writer, refusal(f"more than {MAX_CLIENTS} clients at once", "busy"))
             else:
-                await self._talk(reader, writer, peer)
+                await self._talk(reader, place, peer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # it went, or it dawdles
         finally:
-            self._clients -= 1
+            if place is not None:
+                self._places.leave(place)
             if writer.transport.get_write_buffer_size():
                 writer.transport.abort()
             else:
                 writer.close()
 
-    def _has_room(self) -> bool:
-        """Whether there is a place, if need be that of the client that has been silent for longest."""
-        if self._clients <= MAX_CLIENTS:
-            return True
-        now_s = time.monotonic()
-        for writer, since_s in self._idle.items():
-            # Who has just come has not been silent: its line may be waiting to be read.
-            if now_s - since_s > SILENT_S:
-                del self._idle[writer]
-                writer.transport.abort()
-                return True
-        return False
-
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
-        allowance, busy = _Allowance(), 0
+    async def _talk(self, reader: asyncio.StreamReader, place: Place, peer: Peer) -> None:
+        allowance, busy, writer = _Allowance(), 0, place.writer
         while busy < FLOOD:
-            self._idle[writer] = time.monotonic()
+            place.served = False
             try:
                 async with asyncio.timeout(IDLE_S):
                     line = await reader.readuntil(b"\n")
@@ -118,16 +111,17 @@ class ControlApi:
                 # Where the next line begins is anybody's guess.
                 await self._send(writer, refusal(f"a line of more than {MAX_LINE_BYTES} bytes", "input"))
                 return
-            finally:
-                self._idle.pop(writer, None)
+            place.served = True
             if allowance.take():
                 busy = 0
-                await self._send(writer, await self._answer(line, peer))
+                answer = await self._answer(line, peer)
+                await (self._send(writer, answer) if isinstance(answer, dict) else self._write(writer, answer))
             else:
                 busy += 1
                 await self._send(writer, refusal(f"more than {RATE_PER_S:g} requests a second", "busy"))
 
-    async def _answer(self, line: bytes, peer: Peer) -> Answer:
+    async def _answer(self, line: bytes, peer: Peer) -> Answer | bytes:
+        """To one line; bytes for what is told to many."""
         try:
             order = decode(line)
             parse(order, [spec["name"] for spec in self._status.slices])
@@ -135,15 +129,18 @@ class ControlApi:
             return refusal(str(error), "input")
         if order["command"] == "status":
             self._refresh()
-            return {"ok": True, "status": self._status.document(0)}
+            return self._told.body()
         answer = await self._forward(order)
         self._report(peer, order, answer)
         return answer
 
     async def _send(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
-        self.requests += 1
         self.refused += not answer["ok"]
-        writer.write(json.dumps(answer).encode() + b"\n")
+        await self._write(writer, json.dumps(answer).encode())
+
+    async def _write(self, writer: asyncio.StreamWriter, line: bytes) -> None:
+        self.requests += 1
+        writer.write(line + b"\n")
         async with asyncio.timeout(ANSWER_S):
             await writer.drain()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_ERROR = 500
+MAX_ORDER_BYTES = 1 << 16
 Answer = dict[str, Any]
 
 
@@ -51,9 +52,12 @@ class LoopLink:
         self._next_id += 1
         number = self._next_id
         message = order | {"id": number}
+        data = json.dumps(message).encode()
+        if len(data) > MAX_ORDER_BYTES:  # the other side would see a part of it, and not know whose it is
+            return refusal(f"order: {len(data)} bytes; accepted: at most {MAX_ORDER_BYTES}", "input")
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._connection.send(json.dumps(message).encode())
+            self._connection.send(data)
             async with asyncio.timeout(self._answer_s):
                 return await future
         except TimeoutError:

@@ -12,6 +12,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
+from .outlet import Outlet
+
 Form = Literal["json", "pretty", "off"]
 FORMS: tuple[Form, ...] = ("json", "pretty", "off")
 _COLOURS = {logging.WARNING: "\33[33m", logging.ERROR: "\33[31m"}
@@ -45,10 +47,13 @@ class PrettyFormatter(logging.Formatter):
         return f"{colour}{line}\33[0m" if colour else line
 
 
-def configure(form: Form, stream: TextIO = sys.stderr) -> EventLogger:
-    """Send this process's logs, those of libraries included, to a stream; ``off`` sends none."""
+def configure(form: Form, stream: TextIO = sys.stderr, outlet: Outlet | None = None) -> EventLogger:
+    """Send this process's logs, those of libraries included, to a stream; ``off`` sends none.
+
+    An outlet takes the place of the stream, which then only says whether people read it.
+    """
     root = logging.getLogger()
-    handler: logging.Handler = logging.NullHandler() if form == "off" else logging.StreamHandler(stream)
+    handler: logging.Handler = logging.NullHandler() if form == "off" else outlet or logging.StreamHandler(stream)
     handler.setFormatter(PrettyFormatter(stream.isatty()) if form == "pretty" else JsonFormatter())
     root.handlers = [handler]
     root.setLevel(logging.INFO)

@@ -55,9 +55,13 @@ class Access:
         except KeyError:
             raise ConfigError(f"group = {self.group!r}: accepted: the name of a group in /etc/group") from None
 
+    def owns(self, peer: Peer) -> bool:
+        """Whether a peer is root, or runs as the controller does: members of the group do not keep it out."""
+        return peer.uid in {0, self.uid}
+
     def permits(self, peer: Peer) -> bool:
         """Whether a peer may give commands."""
-        return peer.uid in {0, self.uid} or self.gid() in {peer.gid, *_groups_of(peer.uid)}
+        return self.owns(peer) or self.gid() in {peer.gid, *_groups_of(peer.uid)}
 
     @property
     def text(self) -> str:

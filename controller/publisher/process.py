@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...configs import ConfigError
-from ..record.ring import TickReader
+from ..record.ring_reader import TickReader
 from ..system import privileges
 from ..system.confinement.processes import OFF, confine_publisher
 from ..system.signals import STOPPING, SWITCHING
@@ -34,6 +34,7 @@ from .listeners import HttpAddress
 from .logs import FORMS, EventLogger, configure
 from .metrics.collector import Metrics
 from .metrics.exposition import FRESH_S
+from .outlet import Outlet
 from .pages import routes
 from .peers import Access
 from .recorder import Recorder
@@ -67,9 +68,10 @@ class PublisherProcess:
         access: Access,
         recorder: Recorder,
         log: EventLogger,
+        outlet: Outlet,
         hosts: tuple[str, ...] = (),
     ) -> None:
-        self._reader, self._sockets, self._recorder = reader, sockets, recorder
+        self._reader, self._sockets, self._recorder, self._outlet = reader, sockets, recorder, outlet
         self._done = asyncio.Event()
         self._status = status = Status(reader.num_slices)
         self._totals = Totals(reader.num_slices)
@@ -90,6 +92,7 @@ class PublisherProcess:
 
     async def run(self) -> int:
         """Until the controller has gone; returns the exit code."""
+        self._outlet.start()
         self._recorder.start()
         self._link.start()
         await self._api.start()
@@ -141,6 +144,7 @@ class PublisherProcess:
 
     def _figures(self) -> dict[str, tuple[float, str]]:
         figures = self._recorder.figures()
+        figures["log_lines_lost_total"] = float(self._outlet.lost), "Lines of the log that nobody took in time."
         figures["api_requests_total"] = float(self._api.requests), "Lines that clients of the control socket sent."
         figures["api_refused_total"] = float(self._api.refused), "Lines and clients of it that were turned down."
         if self._web is not None:
@@ -152,18 +156,21 @@ class PublisherProcess:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the process; 2 for bad input, as everywhere."""
     given = _parser().parse_args(arguments)
-    log = configure(given.log)
+    outlet = Outlet(sys.stderr.fileno())
+    log = configure(given.log, outlet=outlet)
     for number in (*STOPPING, *SWITCHING):  # a service manager sends them to all processes at once
         signal.signal(number, signal.SIG_IGN)
     try:
-        publisher = _prepare(given, log)
+        publisher = _prepare(given, log, outlet)
         return 0 if publisher is None else asyncio.run(publisher.run())
     except ConfigError as error:
         log.error("publisher", error=str(error))
         return 2
+    finally:
+        outlet.stop()
 
 
-def _prepare(given: argparse.Namespace, log: EventLogger) -> PublisherProcess | None:
+def _prepare(given: argparse.Namespace, log: EventLogger, outlet: Outlet) -> PublisherProcess | None:
     """Everything that needs privileges; then there are none. None if the controller has gone meanwhile."""
     _step_back(given.off_cpu)
     http = None if given.http_fd is None else socket.socket(fileno=given.http_fd)
@@ -176,7 +183,7 @@ def _prepare(given: argparse.Namespace, log: EventLogger) -> PublisherProcess | 
         return None
     if given.records_mb or given.estimate_s:
         recorder.warm_up(description, reader.num_slices)
-    publisher = PublisherProcess(reader, sockets, access, recorder, log, tuple(given.host))
+    publisher = PublisherProcess(reader, sockets, access, recorder, log, outlet, tuple(given.host))
     publisher.warm_up()
     privileges.drop_all(given.user)
     publisher.confined(confine_publisher([given.records] if given.records_mb else []) if given.harden else OFF)

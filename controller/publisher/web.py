@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server for pages that are ready in memory: GET and HEAD, one request a connection.
 
 It shares its process with the records and the control API, so it bounds what clients can take of it: connections, size
-and time of a request, time of an answer. There are no bodies, no keep-alive and no redirects to get wrong.
+and time of a request, time of an answer. Who has not asked makes room for those who come later. There are no bodies, no
+keep-alive and no redirects to get wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+
+from .places import Places
 
 MAX_CONNECTIONS = 256
 MAX_HEAD_BYTES = 8192
@@ -55,13 +58,13 @@ class WebServer:
     def __init__(self, listener: socket.socket, routes: dict[str, Route], hosts: tuple[str, ...] = ()) -> None:
         self._listener, self._routes = listener, routes
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
-        self._open = 0
+        self._places = Places(MAX_CONNECTIONS, served_go=True)
         self.requests = self.refused = 0
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Begin to answer."""
-        self._server = await asyncio.start_server(self._serve, sock=self._listener, limit=MAX_HEAD_BYTES)
+        self._server = await self._places.accept(self._listener, self._serve, MAX_HEAD_BYTES)
 
     async def close(self) -> None:
         """Stop listening; what is being answered ends by itself."""
@@ -69,13 +72,14 @@ class WebServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        place = self._places.take(writer, _of_this_machine(writer))
         try:
-            if self._open > MAX_CONNECTIONS:
+            if place is None:
                 await self._send(writer, _error(HTTPStatus.SERVICE_UNAVAILABLE), True)
                 return
             async with asyncio.timeout(REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
+            place.served = True
             method, page = self._answer(head)
             await self._send(writer, page, method != "HEAD")
         except asyncio.LimitOverrunError:
@@ -83,7 +87,8 @@ class WebServer:
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
             self.refused += 1
         finally:
-            self._open -= 1
+            if place is not None:
+                self._places.leave(place)
             if writer.transport.get_write_buffer_size():
                 writer.transport.abort()  # it does not read: closing would wait for it
             else:
@@ -136,6 +141,11 @@ class WebServer:
                 # Only once everything has left: the transport's own mark is 64 KiB short of that.
                 writer.transport.set_write_buffer_limits(0)
                 await writer.drain()
+
+
+def _of_this_machine(writer: asyncio.StreamWriter) -> bool:
+    peer = writer.get_extra_info("peername")
+    return peer is not None and ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback
 
 
 def _error(status: HTTPStatus, headers: tuple[tuple[str, str], ...] = ()) -> Page:

@@ -13,6 +13,8 @@ All others get a dictionary, in which a knob that holds costs next to nothing.
 from __future__ import annotations
 
 import json
+import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,6 +33,7 @@ from ..contracts.reasons import Reason
 from .ring import APPLY_ERROR, HELD, LATE, STAGES_NS, UNUSABLE, record_dtype
 
 FORMAT, KEY = 1, "slicepilot"
+LONGEST_NAME = 256
 DECISIONS = ("wanted", "allowed", "applied")
 FLAGS = {"late": LATE, "unusable": UNUSABLE, "apply_error": APPLY_ERROR, "held": HELD}
 _SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *STAGES_NS, "age_s", "log_density")
@@ -69,10 +72,37 @@ def read_header(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
     text = (metadata or {}).get(KEY.encode())
     if text is None:
         raise ConfigError("not a segment of records")
-    header: dict[str, Any] = json.loads(text)
-    if header.get("format") != FORMAT:
-        raise ConfigError(f"format = {header.get('format')!r}: accepted: {FORMAT}")
+    try:
+        header: dict[str, Any] = json.loads(text)
+        if header.get("format") != FORMAT:
+            raise ConfigError(f"format = {header.get('format')!r}: accepted: {FORMAT}")
+        _check_header(header)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        raise ConfigError("a header of another form; accepted: one that a publisher has written") from None
     return header
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    """What every reader of a segment takes for granted; raises whatever comes up where it is not so."""
+    for at in (*header["sequence"], *header["time_ns"]):
+        if not 0 <= operator.index(at) < 1 << 63:
+            raise ValueError
+    if len(header["sequence"]) != 2 or len(header["time_ns"]) != 2:
+        raise ValueError
+    description = header["description"]
+    texts = [description["run_id"], description["agent"], *slice_names(description)]
+    bundle = description["bundle"]
+    if bundle is not None:
+        texts.append(bundle["digest"])
+    # They are shown in terminals.
+    if not all(text.isprintable() and 0 < len(text) <= LONGEST_NAME for text in texts):
+        raise ValueError
+    for field in ("period_s", "budget_s"):
+        if not (isinstance(description[field], (int, float)) and 0 < description[field] < math.inf):
+            raise ValueError
+    operator.index(description["pid"])
 
 
 def to_table(records: Records, names: Sequence[str]) -> Any:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...data.arrow import numbers, texts, values_of
 from .columns import FORMAT, encode
+from .segment_file import open_segment
 
 _TEXTS = ("run_id", "bundle", "mode", "slice")
 _TIMES = ("start", "end")
@@ -54,10 +54,10 @@ def encode_estimates(estimates: Sequence[dict[str, Any]]) -> bytes:
 
 def decode_estimates(path: Path) -> list[dict[str, Any]]:
     """The rows of a file; raises OSError or ValueError for a damaged one."""
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with open_segment(path) as file:
         table = file.read(use_threads=False)
-    columns = {}
-    for name in table.column_names:
-        plain = table.column(name).to_pylist() if name in _TEXTS else values_of(table.column(name)).tolist()
-        columns[f"{name}_ns" if name in _TIMES else name] = plain
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        columns = {}
+        for name in table.column_names:
+            plain = table.column(name).to_pylist() if name in _TEXTS else values_of(table.column(name)).tolist()
+            columns[f"{name}_ns" if name in _TIMES else name] = plain
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...configs import ConfigError
 from .reader import LOOK_BACK_NS, Moment, SegmentReader, Stretch, moment_in
-from .ring import TickReader
+from .ring_reader import TickReader
 
 
 class TickHistory:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...configs import ConfigError
 from ...data.arrow import numbers
 from .columns import Records, read_header, slice_names, to_records, values_of
 from .estimate_file import decode_estimates
+from .segment_file import open_segment, plain_line
 from .segments import SegmentName, list_segments
 
 
@@ -41,12 +41,13 @@ class Segment:
 
     def table(self, columns: Sequence[str] | None = None) -> Any:
         """Rows as an Arrow table; raises OSError or ValueError for a damaged file, FileNotFoundError for a gone one."""
-        with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
+        with open_segment(self.path) as file:
             return file.read(list(columns) if columns is not None else None, use_threads=False)
 
     def records(self) -> Records:
         """Rows as `slicepilot.controller.record.ring.record_dtype`; raises as `table` does."""
-        return to_records(self.table(), self.names)
+        with open_segment(self.path) as file:
+            return to_records(file.read(use_threads=False), self.names)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class SegmentReader:
             try:
                 records = segment.records()
             except (OSError, ValueError) as error:
-                self._note(segment.path, error)
+                self.note(segment.path, error)
                 continue
             yield Stretch(segment.description, _within(records, start_ns, end_ns))
 
@@ -130,7 +131,7 @@ class SegmentReader:
                 table = segment.table(None if wanted is None else list(wanted))
                 time_ns = values_of(table, "time")
             except (OSError, ValueError) as error:
-                self._note(segment.path, error)
+                self.note(segment.path, error)
                 continue
             inside = (time_ns >= start_ns) & (time_ns <= end_ns)
             parts.append(table if inside.all() else table.filter(numbers(inside)))
@@ -146,7 +147,7 @@ class SegmentReader:
             try:
                 rows = decode_estimates(name.path)
             except (OSError, ValueError) as error:
-                self._note(name.path, error)
+                self.note(name.path, error)
                 continue
             yield from rows
 
@@ -154,7 +155,7 @@ class SegmentReader:
         try:
             for path in self.folder.iterdir():
                 if not path.name.startswith(".") and SegmentName.of(path) is None:
-                    self.broken[path.name] = "not a segment of records"
+                    self.note(path, "not a segment of records")
             return list_segments(self.folder, estimates=False)
         except OSError as error:
             raise ConfigError(
@@ -163,14 +164,16 @@ class SegmentReader:
 
     def _header(self, path: Path) -> dict[str, Any] | None:
         try:
-            return read_header(pq.read_metadata(path).metadata)
-        except (OSError, ValueError, KeyError) as error:
-            self._note(path, error)
+            with open_segment(path) as file:
+                return read_header(file.metadata.metadata)
+        except (OSError, ValueError) as error:
+            self.note(path, error)
             return None
 
-    def _note(self, path: Path, error: Exception) -> None:
+    def note(self, path: Path, error: Exception | str) -> None:
+        """Name a file that is not as it should be, unless it has gone; the first reason stays."""
         if not isinstance(error, FileNotFoundError):
-            self.broken[path.name] = " ".join(str(error).split())[:200]
+            self.broken.setdefault(plain_line(path.name), plain_line(str(error)))
 
 
 LOOK_BACK_NS = 60_000_000_000

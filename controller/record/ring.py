@@ -17,13 +17,13 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError
 from ...env.encoding import KNOB_FEATURES
 from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, Knobs
 from ...env.slices import FloatArray
@@ -34,6 +34,7 @@ from .header import BEAT_AT, DELAYS_AT, DESCRIPTION_AT, HEADER, MAGIC, NOTES_AT,
 PAGE = 4096
 DOCUMENT_BYTES = 1 << 18
 DEFAULT_SLOTS = 4096
+DESCRIPTIONS = 256
 STAGES_NS = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
 
 # Flags of a record.
@@ -101,7 +102,7 @@ class Tick(NamedTuple):
     log_density: float = math.nan
 
 
-class _Layout:
+class RingLayout:
     """Where things are in the file."""
 
     def __init__(self, num_slices: int, slots: int) -> None:
@@ -122,13 +123,16 @@ class TickRing:
         num_slices: of every record.
         slots: records kept.
 
+    Attributes:
+        descriptions: by generation, of the records that may still be there.
+
     Raises:
         OSError: the file cannot be made.
     """
 
     def __init__(self, path: Path, num_slices: int, slots: int = DEFAULT_SLOTS) -> None:
         self.path, self.num_slices, self.slots = path, num_slices, slots
-        layout = _Layout(num_slices, slots)
+        layout = RingLayout(num_slices, slots)
         staging = path.with_name(f".{path.name}.{os.getpid()}")
         descriptor = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
@@ -148,6 +152,7 @@ class TickRing:
         from .ring_kernel import put
 
         self._put: Any = put
+        self._bytes = memoryview(self._memory).toreadonly()
         self._words = memoryview(self._memory).cast("Q")
         flat = np.frombuffer(self._memory, np.uint8, slots * layout.dtype.itemsize, layout.records)
         table = flat.reshape(slots, layout.dtype.itemsize)
@@ -158,6 +163,7 @@ class TickRing:
         self._head_at = fields["time_ns"][1]
         self._written = 0
         self._description = 0
+        self.descriptions: dict[int, dict[str, Any]] = {}
         staging.replace(path)
 
     @property
@@ -168,6 +174,9 @@ class TickRing:
     def describe(self, description: dict[str, Any]) -> None:
         """Replace the run's description (JSON); records from now on refer to it."""
         self._description = self._document(DESCRIPTION_AT, self._layout.description, description)
+        self.descriptions[self._description] = description
+        if len(self.descriptions) > DESCRIPTIONS:
+            del self.descriptions[min(self.descriptions)]
 
     def note(self, notes: dict[str, Any]) -> None:
         """Replace the notes (JSON)."""
@@ -178,6 +187,18 @@ class TickRing:
         generation = self._begin(DELAYS_AT)
         self._delays[:] = counts
         struct.pack_into("=Q", self._memory, DELAYS_AT, generation + 1)
+
+    def pieces(self, first: int, end: int) -> Iterator[tuple[npt.NDArray[Any], memoryview]]:
+        """Ticks [first, end), numbered from 0, where they lie: as records, and as bytes. The loop may overwrite them.
+
+        They are in one piece, or in two where they go beyond the last slot.
+        """
+        while first < end:
+            slot = first % self.slots
+            count = min(end - first, self.slots - slot)
+            at = self._records_at + slot * self._record_bytes
+            yield self._records[slot : slot + count], self._bytes[at : at + count * self._record_bytes]
+            first += count
 
     def write(
         self,
@@ -198,7 +219,7 @@ class TickRing:
         at = self._records_at + slot * self._record_bytes
         words[at // _WORD] = 0
         head = *tick[:2], self._description, *tick[2:-1]
-        floats = telemetry.age_s[0], tick.log_density
+        floats = _number(telemetry.age_s[0]), _number(tick.log_density)
         try:
             _HEAD.pack_into(self._memory, at + self._head_at, *head, *floats)
         except struct.error:  # stopped for more than the four seconds that a time can say
@@ -252,6 +273,11 @@ class TickRing:
         return generation
 
 
+def _number(value: float) -> float:
+    """The same; what is no number has one pattern of bits, since a tick's bytes are sealed and told again from disk."""
+    return value if value == value else math.nan  # noqa: PLR0124 (half as long as a call of math.isnan)
+
+
 def _plain(values: FloatArray) -> FloatArray:
     return np.array(values, np.float32, order="C")
 
@@ -265,114 +291,3 @@ def _views(table: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> tuple[FloatArr
         table[:, masks:end].view(np.uint32),
         table[:, valid : valid + fields["valid"][0].itemsize].view(np.bool_),
     )
-
-
-class TickReader:
-    """The reading side, read-only.
-
-    Args:
-        path: of a `TickRing`.
-
-    Raises:
-        ConfigError: no such file (no controller runs there), or one of another version.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: no controller runs there; accepted: the folder of a running one") from None
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; accepted: a user who may read it") from error
-        try:
-            stat = os.fstat(descriptor)
-            size, self._identity = stat.st_size, (stat.st_dev, stat.st_ino)
-            if size < PAGE:
-                raise ConfigError(f"{path}: not a tick ring; accepted: a file that a controller has made")
-            self._memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
-        magic, version, self.num_slices, self.slots, item, records, *_ = HEADER.unpack_from(self._memory, 0)
-        layout = self._layout = _Layout(self.num_slices, self.slots)
-        if magic != MAGIC or version != VERSION or item != layout.dtype.itemsize or size < layout.size:
-            raise ConfigError(f"{path}: tick ring version {version}; accepted: {VERSION}, of this program")
-        self._records: npt.NDArray[Any] = np.frombuffer(self._memory, layout.dtype, self.slots, records)
-        self._read = 0
-        self.lost = 0
-
-    @property
-    def written(self) -> int:
-        """Records written so far."""
-        return int(struct.unpack_from("=Q", self._memory, WRITTEN_AT)[0])
-
-    @property
-    def beat_ns(self) -> int:
-        """CLOCK_MONOTONIC of the writer's last sign of life."""
-        return int(struct.unpack_from("=Q", self._memory, BEAT_AT)[0])
-
-    @property
-    def replaced(self) -> bool:
-        """Whether another ring, or none, has its path now: the writer has ended or was replaced."""
-        try:
-            now = self.path.stat()
-        except OSError:
-            return True
-        return (now.st_dev, now.st_ino) != self._identity
-
-    def description(self) -> tuple[int, dict[str, Any]]:
-        """What is fixed for the run, with its generation."""
-        return self._document(DESCRIPTION_AT, self._layout.description)
-
-    def notes(self) -> dict[str, Any]:
-        """What changes about once a second."""
-        return self._document(NOTES_AT, self._layout.notes)[1]
-
-    def delays(self) -> npt.NDArray[np.uint64]:
-        """Packets since the probe's start by delay, (S, BUCKETS); a copy."""
-        shape = self.num_slices, BUCKETS
-        while True:
-            before = self._generation(DELAYS_AT)
-            values = np.frombuffer(self._memory, np.uint64, shape[0] * shape[1], self._layout.delays)
-            counts = values.reshape(shape).copy()
-            if before % 2 == 0 and before == self._generation(DELAYS_AT):
-                return counts
-
-    def new(self) -> npt.NDArray[Any]:
-        """Records since the last call, oldest first; a copy. Those overwritten before are counted in `lost`."""
-        written = self.written
-        first = max(self._read, written - self.slots)
-        records = self._copy(first, written)
-        self.lost += written - self._read - len(records)
-        self._read = written
-        return records
-
-    def last(self, count: int) -> npt.NDArray[Any]:
-        """The newest records, at most ``count``, oldest first; a copy."""
-        written = self.written
-        return self._copy(max(0, written - min(count, self.slots)), written)
-
-    def close(self) -> None:
-        """Unmap."""
-        del self._records
-        self._memory.close()
-
-    def _copy(self, first: int, end: int) -> npt.NDArray[Any]:
-        """Records [first, end) without those that were overwritten meanwhile."""
-        sequence = np.arange(first, end, dtype=np.uint64)
-        copied = self._records[(sequence % self.slots).astype(np.int64)]
-        # What is overwritten while it is copied has another sequence now, or will have lost it by the next look.
-        whole = copied["sequence"] == sequence + 1
-        whole &= sequence + self.slots >= self.written
-        return copied[whole]
-
-    def _generation(self, at: int) -> int:
-        return int(struct.unpack_from("=Q", self._memory, at)[0])
-
-    def _document(self, generation_at: int, at: int) -> tuple[int, dict[str, Any]]:
-        while True:
-            before = self._generation(generation_at)
-            (length,) = struct.unpack_from("=I", self._memory, at)
-            text = bytes(self._memory[at + 4 : at + 4 + min(length, DOCUMENT_BYTES)])
-            if before % 2 == 0 and before == self._generation(generation_at):
-                return before, json.loads(text) if before else {}

@@ -29,6 +29,7 @@ def put(
         ValueError: arrays that do not belong there; nothing has been read or written out of bounds.
     """
     row, num_slices = floats[slot], masks.shape[1]
+    nothing = np.float32(np.nan)
     if valid.shape != (num_slices, 1) or len(reasons) != num_slices:
         raise ValueError("valid or reasons of another shape")
     if drawn.shape != (num_slices, NUM_KNOBS):
@@ -54,5 +55,9 @@ def put(
         for k in range(NUM_KNOBS):
             row[at] = drawn[s, k]
             at += 1
+    # What is no number has one pattern of bits: the bytes are sealed, and have to come back from a file as they were.
+    for at in range(len(row)):
+        if row[at] != row[at]:
+            row[at] = nothing
     for s in range(num_slices):
         masks[slot, s], valids[slot, s] = reasons[s], valid[s, 0]

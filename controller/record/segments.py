@@ -16,6 +16,7 @@ import numpy as np
 
 from ...data.files import LEFTOVERS, replace_file
 from .columns import Records, encode, header_of, read_header, slice_names, to_table
+from .segment_file import open_segment
 
 SEGMENT_S = 15.0
 """Less than what the ring holds at 5 ms (20 s): who takes over from a writer that was killed finds all ticks there."""
@@ -179,13 +180,12 @@ class SegmentWriter:
 
     def _last_on_disk(self, run_id: str) -> int:
         """The last tick of a run that a segment holds; 0 without any."""
-        import pyarrow.parquet as pq
-
         for name in sorted(self._sizes, reverse=True):
             if name.run_id == run_id and not name.estimates:
                 try:
-                    return int(read_header(pq.read_metadata(name.path).metadata)["sequence"][1])
-                except (OSError, ValueError, KeyError) as error:
+                    with open_segment(name.path) as file:
+                        return int(read_header(file.metadata.metadata)["sequence"][1])
+                except (OSError, ValueError) as error:
                     self._note(f"{name.path.name}: {error}")
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,12 @@ class ControlClient:
     def __init__(self, path: Path, answer_s: float = ANSWER_S) -> None:
         self._answer_s = answer_s
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._connection.settimeout(answer_s)
+        # A timeout of Python's would make connecting not wait: where many want to, the kernel lets them in by turns.
+        patience = struct.pack("@ll", int(answer_s) + 1, 0)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         try:
             self._connection.connect(str(path))
+            self._connection.settimeout(answer_s)
         except (FileNotFoundError, ConnectionRefusedError):
             self._connection.close()
             raise ConfigError(f"{path}: no controller listens there; accepted: that of a running one") from None

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import selectors
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from ...configs import ConfigError
 from ..contracts.modes import Mode
 from ..contracts.orders import Order, decode, parse
-from ..system.realtime import FIFO_PRIORITY
+from ..system.realtime import just_behind_the_loop
 from .controller import Controller, is_slow
 from .slow_orders import SlowOrders
 
@@ -170,7 +169,7 @@ class ControlThread:
             try:
                 force = order.force or (as_at_the_start and self._operation.forced)
                 given = dataclasses.replace(order, force=force)
-                with _just_behind_the_loop():
+                with just_behind_the_loop():
                     answer = {"ok": True} | self._operation.carry_out(given, lambda: self._shadow_orders != before)
             except Exception as error:  # noqa: BLE001 (likewise)
                 answer = {"ok": False, "error": _line(error)}
@@ -183,25 +182,6 @@ class ControlThread:
             self._slow.add(do)
         except ConfigError as error:
             tell({"ok": False, "error": _line(error)})
-
-
-@contextlib.contextmanager
-def _just_behind_the_loop() -> Iterator[None]:
-    """Run this thread ahead of everything but the loop's: while it has the interpreter, or starts a process, the loop
-    waits for it, and with it for whoever keeps it from the CPU. For orders, which take it a tenth of a second at most:
-    policies are tried out in another process.
-
-    Processes inherit the class until they choose their own, so that their start does not hold up the loop either.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY - 1))
-    except PermissionError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...agents.base import Agent
-from ...configs import ConfigError
+from ...configs import ConfigError, FailureError
 from ..contracts.modes import MODES, Mode
 from ..loop.loop import LoopReport, Watcher
 from ..loop.node import Node
@@ -27,6 +27,7 @@ from .control_thread import BY_SIGNAL, ControlThread
 from .controller import Controller
 from .mode_switch import controlled_slices
 from .run_config import RunConfig
+from .sealer import Sealer
 
 PERIODIC_TASK_S = 1.0
 SWITCH_INTERVAL_S = 0.0002
@@ -77,6 +78,7 @@ def serve(
             control = undo.enter_context(ControlThread(controller, ours))
         companions = _Companions(publisher, control)
         controller.notes.append(companions.notes)
+        undo.enter_context(_sealer(controller, ring, state))
         controller.loop.periodic_tasks.add(companions.look_after, PERIODIC_TASK_S)
         undo.enter_context(_signs_of_life(controller))
         undo.enter_context(_quick_threads())
@@ -103,6 +105,16 @@ def _operation(
     if MODES[config.mode] is not Mode.SHADOW:
         policy.require_promoted_as_loaded(force)
     return Controller(node, config, policy, ring, state, StopRequest(), watch, seed)
+
+
+def _sealer(controller: Controller, ring: TickRing, state: Path) -> Sealer:
+    def failed(what: str) -> None:
+        controller.loop.report.last_error = what
+
+    try:
+        return Sealer(ring, state, failed)
+    except OSError as error:
+        raise FailureError(f"seals of the records in {state}: {error.strerror or error}") from error
 
 
 class _Companions:
@@ -186,7 +198,7 @@ def _options(config: RunConfig, folder: Path, state: Path) -> PublisherOptions:
 
 def _make(root: str, folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)  # whatever the umask: only root writes there
     except OSError as error:
         raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; accepted: a folder to write in") from error
 

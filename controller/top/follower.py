@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...configs import ConfigError
 from ..publisher.state.status import Status
-from ..record.ring import TickReader
+from ..record.ring_reader import TickReader
 
 STALE_S = 3.0
 STALE_PERIODS = 3.0

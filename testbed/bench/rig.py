@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from ...configs import ConfigError
-from ...controller.record.ring import TickReader
+from ...controller.record.ring_reader import TickReader
 from ...controller.system.kernel_file import ActuatorError
 from ...controller.system.net.qdisc import RootQdisc
 from ...controller.system.net.rtnetlink import RouteSocket

@@ -94,8 +94,8 @@ answers["netlink"] = tried(lambda: socket.socket(socket.AF_NETLINK))
 answers["fork"] = tried(os.fork)
 answers["dumpable"] = call("prctl", 4, 1, 0, 0, 0)
 answers["own priority"] = tried(lambda: os.setpriority(os.PRIO_PROCESS, 0, 15))
-answers["foreign file"] = tried(lambda: open(os.environ["FOREIGN"]))
-answers["foreign folder"] = tried(lambda: open(os.environ["FOREIGN"] + ".new", "w"))
+answers["foreign file"] = tried(lambda: open(FOREIGN))
+answers["foreign folder"] = tried(lambda: open(FOREIGN + ".new", "w"))
 records = sys.argv[sys.argv.index("--records") + 1]
 answers["records"] = tried(lambda: open(records + "/told.part", "w").close())
 answers["threads"] = len(os.listdir("/proc/self/task"))
@@ -127,8 +127,8 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     foreign.parent.mkdir(mode=0o777)
     foreign.parent.chmod(0o777)
     foreign.write_text("to be read by all")
-    monkeypatch.setenv("FOREIGN", str(foreign))
-    monkeypatch.setattr(sys, "executable", stand_in(tmp_path, ("PublisherProcess", "run"), IN_PUBLISHER))
+    code = f"FOREIGN = {str(foreign)!r}\n{IN_PUBLISHER}"
+    monkeypatch.setattr(sys, "executable", stand_in(tmp_path, ("PublisherProcess", "run"), code))
     from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 
     options = PublisherOptions(publishing.run, publishing.state, log="off", records_mb=10.0, estimate_s=0.0)

@@ -14,7 +14,7 @@ from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ...contracts.charge import shares
 from ...contracts.modes import Level, Mode
 from ...contracts.reasons import MEANINGS, Reason
-from ...record.ring import TickReader
+from ...record.ring_reader import TickReader
 from .history import SECONDS, StatusHistory
 from .tally import REASONS, STAGES, DelayCounter, Records
 

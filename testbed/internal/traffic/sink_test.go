@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 	"testing"
@@ -126,4 +127,28 @@ func TestParseControl(t *testing.T) {
 	if at, _ := parseControl(b); at != 0 {
 		t.Error("a control message shorter than its header was read")
 	}
+}
+
+// FuzzSinkPacket holds that what a sink reads of a packet, and of what the kernel says with it, stays inside both.
+func FuzzSinkPacket(f *testing.F) {
+	marked := make([]byte, MarkerLen+8)
+	(&Marker{Run: 1, Flow: 2, Sequence: 3, SentNs: 4}).Put(marked)
+	f.Add(marked, []byte{})
+	control := make([]byte, unix.CmsgSpace(16))
+	header := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+	header.Level, header.Type = unix.SOL_SOCKET, unix.SCM_TIMESTAMPNS
+	header.SetLen(unix.CmsgLen(16))
+	f.Add(marked[:MarkerLen-1], control)
+	f.Fuzz(func(t *testing.T, packet, control []byte) {
+		parseControl(control)
+		marker, ok := ParseMarker(packet)
+		if !ok {
+			return
+		}
+		again := make([]byte, MarkerLen)
+		marker.Put(again)
+		if !bytes.Equal(again, packet[:MarkerLen]) {
+			t.Fatalf("%x was read as %+v, which is written as %x", packet, marker, again)
+		}
+	})
 }

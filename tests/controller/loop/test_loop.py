@@ -19,7 +19,8 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
 from slicepilot.controller.loop.mailbox import LoopEndedError
-from slicepilot.controller.record.ring import LATE, UNUSABLE, TickReader, TickRing
+from slicepilot.controller.record.ring import LATE, UNUSABLE, TickRing
+from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
-from slicepilot.controller.record.ring import Tick, TickReader, TickRing
+from slicepilot.controller.record.ring import Tick, TickRing
+from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.service.control_client import ControlClient
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.knobs import Knobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -169,12 +170,12 @@ def test_clients_that_dawdle_are_dropped_and_hold_up_nobody(published: Any) -> N
     assert time.monotonic() - started < 1
     more = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
     time.sleep(0.5)
-    assert published.get("/metrics")[0] == 503
+    assert published.get("/metrics")[0] == 200, "the oldest of them make room"
     time.sleep(REQUEST_S + 1 - (time.monotonic() - started))
-    assert published.get("/metrics")[0] == 200
     for connection in slow:
         connection.settimeout(5)
-        assert connection.recv(100) == b""
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
     for connection in (*slow, *more):
         connection.close()
 

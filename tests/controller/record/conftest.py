@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.controller.record.columns import Records
 from slicepilot.controller.record.ring import record_dtype
+from slicepilot.controller.record.seals import SealLog, digest_of
 from slicepilot.env.encoding import FEATURES, NUM_FEATURES
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS
@@ -80,6 +81,23 @@ def ticks(count: int, first: int = 1, generation: int = 2, num_slices: int = len
     records["valid"][:, :num_slices] = 1
     records["drawn"] = np.nan
     return records
+
+
+def seal(state: Path, records: Records, description: dict[str, Any], count: int = 500) -> None:
+    """Seals of so many ticks each, as the controller writes them into its state folder; of one generation."""
+    log, generation = SealLog(state), int(records["description"][0])
+    log.describe(generation, description)
+    for start in range(0, len(records), count):
+        part = records[start : start + count]
+        first, last = int(part["sequence"][0]), int(part["sequence"][-1])
+        log.add(description["run_id"], generation, first, last, digest_of([part.tobytes()]))
+    log.close()
+
+
+@pytest.fixture(name="seal")
+def _seal() -> Callable[..., None]:
+    """``seal(state, records, description)``."""
+    return seal
 
 
 @pytest.fixture(name="description")

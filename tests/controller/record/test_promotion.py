@@ -26,8 +26,10 @@ from slicepilot.controller.promotion import certificate as promotion
 from slicepilot.controller.promotion.certificate import PromotionDecision
 from slicepilot.controller.promotion.criteria import Criteria
 from slicepilot.controller.record.columns import Records
-from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.controller.record.estimate_file import rows_of
 from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.record.sealed import SealedRecords
+from slicepilot.controller.record.seals import KEY_FILE, LOG
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.controller.service.loaded_policy import load_bundle
 
@@ -39,7 +41,7 @@ shadow: {min_duration_s: 15, min_ticks: 3000}
 guard: {min_unchanged_ratio: 0.5, min_agreement_ratio: 0.99, max_severe: 0, max_warning_per_hour: 200}
 budget: {max_late_ratio: 0.001, max_total_p99_us: 500}
 telemetry: {max_invalid_ratio: 0.01}
-estimate: {min_windows: 2, min_promise_gain_s_per_hour: 0, min_carried_gain_pct: -2, max_worse_ratio: 0.1}
+estimate: {every_s: 5, min_windows: 2, min_promise_gain_s_per_hour: 0, min_carried_gain_pct: -2, max_worse_ratio: 0.1}
 """
 
 
@@ -73,7 +75,7 @@ def estimate(start_ns: int, digest: str, mode: str = "shadow", **changes: dict[s
 
 @pytest.fixture
 def judged(
-    tmp_path: Path, bundle: Path, criteria: Criteria, description: Description, ticks: Ticks
+    tmp_path: Path, bundle: Path, criteria: Criteria, description: Description, ticks: Ticks, seal: Callable[..., None]
 ) -> Callable[..., PromotionDecision]:
     """``judged(change, *estimates)``: the verdict on a good recording, changed; segments are short."""
 
@@ -86,12 +88,17 @@ def judged(
         if change is not None:
             change(records)
         writer = SegmentWriter(folder, 1 << 30, segment_s=2.0)
-        for row in estimates or (estimate(1_770_000_000_000_000_000 + k, digest) for k in (0, 10**10)):
-            writer.add_estimate(row)
+        told = description(digest=run.get("digest", digest))
         for part in np.array_split(records, 40):
-            writer.add(part, description(digest=run.get("digest", digest)), 2)
+            writer.add(part, told, 2)
         writer.close()
-        return promotion.judge(BundleFiles.read(bundle), SegmentReader(folder), criteria)
+        for name in (LOG, KEY_FILE):
+            (tmp_path / name).unlink(missing_ok=True)
+        seal(tmp_path, records, told)
+        given = estimates or [estimate(1_770_000_000_000_000_000 + k, digest) for k in (0, 10**10)]
+        return promotion.judge(
+            BundleFiles.read(bundle), SealedRecords(folder), criteria, [row for one in given for row in rows_of(one)]
+        )
 
     return judge
 
@@ -120,7 +127,7 @@ def test_a_good_recording_promotes(judged: Callable[..., PromotionDecision], bun
     assert PolicyBundle.load(bundle).slices.names == ("slice1", "slice2", "slice3", "slice4", "slice5")
     text = yaml.safe_load((bundle / "promotion.yaml").read_text())
     assert text["criteria"]["guard"]["max_severe"] == 0
-    assert len(text["findings"]) == 14
+    assert len(text["findings"]) == 15
     assert text["recording"]["in_charge"] == {"policy": 1.0, "guard": 0.0, "safe": 0.0}
     assert text["recording"]["in_charge_acting"] is None
 
@@ -276,14 +283,16 @@ def test_estimates_count_by_what_they_can_tell(
 ) -> None:
     digest = BundleFiles.read(bundle).digest
     rows = [estimate(1_770_000_000_000_000_000 + 10**10 * k, digest, **change) for k, change in enumerate(changes)]
-    others = [estimate(1, "cd" * 32, broken_s=LONGER), estimate(2, digest, mode="canary", broken_s=LONGER)]
-    verdict = judged(None, *rows, *others)
+    verdict = judged(None, *rows)
     assert failed(verdict) == criteria_failed
     assert measured(verdict, "estimate.min_windows") == len(rows)
 
 
-def test_without_estimates_there_is_no_promotion(judged: Callable[..., PromotionDecision]) -> None:
-    verdict = judged(None, estimate(1, "cd" * 32))
+def test_without_estimates_there_is_no_promotion(
+    judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path
+) -> None:
+    criteria = judged().criteria
+    verdict = promotion.judge(bundle, SealedRecords(tmp_path / "records"), criteria, [])
     assert failed(verdict) == {name for name in failed(verdict) if name.startswith("estimate.")}
     assert len(failed(verdict)) == 4
 
@@ -294,7 +303,7 @@ def test_a_damaged_segment_is_named_in_the_verdict(
     criteria = judged().criteria
     path = min((tmp_path / "records").glob("run-1-*"))
     path.write_bytes(path.read_bytes()[:2000])
-    verdict = promotion.judge(BundleFiles.read(bundle), SegmentReader(tmp_path / "records"), criteria)
+    verdict = promotion.judge(BundleFiles.read(bundle), SealedRecords(tmp_path / "records"), criteria, [])
     assert set(verdict.broken) == {path.name}
     assert verdict.recording.ticks < COUNT
 
@@ -367,7 +376,7 @@ def test_a_promotion_that_does_not_fit_is_refused(
     ("text", "message"),
     [
         ("guard: {max_sever: 0}", "guard.max_sever: unknown field; did you mean guard.max_severe[?] accepted: min_"),
-        ("budgets: {}", "budgets: unknown field; did you mean budget[?] accepted: shadow, guard, budget"),
+        ("budgets: {}", "budgets: unknown field; did you mean budget[?] accepted: shadow, records, guard, "),
         ("budget: {max_late_ratio: 2}", "budget.max_late_ratio = 2: Input should be less than or equal to 1"),
         ("guard: {max_severe: -1}", "guard.max_severe = -1"),
     ],

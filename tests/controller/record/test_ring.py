@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slicepilot.controller.record.ring import Tick, TickReader, TickRing
+from slicepilot.controller.record.ring import Tick, TickRing
+from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.telemetry import Telemetry
 

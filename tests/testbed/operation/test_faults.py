@@ -24,7 +24,8 @@ from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.loop.live_backend import TelemetrySource
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
-from slicepilot.controller.record.ring import TickReader, TickRing
+from slicepilot.controller.record.ring import TickRing
+from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.testbed.backend.backend import TestbedBackend

@@ -1,0 +1,165 @@
+"""Reading the ticks of a running controller (`slicepilot.controller.record.ring`) from the file that it maps."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import stat
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs import ConfigError
+from ..telemetry.layout import BUCKETS
+from .header import BEAT_AT, DELAYS_AT, DESCRIPTION_AT, HEADER, MAGIC, NOTES_AT, VERSION, WRITTEN_AT
+from .ring import DOCUMENT_BYTES, PAGE, RingLayout
+
+MOST_SLICES, MOST_SLOTS = 4096, 1 << 20
+SETTLE_S = 0.1
+"""A writer changes a document in microseconds; one that was killed meanwhile never ends."""
+
+
+class TickReader:
+    """The reading side, read-only.
+
+    Only a ring of root's or of the reader's own user is read: whoever owns a file may shorten it, and a look at what
+    is not there any more ends the process that looks (SIGBUS, mmap(2)).
+
+    Args:
+        path: of a `TickRing`.
+
+    Raises:
+        ConfigError: no such file (no controller runs there), somebody else's, or one of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # Not blocking: a FIFO would wait for a writer.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no controller runs there; accepted: the folder of a running one") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; accepted: a user who may read it") from error
+        try:
+            found = os.fstat(descriptor)
+            size, self._identity = found.st_size, (found.st_dev, found.st_ino)
+            if found.st_uid not in {0, os.geteuid()}:
+                raise ConfigError(f"{path}: belongs to uid {found.st_uid}; accepted: a file of root's or one's own")
+            if not stat.S_ISREG(found.st_mode) or size < PAGE:
+                raise ConfigError(f"{path}: not a tick ring; accepted: a file that a controller has made")
+            self._memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        magic, version, self.num_slices, self.slots, item, records, *_ = HEADER.unpack_from(self._memory, 0)
+        if magic != MAGIC or version != VERSION:
+            raise ConfigError(f"{path}: tick ring version {version}; accepted: {VERSION}, of this program")
+        if not (0 < self.num_slices <= MOST_SLICES and 0 < self.slots <= MOST_SLOTS):
+            raise ConfigError(f"{path}: tick ring of {self.num_slices} slices; accepted: 1 to {MOST_SLICES}")
+        layout = self._layout = RingLayout(self.num_slices, self.slots)
+        if item != layout.dtype.itemsize or records != layout.records or size < layout.size:
+            raise ConfigError(f"{path}: tick ring of another layout; accepted: that of this program")
+        self._records: npt.NDArray[Any] = np.frombuffer(self._memory, layout.dtype, self.slots, records)
+        self._read = 0
+        self._settled: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._delays = np.zeros((self.num_slices, BUCKETS), np.uint64)
+        self.lost = 0
+
+    @property
+    def written(self) -> int:
+        """Records written so far."""
+        return int(struct.unpack_from("=Q", self._memory, WRITTEN_AT)[0])
+
+    @property
+    def beat_ns(self) -> int:
+        """CLOCK_MONOTONIC of the writer's last sign of life."""
+        return int(struct.unpack_from("=Q", self._memory, BEAT_AT)[0])
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another ring, or none, has its path now: the writer has ended or was replaced."""
+        try:
+            now = self.path.stat()
+        except OSError:
+            return True
+        return (now.st_dev, now.st_ino) != self._identity
+
+    def description(self) -> tuple[int, dict[str, Any]]:
+        """What is fixed for the run, with its generation; 0 and nothing before there is one.
+
+        Of a writer that was killed while it changed it, the one that was read last.
+        """
+        return self._document(DESCRIPTION_AT, self._layout.description)
+
+    def notes(self) -> dict[str, Any]:
+        """What changes about once a second; of a writer that was killed meanwhile, what was read last."""
+        return self._document(NOTES_AT, self._layout.notes)[1]
+
+    def delays(self) -> npt.NDArray[np.uint64]:
+        """Packets since the probe's start by delay, (S, BUCKETS); a copy. Of a writer that was killed, as `notes`."""
+        shape = self.num_slices, BUCKETS
+        until_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < until_s:
+            before = self._generation(DELAYS_AT)
+            values = np.frombuffer(self._memory, np.uint64, shape[0] * shape[1], self._layout.delays)
+            counts = values.reshape(shape).copy()
+            if before % 2 == 0 and before == self._generation(DELAYS_AT):
+                self._delays = counts
+                break
+        return self._delays.copy()
+
+    def new(self) -> npt.NDArray[Any]:
+        """Records since the last call, oldest first; a copy. Those overwritten before are counted in `lost`."""
+        written = self.written
+        first = max(self._read, written - self.slots)
+        records = self._copy(first, written)
+        self.lost += max(0, written - self._read - len(records))
+        self._read = written
+        return records
+
+    def last(self, count: int) -> npt.NDArray[Any]:
+        """The newest records, at most ``count``, oldest first; a copy."""
+        written = self.written
+        return self._copy(max(0, written - min(count, self.slots)), written)
+
+    def close(self) -> None:
+        """Unmap."""
+        del self._records
+        self._memory.close()
+
+    def _copy(self, first: int, end: int) -> npt.NDArray[Any]:
+        """Records [first, end) without those that were overwritten meanwhile."""
+        sequence = np.arange(first, end, dtype=np.uint64)
+        copied = self._records[(sequence % self.slots).astype(np.int64)]
+        # What is overwritten while it is copied has another sequence now, or will have lost it by the next look.
+        whole = copied["sequence"] == sequence + 1
+        whole &= sequence + self.slots >= self.written
+        return copied[whole]
+
+    def _generation(self, at: int) -> int:
+        return int(struct.unpack_from("=Q", self._memory, at)[0])
+
+    def _document(self, generation_at: int, at: int) -> tuple[int, dict[str, Any]]:
+        until_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < until_s:
+            before = self._generation(generation_at)
+            (length,) = struct.unpack_from("=I", self._memory, at)
+            text = bytes(self._memory[at + 4 : at + 4 + min(length, DOCUMENT_BYTES - 4)])
+            if before % 2 == 0 and before == self._generation(generation_at):
+                self._settled[at] = before, self._parsed(text) if before else {}
+                break
+        return self._settled.get(at, (0, {}))
+
+    def _parsed(self, text: bytes) -> dict[str, Any]:
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise ConfigError(f"{self.path}: a document that is not JSON; accepted: a file that a controller has made")
+        return document

@@ -1,0 +1,44 @@
+"""What attackers are given: a process of a user without privileges, and a controller to attack."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..controller.publisher.conftest import Controller
+from ..controller.record.conftest import keys, make_bundle, make_keys  # noqa: F401 (fixtures)
+
+NOBODY = 65534
+
+
+def as_nobody(act: Callable[[], object], uid: int = NOBODY) -> None:
+    """Run something in a child of that user, without groups and capabilities; an exception there fails the test."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            act()
+            status = 0
+        except BaseException:  # noqa: BLE001 (the child must not go on as a test)
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    """One whose publisher is a process of its own, in a folder that its user may enter."""
+    with contextlib.ExitStack() as undo:
+        one = Controller(Path(undo.enter_context(tempfile.TemporaryDirectory())))
+        undo.callback(one.close)
+        yield one

@@ -1,0 +1,293 @@
+"""Whatever bytes a reader is given, it says in one line what is wrong, or reads them: it neither fails nor waits.
+
+A run of the suite tries each reader for a few seconds at most. For hours:
+
+    SLICEPILOT_FUZZ_MINUTES=120 .venv/bin/pytest -s --timeout=0 tests/attacks/test_fuzz_readers.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.signature import verify
+from slicepilot.configs import ConfigError, read_yaml
+from slicepilot.controller.contracts.orders import decode, parse
+from slicepilot.controller.guard.config import GuardConfig
+from slicepilot.controller.promotion import certificate
+from slicepilot.controller.promotion.criteria import Criteria
+from slicepilot.controller.publisher.web import Page, WebServer
+from slicepilot.controller.record.estimate_file import decode_estimates, encode_estimates
+from slicepilot.controller.record.explain import explain_tick
+from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.controller.record.ring import Tick, TickRing
+from slicepilot.controller.record.ring_reader import TickReader
+from slicepilot.controller.record.sealed import Seals
+from slicepilot.controller.record.seals import LOG
+from slicepilot.controller.record.segments import SegmentWriter
+from slicepilot.controller.service.run_config import RunConfig
+from slicepilot.controller.watchdog.journal import FoundSlice, Journal
+from slicepilot.controller.watchdog.schema import JournalError
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
+from slicepilot.node.config.spec import NodeSpec
+
+from ..controller.record.conftest import description, seal, ticks
+from ..effort import examples
+
+MINUTES = float(os.environ.get("SLICEPILOT_FUZZ_MINUTES", "0"))
+TARGETS = 14
+LONGEST_S = 5.0
+"""For one example, on a machine with other work."""
+CONFIGS = Path(__file__).parents[2] / "configs"
+TOKENS = [
+    b"", b"\0", b"\xff" * 8, b"\x7f\xff\xff\xff", b"-1", b"1e999", b"nan", b".inf", b"null", b"[]", b"{}", b"[" * 5000,
+    b"{a: " * 300, b"&a [*a, *a]", b"!!python/object:os.system", b'"', b"\n", b"\r\n\r\n", b": ", b"- ", b"\\ud800",
+    b"99999999999999999999", b"true", b"../../etc/passwd", b"\33[2J", "\u2028\U0001f4a5".encode(),
+]  # fmt: skip
+
+
+@st.composite
+def mutants(draw: st.DrawFn, *seeds: bytes) -> bytes:
+    """One of the seeds with some of its bytes changed, cut out, repeated, or others put in."""
+    data = bytearray(draw(st.sampled_from(seeds)))
+    for _ in range(draw(st.integers(0, 6))):
+        at, length = draw(st.integers(0, max(0, len(data) - 1))), draw(st.sampled_from([0, 1, 1, 2, 4, 8, 64, 1000]))
+        new = draw(
+            st.one_of(st.sampled_from(TOKENS), st.binary(max_size=8), st.just(bytes(data[at : at + length]) * 2))
+        )
+        data[at : at + length] = new
+    return bytes(data)
+
+
+def fuzz(
+    strategy: st.SearchStrategy[Any], read: Callable[[Any], object], quick: int, *refused: type[Exception]
+) -> None:
+    """Have something read examples: the suite's number of them, or for the share of the minutes asked for."""
+
+    @settings(
+        max_examples=500 if MINUTES else examples(quick),
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+        report_multiple_bugs=False,
+    )
+    @example(b"")
+    @given(strategy)
+    def run(data: bytes) -> None:
+        began_s = time.monotonic()
+        with contextlib.suppress(ConfigError, *refused):
+            read(data)
+        took_s = time.monotonic() - began_s
+        assert took_s < LONGEST_S, f"{took_s:.1f} s for {len(data)} bytes"
+
+    until_s = time.monotonic() + 60 * MINUTES / TARGETS
+    run()
+    while time.monotonic() < until_s:
+        run()
+
+
+def test_orders() -> None:
+    seeds = [
+        b'{"command": "mode", "mode": "canary", "slices": ["slice1", "slice2"], "force": true}\n',
+        b'{"command": "reload", "bundle": "/etc/bundle", "guard": "testbed"}\n',
+        b'{"command": "status"}\n',
+    ]
+
+    def read(data: bytes) -> None:
+        with contextlib.suppress(RecursionError):  # the API's own answer to it is tested where it is
+            parse(decode(data), ["slice1", "slice2"])
+
+    fuzz(st.one_of(mutants(*seeds), st.binary(max_size=200)), read, 800)
+
+
+def test_requests() -> None:
+    """A server on a socket, which gets a request in two parts and has to answer, or hang up, in time."""
+    seeds = [
+        b"GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\nAccept: text/plain;q=0.5\r\n\r\n",
+        b"HEAD / HTTP/1.0\r\n\r\n",
+    ]
+    page = Page(b"there", "text/plain")
+
+    async def ask(data: bytes) -> bytes:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = WebServer(listener, {"/metrics": lambda headers: page, "/": lambda headers: page})
+        await server.start()
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        with contextlib.suppress(ConnectionError):
+            for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+                writer.write(part)
+                await writer.drain()
+            writer.write_eof()
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            answer = await reader.read()
+        writer.close()
+        await server.close()
+        return answer
+
+    def read(data: bytes) -> None:
+        answer = asyncio.run(ask(data))
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+
+    fuzz(st.one_of(mutants(*seeds), st.binary(max_size=200)), read, 400)
+
+
+@pytest.mark.parametrize(
+    ("folder", "load"),
+    [
+        ("run", RunConfig.from_yaml), ("guard", GuardConfig.from_yaml), ("promotion", Criteria.from_yaml),
+        ("nodes", NodeSpec.from_yaml),
+    ],
+)  # fmt: skip
+def test_configurations(folder: str, load: Callable[[str], object], tmp_path: Path) -> None:
+    seeds = [path.read_bytes() for path in sorted((CONFIGS / folder).glob("*.yaml"))]
+    path = tmp_path / "file.yaml"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        load(str(path))
+
+    fuzz(mutants(*seeds), read, 120)
+
+
+def test_bundles(make_bundle: Callable[[], Path]) -> None:
+    """Each of the files in turn, by whoever can write a bundle: also the sums."""
+    folder = make_bundle()
+    seeds = {name: (folder / name).read_bytes() for name in ("bundle.yaml", "SHA256SUMS")}
+
+    def read(data: bytes) -> None:
+        for name, sound in seeds.items():
+            (folder / name).write_bytes(data)
+            try:
+                PolicyBundle.load(folder)
+            except ConfigError:
+                pass
+            finally:
+                (folder / name).write_bytes(sound)
+
+    fuzz(mutants(*seeds.values()), read, 100)
+
+
+def test_promotions_and_signatures(make_bundle: Callable[[], Path], keys: tuple[Path, Path]) -> None:
+    folder = make_bundle()
+    promoted = b"format_version: 1\nbundle: abc\ntime: x\ncriteria: {}\nfindings: []\nversions: {}\n"
+
+    def read(data: bytes) -> None:
+        for name in ("promotion.yaml", "SHA256SUMS.sig"):
+            (folder / name).write_bytes(data)
+        with contextlib.suppress(ConfigError):
+            certificate.check(folder)
+        verify(folder, keys[1])
+
+    fuzz(mutants(promoted, b"QUJD" * 22 + b"\n"), read, 200)
+
+
+def test_records(tmp_path: Path) -> None:
+    """Everything that `explain`, `promote` and `dataset convert` read of a segment that the publisher's user made."""
+    writer = SegmentWriter(tmp_path, 1 << 30)
+    writer.add(ticks(40), description(digest="ab" * 32), 2)
+    writer.close()
+    [path] = tmp_path.iterdir()
+    sound = path.read_bytes()
+    at = sound.rindex(b'{"format"')
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        reader = SegmentReader(tmp_path)
+        for stretch in reader.stretches():
+            assert stretch.records.dtype.names
+        reader.span_ns()
+        reader.between(0, 1 << 62, ["mode"])
+        moment = reader.at(int(ticks(40)["time_ns"][-1]))
+        if moment is not None:
+            json.dumps(explain_tick(moment), default=str)
+        assert all(text.isprintable() for pair in reader.broken.items() for text in pair)
+
+    headers = mutants(sound[at:]).map(lambda end: sound[:at] + end)
+    fuzz(st.one_of(mutants(sound), headers), read, 200)
+
+
+def test_estimates(tmp_path: Path) -> None:
+    path = tmp_path / f"estimates-run-1-{0:019d}.parquet"
+    figures = dict.fromkeys(("held", "policy", "difference", "error", "measured"), 1.0)
+    quantities = dict.fromkeys(("carried_mbps", "delay_p99_us", "broken_s"), figures)
+    window = {"run_id": "run-1", "bundle": "ab", "mode": "shadow", "start_ns": 1, "end_ns": 2, "window_s": 1.6}
+    sound = encode_estimates([window | {"model": {}, "slices": [{"slice": "a", "offered_mbps": 1.0} | quantities]}])
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        decode_estimates(path)
+        list(SegmentReader(tmp_path).estimates())
+
+    fuzz(mutants(sound), read, 200)
+
+
+def test_journals(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    found = FoundSlice("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024)
+    Journal.of((found,), os.getpid()).save(path)
+    sound = path.read_bytes()
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        Journal.load(path)
+
+    fuzz(mutants(sound), read, 500, JournalError)
+
+
+def test_seals(tmp_path: Path) -> None:
+    seal(tmp_path, ticks(1000), description(digest="ab" * 32), 100)
+    sound = (tmp_path / LOG).read_bytes()
+
+    def read(data: bytes) -> None:
+        (tmp_path / LOG).write_bytes(data)
+        found = Seals.load(tmp_path)
+        # Lines may be missing at the end: as after a crash, or a disk that was full.
+        assert len(found.ticks) == 10 or found.broken or len(data) < len(sound) or not data.endswith(b"\n")
+
+    fuzz(mutants(sound), read, 300)
+
+
+def test_rings(tmp_path: Path) -> None:
+    """The file that `top`, `explain` and the publisher map: its header, documents and ticks."""
+    path = tmp_path / "ticks"
+    ring = TickRing(path, 2, 16)
+    ring.describe(description())
+    ring.note({"mode": "live"})
+    reasons, knobs = ticks(1, num_slices=2)["reasons"][0], Knobs.none(2)
+    for _ in range(20):
+        ring.write(Tick(1, 2), Telemetry.empty(2), knobs, knobs, knobs, reasons)
+    sound = path.read_bytes()
+    starts = (0, 4096, 4096 + (1 << 18), len(sound) - 16 * 256)
+
+    def read(data: bytes) -> None:
+        for start in starts:
+            path.write_bytes((sound[:start] + data + sound[start + len(data) :])[: len(sound)])
+            with contextlib.suppress(ConfigError), contextlib.closing(TickReader(path)) as reader:
+                for look in (reader.description, reader.notes, reader.delays, reader.new, lambda: reader.last(5)):
+                    with contextlib.suppress(ConfigError):
+                        look()
+
+    fuzz(mutants(*(sound[start : start + 128] for start in starts)), read, 80)
+
+
+def test_yaml_of_any_kind(tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        read_yaml(path)
+
+    fuzz(mutants(b"a: {b: [1, 2.5, x, null, 2026-01-01]}\nc: &d\n  - e: *d\n"), read, 800)
