@@ -99,7 +99,7 @@ class Journal:
         """
         try:
             raw: Any = json.loads(path.read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise JournalError(f"{path}: not a journal ({error}); accepted: what a controller has written") from None
         if isinstance(raw, dict) and raw.get("version") != VERSION:
             raise JournalError(f"{path}: version = {raw.get('version')!r}; accepted: {VERSION}")
