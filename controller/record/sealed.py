@@ -90,7 +90,7 @@ class Seals:
                 before = fields[-1]
                 if previous not in {before, "0"}:
                     self.broken.setdefault(path.name, "line 1 does not follow the file before")
-            sound = len(mac) == 64 and hmac.compare_digest(mac_of(key, before, line), mac)
+            sound = len(mac) == 64 and hmac.compare_digest(mac_of(key, before, line).encode(), mac.encode())
             before = mac
             if not sound or _FIELDS.get(fields[0]) != len(fields):
                 self.broken.setdefault(path.name, f"line {number} is not the controller's")

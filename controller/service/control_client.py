@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -62,11 +63,15 @@ class ControlClient:
             pass  # it may have said why before it hung up
         except OSError as error:
             raise ControlError(f"control socket: {error.strerror or error}") from error
-        answer: dict[str, Any] = json.loads(self._line())
+        answer: Any = None
+        with contextlib.suppress(ValueError, RecursionError):
+            answer = json.loads(self._line())
+        if not isinstance(answer, dict):  # the publisher, whose answer it is, has no privileges to be trusted with
+            raise ControlError("no answer: something other than JSON came")
         if answer.get("ok"):
             return answer
         kind = ConfigError if answer.get("reason") in {"input", "denied"} else ControlError
-        raise kind(str(answer.get("error")))
+        raise kind("".join(filter(str.isprintable, str(answer.get("error")))))
 
     def close(self) -> None:
         """Hang up."""
