@@ -149,8 +149,8 @@ class Sharing:
         return ways
 
     def _lead(self, way: Way, owners: Owners) -> None:
-        value = owners[0]
-        if len(owners) > 1 or self._qfis_of(owners[0]):
+        value = next(iter(owners))
+        if len(owners) > 1 or self._qfis_of(value):
             value = self._anchor(owners) | BY_QFI
         table, key = self._place(way)
         table.update(key, struct.pack("=I", value))

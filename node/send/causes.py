@@ -51,11 +51,11 @@ def cause(way: Way, last: Stop | None, missed: Stop, unknown_tunnel: bool) -> st
     if isinstance(way, Uplink):
         if last.tunnelled:
             return UPF_UPLINK
-        if last.place == ends.tun:
+        if ends.tun is not None and ends.n6 is not None and last.place == ends.tun:
             return _unrouted(ends.tun, ends.n6, way.host, way.session.ue)
         return FIREWALL
     assert isinstance(way, Downlink)
-    if missed.place == ends.tun:
+    if ends.tun is not None and ends.n6 is not None and missed.place == ends.tun:
         return _unrouted(ends.n6, ends.tun, way.session.ue, way.host)
     return UPF_DOWNLINK if missed.tunnelled and last.place in {ends.tun, ends.n6} else FIREWALL
 

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.files import BundleFiles
 from slicepilot.agents.learned.signature import verify
 from slicepilot.configs import ConfigError, read_yaml
 from slicepilot.controller.contracts.orders import decode, parse
@@ -188,8 +189,8 @@ def test_promotions_and_signatures(make_bundle: Callable[[], Path], keys: tuple[
         for name in ("promotion.yaml", "SHA256SUMS.sig"):
             (folder / name).write_bytes(data)
         with contextlib.suppress(ConfigError):
-            certificate.check(folder)
-        verify(folder, keys[1])
+            certificate.check(BundleFiles.read(folder))
+        verify(BundleFiles.read(folder), keys[1])
 
     fuzz(mutants(promoted, b"QUJD" * 22 + b"\n"), read, 200)
 
@@ -237,8 +238,7 @@ def test_estimates(tmp_path: Path) -> None:
 def test_journals(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     found = FoundSlice("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024)
-    Journal.of((found,), os.getpid()).save(path)
-    sound = path.read_bytes()
+    sound = Journal.of((found,), os.getpid()).dump()
 
     def read(data: bytes) -> None:
         path.write_bytes(data)

@@ -261,10 +261,10 @@ def test_a_crash_amid_a_line_costs_that_line(state: Path) -> None:
 
 def test_promote_does_not_believe_ticks_that_nobody_sealed(state: Path, make_bundle: Callable[[], Path]) -> None:
     """The publisher's user makes up an hour of shadow, and estimates to go with it."""
-    from slicepilot.agents.learned.signature import bundle_digest
+    from slicepilot.agents.learned.files import BundleFiles
 
     bundle = make_bundle()
-    told, made_up = description("run-7", bundle_digest(bundle)), ticks(COUNT)
+    told, made_up = description("run-7", BundleFiles.read(bundle).digest), ticks(COUNT)
 
     def forge() -> None:
         data = encode(to_table(made_up, [f"slice{k}" for k in range(1, 6)]), header_of(made_up, told, 2))

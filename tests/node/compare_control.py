@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from slicepilot.data.intervals import paired_differences
 from slicepilot.env.simulator.scenario import Scenario
@@ -97,12 +96,11 @@ def sides(folder: Path, scenario: Scenario) -> Iterator[list[Side]]:
         run = ["--name", spec.name]
         made = [Side("testbed", plan, layout.ran, layout.data_network, f"{SINK_ADDRESS}:{SINK_PORT}", run)]
 
-        burn = {"BURN_NS": f"{1e3 * spec.burn_us:.0f}"}
-        foreign = Foreign(folder, prefix="fc", **burn)
+        foreign = Foreign(folder, prefix="fc", BURN_NS=f"{1e3 * spec.burn_us:.0f}")
         undo.callback(foreign.down)
         _weigh(foreign)
         node = folder / "node.yaml"
-        node.write_text(yaml.safe_dump(_document(foreign, testbed)))
+        node.write_text(json.dumps(_document(foreign, testbed)))
         outside, sink = f"{foreign.prefix}-dn", f"10.213.0.1:{SINK_PORT}"
         flows = [_moved(flow, testbed, sink) for flow in plan["flows"]]
         run = ["--node", str(node)]
@@ -117,7 +115,7 @@ def _document(foreign: Foreign, testbed: Testbed) -> dict[str, Any]:
     for one in document["slices"]:
         like = promised[one["name"]]
         one |= {"weight": like.weight, "cpu_request_mcpu": like.cpu_request_mcpu, "sla": dataclasses.asdict(like.sla)}
-        one["bounds"] = {knob: list(bounds) for knob, bounds in dataclasses.asdict(like.bounds).items()}
+        one["bounds"] = dataclasses.asdict(like.bounds)
     return document
 
 

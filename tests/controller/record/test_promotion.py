@@ -292,7 +292,7 @@ def test_without_estimates_there_is_no_promotion(
     judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path
 ) -> None:
     criteria = judged().criteria
-    verdict = promotion.judge(bundle, SealedRecords(tmp_path / "records"), criteria, [])
+    verdict = promotion.judge(BundleFiles.read(bundle), SealedRecords(tmp_path / "records"), criteria, [])
     assert failed(verdict) == {name for name in failed(verdict) if name.startswith("estimate.")}
     assert len(failed(verdict)) == 4
 
