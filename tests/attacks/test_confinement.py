@@ -115,9 +115,7 @@ def _publishing() -> Iterator[Publishing]:
         try:
             yield made
         finally:
-            if made.publisher is not None:
-                made.publisher.stop()
-            made.ring.close()
+            made.close()
 
 
 def test_foreign_code_in_the_publisher_gets_nowhere(
