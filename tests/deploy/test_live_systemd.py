@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -165,7 +166,12 @@ def test_it_starts_when_it_acts_and_is_confined(service: Service) -> None:
     filters = {name: int(service.status(pid)["Seccomp_filters"]) for name, pid in processes.items()}
     assert filters["controller"] >= 2
     assert int(service.status(processes["publisher"])["CapEff"], 16) == 0
-    answer = json.loads(service.machine.run(str(PROGRAM), "control", "status", "--name", NAME, "--json"))
+
+    def told() -> dict[str, Any]:
+        return dict(json.loads(service.machine.run(str(PROGRAM), "control", "status", "--name", NAME, "--json")))
+
+    service.wait(lambda: "confined" in told()["notes"], "not said", 10.0)  # notes are renewed once a second
+    answer = told()
     assert answer["notes"]["confined"] == "seccomp"
     assert answer["notes"]["supervisor"]["confined"] == "seccomp"
     assert answer["publisher"]["confined"].startswith("seccomp, ")

@@ -48,7 +48,9 @@ class Writer:
         self.note()
 
     def note(self, **notes: Any) -> None:
-        self.ring.note({"mode": "live", "supervisor": {"pid": 1, "restarts": 0, "alive": True}} | notes)
+        self.ring.note(
+            {"mode": "live", "supervisor": {"pid": 1, "restarts": 0, "alive": True, "confined": "seccomp"}} | notes
+        )
 
     def write(self, ticks: int = 300, seconds: float | None = None) -> None:
         """So many ticks up to now."""
