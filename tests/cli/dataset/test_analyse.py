@@ -240,7 +240,14 @@ def test_records_by_slice_and_by_mode(tmp_path: Path, analysed: Analysed) -> Non
     records["slices"][7, SLICE_FIELDS.index("carried_mbps"), 0] = 0
     folder = tmp_path / "records"
     writer = SegmentWriter(folder, 1 << 24)
-    described = {"run_id": "run-1", "agent": "no-control", "bundle": None}
+    described = {
+        "run_id": "run-1",
+        "agent": "no-control",
+        "bundle": None,
+        "period_s": 0.005,
+        "budget_s": 0.005,
+        "pid": 1,
+    }
     writer.add(records, described | {"slice_set": {"slices": [{"name": name} for name in names]}}, 2)
     writer.close()
     found = analysed(folder, "--out", tmp_path / "out", "--resamples", 200)
