@@ -8,21 +8,19 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...agents.learned.bundle import PolicyBundle
 from ...agents.learned.files import MODEL_FILE
 from ...configs import ConfigError
+from ..system.own_programs import ROOT, python
 
 MOST_S = 25.0
 """From start to answer, on a busy machine: less than a client waits for one."""
 MOST_ANSWER_BYTES = 4096
 SHOWN = 300
-ROOT = Path(__file__).parents[3]  # where `slicepilot` is, however it was installed
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Trial:
                 file.write(json.dumps(head).encode() + b"\n" + bundle.model)
             os.lseek(given, 0, os.SEEK_SET)
             process = subprocess.Popen(
-                [sys.executable, "-s", "-P", "-m", f"{__name__.rpartition('.')[0]}.trial_process"],
+                python(f"{__package__}.trial_process"),
                 stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
