@@ -16,6 +16,7 @@ import numpy as np
 
 from ...data.files import LEFTOVERS, replace_file
 from .columns import Records, encode, header_of, read_header, slice_names, to_table
+from .estimate_file import encode_estimates
 from .segment_file import open_segment
 
 SEGMENT_S = 15.0
@@ -129,8 +130,6 @@ class SegmentWriter:
             else:
                 self.dropped_rows += len(records)
         if self._estimates:
-            from .estimate_file import encode_estimates
-
             estimates, self._estimates = self._estimates, []
             first = estimates[0]
             self._write(f"estimates-{first['run_id']}-{first['start_ns']:019d}.parquet", encode_estimates(estimates))

@@ -97,6 +97,7 @@ answers["own priority"] = tried(lambda: os.setpriority(os.PRIO_PROCESS, 0, 15))
 answers["foreign file"] = tried(lambda: open(FOREIGN))
 answers["foreign folder"] = tried(lambda: open(FOREIGN + ".new", "w"))
 records = sys.argv[sys.argv.index("--records") + 1]
+answers["own code"] = tried(lambda: importlib.import_module("slicepilot.controller.record.estimate_file"))
 answers["records"] = tried(lambda: open(records + "/told.part", "w").close())
 answers["threads"] = len(os.listdir("/proc/self/task"))
 with open(records + "/told.part", "w") as file:
@@ -142,6 +143,7 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
         **dict.fromkeys(("inet", "packet", "netlink", "fork", "dumpable", "own priority"), DENIED),
         "foreign file": files,
         "foreign folder": files,
+        "own code": 0,
         "records": 0,
         "threads": 1,
     }
@@ -235,10 +237,7 @@ def test_foreign_code_in_the_controller_gets_nowhere_and_it_controls(tmp_path: P
     foreign = Foreign(tmp_path, count=2, prefix="cf")
     with contextlib.ExitStack() as undo:
         undo.callback(foreign.down)
-        told, path = tmp_path / "told.json", tmp_path / "node.yaml"
-        commands = [sys.executable, "-m", "slicepilot.cli"]
-        discover = ["node", "discover", "--out", str(path), "--name", foreign.prefix]
-        subprocess.run([*commands, *discover], check=True, capture_output=True)
+        told, path = tmp_path / "told.json", foreign.draft(tmp_path / "node.yaml")
         program = stand_in(tmp_path, ("Controller", "run"), IN_CONTROLLER.replace("{told!r}", repr(str(told))))
         text = Path(program).read_text().replace("\nmodule = importlib", f"\n{RUN}\nmodule = importlib")
         Path(program).write_text(text)

@@ -6,9 +6,12 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.processes import start_ticks
@@ -57,6 +60,26 @@ class Foreign:
     def pid(self, number: int) -> int:
         """Process of a UPF."""
         return int((self.state / f"{self.prefix}-upf{number}.pid").read_text())
+
+    def draft(self, path: Path) -> Path:
+        """The configuration that `node discover` writes, without whatever else runs on this machine."""
+        command = [
+            sys.executable,
+            "-m",
+            "slicepilot.cli",
+            "node",
+            "discover",
+            "--out",
+            str(path),
+            "--name",
+            self.prefix,
+        ]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        document = yaml.safe_load(path.read_text())
+        document["slices"] = [one for one in document["slices"] if one["upf"].get("netns") in self.netns]
+        path.write_text(yaml.safe_dump(document))
+        return path
 
     def start_upf(self, number: int, **environment: str) -> None:
         """Start one again."""

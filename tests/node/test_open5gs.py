@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from slicepilot.node.find.discover import discover
 
@@ -43,11 +42,7 @@ def test_it_is_found_measured_and_its_knobs_act(open5gs: Foreign, tmp_path: Path
     assert (found.confidence, found.why[0]) == ("sure", "its program is that of Open5GS")
     assert (found.devices.n3, found.devices.n6, found.devices.tun) == ("n3", "n6", "ogstun")
 
-    path = tmp_path / "node.yaml"
-    slicepilot("node", "discover", "--out", str(path), "--name", open5gs.prefix)
-    document = yaml.safe_load(path.read_text())
-    document["slices"] = [one for one in document["slices"] if one["upf"].get("netns") in open5gs.netns]
-    path.write_text(yaml.safe_dump(document))
+    path = open5gs.draft(tmp_path / "node.yaml")
     open5gs.load(seconds=15, mbps=8)
     [checked] = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
     open5gs.carried_mbps()

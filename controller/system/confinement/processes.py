@@ -11,7 +11,7 @@ from . import landlock, seccomp
 from .rules import CONTROLLER, PUBLISHER, REMOVING_A_TESTBED, SUPERVISOR
 
 OFF = "off (harden: false)"
-_PACKAGE = Path(__file__).parents[3]  # where `slicepilot` is, however it was installed
+_PACKAGE = Path(__file__).resolve().parents[3]  # in an editable installation `sys.path` leads to links to it
 _READABLE = ("/etc", "/proc", "/sys/devices/system", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/lib", "/lib64")
 
 

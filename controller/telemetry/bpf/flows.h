@@ -48,6 +48,7 @@ static __always_inline __u32 flow_of(__u64 key)
  * renewed (in units of 2^33 ns), and slice + 1.
  */
 #define SENDERS 16384
+#define SENDER_PROBES 8 /* of 5000 senders one in 3800 finds all taken, with 4 one in 200 */
 
 __u64 sender_slices[SENDERS] SEC(".bss.sender_slices");
 
@@ -75,18 +76,22 @@ static __always_inline bool sender_yields(__u64 word)
 	return ((unit - (word & SENDER_UNITS)) & SENDER_UNITS) >> 9 >= STALE_UNITS;
 }
 
-/* Claims a sender for a slice; whether the claim holds. */
+/* Claims a sender for a slice; whether the claim holds. No word is ever cleared, so there is nothing behind a gap. */
 static __always_inline bool sender_claim(__u64 sender, __u32 slice)
 {
 	__u64 hash = sender_hash(sender), tag = SENDER_TAG(hash);
 	__u32 home = SENDER_HOME(hash), place = SENDERS;
 
 #pragma unroll
-	for (int i = PROBES - 1; i >= 0; i--) {
+	for (int i = 0; i < SENDER_PROBES; i++) {
 		__u32 index = (home + i) & (SENDERS - 1);
 		__u64 seen = READ_ONCE(sender_slices[index]);
 
-		if (seen && SENDER_TAG(seen) == tag) {
+		if (!seen) {
+			place = index;
+			break;
+		}
+		if (SENDER_TAG(seen) == tag) {
 			if ((seen & SENDER_SLICE) == slice + 1)
 				return seen & SENDER_HOLDS;
 			if (!sender_yields(seen))
@@ -94,7 +99,7 @@ static __always_inline bool sender_claim(__u64 sender, __u32 slice)
 			place = index;
 			break;
 		}
-		if (!seen || (place == SENDERS && sender_yields(seen)))
+		if (place == SENDERS && sender_yields(seen))
 			place = index;
 	}
 	if (place < SENDERS)
@@ -108,7 +113,7 @@ static __always_inline void sender_prove(__u64 sender, __u32 slice, __u64 now)
 	__u64 hash = sender_hash(sender), word = SENDER_TAG(hash) | SENDER_HOLDS | SENDER_RENEWED(now) | (slice + 1);
 
 #pragma unroll
-	for (int i = 0; i < PROBES; i++) {
+	for (int i = 0; i < SENDER_PROBES; i++) {
 		__u32 index = (SENDER_HOME(hash) + i) & (SENDERS - 1);
 		__u64 seen = READ_ONCE(sender_slices[index]);
 
@@ -126,7 +131,7 @@ static __always_inline int sender_slice(__u64 sender)
 	__u64 hash = sender_hash(sender);
 
 #pragma unroll
-	for (int i = 0; i < PROBES; i++) {
+	for (int i = 0; i < SENDER_PROBES; i++) {
 		__u64 seen = READ_ONCE(sender_slices[(SENDER_HOME(hash) + i) & (SENDERS - 1)]);
 
 		if (SENDER_TAG(seen) == SENDER_TAG(hash) && seen)

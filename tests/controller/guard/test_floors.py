@@ -95,7 +95,7 @@ def test_a_floor_that_the_safe_setting_breaks_too_is_spared() -> None:
 def test_what_nobody_can_keep_takes_less_and_less_of_the_time(
     services: tuple[float, ...], noise: float, on: int | None
 ) -> None:
-    first, later = [], []
+    first, later, most = [], [], []
     for seed in range(repetitions(10, 100)):
         node = Contended(services, services, noise, on, seed)
         first.append(node.safe_share(MINUTE))
@@ -104,10 +104,12 @@ def test_what_nobody_can_keep_takes_less_and_less_of_the_time(
         assert node.guard.charges["safe"] < 0.01 * 5 * MINUTE, "hardly ever are all of them tried at once"
         safe = {s: node.guard.counts.get((Reason.SAFE_SETTING, s), 0) for s in range(3)}
         assert safe[0] == round(first[-1] * MINUTE + later[-1] * 4 * MINUTE)
-        assert max(safe.values()) < 0.06 * 5 * MINUTE
+        most.append(max(safe.values()) / (5 * MINUTE))
     print(f"safe share: first minute {np.mean(first):.1%} (most {max(first):.1%}), later {np.mean(later):.1%}")
     assert np.mean(first) < 0.15
     assert np.mean(later) < min(0.06, np.mean(first))
+    assert np.mean(most) < 0.06
+    assert max(most) < 0.15, "now and then the safe setting looks better for a while by chance"
 
 
 @settings(max_examples=examples(15), deadline=None)

@@ -297,7 +297,11 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"agent": AGENT}, ("--guard", "tesbed"), "did you mean testbed"),
     ({"agent": AGENT}, ("--period-ms", "1"), "period_ms = 1.0: Input should be greater than or equal to 2"),
     ({"agent": AGENT}, ("--period-ms", "fast"), "--period-ms = fast: Input should be a valid number"),
-    ({"agent": AGENT}, ("--listen", "localhost"), "listen = 'localhost': accepted: off, or an address and port"),
+    (
+        {"agent": AGENT},
+        ("--listen", "localhost"),
+        "listen = 'localhost': accepted: off, inherited, or an address and port",
+    ),
     ({"agent": AGENT, "name": "spo-none"}, (), "spo-none"),
     ({"agent": AGENT, "run_root": "/proc/none"}, (), "run_root = /proc/none"),
     ({"agent": AGENT, "state_root": "/proc/none"}, (), "state_root = /proc/none"),
