@@ -163,7 +163,15 @@ def group(*names: str) -> Iterator[Path]:
     finally:
         for path in reversed(made):
             if path.exists():
-                path.rmdir()
+                until(lambda path=path: removed(path), f"{path} is not empty")
+
+
+def removed(path: Path) -> bool:
+    """Whether a group could be removed; who has been killed is in it for a moment more."""
+    with contextlib.suppress(OSError):
+        path.rmdir()
+        return True
+    return False
 
 
 @contextlib.contextmanager
