@@ -17,12 +17,10 @@ def mapped(loaded: BpfObject, name: str, dtype: npt.DTypeLike, *, writable: bool
     """An mmapable array, or a data section, as the programs see it: a view that changes while it is read.
 
     Raises:
-        ValueError: the object was compiled from another layout than `layout`'s.
+        ProbeError: the object was compiled from another layout than `layout`'s.
     """
     array, element = loaded.map(name), np.dtype(dtype)
     count, rest = divmod(array.max_entries * array.value_bytes, element.itemsize)
     if rest or (array.max_entries > 1 and array.value_bytes != element.itemsize):
-        raise ValueError(
-            f"{name} holds values of {array.value_bytes} bytes, {element.itemsize} expected: run `make bpf`"
-        )
+        raise loaded.other_sources(f"{name} of {array.value_bytes} bytes each, expected {element.itemsize}")
     return np.frombuffer(array.memory(writable), element, count)

@@ -164,7 +164,7 @@ class BpfObject:
         max_entries: dict[str, int] | None = None,
         shared: dict[str, Map] | None = None,
     ) -> None:
-        self._library = _library()
+        self._library, self._name = _library(), path.name
         self._links: list[int] = []
         self._handle: int | None = None
         if not path.exists():
@@ -201,14 +201,14 @@ class BpfObject:
             self._handle = None
 
     def map(self, name: str) -> Map:
-        """A map by its name, or a data section by its own (".bss.name"); raises KeyError."""
+        """A map by its name, or a data section by its own (".bss.name"); raises ProbeError where there is none."""
         return Map(self._map(name))
 
     def program(self, name: str) -> Program:
-        """A program by its function's name; raises KeyError."""
+        """A program by its function's name; raises ProbeError where the object has none."""
         handle = self._library.c.bpf_object__find_program_by_name(self._handle, name.encode())
         if not handle:
-            raise KeyError(name)
+            raise self.other_sources(f"no program {name}")
         return Program(handle)
 
     def programs(self) -> list[Program]:
@@ -227,17 +227,23 @@ class BpfObject:
                 self._library.messages.clear()
                 self._links.append(self._call(functools.partial(attach, program.handle), program.name))
 
+    def other_sources(self, what: str) -> ProbeError:
+        """The object was compiled before its sources changed; ``what`` it has."""
+        return ProbeError(
+            f"{self._name} was compiled from other sources (it has {what}): {remedy('bpf')}, or run {BUILD}"
+        )
+
     def _map(self, name: str) -> int:
         handle = self._library.c.bpf_object__find_map_by_name(self._handle, name.encode())
         if not handle:
-            raise KeyError(name)
+            raise self.other_sources(f"no map {name}")
         return int(handle)
 
     def _set_constants(self, section: str, value: bytes) -> None:
         size = c_size_t()
         target = self._library.c.bpf_map__initial_value(self._map(section), byref(size))
         if size.value != len(value):
-            raise ValueError(f"{section} holds {size.value} bytes, {len(value)} given")
+            raise self.other_sources(f"{section} of {size.value} bytes, expected {len(value)}")
         ctypes.memmove(target, value, len(value))
 
     def _call(self, function: Callable[[], int | None], what: str) -> int:

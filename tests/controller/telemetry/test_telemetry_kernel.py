@@ -24,8 +24,12 @@ def test_structs_are_those_that_were_compiled(bench: Any) -> None:
     """A field that moved would show another counter: write through one map, read through the programs' eyes."""
     assert bench.slices.dtype.itemsize == bench.programs.object.map("slices").value_bytes
     assert bench.programs.flows.dtype.itemsize == bench.programs.object.map("flows").value_bytes
-    with pytest.raises(ValueError, match="run `make bpf`"):
+    old = r"^packets\.bpf\.o was compiled from other sources \(it has .+\): run `make bpf`"
+    with pytest.raises(ProbeError, match=old):
         objects.mapped(bench.programs.object, "slices", np.dtype("V3836"))
+    for missing in (bench.programs.object.map, bench.programs.object.program):
+        with pytest.raises(ProbeError, match=old):
+            missing("from_tomorrow")
 
 
 def test_an_object_that_was_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lone: Any) -> None:
