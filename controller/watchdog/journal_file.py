@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...data.files import PRIVATE, remove_file, replace_file
-from ..system.kernel_file import ActuatorError
 from .journal import FILE, Journal
 from .private import private_folder
 from .schema import JournalError
@@ -77,14 +76,7 @@ class JournalFile:
         Raises:
             OSError: the one on disk cannot be removed. That it is out of date stands in the other, and is respected.
         """
-        try:
-            remove_file(self.path)
-        except FileNotFoundError:  # with the folder
-            pass
-        except OSError:
-            replace_file(self.copy, b"", PRIVATE)
-            raise
-        remove_file(self.copy)
+        _remove(self.path, self.copy)
 
     def close(self) -> None:
         """Release the folder."""
@@ -110,41 +102,50 @@ def find(state: Path) -> FoundJournal:
         JournalError: none can be used; one line that names both.
         OSError: the one on disk cannot be read, and there is no other.
     """
-    path, copy = state / FILE, copy_of(state)
-    notes: list[str] = []
-    wrong: JournalError | None = None
-    there: Journal | None = None
-    try:
-        there = Journal.load(path)
-    except FileNotFoundError:
-        notes.append(f"{path}: missing")
-    except JournalError as error:
-        wrong = error
-        notes.append(str(error))
-    with contextlib.suppress(FileNotFoundError):
-        data = copy.read_bytes()
-        if not data:
-            return FoundJournal(None, (f"{path}: out of date, could not be removed",) if there or wrong else ())
-        try:
-            other = Journal.parse(data, str(copy))
-        except JournalError as error:
-            notes.append(str(error))
-        else:
-            return FoundJournal(other, tuple(notes)) if there is None else FoundJournal(there)
-    if wrong is not None:
-        raise JournalError("; ".join(notes))
-    return FoundJournal(there, ())
+    disk, other = _Copy.read(state / FILE), _Copy.read(copy_of(state))
+    if other.empty:
+        return FoundJournal(None, (f"{state / FILE}: out of date, could not be removed",) if disk.there else ())
+    if disk.journal is not None or not (disk.there or other.there):
+        return FoundJournal(disk.journal)
+    if other.journal is None:
+        raise JournalError(f"{disk.wrong}; {other.wrong}")
+    return FoundJournal(other.journal, (disk.wrong,))
 
 
 def discard(state: Path) -> None:
     """Remove both: everything was put back; raises OSError for the one on disk, as `JournalFile.remove`."""
-    copy = copy_of(state)
+    _remove(state / FILE, copy_of(state))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """One of the two: what it says, or what is wrong with it."""
+
+    there: bool
+    journal: Journal | None = None
+    wrong: str = ""
+    empty: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> _Copy:
+        """Raises OSError."""
+        try:
+            if not (data := path.read_bytes()):
+                return cls(True, wrong=f"{path}: empty", empty=True)
+            return cls(True, Journal.parse(data, str(path)))
+        except FileNotFoundError:
+            return cls(False, wrong=f"{path}: missing")
+        except JournalError as error:
+            return cls(True, wrong=str(error))
+
+
+def _remove(path: Path, copy: Path) -> None:
     try:
-        remove_file(state / FILE)
-    except FileNotFoundError:
+        remove_file(path)
+    except FileNotFoundError:  # with the folder
         pass
     except OSError:
-        with contextlib.suppress(ActuatorError, OSError):
+        with contextlib.suppress(OSError):
             replace_file(copy, b"", PRIVATE)
         raise
     remove_file(copy)

@@ -1,11 +1,81 @@
-"""Where the slices of a node are measured."""
+"""Where the slices of a node are found, and measured."""
 
 from __future__ import annotations
 
-from ...controller.telemetry.discover import Upf
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...configs import ConfigError
+from ...controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of, points_of_service
 from ...controller.telemetry.points import SlicePoints
-from ..config.spec import NodeSpec
-from .backend import find_all, firsts, measured_at
+from ..config.spec import NodeSlice, NodeSpec
+from ..find.locate import Finder, Located
+from ..find.permitted import check_permitted
+
+
+def find_all(spec: NodeSpec) -> dict[str, Located]:
+    """Every slice's UPF, in order.
+
+    Raises:
+        FailureError: this process may not look.
+        ConfigError: one is not there, or not told from others; or two UPFs are in the same cgroup.
+    """
+    check_permitted()
+    finder = Finder()
+    selectors = {one.name: one.selector for one in spec.slices}
+    found = {name: finder.find(name, selector) for name, selector in selectors.items()}
+    movable = {one.name for one in spec.slices if one.own_cgroup}
+    groups: dict[Path, str] = {}
+    for name, one in found.items():
+        if one.cgroup is None:
+            continue
+        other = groups.setdefault(one.cgroup, name)
+        if found[other].process.pid != one.process.pid and not movable.issuperset({name, other}):
+            raise ConfigError(
+                f"slices.{name}.{selectors[name].role}: the same cgroup as that of {other}; accepted: each UPF and "
+                "service in one of its own, or own_cgroup: true in both"
+            )
+    return found
+
+
+def families_of(found: Mapping[str, Located]) -> list[tuple[str, ...]]:
+    """Slices by UPF, in order."""
+    families: dict[int, list[str]] = {}
+    for name, one in found.items():
+        families.setdefault(one.process.pid, []).append(name)
+    return [tuple(names) for names in families.values()]
+
+
+def firsts(found: Mapping[str, Located]) -> dict[str, str]:
+    """By slice the first one in the same network namespace: a namespace goes by one path, for points to be the same."""
+    known: dict[object, str] = {}
+    return {name: known.setdefault(one.process.netns, name) for name, one in found.items()}
+
+
+def measured_at(one: NodeSlice, upf: Upf) -> SlicePoints:
+    """Where a slice's packets are measured; raises as `points_of` and `points_of_service`."""
+    if (at := one.listens) is not None:
+        return points_of_service(upf, at.device, at.far_netns, at.selected, f"slices.{one.name}.listens.")
+    names = one.devices
+    far = names.n6 if names.n6_netns is None else names.n6_far
+    devices = Devices(names.n3, names.tun, far, names.n6_netns, names.n4, names.n6, names.n3_netns, names.n3_far)
+    points = points_of(upf, devices, f"slices.{one.name}.devices.")
+    return dataclasses.replace(points, traffic=None if one.traffic is None else one.traffic.selected(one.s_nssai))
+
+
+def n3_of(one: NodeSlice, upf: Upf) -> str:
+    """A slice's own interface for N3, wherever it is measured; raises as `measured_at`."""
+    if one.listens is not None:
+        return one.listens.device
+    return n3_device(upf, one.devices.n3, f"slices.{one.name}.devices.")
+
+
+def n6_of(one: NodeSlice, upf: Upf) -> str | None:
+    """The interface by which it sends towards N6, if any; raises as `measured_at`."""
+    if one.listens is not None:
+        return one.listens.device
+    return n6_device(upf, one.devices.n6, f"slices.{one.name}.devices.")
 
 
 def points_of_node(name: str) -> list[SlicePoints]:

@@ -14,7 +14,8 @@ from ...controller.telemetry.points import NetPoint, SlicePoints
 from ..find.interfaces import far_end
 from ..find.sockets import GTPU_PORT, SocketTable
 from ..find.xdp import forwards_in_xdp
-from ..live.backend import NodeBackend, firsts
+from ..live.backend import NodeBackend
+from ..live.points import firsts
 from .links import interface, route_to
 from .packets import Address
 from .sessions import N3Look

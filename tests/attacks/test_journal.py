@@ -101,17 +101,21 @@ def test_after_the_death_of_both_the_other_copy_serves(
     assert ("missing" if harm in {removed, without_folder} else str(state / FILE)) in report["notes"][0]
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["changed", "gone"])
 def test_where_both_copies_are_changed_that_is_said_and_nothing_written(
-    node: BenchNode, kernel: Kernel, tmp_path: Path
+    node: BenchNode, kernel: Kernel, tmp_path: Path, gone: bool
 ) -> None:
     state, found = tmp_path / "state", kernel.read()
     _die_together(node, state)
     moved, whole = kernel.read(), (state / FILE).read_bytes()
     flipped(state)
     copy_of(state).write_bytes((state / FILE).read_bytes())
+    if gone:
+        removed(state)
     done = command("--state", tmp_path)
     assert "changed since it was written" in str(done.exception)
     assert "restore the slices by hand" in str(done.exception)
+    assert gone == ("missing" in str(done.exception))
     assert kernel.read() == moved
     (state / FILE).write_bytes(whole)
     _restored(tmp_path)

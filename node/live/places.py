@@ -1,0 +1,135 @@
+"""Where a node's slices are measured and moved, and which of their knobs act: what each may have of what it shares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...controller.actuators.egress import ShaperClass
+from ...controller.actuators.slice_knobs import CPU_KNOBS, SliceTargets
+from ...controller.telemetry.discover import Upf
+from ...controller.telemetry.layout import SHAPER_FIRST
+from ...controller.telemetry.points import SlicePoints
+from ...env.knobs import KnobName
+from ..authority.authority import Authority, authority, can_be_limited, without
+from ..config.spec import NodeSlice, NodeSpec
+from ..find.links import UpfLinks
+from ..find.locate import Located
+from .points import families_of, firsts, measured_at, n3_of, n6_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of one slice.
+
+    Attributes:
+        points: where it is measured; targets: where its knobs are.
+        answers: which of them act on its packets, and why that is thought.
+        n3: its UPF's own interface for N3, wherever it is measured.
+        family: the slices that have its UPF, itself among them, in order.
+        housed: whether mode ``live`` may give its UPF a group, and a knob would act in there.
+    """
+
+    points: SlicePoints
+    targets: SliceTargets
+    answers: dict[KnobName, Authority]
+    n3: str
+    family: tuple[str, ...]
+    housed: bool = False
+
+
+def places_of(spec: NodeSpec, found: Mapping[str, Located], links: UpfLinks) -> dict[str, Place]:
+    """By slice.
+
+    Args:
+        found: each slice's UPF; links: by which its namespace and its group go.
+
+    Raises:
+        ConfigError, ProbeError: see `measured_at`.
+    """
+    families = {name: family for family in families_of(found) for name in family}
+    allowed = {one.name for one in spec.slices if one.own_cgroup}
+    places = {}
+    for one, first in zip(spec.slices, firsts(found).values(), strict=True):
+        family = families[one.name]
+        label = f"{spec.name}-{family[0]}" if allowed.issuperset(family) else None
+        places[one.name] = _place(one, found[one.name], family, label, links.netns(first), links)
+    housed = {
+        name for name, one in places.items() if all(other in allowed and _acts(places[other]) for other in one.family)
+    }
+    mixed = _beside_services(list(places.values()))
+    settled = {name: _settled(one, found[name], name in housed, mixed.get(name)) for name, one in places.items()}
+    return {name: _of_family(one, settled) for name, one in settled.items()}
+
+
+def in_parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTargets]:
+    """The same, with a class of the shaper for each slice that leaves by the same device as others.
+
+    Args:
+        classifier: descriptor of the BPF program that tells their packets apart.
+    """
+    places = [(one.netns, one.egress_device) for one in targets if "egress_mbps" not in one.left]
+    return [
+        dataclasses.replace(one, part=ShaperClass(SHAPER_FIRST + index, classifier))
+        if one.egress_device is not None and places.count((one.netns, one.egress_device)) > 1
+        else one
+        for index, one in enumerate(targets)
+    ]
+
+
+def _place(
+    one: NodeSlice, found: Located, family: tuple[str, ...], own_group: str | None, netns: Path, links: UpfLinks
+) -> Place:
+    """As if there were no other slices. ``own_group``: as `authority` has it."""
+    cgroup = links.cgroup(family[0]) if found.cgroup is not None or own_group is not None else None
+    upf = Upf(one.name, netns, cgroup)
+    points, n3 = measured_at(one, upf), n3_of(one, upf)
+    limited = cgroup if own_group is not None or can_be_limited(found.cgroup) else None
+    targets = SliceTargets(one.name, limited, n6_of(one, upf), netns, frozenset(one.leave))
+    return Place(points, targets, authority(targets, found, points, n3, own_group), n3, family)
+
+
+def _acts(one: Place) -> bool:
+    return any(one.answers[knob].moves for knob in CPU_KNOBS)
+
+
+def _beside_services(places: Sequence[Place]) -> dict[str, str]:
+    """Slices whose interface others send by as well, services among them: why no egress rate is their own."""
+    users: dict[tuple[Path | None, str | None], list[Place]] = {}
+    for one in places:
+        users.setdefault((one.targets.netns, one.targets.egress_device), []).append(one)
+    return {
+        user.targets.name: f"{device} is that of other slices too, and a shaper does not tell answers apart"
+        for (_, device), sharers in users.items()
+        if device is not None and len(sharers) > 1 and any(one.points.ports is not None for one in sharers)
+        for user in sharers
+    }
+
+
+def _settled(one: Place, found: Located, housed: bool, mixed: str | None) -> Place:
+    """With its group, if it has one or is to get one, and without knobs that do not act.
+
+    Args:
+        mixed: why it has no egress rate of its own, if so.
+    """
+    points, answers = one.points, dict(one.answers)
+    if mixed is not None and answers["egress_mbps"].moves:
+        answers["egress_mbps"] = Authority(False, mixed)
+    targets = dataclasses.replace(one.targets, left=without(answers))
+    if found.cgroup is None and not housed:
+        points, targets = dataclasses.replace(points, cgroup=None), dataclasses.replace(targets, cgroup=None)
+    return Place(points, targets, answers, one.n3, one.family, housed)
+
+
+def _of_family(one: Place, places: Mapping[str, Place]) -> Place:
+    """Of slices that have one UPF the first has its cgroup, and what one of them leaves alone there all do."""
+    targets = one.targets
+    if len(one.family) == 1 or targets.cgroup is None:
+        return one
+    left = {knob for name in one.family for knob in places[name].targets.left if knob in CPU_KNOBS}
+    first = targets.name == one.family[0]
+    cgroup = targets.cgroup if first else None
+    targets = dataclasses.replace(targets, sharing=one.family, cgroup=cgroup, left=targets.left | left)
+    return dataclasses.replace(one, targets=targets)
