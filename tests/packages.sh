@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Programs that only tests need: Prometheus with promtool, Docker with Compose. On Debian and Ubuntu packages are
+# Programs that only tests need: Prometheus with promtool, Docker with Compose, network plugins of pods. On Debian and Ubuntu packages are
 # downloaded and unpacked into build/tools; nothing is installed, no daemon starts, and root is not needed. Elsewhere it
 # names what is missing and fails. Tests look in build/tools first, then on PATH.
 set -euo pipefail
@@ -14,6 +14,7 @@ declare -A packages=(
 	[usr/bin/promtool]="prometheus"
 	[usr/bin/prometheus]="prometheus"
 	[usr/sbin/dockerd]="docker.io containerd runc"
+	[usr/lib/cni/bridge]="containernetworking-plugins"
 	[usr/bin/docker-compose]="docker-compose ${compose[*]/#/python3-}"
 )
 

@@ -8,9 +8,12 @@
 set -euo pipefail
 
 boot() { # from outside
-    local point
+    local point kind options file
     while read -r _ point kind options _; do
-        if [[ $kind == cgroup2 || ($kind == cgroup && ,$options, =~ ,(name=systemd|cpu|cpuacct), ) ]]; then
+        if [[ $kind == cgroup && ! ,$options, =~ ,(name=systemd|cpu|cpuacct), ]]; then
+            mkdir "$point/$2" # for runtimes of containers
+            for file in cpuset.cpus cpuset.mems; do [[ ! -e $point/$file ]] || cat "$point/$file" >"$point/$2/$file"; done
+        elif [[ $kind == cgroup2 || $kind == cgroup ]]; then
             mkdir "$point/$2"
             if grep -qw cpu "$point/cgroup.controllers" 2>/dev/null; then echo +cpu >"$point/cgroup.subtree_control"; fi
             echo 0 >"$point/$2/cgroup.procs"
@@ -27,7 +30,7 @@ init() { # within
     mount --bind /proc/sys/net /proc/sys/net # of this network namespace
     mount -o remount,bind,ro /proc/sys
 
-    mkdir "$state"/{dev,cgroup,units,docker,empty}
+    mkdir "$state"/{dev,cgroup,units,docker,containerd,empty}
     mount -t tmpfs -o mode=755 tmpfs "$state/dev"
     for device in null zero full random urandom tty net/tun; do
         mkdir -p "$(dirname "$state/dev/$device")"
@@ -62,9 +65,11 @@ init() { # within
         mkdir -p "$state/upper/$point" "$state/scratch/$point"
         mount -t overlay -o "lowerdir=/$point,upperdir=$state/upper/$point,workdir=$state/scratch/$point" overlay "/$point"
     done
-    rm -rf /etc/systemd/system /var/lib/docker /etc/docker
-    mkdir -p /etc/systemd/system /var/lib/docker
-    mount --bind "$state/docker" /var/lib/docker # overlayfs does not stand on overlayfs
+    rm -rf /etc/systemd/system /var/lib/{docker,containerd} /etc/{docker,containerd,cni}
+    mkdir -p /etc/systemd/system /var/lib/{docker,containerd}
+    for point in docker containerd; do # overlayfs does not stand on overlayfs
+        mount --bind "$state/$point" "/var/lib/$point"
+    done
     mount -t tmpfs -o mode=755 tmpfs /run
 
     # None of the units that are installed, only targets that units name by default.

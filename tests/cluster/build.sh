@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# What a Kubernetes cluster on this machine takes, into build/cluster: etcd and Kubernetes from the Go module proxy, by
+# the versions and sums of go/go.mod and go/go.sum; containerd, runc and network plugins as Debian packages, unpacked.
+# Nothing is installed. The first time takes some ten minutes on two cores; what has been built stays.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+here=$PWD/tests/cluster into=$PWD/build/cluster
+go=$(testbed/go.sh)
+version=$(sed -n 's/^require k8s.io\/kubernetes //p' "$here/go/go.mod")
+stamp=$into/.built-$(cat "$here"/go/go.{mod,sum} "$here/build.sh" | sha256sum | cut -c1-16)
+
+if [[ ! -e $stamp ]]; then
+	mkdir -p "$into/bin"
+	commands=(kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
+	names=k8s.io/component-base/version
+	minor=${version#v1.}
+	echo "building Kubernetes $version into build/cluster; the first time that takes minutes"
+	cd "$here/go"
+	export CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false -trimpath"
+	"$go" build -o "$into/bin/" -ldflags "-s -w -X $names.gitVersion=$version -X $names.gitMajor=1 -X $names.gitMinor=${minor%%.*}" \
+		"${commands[@]/#/k8s.io/kubernetes/cmd/}"
+	"$go" build -o "$into/bin/etcd" -ldflags "-s -w" go.etcd.io/etcd/server/v3
+	"$go" build -o "$into/bin/pause" -ldflags "-s -w" ./pause
+	rm -f "$into"/.built-*
+	touch "$stamp"
+fi

@@ -1,0 +1,52 @@
+"""UPFs in pods of a real kubelet are found, checked, controlled, and found again when a pod is made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ..node.runtimes import checked, controller, until
+from ..node.test_foreign import measured
+from .cluster import Cluster
+from .upfs import NAMESPACE, PodUpfs
+
+AGAIN_S = 40.0  # a pod goes and comes
+
+
+@pytest.fixture(scope="module", name="upfs")
+def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
+    upfs = PodUpfs(cluster)
+    try:
+        yield upfs
+    finally:
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
+
+
+def test_pods_are_found_by_their_names_and_checked(upfs: PodUpfs) -> None:
+    document = upfs.discovered()
+    assert sorted(one["name"] for one in document["slices"]) == list(upfs.slices)
+    for one in document["slices"]:
+        assert one["upf"] == {"pod": {"name": one["name"], "namespace": NAMESPACE}}
+        assert (one["devices"]["n3"], one["devices"]["tun"]) == ("eth0", "tun")
+    for one in checked(upfs, upfs.node()).values():
+        assert one["measured"]
+        assert one["traffic"]["match_ratio"] > 0.99
+        assert one["knobs"]["cpu_limit"]["authority"]
+        assert any("the kubelet (at each resize of the pod" in note for note in one["notes"])
+
+
+def test_a_pod_that_is_deleted_is_taken_up_again_and_everything_is_put_back(upfs: PodUpfs) -> None:
+    """By its StatefulSet: another uid, container, cgroup, namespace and address."""
+    node, before, old = upfs.node(), upfs.knobs(), upfs.group(2)
+    with controller(upfs, node) as running:
+        until(lambda: upfs.knobs() != before, "nothing was moved")
+        upfs.cluster.kubectl("-n", NAMESPACE, "delete", "pod", upfs.slices[1])
+        upfs.ready()
+        assert upfs.group(2) != old
+        upfs.sessions()
+        upfs.load(seconds=10, mbps=4)
+        until(lambda: measured(running, 2), "not measured again", AGAIN_S)
+        until(lambda: upfs.knobs()["2/cpu.shares"] != before["2/cpu.shares"], "not moved again", AGAIN_S)
+    upfs.unload()
+    assert upfs.knobs() == before

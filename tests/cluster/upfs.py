@@ -1,0 +1,131 @@
+"""UPFs as pods of a cluster, each of a StatefulSet of its own; the node itself is radio and data network."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from slicepilot.testbed.lifecycle.processes import bin_folder
+
+from ..node.runtimes import Runtime
+from .cluster import Cluster
+
+NAMESPACE = "core"
+IMAGE = "slicepilot.test/upf:1"
+GNB, HOST = "10.88.0.1", "10.213.0.1"  # the bridge that pods are on; a host behind N6
+SYSCTLS = {"ip_forward": "1", "conf.all.rp_filter": "0", "conf.default.rp_filter": "0"}
+ESTABLISHED_S = 20.0
+
+
+class PodUpfs(Runtime):
+    """``upf-1-0`` and so on.
+
+    Args:
+        burn_ns: work on each packet.
+    """
+
+    n6 = "eth0"
+
+    def __init__(self, cluster: Cluster, count: int = 2, burn_ns: int = 0) -> None:
+        super().__init__(cluster.machine, {})
+        self.cluster, self.count, self._burn_ns = cluster, count, burn_ns
+        self.slices = tuple(f"upf-{i}-0" for i in range(1, count + 1))
+        cluster.import_image(IMAGE, ["/upf"], {"/upf": bin_folder() / "upf"})
+        cluster.kubectl("create", "namespace", NAMESPACE)
+        cluster.kubectl("apply", given=[self._described(i) for i in range(1, count + 1)])
+        cluster.machine.run("ip", "address", "add", f"{HOST}/32", "dev", "lo")
+        self.ready()
+        self._smf: subprocess.Popen[str] | None = None
+        self.sessions()
+
+    def ready(self) -> None:
+        """Wait until all UPFs run."""
+        for name in self.slices:
+            self.cluster.wait("-n", NAMESPACE, f"pod/{name}", "--for=create")
+            self.cluster.wait("-n", NAMESPACE, f"pod/{name}", "--for=condition=Ready")
+
+    def sessions(self) -> None:
+        """One PFCP session each, and the way back to its UEs."""
+        if self._smf is not None:
+            self._smf.kill()
+            self._smf.wait()
+        options = []
+        for i, address in enumerate(map(self.address, self.slices), 1):
+            self.machine.run("ip", "route", "replace", f"10.61.{i}.0/24", "via", address)
+            ends = f"upf={address},ue=10.61.{i}.2,teid={i},n3={address},gnb={GNB},gnb-teid={i},qfi=9,sst=1,sd=00000{i}"
+            options += ["--upf", address, "--session", ends]
+        log = self._state / "smf.out"
+        with log.open("w") as out:
+            command = [str(bin_folder() / "smf"), "--n4", f"{GNB}:8805", *options]
+            self._smf = self.machine.start(*command, stdout=out, stderr=out)
+        deadline = time.monotonic() + ESTABLISHED_S
+        while log.read_text().count(" established at ") < self.count:
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    def load(self, seconds: int, mbps: float) -> None:
+        flows = []
+        for i, address in enumerate(map(self.address, self.slices), 1):
+            ends = f"from={GNB},to={address},teid={i},qfi=9,ue=10.61.{i}.2,dst={HOST}:6000,name=slice{i}"
+            flows += ["--flow", f"kind=cbr,rate={mbps:g},{ends}"]
+        programs = bin_folder()
+        with (self._state / "sink.out").open("w") as out:
+            sink = [
+                "timeout",
+                "-s",
+                "INT",
+                str(seconds + 1),
+                str(programs / "sink"),
+                "--listen",
+                f"{HOST}:6000",
+                "--json",
+            ]
+            self._loads.append(self.machine.start(*sink, stdout=out, stderr=subprocess.DEVNULL))
+        with (self._state / "load.out").open("w") as out:
+            load = [str(programs / "load"), *flows, "--duration", f"{seconds}s", "--json"]
+            self._loads.append(self.machine.start(*load, stdout=out, stderr=subprocess.DEVNULL))
+
+    def address(self, pod: str) -> str:
+        """Of a pod."""
+        found: str = self.cluster.get("-n", NAMESPACE, "pod", pod)["status"]["podIP"]
+        return found
+
+    def container(self, number: int) -> str:
+        """Id of a UPF's container, now."""
+        status = self.cluster.get("-n", NAMESPACE, "pod", self.slices[number - 1])["status"]
+        identity: str = status["containerStatuses"][0]["containerID"]
+        return identity.rpartition("/")[2]
+
+    def pid(self, number: int) -> int:
+        tasks = self.machine.run("ctr", "--namespace", "k8s.io", "task", "ls")
+        [line] = [line for line in tasks.splitlines() if line.startswith(self.container(number))]
+        return int(line.split()[1])
+
+    def _described(self, number: int) -> dict[str, object]:
+        name, labels = f"upf-{number}", {"app": "upf", "slice": str(number)}
+        arguments = ["--n4", "$(POD)", "--n3", "$(POD)", "--tun", "tun", "--ue-pool", f"10.61.{number}.0/24"]
+        container = {
+            "name": "upf",
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "args": [*arguments, "--burn-ns", str(self._burn_ns)],
+            "env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            "resources": {"requests": {"cpu": "100m", "memory": "32Mi"}},
+            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+            "securityContext": {"privileged": True},  # for /dev/net/tun
+        }
+        sysctls = [{"name": f"net.ipv4.{key}", "value": value} for key, value in SYSCTLS.items()]
+        spec = {
+            "containers": [container],
+            "securityContext": {"sysctls": sysctls},
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 1,
+        }
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"replicas": 1, "serviceName": name, "selector": {"matchLabels": labels}, "template": template},
+        }
