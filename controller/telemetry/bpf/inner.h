@@ -81,10 +81,10 @@ static __always_inline __u64 hash_payload(__u64 hash, struct cursor *c)
 }
 
 /*
- * Reads an IP packet; false when it is none or makes no sense. `whole`: all of it must be there (an outer fragment's is
- * not).
+ * Reads an IP packet; false when it is none or makes no sense. Its first octet tells the version, whatever a frame says.
+ * IPv6 extension headers count as payload, and a jumbogram (RFC 2675) as its header.
  */
-static __always_inline bool read_inner(struct cursor *c, bool whole, struct inner *inner)
+static __always_inline bool read_inner(struct cursor *c, struct inner *inner)
 {
 	__u8 protocol, version;
 	bool fragment = false;
@@ -98,7 +98,7 @@ static __always_inline bool read_inner(struct cursor *c, bool whole, struct inne
 		__u32 header = ip->ihl * 4;
 
 		inner->bytes = bpf_ntohs(ip->tot_len);
-		if (header < sizeof(*ip) || inner->bytes < header || (whole && inner->bytes > c->left))
+		if (header < sizeof(*ip) || inner->bytes < header || inner->bytes > c->left)
 			return false;
 		protocol = ip->frag_off & bpf_htons(IPV4_OFFSET_MASK) ? IPPROTO_RAW : ip->protocol;
 		inner->ue = 1ULL << 32 | ip->saddr;
@@ -115,7 +115,7 @@ static __always_inline bool read_inner(struct cursor *c, bool whole, struct inne
 		if ((void *)(ip + 1) > c->end)
 			return false;
 		inner->bytes = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-		if (whole && inner->bytes > c->left)
+		if (inner->bytes > c->left)
 			return false;
 		protocol = ip->nexthdr;
 		inner->ue = word_at(&ip->saddr);
