@@ -31,13 +31,14 @@ struct ipv6_fragment {
 };
 
 /*
- * The part of a packet that is still to be read. `left` counts bytes to the end of the packet that it is in by what that
- * says, not to the end of its linear part, nor of a first fragment.
+ * The part of a packet that is still to be read. `left` counts bytes to the end of what it is in, by what that says, not
+ * to the end of its linear part; `beyond` those that other fragments of it bring.
  */
 struct cursor {
 	void *pos;
 	void *end;
 	__u32 left;
+	__u32 beyond;
 };
 
 /*
@@ -58,6 +59,7 @@ static __always_inline bool open_packet(struct __sk_buff *skb, __u32 link_bytes,
 	c->pos = data + link_bytes;
 	c->end = end;
 	c->left = skb->len - link_bytes;
+	c->beyond = 0;
 	return c->pos < end;
 }
 
@@ -158,8 +160,11 @@ static __always_inline bool end_datagram(struct cursor *c, const struct udphdr *
 	if (bytes < sizeof(*udp))
 		return false;
 	bytes -= sizeof(*udp);
-	if (whole && bytes > c->left)
+	if (bytes <= c->left)
+		c->left = bytes;
+	else if (whole)
 		return false;
-	c->left = bytes;
+	else
+		c->beyond = bytes - c->left;
 	return true;
 }

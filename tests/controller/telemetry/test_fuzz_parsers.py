@@ -240,6 +240,8 @@ def n3_cases() -> list[bytes]:
         one.frame(one.ipv6(struct.pack("!BBHI", 17, 0, offset, 9) + datagram, protocol=44, **ends))
         for offset in (0, 1, 8, 9)
     ]
+    # A first fragment that ends before its frame does, within GTP-U's header.
+    fragments.append(fragments[1][: 14 + 4] + struct.pack("!H", 19) + fragments[1][14 + 6 :])
     chains = [good(extensions=((0x40, bytes(2)),) * number) for number in (5, 6)]
     return [bytes(case) for case in (version, long_udp, short_udp, long_ip, beyond, first, lies, *fragments, *chains)]
 
