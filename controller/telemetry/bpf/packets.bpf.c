@@ -106,14 +106,13 @@ int n3_ingress(struct __sk_buff *skb)
 	bool whole, counted;
 	__u64 now;
 
-	if (!open_packet(skb, link_bytes(skb), N3_HEADERS, &c) || !open_udp(skb->protocol, &c, &udp, NULL) ||
+	if (!open_packet(skb, link_bytes(skb), N3_HEADERS, &c) || !open_udp(skb->protocol, &c, &udp, NULL, &whole) ||
 	    udp.dest != bpf_htons(GTPU_PORT))
 		return TC_ACT_UNSPEC;
 	s = stats_of(slice);
 	if (!s)
 		return TC_ACT_UNSPEC;
-	whole = bpf_ntohs(udp.len) <= c.left + sizeof(udp); /* not the first fragment of an outer packet */
-	switch (open_gtpu(&c, &tunnel)) {
+	switch (end_datagram(&c, &udp, whole) ? open_gtpu(&c, &tunnel) : GTPU_BROKEN) {
 	case GTPU_INNER:
 		break;
 	case GTPU_OTHER:
@@ -123,7 +122,7 @@ int n3_ingress(struct __sk_buff *skb)
 		ADD(s->n3.malformed, 1);
 		return TC_ACT_UNSPEC;
 	}
-	if (!read_inner(&c, whole, &inner)) {
+	if (!read_inner(&c, &inner)) {
 		ADD(s->n3.malformed, 1);
 		return TC_ACT_UNSPEC;
 	}
@@ -183,7 +182,7 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return;
-	if (!open_packet(skb, link_bytes(skb), IP_HEADERS, &c) || !read_inner(&c, true, &inner))
+	if (!open_packet(skb, link_bytes(skb), IP_HEADERS, &c) || !read_inner(&c, &inner))
 		return;
 	if (at == AT_N6 || slice == CLASS_SHARED) { /* other traffic passes here too */
 		int owner = sender_slice(sender_of(&inner, slice));
@@ -244,7 +243,7 @@ int shaper_class(struct __sk_buff *skb)
 	int owner = -1;
 
 	if ((skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)) &&
-	    open_packet(skb, ETH_HLEN, IP_HEADERS, &c) && read_inner(&c, true, &inner))
+	    open_packet(skb, ETH_HLEN, IP_HEADERS, &c) && read_inner(&c, &inner))
 		owner = sender_slice(sender_of(&inner, 0));
 	skb->tc_classid = owner < 0 ? SHAPER_REST : SHAPER_FIRST + owner;
 	return TC_ACT_OK;
