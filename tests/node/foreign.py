@@ -57,6 +57,14 @@ class Foreign:
         """CPU cgroup of a UPF."""
         return CpuHierarchy.find().root / self.prefix / f"upf{number}"
 
+    def weigh(self) -> None:
+        """Have the group that theirs lie in weigh as much as all of them, as if they lay beside everybody else's."""
+        parent = self.group(1).parent
+        for name in ("cpu.shares", "cpu.weight"):
+            if (parent / name).exists():
+                weight = int((self.group(1) / name).read_text())
+                (parent / name).write_text(str(weight * self.count))
+
     def pid(self, number: int) -> int:
         """Process of a UPF."""
         return int((self.state / f"{self.prefix}-upf{number}.pid").read_text())
