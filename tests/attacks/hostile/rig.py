@@ -36,6 +36,7 @@ UPLINK_MBPS = 120.0
 PERIOD_MS = 5.0
 SINK = "10.213.0.1:6000"
 NOWHERE, NOWHERE_UPF = "10.214.0.1", "10.214.0.2"
+OVER_OTHERS = 32  # times what processes weigh that have no part in it
 CALM_S, CALM_TICKS = 15.0, 100
 UNSEEN_S = 3.0  # waited where no controller says how it goes
 NO_AGENT = "no-controller"
@@ -88,7 +89,7 @@ class Rig:
         with ExitStack() as undo:
             self.foreign = Foreign(self.folder, COUNT, prefix="ga", BURN_NS=str(BURN_NS))
             undo.callback(self.foreign.down)
-            self.foreign.weigh()
+            self.foreign.weigh(OVER_OTHERS)
             self._make_nowhere()
             log = undo.enter_context((self.folder / "programs.log").open("ab"))
             flows = [self.flow(number, number) for number in range(1, COUNT + 1)]
