@@ -182,7 +182,7 @@ class Guard:
         new.node["conditions"]["memory"] = old.node["conditions"]["memory"]
         new.slices["missing"]["memory"] = old.slices["missing"]["memory"]
         new.slices["knobs"]["memory"] = old.slices["knobs"]["memory"]
-        for field in ("floors", "trip", "trial", "told"):
+        for field in ("floors", "trip", "trial", "told", "left_out"):
             new.slices[field] = old.slices[field]
         new.slices["floors"]["since_ns"] = at.NEVER_NS
         new.node["memory"]["ticks"] = new.node["memory"]["same_ticks"] = 0

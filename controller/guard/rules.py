@@ -168,6 +168,7 @@ def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) ->
     rules["most_age_s"] = distrust.most_age_s
     rules["frozen_ticks"] = math.inf if distrust.frozen_ticks is None else distrust.frozen_ticks
     rules["most_carried_mbps"] = distrust.uplink_ratio * context.uplink_mbps.item()
+    rules["most_gain"] = distrust.uplink_ratio
     rules["most_cpu_mcpu"] = distrust.cpu_ratio * 1e3 * context.logical_cpus.item()
     rules["safe_ns"] = _ns(safe.hold_s)
     rules["most_safe_ns"] = _ns(max(safe.most_hold_s, safe.hold_s))
