@@ -150,6 +150,16 @@ def _slice_rules(
     return rules
 
 
+def reckon_with(cpus: float, config: GuardConfig, rules: Structured) -> None:
+    """So many CPUs are there now, more or fewer than when ``rules`` of the node were made.
+
+    The budget stays as it was declared and checked. What CPU use cannot be is never lowered: a CPU that comes back is
+    used before anybody has looked.
+    """
+    rules["node_mcpu"] = 1e3 * cpus
+    rules["most_cpu_mcpu"] = np.maximum(rules["most_cpu_mcpu"], config.telemetry.cpu_ratio * 1e3 * cpus)
+
+
 def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) -> Structured:
     rules = np.zeros((), NODE_RULES)
     period_s, node_mcpu = context.period_s.item(), 1e3 * context.logical_cpus.item()

@@ -70,10 +70,10 @@ static __always_inline bool chosen(__u64 hash, __u32 up_to)
 	return (__u32)(hash >> 32) <= up_to;
 }
 
-/* Returns the flow's index. */
+/* Returns the flow's index. Of several slices none has more than half of the places. */
 static __always_inline __u32 enter_flow(__u64 key, __u32 bytes)
 {
-	__u32 flow = flow_of(key);
+	__u32 flow = flow_of(key, config.slices > 1 ? FLOWS / 2 : FLOWS);
 	struct flow_stats *f = flow_stats_of(flow);
 
 	if (f) {
@@ -103,6 +103,7 @@ int n3_ingress(struct __sk_buff *skb)
 	struct slice_stats *s;
 	struct udphdr udp;
 	struct cursor c;
+	enum claim claim = CLAIM_HOLDS;
 	bool whole, counted;
 	__u64 now;
 
@@ -136,7 +137,9 @@ int n3_ingress(struct __sk_buff *skb)
 	}
 
 	/* What the UPF may never let through steers nothing, once it has let through anything. */
-	counted = slice == config.slices || sender_claim(sender_of(&inner, slice), slice) || !READ_ONCE(s->timing.proven);
+	if (slice != config.slices)
+		claim = sender_claim(sender_of(&inner, slice), slice, SENDERS / (config.slices ?: 1));
+	counted = claim == CLAIM_HOLDS || !READ_ONCE(s->timing.proven);
 	if (counted) {
 		ADD(s->n3.packets, 1);
 		ADD(s->n3.bytes, inner.bytes);
@@ -146,6 +149,8 @@ int n3_ingress(struct __sk_buff *skb)
 	if (slice == config.slices)
 		return TC_ACT_UNSPEC;
 	flow = config.flows ? enter_flow(flow_key(slice, tunnel.teid, tunnel.qfi), inner.bytes) : FLOWS;
+	if (claim == CLAIM_CROWDED || (config.flows && flow == FLOWS))
+		ADD(s->n3.crowded, 1);
 	if (!chosen(inner.hash, READ_ONCE(s->timing.enter_up_to)))
 		return TC_ACT_UNSPEC;
 	now = bpf_ktime_get_ns();

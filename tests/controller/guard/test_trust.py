@@ -219,6 +219,22 @@ def test_more_than_the_node_can_do_is_believed_for_a_moment_only(row: str, most:
     assert node.why_node() == ["telemetry_implausible"]
 
 
+def test_cpus_that_come_and_go_are_reckoned_with() -> None:
+    """By what CPU use can be: a CPU that has come may be used, and one that comes back is used before it is seen."""
+    node = Node(config(), cpus=1.0)
+    given = context(slice_set(), cpus=1.0)
+    node.guard = Guard(config(), slice_set(), given)
+    node.telemetry.cpu_use_mcpu[:] = 600.0  # of three slices
+    node.tick(knobs(), 100)
+    assert "telemetry_implausible" in node.why_node()
+    given.logical_cpus[:] = 2.0
+    node.tick(knobs(), 1000)
+    assert node.why_node() == []
+    given.logical_cpus[:] = 1.0
+    node.tick(knobs(), 100)
+    assert node.why_node() == []
+
+
 def test_a_slice_that_is_not_measured_goes_safe_alone() -> None:
     node = Node(config(safe={"default": {"nice": 2}}))
     node.tick(knobs(nice=1))
