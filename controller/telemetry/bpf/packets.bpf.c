@@ -94,18 +94,54 @@ static __always_inline void leave_flow(__u32 flow, enum exit_point at, __u32 byt
 		ADD(f->carried_bytes, bytes);
 }
 
+/*
+ * A slice's packet has come in at N3; a slice that is none of the node's counts what is nobody's. A function of its own,
+ * and global: the verifier then looks at it once, and not on every way through the headers.
+ */
+__noinline int enter(__u32 slice, __u64 key, __u64 sender, __u64 hash, __u32 bytes)
+{
+	struct slice_stats *s = stats_of(slice);
+	enum claim claim = CLAIM_HOLDS;
+	bool counted;
+	__u32 flow;
+	__u64 now;
+
+	if (!s)
+		return 0;
+	/* What the UPF may never let through steers nothing, once it has let through anything. */
+	if (slice != config.slices)
+		claim = sender_claim(sender, slice, SENDERS / (config.slices ?: 1));
+	counted = claim == CLAIM_HOLDS || !READ_ONCE(s->timing.proven);
+	if (counted) {
+		ADD(s->n3.packets, 1);
+		ADD(s->n3.bytes, bytes);
+	} else {
+		ADD(s->n3.unproven, 1);
+	}
+	if (slice == config.slices)
+		return 0;
+	flow = config.flows ? enter_flow(key, bytes) : FLOWS;
+	if (claim == CLAIM_CROWDED || (config.flows && flow == FLOWS))
+		ADD(s->n3.crowded, 1);
+	if (!chosen(hash, READ_ONCE(s->timing.enter_up_to)))
+		return 0;
+	now = bpf_ktime_get_ns();
+	flight_enter(slice, ADD(s->n3.timed, 1), hash, counted ? flow : flow | UNCOUNTED, now);
+	if (counted)
+		mark(&s->n3, now);
+	return 0;
+}
+
 SEC("tc")
 int n3_ingress(struct __sk_buff *skb)
 {
-	__u32 class = skb->tc_classid, slice = class & CLASS_GROUP ? config.slices : class & CLASS_SLICE, flow;
+	__u32 class = skb->tc_classid, slice = class & CLASS_GROUP ? config.slices : class & CLASS_SLICE;
 	struct tunnel tunnel = {};
 	struct inner inner = {};
 	struct slice_stats *s;
 	struct udphdr udp;
 	struct cursor c;
-	enum claim claim = CLAIM_HOLDS;
-	bool whole, counted;
-	__u64 now;
+	bool whole;
 
 	if (!open_packet(skb, link_bytes(skb), N3_HEADERS, &c) || !open_udp(skb->protocol, &c, &udp, NULL, &whole) ||
 	    udp.dest != bpf_htons(GTPU_PORT))
@@ -131,32 +167,8 @@ int n3_ingress(struct __sk_buff *skb)
 		int owner = shared_slice(class & CLASS_SLICE, &tunnel, &inner);
 
 		slice = owner < 0 ? config.slices : owner;
-		s = stats_of(slice);
-		if (!s)
-			return TC_ACT_UNSPEC;
 	}
-
-	/* What the UPF may never let through steers nothing, once it has let through anything. */
-	if (slice != config.slices)
-		claim = sender_claim(sender_of(&inner, slice), slice, SENDERS / (config.slices ?: 1));
-	counted = claim == CLAIM_HOLDS || !READ_ONCE(s->timing.proven);
-	if (counted) {
-		ADD(s->n3.packets, 1);
-		ADD(s->n3.bytes, inner.bytes);
-	} else {
-		ADD(s->n3.unproven, 1);
-	}
-	if (slice == config.slices)
-		return TC_ACT_UNSPEC;
-	flow = config.flows ? enter_flow(flow_key(slice, tunnel.teid, tunnel.qfi), inner.bytes) : FLOWS;
-	if (claim == CLAIM_CROWDED || (config.flows && flow == FLOWS))
-		ADD(s->n3.crowded, 1);
-	if (!chosen(inner.hash, READ_ONCE(s->timing.enter_up_to)))
-		return TC_ACT_UNSPEC;
-	now = bpf_ktime_get_ns();
-	flight_enter(slice, ADD(s->n3.timed, 1), inner.hash, counted ? flow : flow | UNCOUNTED, now);
-	if (counted)
-		mark(&s->n3, now);
+	enter(slice, flow_key(slice, tunnel.teid, tunnel.qfi), sender_of(&inner, slice), inner.hash, inner.bytes);
 	return TC_ACT_UNSPEC;
 }
 
