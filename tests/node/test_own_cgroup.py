@@ -318,6 +318,20 @@ def test_who_moves_it_out_is_told_and_treated_by_the_rule(
     assert same_threads(before, memberships(foreign))
 
 
+@pytest.mark.realtime
+def test_what_is_tried_in_its_group_is_felt(foreign: Foreign, node: Path) -> None:
+    """`check --try` gives it a group for as long as it tries: a CPU limit below what it uses holds it back."""
+    before = memberships(foreign)
+    foreign.load(seconds=60, mbps=8)
+    found = check(node, "--try")
+    assert same_threads(before, memberships(foreign))
+    for one in found:
+        limit = one["knobs"]["cpu_limit"]
+        assert limit["authority"], limit
+        assert limit["tried"]["carried_ratio"]["high"] < 1.0 or limit["tried"]["delay_p99_ratio"]["low"] > 1.0, limit
+    foreign.carried_mbps()
+
+
 def test_two_upfs_in_one_group_get_one_each(foreign: Foreign, node: Path, tmp_path: Path) -> None:
     with group(f"sp-shared-{os.getpid()}") as shared, sleeper(into=shared) as other:
         for number in (1, 2):
