@@ -1,4 +1,4 @@
-"""How a process is named: by number, program, unit, container, cgroup, namespace, user."""
+"""How a process is named: by number, program, unit, container, pod, cgroup, namespace, user."""
 
 from __future__ import annotations
 
@@ -39,6 +39,24 @@ class ComposeSelector:
 
 
 @dataclass(frozen=True)
+class PodSelector:
+    """By Kubernetes: a pod of this node, and one of its containers where several could be meant.
+
+    Attributes:
+        uid: of the pod, where another of its name is not to be taken for it.
+    """
+
+    __pydantic_config__ = STRICT
+    name: Text
+    namespace: Text = "default"
+    container: Text | None = None
+    uid: Text | None = None
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.namespace, self.name, self.container)))
+
+
+@dataclass(frozen=True)
 class UpfSelector:
     """Which process is a slice's UPF. Several conditions have to hold together; at least one is given.
 
@@ -49,6 +67,7 @@ class UpfSelector:
         unit: systemd unit, for instance ``open5gs-upfd@embb.service``.
         container: id (six digits or more) or name.
         compose: Docker Compose's labels.
+        pod: Kubernetes' names, as the node's container runtime has them.
         cgroup: a folder of its CPU cgroup, version 1 or 2; groups below it count.
         netns: network namespace, a name (``ip netns``) or a path.
         user: that it runs as, name or number. Anybody can give a process any name: say it beside ``process``.
@@ -61,6 +80,7 @@ class UpfSelector:
     unit: Text | None = None
     container: Text | None = None
     compose: ComposeSelector | None = None
+    pod: PodSelector | None = None
     cgroup: Text | None = None
     netns: Text | None = None
     user: Text | None = None

@@ -10,7 +10,7 @@ from typing import Literal
 from ...configs import ConfigError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
-from ..config.selectors import ComposeSelector, ProcessSelector, UpfSelector
+from ..config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from ..config.traffic import DeviceNames
 from .interfaces import Interfaces, far_end, interfaces
 from .known import KnownUpf, known
@@ -206,7 +206,7 @@ def _slice_name(process: Process, netns_name: str | None, finder: Finder) -> str
     """What its owner calls it: container, unit, namespace, else program and pid."""
     for one in finder.containers:
         if one.name and any(one.identity in part for part in process.group_names):
-            return _plain(one.name)
+            return _plain(one.name if one.pod is None else one.pod.name)
     for unit in _units(process):
         if unit.endswith(".service"):
             return _plain(unit.removesuffix(".service").replace("@", "-"))
@@ -234,6 +234,11 @@ def _selector(process: Process, netns_name: str | None, finder: Finder) -> UpfSe
     tries = [UpfSelector(unit=unit, user=user) for unit in _units(process)]
     for one in finder.containers:
         if any(one.identity in part for part in process.group_names):
+            if one.pod is not None:
+                tries += [
+                    UpfSelector(pod=PodSelector(one.pod.name, one.pod.namespace, container))
+                    for container in (None, one.pod.container)
+                ]
             service, project = one.labels.get(COMPOSE_SERVICE), one.labels.get(COMPOSE_PROJECT)
             if service:
                 tries.append(UpfSelector(compose=ComposeSelector(service, project)))

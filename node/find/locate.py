@@ -10,7 +10,7 @@ from pathlib import Path
 from ...configs import ConfigError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
-from ..config.selectors import LEAST_ID, ComposeSelector, ProcessSelector, UpfSelector
+from ..config.selectors import LEAST_ID, ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from .containers import Container, containers
 from .processes import COMM_CHARACTERS, Process, companions, eldest, snapshot
 
@@ -80,6 +80,7 @@ class Finder:
             and (selector.unit is None or selector.unit in one.group_names)
             and (selector.container is None or self._in_container(one, selector.container))
             and (selector.compose is None or self._of_service(one, selector.compose))
+            and (selector.pod is None or self._in_pod(one, selector.pod))
             and (selector.cgroup is None or _below(one, Path(selector.cgroup)))
             and (selector.netns is None or _inside(one, selector.netns))
         )
@@ -96,6 +97,17 @@ class Finder:
             for found in self.containers
             if found.labels.get(COMPOSE_SERVICE) == compose.service
             and (compose.project is None or found.labels.get(COMPOSE_PROJECT) == compose.project)
+            for part in one.group_names
+        )
+
+    def _in_pod(self, one: Process, named: PodSelector) -> bool:
+        return any(
+            found.identity in part
+            for found in self.containers
+            if (pod := found.pod) is not None
+            and (pod.name, pod.namespace) == (named.name, named.namespace)
+            and named.container in {None, pod.container}
+            and named.uid in {None, pod.uid}
             for part in one.group_names
         )
 

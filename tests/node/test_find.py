@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.node.config.selectors import ComposeSelector, ProcessSelector, UpfSelector
+from slicepilot.node.config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import Container, containers
 from slicepilot.node.find.links import PREFIX, UpfLinks
@@ -20,6 +20,7 @@ from slicepilot.node.find.processes import Process, companions, eldest, look_at,
 
 USER = str(os.getuid())
 IDENTITY = "4f1e9c0d2b3a" * 5
+OTHER = "5a5a5a5a5a5a" * 5
 
 
 @contextlib.contextmanager
@@ -112,11 +113,21 @@ def test_links_of_the_dead_go_when_the_next_ones_are_made(tmp_path: Path) -> Non
         (UpfSelector(container="edge-upf"), f"/docker/{IDENTITY}"),
         (UpfSelector(compose=ComposeSelector("upf")), f"/docker/{IDENTITY}"),
         (UpfSelector(compose=ComposeSelector("upf", "edge")), f"/kubepods/pod1/{IDENTITY}"),
+        (UpfSelector(pod=PodSelector("upf-0", "core")), f"/kubepods/burstable/pod77/{IDENTITY}"),
+        (
+            UpfSelector(pod=PodSelector("upf-0", "core", "upf", "77")),
+            f"/kubepods.slice/cri-containerd-{IDENTITY}.scope",
+        ),
+        (UpfSelector(pod=PodSelector("upf-1", "core", "upf")), f"/kubepods.slice/crio-{OTHER}.scope"),
     ],
 )
 def test_units_and_containers_are_known_by_their_groups(selector: UpfSelector, group: str) -> None:
     labels = {"com.docker.compose.service": "upf", "com.docker.compose.project": "edge"}
-    known = [Container(IDENTITY, "edge-upf", labels), Container("0" * 60, "other", {})]
+    ours, theirs = "io.kubernetes.cri.", "io.kubernetes."  # containerd's and CRI-O's
+    labels |= {f"{ours}sandbox-name": "upf-0", f"{ours}sandbox-namespace": "core", f"{ours}sandbox-uid": "77"}
+    labels |= {f"{ours}container-name": "upf", f"{ours}container-type": "container"}
+    crio = {f"{theirs}pod.name": "upf-1", f"{theirs}pod.namespace": "core", f"{theirs}container.name": "upf"}
+    known = [Container(IDENTITY, "edge-upf", labels), Container("0" * 60, "other", {}), Container(OTHER, "k8s_x", crio)]
     own = look_at(os.getpid())
     assert own is not None
     processes = {own.pid: Process(own.pid, 1, own.start_ticks, "u", 0, "u", ("u",), (("cpu", group),), own.netns)}
@@ -125,8 +136,28 @@ def test_units_and_containers_are_known_by_their_groups(selector: UpfSelector, g
         Finder({7: one(7, group="/system.slice/docker-1234.scope")}, known).find("a", selector)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        PodSelector("upf-1", "core"),
+        PodSelector("upf-0"),
+        PodSelector("upf-0", "core", "sidecar"),
+        PodSelector("upf-0", "core", uid="78"),
+    ],
+)
+def test_another_pod_is_not_taken_for_it(other: PodSelector) -> None:
+    notes = {"sandbox-name": "upf-0", "sandbox-namespace": "core", "sandbox-uid": "77", "container-name": "upf"}
+    labels = {f"io.kubernetes.cri.{key}": text for key, text in notes.items()}
+    sandbox = labels | {"io.kubernetes.cri.container-type": "sandbox"}
+    processes = {7: one(7, group=f"/kubepods/pod77/{IDENTITY}"), 8: one(8, group=f"/kubepods/pod77/{OTHER}")}
+    finder = Finder(processes, [Container(IDENTITY, "upf", labels), Container(OTHER, OTHER, sandbox)])
+    assert finder.find("a", UpfSelector(pod=PodSelector("upf-0", "core"))).process.pid == 7
+    with pytest.raises(ConfigError, match="no such process runs"):
+        finder.find("a", UpfSelector(pod=other))
+
+
 def test_names_of_containers_come_from_their_runtimes_files(tmp_path: Path) -> None:
-    docker, containerd = tmp_path / "docker", tmp_path / "containerd"
+    docker, containerd, crio = tmp_path / "docker", tmp_path / "containerd", tmp_path / "crio"
     for path, text in {
         docker / IDENTITY / "config.v2.json": '{"Name": "/upf-a", "Config": {"Labels": {"a": "b"}}}',
         docker / "broken" / "config.v2.json": "{",
@@ -134,12 +165,22 @@ def test_names_of_containers_come_from_their_runtimes_files(tmp_path: Path) -> N
         docker / "deep" / "config.v2.json": "[" * 100_000,
         docker / "huge" / "config.v2.json": " " * 2_000_000 + "{}",
         containerd / "k8s.io" / "c1" / "config.json": '{"annotations": {"io.kubernetes.cri.container-name": "upf"}}',
+        crio / "c3" / "userdata" / "config.json": '{"annotations": {"io.kubernetes.pod.name": "a"}}',
         containerd / "default" / "c2" / "config.json": '{"annotations": {"nerdctl/name": "upf-b"}}',
     }.items():
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    found = {container.identity: container.name for container in containers(docker, containerd)}
-    assert found == {IDENTITY: "upf-a", "broken": "", "odd": "", "deep": "", "huge": "", "c1": "upf", "c2": "upf-b"}
+    found = {container.identity: container.name for container in containers(docker, containerd, crio)}
+    assert found == {
+        IDENTITY: "upf-a",
+        "broken": "",
+        "odd": "",
+        "deep": "",
+        "huge": "",
+        "c1": "upf",
+        "c2": "upf-b",
+        "c3": "c3",
+    }
 
 
 def test_there_is_no_process_of_the_kernels_in_the_picture() -> None:
