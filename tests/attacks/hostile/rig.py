@@ -172,6 +172,10 @@ class Rig:
         p99_ms = 1e-3 * float(np.mean(delays)) if delays else 1e3 * seconds
         if records is None:
             return Window(carried, p99_ms, hostile)
+        if not len(records):
+            assert self.controller is not None
+            ended = self.controller.process.poll()
+            raise RuntimeError(f"no tick in {seconds:g} s; exit status {ended}: {self.controller.tail()}")
         safe = records["reasons"] & Reason.SAFE_SETTING.bit != 0
         late = int((records["flags"] & LATE != 0).sum()) + int(records["missed"][-1]) - before
         return Window(
