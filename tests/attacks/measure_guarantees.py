@@ -31,7 +31,7 @@ from slicepilot.controller.contracts.modes import Level
 from slicepilot.data.intervals import interval, paired_differences
 
 from .hostile.attacks import ATTACKS, Attack
-from .hostile.rig import COUNT, MBPS, Rig, Window
+from .hostile.rig import COUNT, MBPS, NotCalmError, Rig, Window
 
 OFFERED_MBPS = (COUNT - 1) * MBPS
 MOST_LOST = 0.02
@@ -41,7 +41,7 @@ Pair = tuple[Window, Window]
 
 
 def measure(rig: Rig, attack: Attack, seconds: float, attack_first: bool) -> Pair:
-    """One turn of one attack."""
+    """One turn of one attack; raises `NotCalmError`."""
     found = {}
     for real in (True, False) if attack_first else (False, True):
         rig.calm()
@@ -127,8 +127,13 @@ def _play(agent: str, attacks: Sequence[Attack], options: argparse.Namespace) ->
     with tempfile.TemporaryDirectory() as name, Rig(Path(name), agent) as rig:
         for turn in range(options.turns):
             for index, attack in enumerate(attacks):
-                pairs[attack.name].append(measure(rig, attack, options.seconds, bool((turn + index) % 2)))
+                try:
+                    pairs[attack.name].append(measure(rig, attack, options.seconds, bool((turn + index) % 2)))
+                except NotCalmError as error:
+                    print(f"{agent}: a turn of {attack.name} is left out: {error}", file=sys.stderr)
             print(f"{agent}: turn {turn + 1} of {options.turns}", file=sys.stderr)
+    if empty := [name for name, found in pairs.items() if not found]:
+        raise SystemExit(f"{agent}: no turn of {', '.join(empty)} began with all slices at rest")
     return [summary(name, found) for name, found in pairs.items()]
 
 

@@ -25,6 +25,7 @@ FLOOD_PER_S = 10_000  # packets; a UPF of the rig can do 7,500 with a CPU of its
 SMALL_BYTES = 100
 SENDERS = 60_000
 SPIN_THREADS = 4
+CHURNERS, LEAST_CHURN = 2, 10  # processes; devices made in a window, at least
 BURN_NS = 2_000_000
 BURST_S, REST_S = 0.6, 0.4
 STOP_S = 0.5
@@ -175,6 +176,29 @@ def _own_packets(rig: Rig, real: bool) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _devices(rig: Rig, real: bool) -> Iterator[None]:
+    """Makes and removes network devices without end: the kernel has one lock for those of all namespaces."""
+    churn = "while :; do ip link add churn type veth peer name nruhc; ip link delete churn; done"
+    join = ["sh", "-c", 'echo 0 >"$0" && exec "$@"', str(rig.foreign.group(HOSTILE) / "cgroup.procs")]
+    before = _next_index(rig)
+    with contextlib.ExitStack() as undo:
+        for _ in range(CHURNERS if real else 0):
+            command = [*join, "ip", "netns", "exec", rig.foreign.netns[HOSTILE - 1], "sh", "-c", churn]
+            undo.enter_context(ending(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)))
+        yield
+    assert not real or _next_index(rig) > before + LEAST_CHURN, "no devices were made"
+
+
+def _next_index(rig: Rig) -> int:
+    """What the next device of the hostile namespace is numbered, which says how many there have been."""
+    ip = ["ip", "-n", rig.foreign.netns[HOSTILE - 1], "-json"]
+    subprocess.run([*ip[:3], "link", "add", "probe", "type", "veth", "peer", "name", "eborp"], check=True)
+    shown = subprocess.run([*ip, "link", "show", "probe"], check=True, capture_output=True)
+    subprocess.run([*ip[:3], "link", "delete", "probe"], check=True)
+    return int(json.loads(shown.stdout)[0]["ifindex"])
+
+
 ATTACKS = (
     Attack("small packets", _small),
     Attack("spoofed source", _spoofed),
@@ -186,5 +210,6 @@ ATTACKS = (
     Attack("UPF burns", before=_burns),
     Attack("UPF stops", _stops),
     Attack("UPF restarts", _restarts),
+    Attack("device churn", _devices),
     Attack("own packets", before=_own_packets),
 )

@@ -46,6 +46,10 @@ ATTACK_PRIORITY = FIFO_PRIORITY // 2
 _CARRIED = SLICE_FIELDS.index("carried_mbps")
 
 
+class NotCalmError(Exception):
+    """Something is not as it is without an attack, though none goes on: there is nothing to compare with."""
+
+
 @dataclass(frozen=True)
 class Window:
     """What was seen over some seconds.
@@ -172,6 +176,10 @@ class Rig:
         p99_ms = 1e-3 * float(np.mean(delays)) if delays else 1e3 * seconds
         if records is None:
             return Window(carried, p99_ms, hostile)
+        if not len(records):
+            assert self.controller is not None
+            ended = self.controller.process.poll()
+            raise RuntimeError(f"no tick in {seconds:g} s; exit status {ended}: {self.controller.tail()}")
         safe = records["reasons"] & Reason.SAFE_SETTING.bit != 0
         late = int((records["flags"] & LATE != 0).sum()) + int(records["missed"][-1]) - before
         return Window(
@@ -185,12 +193,13 @@ class Rig:
             level=Level(int(records["level"].max())),
         )
 
-    def calm(self) -> bool:
-        """Wait until all slices carry what they offer and the policy decides on all of them; False: not in time."""
+    def calm(self) -> None:
+        """Wait until all slices carry what they offer and the policy decides on all of them; raises `NotCalmError`."""
         deadline = time.monotonic() + CALM_S
         if self.controller is None:
             time.sleep(UNSEEN_S)
-            return True
+            return
+        carried = np.zeros(COUNT)
         while time.monotonic() < deadline:
             time.sleep(CALM_TICKS * 1e-3 * PERIOD_MS)
             with closing(self.controller.reader()) as reader:
@@ -200,8 +209,9 @@ class Rig:
             safe = bool((last["reasons"] & Reason.SAFE_SETTING.bit).any())
             carried = last["slices"][:, _CARRIED].mean(axis=0)
             if not safe and int(last["level"].max()) == Level.NORMAL and carried.min() > 0.9 * MBPS:
-                return True
-        return False
+                return
+        smf = (self.folder / "smf.log").read_text().splitlines()[-2:]
+        raise NotCalmError(f"not calm in {CALM_S:g} s: slices carry {carried.round(1).tolist()} Mbit/s; smf: {smf}")
 
     def until_carried(self, least_mbps: float) -> None:
         """Wait until the hostile slice carries so much, as the controller sees it; raises AssertionError."""
