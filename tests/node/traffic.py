@@ -19,7 +19,7 @@ def sending(
 ) -> Iterator[None]:
     """Have a plan (``load --help``) played, written to a file before, with a priority of SCHED_FIFO."""
     file.write_text(json.dumps(plan))
-    command = ["ip", "netns", "exec", netns, binary("load"), f"--plan={file}", f"--rt={priority}"]
+    command = ["ip", "netns", "exec", netns, str(binary("load")), f"--plan={file}", f"--rt={priority}"]
     with ending(subprocess.Popen(command, stdout=log, stderr=log)):
         yield
 
@@ -27,7 +27,7 @@ def sending(
 @contextlib.contextmanager
 def receiving(netns: str, address: str, *options: str, out: IO[bytes] | int) -> Iterator[subprocess.Popen[bytes]]:
     """A sink at an address with a port; its options are in ``sink --help``."""
-    command = ["ip", "netns", "exec", netns, binary("sink"), f"--listen={address}", *options]
+    command = ["ip", "netns", "exec", netns, str(binary("sink")), f"--listen={address}", *options]
     with ending(subprocess.Popen(command, stdout=out)) as process:
         yield process
 
