@@ -10,7 +10,7 @@ BIN := .venv/bin
 # Python keeps what it has compiled: or each process would compile all packages that it imports again, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint setup live bpf dist sbom lock clean help
+.PHONY: demo test fuzz lint setup live bpf dist sbom lock clean help
 
 # Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
 demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
@@ -29,6 +29,10 @@ test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
 
 # Some of the tests may be of one kind alone: then pytest finds none of the other, which is its exit status 5.
 SOME = $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
+
+fuzz: .venv/.dev ## fuzz everything that reads what others write, for FUZZ_TIME in all (1h)
+	-@$(MAKE) --no-print-directory live
+	$(BIN)/python tests/fuzzing.py $(FUZZ_TIME)
 
 lint: .venv/.dev ## check style and types
 	$(BIN)/ruff check .

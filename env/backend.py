@@ -53,7 +53,8 @@ class Context:
     """What is fixed for one run of L lanes and known to the controller.
 
     ``period_s``, ``logical_cpus``, ``uplink_mbps``: (L,); ``threads``: CPUs that each UPF can use at once, (S, L). On a
-    node of one's own others may change them: the array is filled anew between ticks, for whoever reads it then.
+    node of one's own others may change CPUs and threads: the arrays are filled anew between ticks, for whoever reads
+    them then.
     ``traits``: what is known of how the node queues and paces, None where nothing is.
     ``moves``: knobs that can be moved, bool (3, S, L); None: all can. The others stay as they are, whatever is asked.
     ``sharing``: groups of slices whose UPF is one process: it gets the CPU time that they ask for together, and none of

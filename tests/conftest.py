@@ -46,7 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what a quick run does not try, mark what is live, and begin with it: its waits are filled by what comes
     beside it, and no long file is last.
 
-    What has to do with a kernel that others use too may be tried a second time; the end of the run names it.
+    What has to do with a kernel that others use too may be tried a second time; the end of the run names it. What is
+    fuzzed may not: a second try would not draw what the first has found.
     """
     if not THOROUGH:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
@@ -57,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.realtime)
         if not item.get_closest_marker("realtime") and any(item.path.is_relative_to(place) for place in live):
             item.add_marker(pytest.mark.live)
-        if any(item.get_closest_marker(name) for name in ("live", "realtime")):
+        if item.get_closest_marker("fuzz") is None and any(map(item.get_closest_marker, ("live", "realtime"))):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
     items.sort(key=lambda item: (not item.path.is_relative_to(ONE_BY_ONE), item.get_closest_marker("live") is None))
 

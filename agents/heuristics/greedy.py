@@ -131,7 +131,7 @@ class Greedy:
         cfg = self.config
         self._slices, self._context, promises = slices, context, context.promises
         shape = promises.weight.shape
-        self._threads, self._most = context.threads.copy(), most_cpu_mcpu(slices, context)
+        self._look_at_cpus()
         self._tight = promises.delay_bound_us < np.float32(1e3 * cfg.tight_ms)
         self._kept_nice = np.where(self._tight, *cfg.nice[:2]).astype(np.float32)
         self._rise, self._fall = smoothing(context.period_s, cfg.rise_s), smoothing(context.period_s, cfg.fall_s)
@@ -218,6 +218,11 @@ class Greedy:
         self._rate = _settled(rate, self._rate, self.config.dead_band)
         return self._limit, self._rate
 
+    def _look_at_cpus(self) -> None:
+        context = self._context
+        self._threads, self._cpus = context.threads.copy(), context.logical_cpus.tobytes()
+        self._most = most_cpu_mcpu(self._slices, context)
+
     def _enough(self) -> FloatArray | float:
         """Limits (S, L) of slices that get all they offer."""
         return np.inf
@@ -230,8 +235,12 @@ class Greedy:
         """Averages of rates and costs, quick to rise and slow to fall; what the slices can have of CPUs and uplink."""
         cfg, valid = self.config, telemetry.valid
         self._valid = valid
-        if not np.array_equal(self._threads, self._context.threads):  # somebody has set a limit above a UPF's group
-            self._threads, self._most = self._context.threads.copy(), most_cpu_mcpu(self._slices, self._context)
+        # Somebody has set a limit above a UPF's group, or taken CPUs away.
+        if (
+            not np.array_equal(self._threads, self._context.threads)
+            or self._cpus != self._context.logical_cpus.tobytes()
+        ):
+            self._look_at_cpus()
         if self.workings is not None:
             self._kept = self.workings.kept
         self._forward = np.maximum(np.where(self._kept, ONE, self._forward) - self._wears_off, np.float32(0.0))

@@ -28,6 +28,9 @@ def restore(
     Nothing to restore is no error; a service manager may call it whenever a controller has ended.
     Example: [bold]slicepilot restore --name sp[/bold]
     """
+    from ...controller.system.clocks import check_clocks
+
+    check_clocks()
     reports = {
         one: report for one in _names(state, name) if (report := _restore(state / one, name is None)) is not None
     }

@@ -29,11 +29,13 @@ def top(
 
     Example: [bold]slicepilot top --name sp[/bold]
     """
+    from ...controller.system.clocks import check_clocks
     from ...controller.top.follower import Follower
     from ...controller.top.frame import View
     from ...controller.top.glyphs import ASCII, glyphs_for
     from ...controller.top.screen import HISTORY_S, lines_of, show
 
+    check_clocks()
     path = run_root / (name or _only(run_root, wait)) / "ticks"
     glyphs = ASCII if plain or not console.encoding.startswith("utf") else glyphs_for()
     live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json

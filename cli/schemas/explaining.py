@@ -303,6 +303,8 @@ class N3Counts(Document):
     """Bytes of the inner packets."""
     unproven: int
     """Packets of senders none of whose packets has left the UPF: not in `packets`, and they steer nothing."""
+    crowded: int
+    """Packets for whose sender or flow there was no place in the tables: of more than there is room for."""
     malformed: int
     """Packets that could not be read."""
     other: int

@@ -49,7 +49,7 @@ class CpuQuota:
         self.period_us = check_period_us(self.config.period_us or period_us)
         self._quota_us = self._in_own_period(quota_us, period_us)
         if self.period_us != period_us:
-            self._files.write(self._quota_us, self.period_us)
+            self._change_period(quota_us, period_us)
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
         self._stock, self._stocked_ns = self.config.write_stock, time.monotonic_ns()
 
@@ -117,6 +117,15 @@ class CpuQuota:
         allowed = stock >= least_stock
         self._stock = stock - 1.0 if allowed else stock
         return allowed
+
+    def _change_period(self, quota_us: int, period_us: int) -> None:
+        """From the group's to ours. Where the kernel refuses that, the group's stays: a small quota in a long period
+        has no equal in a short one, and under cgroup v1 more than a group above has is not allowed."""
+        try:
+            self._files.write(self._quota_us, self.period_us)
+        except ActuatorError:
+            self._files.write(quota_us, period_us)
+            self.period_us, self._quota_us = period_us, quota_us
 
     def _in_own_period(self, quota_us: int, period_us: int) -> int:
         """The same share of a CPU under our period."""

@@ -36,8 +36,8 @@ def notice(measured: Measured, state: State, now: int) -> None:
     rules, memory = node.rules, node.memory
     load, used_mcpu = 0.0, 0.0
     for s in range(len(state.slices)):
-        own = state.slices[s].memory
-        if measured.valid[s, 0]:
+        own, believed = state.slices[s].memory, state.slices[s].doubted == 0
+        if measured.valid[s, 0] and believed:
             load += measured.slices[_OFFERED, s, 0]
             own.wait_us += rules.settling * (measured.slices[_WAIT, s, 0] - own.wait_us)
         if own.samples == 0 or own.offered_sum < state.slices[s].rules.least_mbps * own.samples * (1.0 - _ROUNDING):
@@ -45,7 +45,7 @@ def notice(measured: Measured, state: State, now: int) -> None:
         elif own.asking_since_ns == at.NEVER_NS:
             own.asking_since_ns = now
         used_mcpu += own.cpu_sum / own.samples if own.samples > 0 else 0.0
-        if own.carried_sum > _COSTED_MBPS * own.samples and own.cpu_sum > 0.0:
+        if believed and own.carried_sum > _COSTED_MBPS * own.samples and own.cpu_sum > 0.0:
             cost = own.cpu_sum / own.carried_sum
             own.cost_mcpu_per_mbps = _least(own.cost_mcpu_per_mbps, cost, rules.forgetting)
     idle = float(measured.node[_IDLE, 0])

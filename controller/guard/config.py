@@ -257,11 +257,13 @@ class Distrust:
 
     Attributes:
         hold_s: so long the knobs hold; recover_s: the safe setting stays until all has been well for so long. A single
-            slice that is not measured has both to itself.
+            slice that is not measured, or whose figures alone cannot be, has both to itself.
         most_age_s: older measurements are stale.
         frozen_ticks: so many ticks in which no figure of a loaded node changes are frozen; none: never.
         uplink_ratio, cpu_ratio: carried rate over the uplink's, and CPU use over the node's, that cannot be. In the
-            mean of `SlaFloors.window_s`: within one window a full buffer may well leave faster than the uplink.
+            mean of `SlaFloors.window_s`: within one window a full buffer may well leave faster than the uplink. Where
+            slices that carry more than uplink_ratio times what they are offered account for it, they alone are not
+            believed.
         most_ratio: loss, throttling and idle ratios above this cannot be; counters are not read all at once, so a
             little above 1 is possible.
         most_delay_s: longer delays cannot be.

@@ -23,7 +23,7 @@ from ..contracts.modes import Level
 from ..contracts.reasons import Reason
 from . import layout as at
 from .config import GuardConfig
-from .rules import Rules
+from .rules import Rules, reckon_with
 from .work import Work, never_compile_again
 
 _LEVELS = tuple(Level)
@@ -110,6 +110,7 @@ class Guard:
         self.config, self.level = config, Level.NORMAL
         self._scope: NiceScope = nice_scope
         self._rules = Rules.of(config, slices, context, nice_scope, request_mcpu)
+        self._context, self._cpus = context, context.logical_cpus.item()
         num_slices = len(slices)
         self._num_slices = num_slices
         self._work, self._warm_up_work = (Work(self._rules, num_slices) for _ in range(2))
@@ -133,6 +134,9 @@ class Guard:
         Raises:
             ValueError: telemetry or held knobs of another shape.
         """
+        if (cpus := self._context.logical_cpus.item()) != self._cpus:
+            self._cpus = cpus
+            reckon_with(cpus, self.config, self._state.node["rules"])
         verdict = self._judge(telemetry, wanted, held, now_ns, self._work)
         self.level = verdict.level
         return verdict
@@ -182,7 +186,7 @@ class Guard:
         new.node["conditions"]["memory"] = old.node["conditions"]["memory"]
         new.slices["missing"]["memory"] = old.slices["missing"]["memory"]
         new.slices["knobs"]["memory"] = old.slices["knobs"]["memory"]
-        for field in ("floors", "trip", "trial", "told"):
+        for field in ("floors", "trip", "trial", "told", "left_out"):
             new.slices[field] = old.slices[field]
         new.slices["floors"]["since_ns"] = at.NEVER_NS
         new.node["memory"]["ticks"] = new.node["memory"]["same_ticks"] = 0

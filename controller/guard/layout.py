@@ -143,7 +143,7 @@ TOLD = _record(
 SLICE = _record(
     ("rules", SLICE_RULES),
     ("memory", SLICE_MEMORY),
-    ("missing", CONDITION),  # not measured
+    ("missing", CONDITION),  # not measured, or doubted
     ("knobs", KNOB, (NUM_KNOBS,)),
     ("floors", FLOOR, (FLOORS,)),
     ("trip", TRIP),
@@ -152,6 +152,8 @@ SLICE = _record(
     ("tripped", "i8"),  # at this tick: its trip is in force
     ("protected", "i8"),  # at this tick: what it may have does not wait for a decision that is in time
     ("excused", "i8"),  # at this tick: below a floor that nobody could keep
+    ("doubted", "i8"),  # at this tick: it is measured, and its figures alone cannot be
+    ("left_out", "i8"),  # reason bit: why it was last held or safe without a trip; not measured, or doubted
     ("filled", "i8"),  # while a share of the CPU is worked out: it wants no more
     ("course", "i8"),  # of this tick: FOLLOW, STAY or TO_SAFE
     ("counts", "i8", (REASONS,)),  # ticks in which a reason was given
@@ -173,6 +175,7 @@ NODE_RULES = _record(
     ("most_age_s", "f8"),
     ("frozen_ticks", "f8"),
     ("most_carried_mbps", "f8"),
+    ("most_gain", "f8"),  # carried over offered, of a slice that cannot have made too much of it
     ("most_cpu_mcpu", "f8"),
     ("safe_ns", "f8"),
     ("most_safe_ns", "f8"),

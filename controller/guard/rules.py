@@ -150,6 +150,16 @@ def _slice_rules(
     return rules
 
 
+def reckon_with(cpus: float, config: GuardConfig, rules: Structured) -> None:
+    """So many CPUs are there now, more or fewer than when ``rules`` of the node were made.
+
+    The budget stays as it was declared and checked. What CPU use cannot be is never lowered: a CPU that comes back is
+    used before anybody has looked.
+    """
+    rules["node_mcpu"] = 1e3 * cpus
+    rules["most_cpu_mcpu"] = np.maximum(rules["most_cpu_mcpu"], config.telemetry.cpu_ratio * 1e3 * cpus)
+
+
 def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) -> Structured:
     rules = np.zeros((), NODE_RULES)
     period_s, node_mcpu = context.period_s.item(), 1e3 * context.logical_cpus.item()
@@ -168,6 +178,7 @@ def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) ->
     rules["most_age_s"] = distrust.most_age_s
     rules["frozen_ticks"] = math.inf if distrust.frozen_ticks is None else distrust.frozen_ticks
     rules["most_carried_mbps"] = distrust.uplink_ratio * context.uplink_mbps.item()
+    rules["most_gain"] = distrust.uplink_ratio
     rules["most_cpu_mcpu"] = distrust.cpu_ratio * 1e3 * context.logical_cpus.item()
     rules["safe_ns"] = _ns(safe.hold_s)
     rules["most_safe_ns"] = _ns(max(safe.most_hold_s, safe.hold_s))

@@ -34,28 +34,37 @@ def _unchanged(measured: Measured, state: State) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
-def _possible(measured: Measured, rules: np.record) -> bool:
-    """Whether every figure is a number between 0 and the most it can be."""
-    most_of_slice, most_of_node = rules.most_of_slice, rules.most_of_node
+def _possible(measured: Measured, state: State) -> bool:
+    """Whether every figure is a number from 0 on, and the node's are no more than they can be.
+
+    A slice's own that is more is its own matter, and marked (``doubted``): a UPF that hangs makes its delay as long as
+    it likes. What is no number, or negative, no slice can bring about: it is the measurement that is broken.
+    """
+    rules = state.node[0].rules
     for s in range(len(measured.valid)):
+        one = state.slices[s]
+        one.doubted = 0
         if measured.valid[s, 0]:
             for row in range(len(measured.slices)):
-                if not (_ZERO <= measured.slices[row, s, 0] <= most_of_slice[row]):
+                value = measured.slices[row, s, 0]
+                if not _ZERO <= value < np.inf:
                     return False
+                if value > rules.most_of_slice[row]:
+                    one.doubted = 1
     possible = True
     for row in range(len(measured.node)):
-        possible = possible and _ZERO <= measured.node[row, 0] <= most_of_node[row]
+        possible = possible and _ZERO <= measured.node[row, 0] <= rules.most_of_node[row]
     return possible
 
 
 @njit(cache=True, error_model="numpy")
 def _average(measured: Measured, state: State) -> None:
-    """Take one more tick into the sliding sums; a slice that is not measured begins anew."""
+    """Take one more tick into the sliding sums; a slice that is not measured, or doubted so far, begins anew."""
     window = len(state.past)
     slot = state.node[0].memory.ticks % window
     for s in range(len(state.slices)):
         memory = state.slices[s].memory
-        if not measured.valid[s, 0]:
+        if not measured.valid[s, 0] or state.slices[s].doubted != 0:
             if memory.samples > 0:
                 memory.offered_sum, memory.carried_sum, memory.cpu_sum, memory.samples = 0.0, 0.0, 0.0, 0
                 for tick in range(window):
@@ -74,8 +83,26 @@ def _average(measured: Measured, state: State) -> None:
 
 
 @njit(cache=True, error_model="numpy")
+def _explained(carried: float, state: State) -> bool:
+    """Whether too much is carried by slices that carry clearly more than they are offered; marks those.
+
+    A UPF that makes packets of its own does, over the whole window, and all that the others carry was offered to them.
+    """
+    rules = state.node[0].rules
+    for s in range(len(state.slices)):
+        one = state.slices[s]
+        if one.memory.carried_sum > rules.most_gain * one.memory.offered_sum:
+            one.doubted = 1
+            carried -= one.memory.carried_sum
+    return carried <= rules.most_carried_mbps * len(state.past)
+
+
+@njit(cache=True, error_model="numpy")
 def doubts(measured: Measured, state: State) -> int:
-    """Reasons not to believe a measurement, 0 if there are none; what can be believed is averaged."""
+    """Reasons not to believe a measurement, 0 if there are none; what can be believed is averaged.
+
+    Where one slice alone accounts for what cannot be, it is ``doubted``, and the rest is believed.
+    """
     node = state.node[0]
     rules, memory = node.rules, node.memory
     found, seen = 0, False
@@ -88,7 +115,7 @@ def doubts(measured: Measured, state: State) -> int:
     memory.same_ticks = memory.same_ticks + 1 if _unchanged(measured, state) else 0
     if memory.same_ticks >= rules.frozen_ticks:
         found |= _FROZEN
-    if not (measured.age_s[0] >= _ZERO and _possible(measured, rules)):
+    if not (measured.age_s[0] >= _ZERO and _possible(measured, state)):
         return found | _IMPLAUSIBLE
     if found == 0:
         _average(measured, state)
@@ -98,6 +125,13 @@ def doubts(measured: Measured, state: State) -> int:
         carried += state.slices[s].memory.carried_sum
         cpu += state.slices[s].memory.cpu_sum
     window = len(state.past)
-    if carried > rules.most_carried_mbps * window or cpu > rules.most_cpu_mcpu * window:
+    if carried > rules.most_carried_mbps * window and not _explained(carried, state):
+        found |= _IMPLAUSIBLE
+    if cpu > rules.most_cpu_mcpu * window:
+        found |= _IMPLAUSIBLE
+    believed = False
+    for s in range(len(measured.valid)):
+        believed = believed or (measured.valid[s, 0] and state.slices[s].doubted == 0)
+    if seen and not believed:
         found |= _IMPLAUSIBLE
     return found

@@ -104,7 +104,8 @@ def slices_tripped(measured: Measured, state: State, usable: bool, sound: bool, 
     node = state.node[0]
     for s in range(len(state.slices)):
         one = state.slices[s]
-        delay_us = float(measured.slices[_P99, s, 0]) if measured.valid[s, 0] else math.nan
+        measured_well = measured.valid[s, 0] and one.doubted == 0
+        delay_us = float(measured.slices[_P99, s, 0]) if measured_well else math.nan
         one.excused = 0
         one.tripped = 1 if _goes_on(node, one, delay_us, usable, sound, now) else 0
         if one.tripped == 0 and usable and sound and below(node, one, delay_us, now):

@@ -20,6 +20,7 @@ _NORMAL, _HOLD, _SAFE, _LATCHED = map(int, Level)
 _NUMBER_BIT, _POLICY_BIT, _PAUSED_BIT = Reason.NOT_A_NUMBER.bit, Reason.POLICY_ERROR.bit, Reason.PAUSED.bit
 _ORDERED_BIT, _SAFE_BIT, _OVERRUN_BIT = Reason.ORDERED_SAFE.bit, Reason.SAFE_SETTING.bit, Reason.OVERRUN.bit
 _FLOOR_BIT, _SLICE_MISSING_BIT = Reason.SLA_FLOOR.bit, Reason.SLICE_MISSING.bit
+_IMPLAUSIBLE_BIT = Reason.TELEMETRY_IMPLAUSIBLE.bit
 _TRIAL_BIT, _INFEASIBLE_BIT, _LATCHED_BIT = (
     reason.bit for reason in (Reason.FLOOR_TRIAL, Reason.FLOOR_INFEASIBLE, Reason.LATCHED)
 )
@@ -57,14 +58,17 @@ def _numbers(wanted: npt.NDArray[np.float32]) -> bool:
 
 @njit(cache=True, error_model="numpy")
 def _courses(measured: Measured, state: State, common: int, now: int) -> None:
-    """The common course, but for slices that are not measured, or that have tripped; and each slice's reasons."""
+    """The common course, but for slices that are not measured, are doubted or have tripped; each slice's reasons."""
     for s in range(len(state.slices)):
         one, absent = state.slices[s], not measured.valid[s, 0]
         one.course, reasons = common, 0
-        if _condition(one.missing, absent, now):
-            one.course, reasons = at.TO_SAFE, _SLICE_MISSING_BIT | _SAFE_BIT
-        elif absent:
-            one.course, reasons = max(common, at.STAY), _SLICE_MISSING_BIT
+        out = absent or one.doubted != 0
+        if out:
+            one.left_out = _SLICE_MISSING_BIT if absent else _IMPLAUSIBLE_BIT
+        if _condition(one.missing, out, now):
+            one.course, reasons = at.TO_SAFE, one.left_out | _SAFE_BIT
+        elif out:
+            one.course, reasons = max(common, at.STAY), one.left_out
         if one.tripped != 0:
             one.course = at.TO_SAFE
             reasons |= _FLOOR_BIT | _SAFE_BIT

@@ -1,4 +1,4 @@
-"""How many cores are behind the CPUs that this process may use."""
+"""Which CPUs there are, and how many cores are behind those that this process may use."""
 
 from __future__ import annotations
 
@@ -18,3 +18,22 @@ def physical_cores(cpus: Path = CPUS) -> int:
         return len({(cpus / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text() for cpu in usable})
     except OSError:
         return len(usable)
+
+
+def online_cpus(cpus: Path = CPUS) -> frozenset[int]:
+    """Numbers of the CPUs that are online now (kernel: Documentation/admin-guide/cputopology.rst)."""
+    return _listed(cpus / "online")
+
+
+def most_cpus(cpus: Path = CPUS) -> int:
+    """Above the number of every CPU that can ever come online: numbers may have gaps."""
+    return max(_listed(cpus / "possible")) + 1
+
+
+def _listed(file: Path) -> frozenset[int]:
+    """A list of CPUs as the kernel writes it, such as ``0-3,8``."""
+    found: set[int] = set()
+    for part in file.read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)

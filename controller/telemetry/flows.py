@@ -71,5 +71,7 @@ class IdleFlows:
             probe.flow_keys[freed] = 0
             probe.flows[freed] = np.zeros(1, layout.FLOW)
             now[freed] = 0
+        owners = (probe.flow_keys[probe.flow_keys != 0] >> np.uint64(40)) & np.uint64(0xFF)
+        probe.flows_of[:] = np.bincount(owners.astype(np.intp), minlength=layout.MAX_SLICES)
         self._packets = now
         return len(freed)

@@ -12,6 +12,7 @@ import numpy as np
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 MAX_SLICES = 256
+MAX_CPUS = 1024
 BUCKETS = 448
 FLOWS = 1024
 MARKS = 8
@@ -38,7 +39,7 @@ N3 = np.dtype(
         ("timed", "u8"),
         ("unproven", "u8"),
         ("joined", "u8"),
-        ("", "V8"),
+        ("crowded", "u8"),
         ("mark_ns", "u8", MARKS),
     ]
 )

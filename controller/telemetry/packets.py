@@ -35,7 +35,7 @@ class PacketPrograms:
 
     Attributes:
         slices: what was counted since the start, `layout.SLICE` by slice, and last what belongs to none.
-        flows, flow_keys: see `flows`.
+        flows, flow_keys: see `flows`; flows_of: how many there are, by slice.
         events: `layout.PACKET_EVENT`.
         sharing: which packets are whose, where slices share an N3; services: at which ports they are.
         windows: what happened between the last two calls of `measure`, see ``bpf/windows.h``; shared with `SchedProbe`.
@@ -84,6 +84,7 @@ class PacketPrograms:
             self.warm_up = self.object.program("measure_packets").runner(1)
             self.flows = mapped(self.object, "flows", layout.FLOW, writable=True)
             self.flow_keys = mapped(self.object, ".bss.flow_keys", "u8", writable=True)
+            self.flows_of = mapped(self.object, ".bss.flows_of", ("u4", layout.MAX_SLICES), writable=True)[0]
             self.sharing = Sharing(points, self.object)
             self.services = ServicePorts(points, self.object)
             self.events = RingBuffer(self.object.map("packet_events"), layout.PACKET_EVENT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 import time
@@ -10,11 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+
 from ...configs import ConfigError
 from ..system import cgroup_paths as cgroups
 from ..system.bpf.errors import ProbeError
 from ..system.bpf.libbpf import BpfObject, Map, RunStats, run_stats
 from ..system.cgroup import CpuHierarchy
+from ..system.cores import most_cpus, online_cpus
 from . import layout
 from .objects import FOLDER, mapped
 
@@ -22,7 +24,7 @@ BTF = Path("/sys/kernel/btf/vmlinux")
 
 
 class SchedProbe:
-    """CPU time and run-queue delay of slices, and idle time of the CPUs.
+    """CPU time and run-queue delay of slices, and idle time of the CPUs that are online.
 
     Args:
         groups: the CPU cgroup of each slice, in order; None where it has none. One that is still to be made is
@@ -31,6 +33,7 @@ class SchedProbe:
 
     Attributes:
         slices: what was counted since the start, `layout.SCHED` by slice, and last the idle time.
+        usable: CPUs that the slices may use, whose idle time alone counts; None: all. Counts from the next `refresh`.
         measure, warm_up: `measure` fills its rows of ``windows``; `warm_up` only touches what it will touch.
 
     Raises:
@@ -51,7 +54,8 @@ class SchedProbe:
         if not versions and any(groups):
             versions = {CpuHierarchy.find().version == 2}
         start_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        cpus = os.sysconf("SC_NPROCESSORS_CONF")
+        self.usable: frozenset[int] | None = None
+        cpus = min(most_cpus(), layout.MAX_CPUS)
         self._object = BpfObject(
             FOLDER / "sched.bpf.o",
             {".rodata.sched": struct.pack("=Q3I4x", start_ns, len(groups), versions == {True}, cpus)},
@@ -64,6 +68,7 @@ class SchedProbe:
             self.warm_up = self._object.program("measure_cpus").runner(1)
             running = mapped(self._object, ".bss.running", layout.RUNNING, writable=True)
             running["since_ns_and_slice"] = len(groups) + 1  # something else, until we see what
+            self._counted = mapped(self._object, ".bss.counted", ("u8", layout.MAX_CPUS // 64), writable=True)[0]
             self._map = self._object.map("groups")
             self._known: set[int] = set()
             self._refreshing = threading.Lock()
@@ -83,9 +88,21 @@ class SchedProbe:
         self.close()
 
     def refresh(self) -> list[str]:
-        """Tell the programs which groups there are now below the slices'; returns what is missing. From any thread."""
+        """Tell the programs which groups there are now below the slices', and which CPUs count; returns what is
+        missing. From any thread."""
         with self._refreshing:
+            self._count_cpus()
             return self._refresh()
+
+    def _count_cpus(self) -> None:
+        online = online_cpus()
+        # Where the slices may use none that is online the kernel lets them run on others (cpusets(7), "Warnings").
+        counted = (online & self.usable if self.usable is not None else online) or online
+        words = np.zeros_like(self._counted)
+        for cpu in counted:
+            if cpu < layout.MAX_CPUS:
+                words[cpu // 64] |= np.uint64(1 << cpu % 64)
+        self._counted[:] = words
 
     def _refresh(self) -> list[str]:
         wanted: dict[int, int] = {}

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from numba import njit
 
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from ..system.clocks import check_clocks
 from .layout import AT_N6, AT_TUN, NODE_ROWS, ROWS, SLICE_ROWS
 from .packets import PacketProbe
 from .points import SlicePoints
@@ -47,7 +48,7 @@ class KernelSource:
         counts_since_s: when packets began to be counted, by `time.monotonic`.
 
     Raises:
-        ConfigError: points that do not go together.
+        ConfigError: points that do not go together, or clocks that are not the machine's (`check_clocks`).
         ProbeError: something that is needed is missing; nothing stays attached.
     """
 
@@ -61,6 +62,7 @@ class KernelSource:
         by_flow: bool = False,
         uplink_mbps: float = float("inf"),
     ) -> None:
+        check_clocks()
         self.packets = PacketProbe(
             points,
             sample_every=sample_every,
@@ -88,6 +90,7 @@ class KernelSource:
             np.ones((slices, 1), np.bool_),
         )
         self._reachable = True
+        self._crowded = np.zeros(slices, np.uint64)
         self.measure()
 
     def __enter__(self) -> KernelSource:
@@ -129,7 +132,7 @@ class KernelSource:
         return self.packets.slices["delay"][: len(points), last].copy()
 
     def check(self) -> list[str]:
-        """What does not measure any more, and why; marks slices without a first or last point invalid.
+        """What is not measured any more, and why; marks slices without a first or last point invalid.
 
         Attaches again what has come back: a UPF that restarted, new groups below a slice's. Takes about 0.1 ms a point:
         call it about once a second, outside the loop's budget.
@@ -139,7 +142,16 @@ class KernelSource:
         self._reachable = any(one.n3 not in away for one in self.packets.points)
         for index, one in enumerate(self.packets.points):
             self._telemetry.valid[index] = not away & {one.n3, one.n6 or one.tun}
-        return [*lost.values(), *self.sched.refresh()]
+        return [*lost.values(), *self._told_crowded(), *self.sched.refresh()]
+
+    def _told_crowded(self) -> list[str]:
+        now = self.packets.slices["n3"]["crowded"][:-1].copy()
+        new, self._crowded = now - self._crowded, now
+        return [
+            f"{self.packets.points[index].name}: {new[index]} of its packets are of more senders or flows than there "
+            "is room for, and were not measured"
+            for index in np.flatnonzero(new)
+        ]
 
     @property
     def reachable(self) -> bool:

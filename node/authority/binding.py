@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -19,12 +19,17 @@ class Binding:
     Args:
         threads: CPUs that each slice's UPF can use at once by itself.
         around: what bound it at the start.
+
+    Attributes:
+        cpus: numbers of the CPUs that the UPFs may use now, all together.
     """
 
     def __init__(self, threads: Mapping[str, float], around: Mapping[str, Surroundings]) -> None:
-        self._threads = dict(threads)
+        self._threads, self._around = dict(threads), dict(around)
         self._start = {name: min(own, around[name].usable) for name, own in self._threads.items()}
         self._now = dict(self._start)
+        self.cpus = cpus_of(around.values())
+        self._cpus_at_start = len(self.cpus)
 
     def look(self, found: Mapping[str, Located], threads: FloatArray) -> list[str]:
         """Look anew, some 50 us a slice; what binds more than at the start, and why.
@@ -37,12 +42,20 @@ class Binding:
         for name, own in self._threads.items():
             one = found[name]
             with contextlib.suppress(ProcessLookupError, ActuatorError):
-                around = surroundings(one.process.pid, one.cgroup)
+                self._around[name] = around = surroundings(one.process.pid, one.cgroup)
                 self._now[name] = now = min(own, around.usable)
                 if now < self._start[name]:
                     told.append(f"{name}: can use {now:g} CPUs, {self._start[name]:g} at the start: {_why(around)}")
         threads[:, 0] = np.fromiter(self._now.values(), np.float32)
+        self.cpus = cpus_of(self._around.values())
+        if len(self.cpus) < self._cpus_at_start:
+            told.append(f"CPUs that the slices may use: {len(self.cpus)}, {self._cpus_at_start} at the start")
         return told
+
+
+def cpus_of(around: Iterable[Surroundings]) -> frozenset[int]:
+    """Numbers of the CPUs that UPFs may use, all together."""
+    return frozenset[int]().union(*(one.allowed for one in around))
 
 
 def _why(around: Surroundings) -> str:

@@ -28,14 +28,19 @@ class Surroundings:
     Attributes:
         limit_mcpu: the least CPU limit of the groups above its own, which binds it whatever its own is; inf: none.
         limited_by: which group that is; None without one.
-        cpus: that its process may use (its cpuset and affinity).
+        allowed: CPUs that its process may use (its cpuset and affinity) and that are online.
         writers: who else writes the group's files, and when.
     """
 
     limit_mcpu: float
     limited_by: Path | None
-    cpus: int
+    allowed: frozenset[int]
     writers: tuple[str, ...]
+
+    @property
+    def cpus(self) -> int:
+        """How many CPUs its process may use."""
+        return len(self.allowed)
 
     @property
     def usable(self) -> float:
@@ -50,7 +55,7 @@ def surroundings(pid: int, group: Path | None) -> Surroundings:
     return Surroundings(
         limit_mcpu=least,
         limited_by=next((parent for parent in limits if limits[parent] == least < math.inf), None),
-        cpus=len(os.sched_getaffinity(pid)),
+        allowed=frozenset(os.sched_getaffinity(pid)),
         writers=() if group is None else tuple(f"{name} ({WRITES[name]})" for name in managers(group)),
     )
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...controller.actuators.bandwidth import limit_mcpu
 from ...controller.actuators.slice_knobs import CPU_KNOBS
+from ...controller.system.cgroup import CpuGroup
+from ...controller.system.cgroup_paths import awaited
 from ...controller.telemetry.n4.learning import Learned
 from ...env.knobs import KnobName
 from ..authority.authority import Authority
@@ -88,6 +92,7 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
         notes.append(f"{around.limited_by} limits it to {around.limit_mcpu:g} mCPU, whatever its own limit is")
     if around.cpus < backend.context.logical_cpus.item():
         notes.append(f"it may use {around.cpus} of the CPUs only")
+    notes += _limits(backend, name)
     notes += [f"its cgroup is written by others as well: {writer}" for writer in around.writers]
     answers = dict(backend.authority[name])
     for knob in CPU_KNOBS:
@@ -99,6 +104,20 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
     elif in_softirqs(found, backend.n3[name]) or load.elsewhere:
         notes += filter(None, [proposal(found, backend.n3[name])])
     return SliceReport(name, str(found.process), load, answers, tuple(notes), learned)
+
+
+def _limits(backend: NodeBackend, name: str) -> list[str]:
+    """A CPU limit that is there already, and limits that the slice's bounds allow and the kernel does not."""
+    index, notes = backend.slices.names.index(name), []
+    target, least = backend.targets[index], backend.spec.least_limit_mcpu
+    if target.cgroup is None or awaited(target.cgroup) or "cpu_limit_mcpu" in target.fixed:
+        return []
+    if (found := limit_mcpu(CpuGroup.at(target.cgroup))) < math.inf:
+        notes.append(f"its CPU limit is {found:g} mCPU as found: control takes it over, and puts it back")
+    if backend.slices.bound("cpu_limit_mcpu", 0)[index, 0] < least:
+        period = f"{backend.spec.quota_period_ms:g} ms"
+        notes.append(f"CPU limits below {least:g} mCPU are set as {least:g}: the least quota is 1 ms, here in {period}")
+    return notes
 
 
 def _untimed(load: Load) -> list[str]:

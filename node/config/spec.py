@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from ...configs import load
-from ...env.knobs import KnobName
+from ...env.knobs import MIN_QUOTA_US, KnobName
 from ...env.slices import SliceSet, SliceSpec
 from .selectors import STRICT, ServiceSelector, UpfSelector, check_selector
 from .traffic import DeviceNames, ListensSpec, SessionSpec, TrafficSpec, check_session, check_traffic
@@ -65,7 +65,7 @@ class NodeSpec:
         name: folders and sockets of its controller are named after it.
         slices: in order.
         uplink_mbps: rate of the N6 uplink that they share; none: not known, and taken for unlimited.
-        cpus: that the UPFs may use; none: those of this process.
+        cpus: that the UPFs may use; none: those that their processes may use, which is looked at again once a second.
         quota_period_ms: of CPU limits.
         n3_buffer_packets: what a UPF's N3 socket holds; with Linux' default of 212,992 octets some 110 of full size.
         hardware: configuration of the identified hardware that a simulator of this node uses.
@@ -84,6 +84,11 @@ class NodeSpec:
     def from_yaml(cls, name_or_path: str) -> NodeSpec:
         """Load ``configs/nodes/NAME.yaml`` or a user's file; raises ConfigError."""
         return load("nodes", name_or_path, CheckedNodeSpec)
+
+    @property
+    def least_limit_mcpu(self) -> float:
+        """CPU limits below this are set as this: the kernel's least quota, in this period."""
+        return MIN_QUOTA_US / self.quota_period_ms
 
     @property
     def promised(self) -> SliceSet:
@@ -121,7 +126,19 @@ def _check(spec: NodeSpec) -> NodeSpec:
             seen.add(value)
     for one in spec.slices:
         _check_own(one)
+        _check_limits(one, spec)
     return spec
+
+
+def _check_limits(one: NodeSlice, spec: NodeSpec) -> None:
+    """Refuse bounds that no CPU limit could keep to."""
+    high, least = one.bounds.cpu_limit_mcpu[1], spec.least_limit_mcpu
+    if high < least and "cpu_limit_mcpu" not in one.leave:
+        raise ValueError(
+            f"slices: {one.name}: bounds.cpu_limit_mcpu = {high:g} at most: the kernel's least quota of "
+            f"{MIN_QUOTA_US} us is {least:g} mCPU in quota_period_ms = {spec.quota_period_ms:g}; accepted: an upper "
+            "bound of at least that, a longer period, or leave: [cpu_limit_mcpu]"
+        )
 
 
 def _check_own(one: NodeSlice) -> None:

@@ -86,13 +86,14 @@ class NodeBackend(LiveBackend):
             facts = NodeFacts(
                 control_period_s,
                 spec.uplink_mbps or UNKNOWN_UPLINK_MBPS,
-                spec.cpus,
+                float(len(self._binding.cpus)) if spec.cpus is None else spec.cpus,
                 num_steps,
                 traits=live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
                 moves=None if moves.all() else moves,
                 sharing=tuple(tuple(map(list(found).index, names)) for names in families if len(names) > 1),
             )
             super().__init__(slices, source, actuator, [target.cgroup for target in self.targets], facts)
+            source.sched.usable = self._binding.cpus
             if self.learning:
                 self.tasks = ((self.learning.poll, POLL_S),)
             undo.pop_all()
@@ -104,9 +105,12 @@ class NodeBackend(LiveBackend):
 
     def check(self) -> list[str]:
         """As `LiveBackend.check`; and which UPFs have gone and were not found again, and what binds them more than at
-        the start. ``context.threads`` is what they can use now."""
+        the start. ``context`` says then how many CPUs each can use now, and unless `spec` does, all of them."""
         gone, found = self._follower.look(), self._follower.found
         bound = self._binding.look(found, self.context.threads)
+        self.source.sched.usable = self._binding.cpus
+        if self.spec.cpus is None:
+            self.context.logical_cpus[:] = len(self._binding.cpus)
         return [*gone, *bound, *self.learning.check(found), *super().check()]
 
     @property

@@ -1,8 +1,6 @@
 """Whatever bytes a reader is given, it says in one line what is wrong, or reads them: it neither fails nor waits.
 
-A run of the suite tries each reader for a few seconds at most. For hours:
-
-    SLICEPILOT_FUZZ_MINUTES=120 .venv/bin/pytest -s --timeout=0 tests/attacks/test_fuzz_readers.py
+A run of the suite tries each reader for a few seconds at most; `make fuzz` does for hours.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from slicepilot.agents.learned.bundle import PolicyBundle
@@ -47,9 +44,9 @@ from slicepilot.node.config.spec import NodeSpec
 
 from ..controller.record.conftest import description, seal, ticks
 from ..effort import examples
+from ..fuzzing import fuzz as try_all
 
-MINUTES = float(os.environ.get("SLICEPILOT_FUZZ_MINUTES", "0"))
-TARGETS = 14
+pytestmark = pytest.mark.fuzz
 LONGEST_S = 5.0
 """For one example, on a machine with other work."""
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -76,16 +73,8 @@ def mutants(draw: st.DrawFn, *seeds: bytes) -> bytes:
 def fuzz(
     strategy: st.SearchStrategy[Any], read: Callable[[Any], object], quick: int, *refused: type[Exception]
 ) -> None:
-    """Have something read examples: the suite's number of them, or for the share of the minutes asked for."""
+    """Have something read examples, which it may refuse, but in time."""
 
-    @settings(
-        max_examples=500 if MINUTES else examples(quick),
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-        report_multiple_bugs=False,
-    )
-    @example(b"")
-    @given(strategy)
     def run(data: bytes) -> None:
         began_s = time.monotonic()
         with contextlib.suppress(ConfigError, *refused):
@@ -93,10 +82,7 @@ def fuzz(
         took_s = time.monotonic() - began_s
         assert took_s < LONGEST_S, f"{took_s:.1f} s for {len(data)} bytes"
 
-    until_s = time.monotonic() + 60 * MINUTES / TARGETS
-    run()
-    while time.monotonic() < until_s:
-        run()
+    try_all(strategy, run, examples(quick), [b""])
 
 
 def test_orders() -> None:

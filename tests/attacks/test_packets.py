@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
-import struct
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -18,14 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.testbed.backend.backend import points_of
-from slicepilot.testbed.lifecycle.layout import GTPU_PORT, SINK_ADDRESS, SINK_PORT, SlicePlan, netns_path
+from slicepilot.testbed.lifecycle.layout import SINK_ADDRESS, SINK_PORT, SlicePlan
 from slicepilot.testbed.lifecycle.processes import binary
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
+
+from .hostile.packets import flooding, spoofed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 
@@ -86,42 +84,12 @@ def measured(testbed: Testbed) -> np.ndarray[Any, Any]:
         return np.array(source.measure().slices[..., 0])
 
 
-def spoofed(plan: SlicePlan, number: int, teid: int | None = None) -> bytes:
-    """A G-PDU with a small packet from a sender that is nobody's."""
-    payload = struct.pack("!HHHH", 4000, 9, 8 + 32, 0) + number.to_bytes(32, "big")
-    addresses = struct.pack("!I", 0x0B000000 + number) + socket.inet_aton(SINK_ADDRESS)
-    inner = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), number & 0xFFFF, 0, 64, 17, 0) + addresses + payload
-    return struct.pack("!BBHI", 0x30, 0xFF, len(inner), plan.teid(0) if teid is None else teid) + inner
-
-
-@contextlib.contextmanager
-def flood(testbed: Testbed, plan: SlicePlan, senders: int, per_s: int, teid: int | None = None) -> Iterator[None]:
+def flood(
+    testbed: Testbed, plan: SlicePlan, senders: int, per_s: int, teid: int | None = None
+) -> contextlib.AbstractContextManager[None]:
     """Packets from so many senders in turn, into one N3."""
-    ended = threading.Event()
-
-    def opened() -> socket.socket:
-        gnb = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        gnb.bind((plan.n3_ran, 0))
-        return gnb
-
-    gnb = inside(netns_path(testbed.layout.ran), opened)
-
-    def send() -> None:
-        number, began = 0, time.monotonic()
-        while not ended.is_set():
-            while number < (time.monotonic() - began) * per_s:
-                gnb.sendto(spoofed(plan, number % senders, teid), (plan.n3_upf, GTPU_PORT))
-                number += 1
-            time.sleep(0.002)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        gnb.close()
+    packets = [spoofed(number, plan.teid(0) if teid is None else teid, SINK_ADDRESS) for number in range(senders)]
+    return flooding(testbed.layout.ran, plan.n3_ran, plan.n3_upf, packets, per_s)
 
 
 def all_is_well(seen: np.ndarray[Any, Any], slices: int) -> None:

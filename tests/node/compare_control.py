@@ -26,14 +26,14 @@ import numpy as np
 
 from slicepilot.data.intervals import paired_differences
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.testbed.backend.traffic import LOAD_PRIORITY, plan_of
+from slicepilot.testbed.backend.traffic import plan_of
 from slicepilot.testbed.lifecycle.layout import SINK_ADDRESS, SINK_PORT
-from slicepilot.testbed.lifecycle.processes import binary
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
 
 from .foreign import Foreign
 from .test_foreign import SLICEPILOT, document_of
+from .traffic import receiving, sending
 
 SCENARIO = "testbed-contention"
 NOISE = 0.1  # of what is offered
@@ -67,21 +67,14 @@ class Side:
 
     @contextlib.contextmanager
     def _loaded(self, seconds: float, folder: Path) -> Iterator[None]:
-        plan = folder / f"{self.name}-plan.json"
-        plan.write_text(json.dumps(self.plan | {"duration_s": seconds}))
-        enter = ["ip", "netns", "exec"]
-        with (folder / f"{self.name}.log").open("ab") as log:
-            sink = subprocess.Popen([*enter, self._outside, binary("sink"), f"--listen={self._sink}"], stdout=log)
-            load = subprocess.Popen(
-                [*enter, self._ran, binary("load"), f"--plan={plan}", f"--rt={LOAD_PRIORITY}"], stdout=log
-            )
-            try:
-                time.sleep(WARM_UP_S)
-                yield
-            finally:
-                for process in (load, sink):
-                    process.terminate()
-                    process.wait(10)
+        plan = self.plan | {"duration_s": seconds}
+        with (
+            (folder / f"{self.name}.log").open("ab") as log,
+            receiving(self._outside, self._sink, out=log),
+            sending(self._ran, plan, folder / f"{self.name}-plan.json", log),
+        ):
+            time.sleep(WARM_UP_S)
+            yield
 
 
 @contextlib.contextmanager
@@ -98,7 +91,7 @@ def sides(folder: Path, scenario: Scenario) -> Iterator[list[Side]]:
 
         foreign = Foreign(folder, prefix="fc", BURN_NS=f"{1e3 * spec.burn_us:.0f}")
         undo.callback(foreign.down)
-        _weigh(foreign)
+        foreign.weigh()
         node = folder / "node.yaml"
         node.write_text(json.dumps(_document(foreign, testbed)))
         outside, sink = f"{foreign.prefix}-dn", f"10.213.0.1:{SINK_PORT}"
@@ -124,15 +117,6 @@ def _moved(flow: dict[str, Any], testbed: Testbed, sink: str) -> dict[str, Any]:
     number = 1 + list(testbed.slices.names).index(flow["name"].partition("/")[0])
     ends = {"from": f"10.210.{number}.1", "to": f"10.210.{number}.2", "teid": number}
     return flow | ends | {"ue": f"10.61.{number}.2", "dst": sink}
-
-
-def _weigh(foreign: Foreign) -> None:
-    """Its groups lie in one that weighs as much as they do together: the testbed's lie beside everybody else's."""
-    parent = foreign.group(1).parent
-    for name in ("cpu.shares", "cpu.weight"):
-        if (parent / name).exists():
-            weight = int((foreign.group(1) / name).read_text())
-            (parent / name).write_text(str(weight * foreign.count))
 
 
 def main(arguments: list[str]) -> int:

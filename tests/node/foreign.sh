@@ -13,6 +13,7 @@
 # SESSIONS=2 in the environment gives every UPF so many sessions, each of another S-NSSAI and with another UE.
 # With HERE=1 radio and data network are where this runs, not in namespaces of their own. KIND=eupf or open5gs starts
 # another program, which PROGRAM names, in place of the project's UPF; XDP says how eUPF is attached, native or generic.
+# WITHIN is a command that the UPF is started by, such as unshare(1) with its options.
 # BYTES is the size of the packets that are sent. GROUP is the CPU cgroup of all UPFs, in place of one for each.
 # With TOGETHER=1 all UPFs are in the network namespace of the first, with
 # addresses of their own at its N3 and N4, a TUN device each, and one N6.
@@ -79,7 +80,7 @@ upf() {
     (
         cd "$STATE"
         echo 0 >"$group/cgroup.procs"
-        exec setsid ip netns exec "$(home "$1")" "${command[@]}" >>"$STATE/$ns.out" 2>>"$STATE/$ns.log" </dev/null
+        exec setsid ip netns exec "$(home "$1")" ${WITHIN:-} "${command[@]}" >>"$STATE/$ns.out" 2>>"$STATE/$ns.log" </dev/null
     ) &
     echo $! >"$STATE/$ns.pid"
 }

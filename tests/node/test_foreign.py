@@ -90,8 +90,10 @@ def in_netns(netns: str, *command: str) -> str:
 
 
 @contextlib.contextmanager
-def controller(node: Path, foreign: Foreign, folder: Path, mode: str = "live") -> Iterator[Controller]:
-    """``slicepilot run`` on the node, with an agent that ranks the first slice before the others."""
+def controller(
+    node: Path, foreign: Foreign, folder: Path, mode: str = "live", agent: str = AGENT, period_ms: float = 10.0
+) -> Iterator[Controller]:
+    """``slicepilot run`` on the node, by default with an agent that ranks the first slice before the others."""
     folder.chmod(0o755)
     config = {"run_root": str(folder / "run"), "state_root": str(folder / "state"), "publish": {"log": "pretty"}}
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
@@ -99,7 +101,10 @@ def controller(node: Path, foreign: Foreign, folder: Path, mode: str = "live") -
     log = folder / "log"
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [*command, "--mode", mode, "--agent", AGENT], stdout=out, stderr=out, stdin=subprocess.DEVNULL
+            [*command, "--mode", mode, "--agent", agent, "--period-ms", f"{period_ms:g}"],
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
         )
     running = Controller(process, folder / "run" / foreign.prefix / "ticks", log)
     try:

@@ -19,22 +19,9 @@ import pytest
 import yaml
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
-from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.system.own_groups import (
-    PREFIX,
-    MovedThread,
-    OwnGroup,
-    check_safe,
-    group_back,
-    group_of,
-    make,
-    move,
-    thread_back,
-)
-from slicepilot.controller.system.processes import start_ticks
+from slicepilot.controller.system.own_groups import PREFIX, group_of
 from slicepilot.env.knobs import CPU_LIMIT, Knobs
 from slicepilot.env.slices import FloatArray
-from slicepilot.node.authority.own_group import place_for
 from slicepilot.node.find.discover import discover
 from slicepilot.node.find.draft import draft
 from slicepilot.node.live.backend import NodeBackend
@@ -50,15 +37,6 @@ BURN_NS = "200000"  # of work on each packet, so that a limit can be felt
 GONE_S = 3.0
 STOPPED_S = 60.0  # on a machine that others use, too
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(300)"]
-PARENT = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
-print(child.pid, flush=True)
-sys.stdin.readline()
-late = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
-print(late.pid, flush=True)
-time.sleep(300)
-"""
 
 
 @pytest.fixture(name="foreign", scope="module")
@@ -184,9 +162,6 @@ def sleeper(*command: str, into: Path) -> Iterator[subprocess.Popen[str]]:
         finally:
             process.kill()
             process.wait()
-
-
-# -- a controller from start to end ---------------------------------------------------------------------------------
 
 
 def test_it_has_a_group_while_it_is_controlled_and_is_where_it_was_afterwards(
@@ -343,6 +318,20 @@ def test_who_moves_it_out_is_told_and_treated_by_the_rule(
     assert same_threads(before, memberships(foreign))
 
 
+@pytest.mark.realtime
+def test_what_is_tried_in_its_group_is_felt(foreign: Foreign, node: Path) -> None:
+    """`check --try` gives it a group for as long as it tries: a CPU limit below what it uses holds it back."""
+    before = memberships(foreign)
+    foreign.load(seconds=60, mbps=8)
+    found = check(node, "--try")
+    assert same_threads(before, memberships(foreign))
+    for one in found:
+        limit = one["knobs"]["cpu_limit"]
+        assert limit["authority"], limit
+        assert limit["tried"]["carried_ratio"]["high"] < 1.0 or limit["tried"]["delay_p99_ratio"]["low"] > 1.0, limit
+    foreign.carried_mbps()
+
+
 def test_two_upfs_in_one_group_get_one_each(foreign: Foreign, node: Path, tmp_path: Path) -> None:
     with group(f"sp-shared-{os.getpid()}") as shared, sleeper(into=shared) as other:
         for number in (1, 2):
@@ -385,115 +374,6 @@ def test_discover_proposes_it(foreign: Foreign) -> None:
     assert text.count("    # own_cgroup: true   # ") == UPFS
     on = text.replace("# own_cgroup: true   #", "own_cgroup: true   #")
     assert all(one["own_cgroup"] is True for one in yaml.safe_load(on)["slices"])
-
-
-# -- moving and putting back ------------------------------------------------------------------------------------------
-
-
-def test_all_that_is_in_a_group_is_put_back(tmp_path: Path) -> None:
-    """Also what a process has started since, in groups below as well; and who has ended needs nothing."""
-    with group(f"sp-home-{os.getpid()}") as home, sleeper(sys.executable, "-S", "-c", PARENT, into=home) as parent:
-        assert parent.stdout is not None
-        assert parent.stdin is not None
-        early = int(parent.stdout.readline())
-        own = OwnGroup("a", str(home / f"{PREFIX}{os.getpid()}"), str(home))
-        make(Path(own.path))
-        move(parent.pid, start_ticks(parent.pid) or 0, Path(own.path))
-        parent.stdin.write("\n")
-        parent.stdin.flush()
-        late = int(parent.stdout.readline())
-        below = Path(own.path) / "theirs"
-        below.mkdir()
-        (below / "cgroup.procs").write_text(str(early))
-        assert group_of(late) == Path(own.path)
-        assert "3 processes back" in group_back(own)
-        assert {group_of(pid) for pid in (parent.pid, early, late)} == {home}
-        assert not Path(own.path).exists()
-        with pytest.raises(FileNotFoundError):
-            group_back(own)
-        for pid in (early, late):
-            os.kill(pid, signal.SIGKILL)
-
-
-def test_where_the_place_has_gone_it_is_the_nearest_above() -> None:
-    above, ours = f"sp-above-{os.getpid()}", f"{PREFIX}test-{os.getpid()}"
-    with group(above, "gone") as gone, group(ours) as own, sleeper(into=own) as process:
-        gone.rmdir()
-        told = group_back(OwnGroup("a", str(own), str(gone)))
-        assert told == f"1 processes back in {gone.parent}, since {gone} has gone, {own} removed"
-        assert group_of(process.pid) == gone.parent
-        other = gone.with_name("other")
-        other.mkdir()
-        try:
-            (other / "cgroup.procs").write_text(str(process.pid))
-            thread = MovedThread("a", process.pid, start_ticks(process.pid) or 0, str(gone), str(other))
-            assert f"since {gone} has gone" in thread_back(thread)
-            assert group_of(process.pid) == gone.parent
-            assert thread_back(thread) == "", "somebody has moved it on"
-        finally:
-            (ROOT / "cgroup.procs").write_text(str(process.pid))
-            other.rmdir()
-
-
-def test_a_number_that_another_process_has_is_not_moved() -> None:
-    with group(f"sp-reuse-{os.getpid()}") as there, sleeper(into=ROOT) as process:
-        with pytest.raises(ActuatorError, match="has ended") as caught:
-            move(process.pid, (start_ticks(process.pid) or 0) - 1, there)
-        assert caught.value.vanished
-        assert group_of(process.pid) == ROOT
-        process.kill()
-        process.wait()
-        with pytest.raises(ActuatorError, match="has ended"):
-            move(process.pid, 1, there)
-
-
-def test_groups_are_made_where_root_alone_writes(tmp_path: Path) -> None:
-    with group(f"sp-safe-{os.getpid()}", "below") as below:
-        check_safe(below)
-        os.chown(below.parent, 65534, -1)
-        with pytest.raises(ActuatorError, match="user 65534 can write to it"):
-            place_for("a", below)
-        os.chown(below.parent, 0, -1)
-        below.chmod(0o777)
-        with pytest.raises(ActuatorError, match="accepted: groups that only root writes to"):
-            make(below / f"{PREFIX}a")
-        (tmp_path / "link").symlink_to(below)
-        for outside in (tmp_path / "link", below / ".." / "below", Path("/tmp")):
-            with pytest.raises(ActuatorError, match="not in the hierarchy of the CPU controller"):
-                check_safe(outside)
-        with pytest.raises(ActuatorError, match="not called as a group of ours"):
-            group_back(OwnGroup("a", str(below), str(ROOT)))
-
-
-def unified_group(path: Path, delegates: str = "", **files: str) -> Path:
-    """A group of version 2 by what its files look like."""
-    path.mkdir(parents=True, exist_ok=True)
-    contents = {"cgroup.controllers": "cpu memory", "cgroup.subtree_control": delegates, "cgroup.procs": ""}
-    for name, content in (contents | files).items():
-        (path / name.replace("__", ".")).write_text(content)
-    return path
-
-
-def test_in_version_2_the_place_is_beside_unless_something_would_be_escaped(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    root = unified_group(tmp_path / "unified", "cpu memory")
-    hierarchy = CpuHierarchy(2, root)
-    assert place_for("n-a", None, hierarchy) == root / f"{PREFIX}n-a"
-    middle = unified_group(root / "upfs", "cpu", cpu__max="max 100000")
-    shared = unified_group(middle / "shared", cpu__max="max 100000", memory__max="max", pids__max="max")
-    assert place_for("n-a", shared, hierarchy) == middle / f"{PREFIX}n-a"
-    for name, value in (("memory.max", "1048576"), ("cpu.max", "50000 100000"), ("cpuset.cpus", "0")):
-        before = (shared / name).read_text() if (shared / name).exists() else ""
-        (shared / name).write_text(value)
-        with pytest.raises(ActuatorError, match=f"{name} would not bind it any more"):
-            place_for("n-a", shared, hierarchy)
-        (shared / name).write_text(before)
-    unit = unified_group(middle / "upf.service", cpu__max="max 100000")
-    with pytest.raises(ActuatorError, match="systemd would lose sight of it"):
-        place_for("n-a", unit, hierarchy)
-    (root / "cgroup.subtree_control").write_text("memory")
-    with pytest.raises(ActuatorError, match="does not delegate the CPU controller; echo \\+cpu > "):
-        place_for("n-a", None, hierarchy)
 
 
 def test_bad_values_are_named(foreign: Foreign, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 /*
  * Which flow a packet belongs to, and which slice a UE address belongs to: learned at N3, in open-addressed tables of
  * words without locks. A reader may clear a word of `flow_keys` to free an idle flow (and finds a flow twice when that
- * made a hole before it).
+ * made a hole before it); it then counts `flows_of` anew.
+ *
+ * Places are limited and a slice may ask for any number of them, so none can take those of the others.
  */
 #pragma once
 
@@ -11,23 +13,33 @@
 #define PROBES 4
 
 __u64 flow_keys[FLOWS] SEC(".bss.flow_keys");
+__u32 flows_of[MAX_SLICES] SEC(".bss.flows_of"); /* places by slice */
 
 static __always_inline __u64 flow_key(__u32 slice, __u32 teid, __u32 qfi)
 {
 	return FLOW_VALID | (__u64)slice << 40 | (__u64)qfi << 32 | teid;
 }
 
-static __always_inline __u32 flow_of(__u64 key)
+/* Index of a flow, FLOWS where there is no place: near its home, or for a slice that has `most` of them. */
+static __always_inline __u32 flow_of(__u64 key, __u32 most)
 {
 	__u64 home = key * 0x9e3779b97f4a7c15ULL >> 48;
+	__u32 *count = &flows_of[key >> 40 & (MAX_SLICES - 1)];
 
 #pragma unroll
 	for (int i = 0; i < PROBES; i++) {
 		__u32 index = (home + i) & (FLOWS - 1);
 		__u64 seen = READ_ONCE(flow_keys[index]);
 
-		if (!seen)
-			seen = __sync_val_compare_and_swap(&flow_keys[index], 0, key) ?: key;
+		if (!seen) {
+			if (READ_ONCE(*count) >= most)
+				break;
+			seen = __sync_val_compare_and_swap(&flow_keys[index], 0, key);
+			if (!seen) {
+				ADD(*count, 1);
+				return index;
+			}
+		}
 		if (seen == key)
 			return index;
 	}
@@ -44,6 +56,9 @@ static __always_inline __u32 flow_of(__u64 key)
  * some 10 seconds; one that does not hold yet, after some 0.2 s, which is long enough for a packet to pass. It cannot
  * prolong that: who claims what others send holds nothing up for longer.
  *
+ * A slice that has senders without number which its UPF lets through could hold every place. So where all are held, one
+ * of a slice that has more than its part of them goes to one that has less.
+ *
  * Word: 48 bits of the sender's hash, whether it holds, when it was made (in units of 2^27 ns, modulo 64) or last
  * renewed (in units of 2^33 ns), and slice + 1.
  */
@@ -51,6 +66,7 @@ static __always_inline __u32 flow_of(__u64 key)
 #define SENDER_PROBES 8 /* of 5000 senders one in 3800 finds all taken, with 4 one in 200 */
 
 __u64 sender_slices[SENDERS] SEC(".bss.sender_slices");
+__u32 senders_of[MAX_SLICES] SEC(".bss.senders_of"); /* places by slice */
 
 #define SENDER_SLICE 0x1ffULL
 #define SENDER_UNITS (63ULL << 9)
@@ -76,11 +92,22 @@ static __always_inline bool sender_yields(__u64 word)
 	return ((unit - (word & SENDER_UNITS)) & SENDER_UNITS) >> 9 >= STALE_UNITS;
 }
 
-/* Claims a sender for a slice; whether the claim holds. No word is ever cleared, so there is nothing behind a gap. */
-static __always_inline bool sender_claim(__u64 sender, __u32 slice)
+enum claim { CLAIM_WAITS, CLAIM_HOLDS, CLAIM_CROWDED };
+
+static __always_inline __u32 *senders_with(__u64 word)
 {
-	__u64 hash = sender_hash(sender), tag = SENDER_TAG(hash);
-	__u32 home = SENDER_HOME(hash), place = SENDERS;
+	return &senders_of[((word & SENDER_SLICE) - 1) & (MAX_SLICES - 1)];
+}
+
+/*
+ * Claims a sender for a slice, of which each has `part` of the places. CLAIM_CROWDED: there is none for it. No word is
+ * ever cleared, so there is nothing behind a gap.
+ */
+static __always_inline enum claim sender_claim(__u64 sender, __u32 slice, __u32 part)
+{
+	__u64 hash = sender_hash(sender), tag = SENDER_TAG(hash), word, before = 0;
+	__u32 home = SENDER_HOME(hash), place = SENDERS, others = SENDERS;
+	bool poor = READ_ONCE(*senders_with(slice + 1)) < part;
 
 #pragma unroll
 	for (int i = 0; i < SENDER_PROBES; i++) {
@@ -93,18 +120,29 @@ static __always_inline bool sender_claim(__u64 sender, __u32 slice)
 		}
 		if (SENDER_TAG(seen) == tag) {
 			if ((seen & SENDER_SLICE) == slice + 1)
-				return seen & SENDER_HOLDS;
+				return seen & SENDER_HOLDS ? CLAIM_HOLDS : CLAIM_WAITS;
 			if (!sender_yields(seen))
-				return false;
+				return CLAIM_WAITS;
 			place = index;
 			break;
 		}
 		if (place == SENDERS && sender_yields(seen))
 			place = index;
+		if (poor && others == SENDERS && READ_ONCE(*senders_with(seen)) > part)
+			others = index;
 	}
-	if (place < SENDERS)
-		WRITE_ONCE(sender_slices[place], tag | SENDER_MADE(bpf_ktime_get_ns()) | (slice + 1));
-	return false;
+	if (place == SENDERS)
+		place = others;
+	if (place == SENDERS)
+		return CLAIM_CROWDED;
+	before = READ_ONCE(sender_slices[place]);
+	word = tag | SENDER_MADE(bpf_ktime_get_ns()) | (slice + 1);
+	if (__sync_val_compare_and_swap(&sender_slices[place], before, word) == before) {
+		ADD(*senders_with(word), 1);
+		if (before)
+			ADD(*senders_with(before), -1);
+	}
+	return CLAIM_WAITS;
 }
 
 /* A packet of a sender has left by its slice. */

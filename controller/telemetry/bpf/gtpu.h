@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* GTP-U (3GPP TS 29.281) as far as its inner packet, with the QFI of the PDU Session Container (TS 38.415, 5.5.2). */
+/*
+ * GTP-U (3GPP TS 29.281) as far as its inner packet, with the QFI of the PDU Session Container (TS 38.415, 5.5.2), of the
+ * last one where there are several.
+ *
+ * Not read: the length in the header (5.1), as UDP and the inner packet say theirs, and whether an extension header of
+ * another type has to be understood (5.2.1), which is the UPF's to decide. A chain of more than MAX_EXTENSIONS is taken
+ * for malformed, and so is one that goes beyond the octets which the caller has brought into the linear part.
+ */
 #pragma once
 
 #include "headers.h"
@@ -36,15 +43,13 @@ static __always_inline enum gtpu_result open_gtpu(struct cursor *c, struct tunne
 	__u8 *octets;
 	__u8 next;
 
-	if ((void *)(header + 1) > c->end || (header->flags & GTPU_V1_MASK) != GTPU_V1)
+	if (!skip(c, sizeof(*header)) || (header->flags & GTPU_V1_MASK) != GTPU_V1)
 		return GTPU_BROKEN;
 	if (header->type != GTPU_G_PDU)
 		return GTPU_OTHER;
 	tunnel->teid = bpf_ntohl(header->teid);
 	tunnel->qfi = QFI_NONE;
 	next = header->flags & GTPU_OPTIONAL;
-	if (!skip(c, sizeof(*header)))
-		return GTPU_BROKEN;
 	if (!next)
 		return GTPU_INNER;
 

@@ -81,16 +81,17 @@ static __always_inline __u64 hash_payload(__u64 hash, struct cursor *c)
 }
 
 /*
- * Reads an IP packet; false when it is none or makes no sense. `whole`: all of it must be there (an outer fragment's is
- * not).
+ * Reads an IP packet; false when it is none or makes no sense. Its first octet tells the version, whatever a frame says.
+ * IPv6 extension headers count as payload, and a jumbogram (RFC 2675) as its header.
  */
-static __always_inline bool read_inner(struct cursor *c, bool whole, struct inner *inner)
+static __always_inline bool read_inner(struct cursor *c, struct inner *inner)
 {
 	__u8 protocol, version;
 	bool fragment = false;
+	__u32 rest;
 	__u64 hash;
 
-	if (c->pos + sizeof(struct iphdr) > c->end)
+	if (c->pos + sizeof(struct iphdr) > c->end || c->left < sizeof(struct iphdr))
 		return false;
 	version = *(__u8 *)c->pos >> 4;
 	if (version == 4) {
@@ -98,7 +99,7 @@ static __always_inline bool read_inner(struct cursor *c, bool whole, struct inne
 		__u32 header = ip->ihl * 4;
 
 		inner->bytes = bpf_ntohs(ip->tot_len);
-		if (header < sizeof(*ip) || inner->bytes < header || (whole && inner->bytes > c->left))
+		if (header < sizeof(*ip) || inner->bytes < header || inner->bytes > c->left + c->beyond)
 			return false;
 		protocol = ip->frag_off & bpf_htons(IPV4_OFFSET_MASK) ? IPPROTO_RAW : ip->protocol;
 		inner->ue = 1ULL << 32 | ip->saddr;
@@ -106,16 +107,16 @@ static __always_inline bool read_inner(struct cursor *c, bool whole, struct inne
 		inner->conversation = mix(ip->protocol, word_at(&ip->saddr));
 		fragment = ip->frag_off & bpf_htons(IPV4_OFFSET_MASK | IPV4_MORE_FRAGMENTS);
 		hash = mix(hash, half_at(&ip->id)); /* with flags and offset */
-		c->left = inner->bytes; /* a short frame is padded */
 		if (!skip(c, header))
 			return false;
+		rest = inner->bytes - header;
 	} else if (version == 6) {
 		struct ipv6hdr *ip = c->pos;
 
 		if ((void *)(ip + 1) > c->end)
 			return false;
 		inner->bytes = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-		if (whole && inner->bytes > c->left)
+		if (inner->bytes > c->left + c->beyond)
 			return false;
 		protocol = ip->nexthdr;
 		inner->ue = word_at(&ip->saddr);
@@ -126,12 +127,14 @@ static __always_inline bool read_inner(struct cursor *c, bool whole, struct inne
 		inner->conversation = mix(mix(protocol, inner->ue), word_at((void *)&ip->saddr + 8));
 		inner->conversation = mix(inner->conversation, word_at(&ip->daddr));
 		inner->conversation = mix(inner->conversation, word_at((void *)&ip->daddr + 8));
-		c->left = inner->bytes;
 		if (!skip(c, sizeof(*ip)))
 			return false;
+		rest = inner->bytes - sizeof(*ip);
 	} else {
 		return false;
 	}
+	if (c->left > rest) /* a short frame is padded */
+		c->left = rest;
 	inner->version = version;
 	if (!fragment) /* of whose parts only the first has ports */
 		inner->conversation = mix(inner->conversation, ports_at(protocol, c));

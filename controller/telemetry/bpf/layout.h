@@ -47,6 +47,7 @@ struct n3_counters {
 	__u64 timed; /* packets that were given a record */
 	__u64 unproven; /* of senders none of whose packets has left, and not in `packets`: see flows.h */
 	__u64 joined; /* requests of a service that came while an earlier one of theirs had no answer: services.h */
+	__u64 crowded; /* no place for their sender, or their flow: flows.h */
 	__u64 mark_ns[MARKS] CACHE_LINE;
 } CACHE_LINE;
 
@@ -181,7 +182,7 @@ struct sched_stats {
 
 /*
  * What a CPU runs now, in one word for the same reason: since when, and in the low bits the slice; the number of slices
- * stands for idle, one more for other.
+ * stands for idle, one more for other, two more for idle on a CPU that does not count.
  */
 #define RUNNING_SLICE 0x3ff
 

@@ -13,15 +13,6 @@ DECLARE_LICENSE;
 /* Association set-up and release, and all of sessions, with the answers; heartbeats and the like tell of no session. */
 #define WANTED (0xffULL << 50 | BIT(5) | BIT(6) | BIT(9) | BIT(10))
 
-#define FRAGMENT_OFFSET 0xfff8 /* RFC 8200, 4.5 */
-
-struct ipv6_fragment {
-	__u8 next;
-	__u8 reserved;
-	__be16 offset_and_more;
-	__be32 id;
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct n4_address);
@@ -50,35 +41,6 @@ struct {
 	__uint(max_entries, 1);
 } n4_scratch SEC(".maps");
 
-/*
- * From the outer IPv6 header to UDP's payload where a datagram's first fragment is what there is of it; false, and
- * nothing has been stepped over, for all else.
- */
-static __always_inline bool open_fragment(__be16 protocol, struct cursor *at, struct udphdr *udp, struct endpoints *who)
-{
-	struct cursor c = *at;
-	struct ipv6hdr *ip = c.pos;
-	struct ipv6_fragment *fragment;
-
-	if (protocol != bpf_htons(ETH_P_IPV6) || (void *)(ip + 1) > c.end || ip->nexthdr != IPPROTO_FRAGMENT)
-		return false;
-	__builtin_memcpy(who->source, &ip->saddr, sizeof(who->source));
-	__builtin_memcpy(who->destination, &ip->daddr, sizeof(who->destination));
-	if (!skip(&c, sizeof(*ip)))
-		return false;
-	fragment = c.pos;
-	if ((void *)(fragment + 1) > c.end || fragment->next != IPPROTO_UDP ||
-	    fragment->offset_and_more & bpf_htons(FRAGMENT_OFFSET))
-		return false;
-	if (!skip(&c, sizeof(*fragment)) || c.pos + sizeof(*udp) > c.end)
-		return false;
-	__builtin_memcpy(udp, c.pos, sizeof(*udp));
-	if (!skip(&c, sizeof(*udp)))
-		return false;
-	*at = c;
-	return true;
-}
-
 static __always_inline bool wanted(struct cursor *c)
 {
 	__u8 type, *octets = c->pos;
@@ -92,19 +54,18 @@ static __always_inline bool wanted(struct cursor *c)
 /* `sent` is a constant where this is inlined. */
 static __always_inline int copy(struct __sk_buff *skb, bool sent)
 {
-	__u32 class = skb->tc_classid, place = class & CLASS_SLICE, zero = 0, length, *upf;
+	__u32 class = skb->tc_classid, place = class & CLASS_SLICE, zero = 0, length, from, *upf;
 	struct n4_address own = { .place = place };
 	struct endpoints who = {};
 	struct n4_counters *n;
 	struct n4_message *m;
 	struct udphdr udp;
 	struct cursor c;
-	bool fragment;
+	bool whole;
 
 	if (!open_packet(skb, class & CLASS_BARE_IP ? 0 : ETH_HLEN, PFCP_HEADERS, &c))
 		return TC_ACT_UNSPEC;
-	fragment = open_fragment(skb->protocol, &c, &udp, &who);
-	if (!fragment && !open_udp(skb->protocol, &c, &udp, &who))
+	if (!open_udp(skb->protocol, &c, &udp, &who, &whole) || !end_datagram(&c, &udp, whole))
 		return TC_ACT_UNSPEC;
 	if (udp.source != bpf_htons(PFCP_PORT) && udp.dest != bpf_htons(PFCP_PORT))
 		return TC_ACT_UNSPEC;
@@ -116,14 +77,14 @@ static __always_inline int copy(struct __sk_buff *skb, bool sent)
 	if (!upf || !n || !m || !wanted(&c))
 		return TC_ACT_UNSPEC;
 	ADD(n->messages, 1);
-	length = bpf_ntohs(udp.len);
-	if (fragment || length < sizeof(udp) || length - sizeof(udp) > c.left) {
+	if (!whole) {
 		ADD(n->unread, 1);
 		return TC_ACT_UNSPEC;
 	}
-	length -= sizeof(udp);
+	length = c.left;
+	from = c.pos - (void *)(long)skb->data;
 	barrier_var(length); /* the verifier wants to see the bounds of what is used below */
-	if (length < 1 || length > N4_OCTETS || bpf_skb_load_bytes(skb, skb->len - c.left, m->octets, length)) {
+	if (length < 1 || length > N4_OCTETS || bpf_skb_load_bytes(skb, from, m->octets, length)) {
 		ADD(n->unread, 1);
 		return TC_ACT_UNSPEC;
 	}

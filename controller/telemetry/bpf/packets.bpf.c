@@ -70,10 +70,10 @@ static __always_inline bool chosen(__u64 hash, __u32 up_to)
 	return (__u32)(hash >> 32) <= up_to;
 }
 
-/* Returns the flow's index. */
+/* Returns the flow's index. Of several slices none has more than half of the places. */
 static __always_inline __u32 enter_flow(__u64 key, __u32 bytes)
 {
-	__u32 flow = flow_of(key);
+	__u32 flow = flow_of(key, config.slices > 1 ? FLOWS / 2 : FLOWS);
 	struct flow_stats *f = flow_stats_of(flow);
 
 	if (f) {
@@ -94,26 +94,62 @@ static __always_inline void leave_flow(__u32 flow, enum exit_point at, __u32 byt
 		ADD(f->carried_bytes, bytes);
 }
 
+/*
+ * A slice's packet has come in at N3; a slice that is none of the node's counts what is nobody's. A function of its own,
+ * and global: the verifier then looks at it once, and not on every way through the headers.
+ */
+__noinline int enter(__u32 slice, __u64 key, __u64 sender, __u64 hash, __u32 bytes)
+{
+	struct slice_stats *s = stats_of(slice);
+	enum claim claim = CLAIM_HOLDS;
+	bool counted;
+	__u32 flow;
+	__u64 now;
+
+	if (!s)
+		return 0;
+	/* What the UPF may never let through steers nothing, once it has let through anything. */
+	if (slice != config.slices)
+		claim = sender_claim(sender, slice, SENDERS / (config.slices ?: 1));
+	counted = claim == CLAIM_HOLDS || !READ_ONCE(s->timing.proven);
+	if (counted) {
+		ADD(s->n3.packets, 1);
+		ADD(s->n3.bytes, bytes);
+	} else {
+		ADD(s->n3.unproven, 1);
+	}
+	if (slice == config.slices)
+		return 0;
+	flow = config.flows ? enter_flow(key, bytes) : FLOWS;
+	if (claim == CLAIM_CROWDED || (config.flows && flow == FLOWS))
+		ADD(s->n3.crowded, 1);
+	if (!chosen(hash, READ_ONCE(s->timing.enter_up_to)))
+		return 0;
+	now = bpf_ktime_get_ns();
+	flight_enter(slice, ADD(s->n3.timed, 1), hash, counted ? flow : flow | UNCOUNTED, now);
+	if (counted)
+		mark(&s->n3, now);
+	return 0;
+}
+
 SEC("tc")
 int n3_ingress(struct __sk_buff *skb)
 {
-	__u32 class = skb->tc_classid, slice = class & CLASS_GROUP ? config.slices : class & CLASS_SLICE, flow;
+	__u32 class = skb->tc_classid, slice = class & CLASS_GROUP ? config.slices : class & CLASS_SLICE;
 	struct tunnel tunnel = {};
 	struct inner inner = {};
 	struct slice_stats *s;
 	struct udphdr udp;
 	struct cursor c;
-	bool whole, counted;
-	__u64 now;
+	bool whole;
 
-	if (!open_packet(skb, link_bytes(skb), N3_HEADERS, &c) || !open_udp(skb->protocol, &c, &udp, NULL) ||
+	if (!open_packet(skb, link_bytes(skb), N3_HEADERS, &c) || !open_udp(skb->protocol, &c, &udp, NULL, &whole) ||
 	    udp.dest != bpf_htons(GTPU_PORT))
 		return TC_ACT_UNSPEC;
 	s = stats_of(slice);
 	if (!s)
 		return TC_ACT_UNSPEC;
-	whole = bpf_ntohs(udp.len) <= c.left + sizeof(udp); /* not the first fragment of an outer packet */
-	switch (open_gtpu(&c, &tunnel)) {
+	switch (end_datagram(&c, &udp, whole) ? open_gtpu(&c, &tunnel) : GTPU_BROKEN) {
 	case GTPU_INNER:
 		break;
 	case GTPU_OTHER:
@@ -123,7 +159,7 @@ int n3_ingress(struct __sk_buff *skb)
 		ADD(s->n3.malformed, 1);
 		return TC_ACT_UNSPEC;
 	}
-	if (!read_inner(&c, whole, &inner)) {
+	if (!read_inner(&c, &inner)) {
 		ADD(s->n3.malformed, 1);
 		return TC_ACT_UNSPEC;
 	}
@@ -131,28 +167,8 @@ int n3_ingress(struct __sk_buff *skb)
 		int owner = shared_slice(class & CLASS_SLICE, &tunnel, &inner);
 
 		slice = owner < 0 ? config.slices : owner;
-		s = stats_of(slice);
-		if (!s)
-			return TC_ACT_UNSPEC;
 	}
-
-	/* What the UPF may never let through steers nothing, once it has let through anything. */
-	counted = slice == config.slices || sender_claim(sender_of(&inner, slice), slice) || !READ_ONCE(s->timing.proven);
-	if (counted) {
-		ADD(s->n3.packets, 1);
-		ADD(s->n3.bytes, inner.bytes);
-	} else {
-		ADD(s->n3.unproven, 1);
-	}
-	if (slice == config.slices)
-		return TC_ACT_UNSPEC;
-	flow = config.flows ? enter_flow(flow_key(slice, tunnel.teid, tunnel.qfi), inner.bytes) : FLOWS;
-	if (!chosen(inner.hash, READ_ONCE(s->timing.enter_up_to)))
-		return TC_ACT_UNSPEC;
-	now = bpf_ktime_get_ns();
-	flight_enter(slice, ADD(s->n3.timed, 1), inner.hash, counted ? flow : flow | UNCOUNTED, now);
-	if (counted)
-		mark(&s->n3, now);
+	enter(slice, flow_key(slice, tunnel.teid, tunnel.qfi), sender_of(&inner, slice), inner.hash, inner.bytes);
 	return TC_ACT_UNSPEC;
 }
 
@@ -183,7 +199,7 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return;
-	if (!open_packet(skb, link_bytes(skb), IP_HEADERS, &c) || !read_inner(&c, true, &inner))
+	if (!open_packet(skb, link_bytes(skb), IP_HEADERS, &c) || !read_inner(&c, &inner))
 		return;
 	if (at == AT_N6 || slice == CLASS_SHARED) { /* other traffic passes here too */
 		int owner = sender_slice(sender_of(&inner, slice));
@@ -244,7 +260,7 @@ int shaper_class(struct __sk_buff *skb)
 	int owner = -1;
 
 	if ((skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)) &&
-	    open_packet(skb, ETH_HLEN, IP_HEADERS, &c) && read_inner(&c, true, &inner))
+	    open_packet(skb, ETH_HLEN, IP_HEADERS, &c) && read_inner(&c, &inner))
 		owner = sender_slice(sender_of(&inner, 0));
 	skb->tc_classid = owner < 0 ? SHAPER_REST : SHAPER_FIRST + owner;
 	return TC_ACT_OK;

@@ -135,11 +135,12 @@ int n4_message(struct __sk_buff *skb)
 	struct pfcp_stats *s;
 	struct udphdr udp;
 	struct cursor c;
-	bool request;
+	bool request, whole;
 	__u8 type;
 
 	if (!open_packet(skb, class & CLASS_BARE_IP ? 0 : ETH_HLEN, PFCP_HEADERS, &c) ||
-	    !open_udp(skb->protocol, &c, &udp, &who) || !read_pfcp(&c, &type, &t.sequence))
+	    !open_udp(skb->protocol, &c, &udp, &who, &whole) || !end_datagram(&c, &udp, whole) ||
+	    !read_pfcp(&c, &type, &t.sequence))
 		return TC_ACT_UNSPEC;
 	request = udp.dest == bpf_htons(PFCP_PORT) && type < 64 && REQUESTS & BIT(type);
 	if (!request && !(udp.source == bpf_htons(PFCP_PORT) && type && type <= 64 && REQUESTS & BIT(type - 1)))

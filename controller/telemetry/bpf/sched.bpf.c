@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * What the CPUs do for each slice: CPU time its tasks used, and how long they waited on a run queue, after a wake-up or
- * after they were preempted or throttled. Idle time of the CPUs too.
+ * after they were preempted or throttled. Idle time of the CPUs that count, too.
  */
 #include "kernel.h"
 
@@ -20,7 +20,7 @@ const volatile struct {
 	__u64 start_ns; /* now */
 	__u32 slices;
 	__u32 unified; /* the slices' groups are of cgroup v2, which need not have the cpu controller */
-	__u32 cpus;
+	__u32 cpus; /* numbers of CPUs are below this */
 } config SEC(".rodata.sched");
 
 /* Which slice a cgroup belongs to, by its kernfs id (the inode number of its folder). */
@@ -55,6 +55,12 @@ struct {
 
 struct running running[MAX_CPUS] SEC(".bss.running");
 
+/*
+ * CPUs whose idle time counts, a bit each; user space says which: those that are online and that the slices may use. Any
+ * other says nothing of what is left for them.
+ */
+__u64 counted[MAX_CPUS / 64] SEC(".bss.counted");
+
 /* Tasks on a run queue. Two that share a place are rare, and the later one wins. */
 #define WAITING 32768
 
@@ -64,7 +70,14 @@ struct waiting {
 	__u32 slice;
 } waiting[WAITING] SEC(".bss.waiting");
 
+#define IDLE (config.slices)
 #define OTHER (config.slices + 1)
+#define IDLE_UNCOUNTED (config.slices + 2)
+
+static __always_inline bool counts(__u32 cpu)
+{
+	return READ_ONCE(counted[cpu / 64 & (MAX_CPUS / 64 - 1)]) >> (cpu & 63) & 1;
+}
 
 static __always_inline struct sched_stats *stats_of(__u32 slice)
 {
@@ -171,12 +184,12 @@ static __always_inline void charge(struct running *run, __u32 slice, struct task
 {
 	struct sched_stats *s;
 
-	if (slice > config.slices)
+	if (slice > IDLE)
 		return;
 	s = stats_of(slice);
 	if (!s)
 		return;
-	if (slice == config.slices)
+	if (slice == IDLE)
 		ADD(s->cpu_ns, now - (run->since_ns_and_slice & ~(__u64)RUNNING_SLICE));
 	else
 		ADD(s->cpu_ns, prev->se.sum_exec_runtime - run->exec_start_ns);
@@ -185,7 +198,8 @@ static __always_inline void charge(struct running *run, __u32 slice, struct task
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempted, struct task_struct *prev, struct task_struct *next)
 {
-	struct running *run = &running[bpf_get_smp_processor_id() & (MAX_CPUS - 1)];
+	__u32 cpu = bpf_get_smp_processor_id() & (MAX_CPUS - 1);
+	struct running *run = &running[cpu];
 	__u32 slice = run->since_ns_and_slice & RUNNING_SLICE;
 	__u64 now = bpf_ktime_get_ns();
 
@@ -195,22 +209,50 @@ int BPF_PROG(sched_switch, bool preempted, struct task_struct *prev, struct task
 
 	if (next->pid)
 		end_wait(next, now);
-	slice = next->pid ? slice_of(next) : config.slices;
+	slice = next->pid ? slice_of(next) : counts(cpu) ? IDLE : IDLE_UNCOUNTED;
 	run->exec_start_ns = next->se.sum_exec_runtime;
 	WRITE_ONCE(run->since_ns_and_slice, (now & ~(__u64)RUNNING_SLICE) | slice);
 	return 0;
 }
 
-static __always_inline void add_open_runs(__u64 now)
+/*
+ * A CPU that idles when it begins to count, or ceases to: what it has idled until now has counted, or has not. Returns
+ * what it does then.
+ */
+static __always_inline __u64 recount(struct running *run, __u64 word, bool counting, __u64 now)
 {
-	for (__u32 cpu = 0; cpu < MAX_CPUS && cpu < config.cpus; cpu++) {
-		__u64 word = READ_ONCE(running[cpu].since_ns_and_slice), since = word & ~(__u64)RUNNING_SLICE;
-		__u32 slice = word & RUNNING_SLICE;
-		struct reading *r = bpf_map_lookup_elem(&readings, &slice);
+	__u64 since = word & ~(__u64)RUNNING_SLICE, next = (now & ~(__u64)RUNNING_SLICE) | (counting ? IDLE : IDLE_UNCOUNTED);
+	struct sched_stats *s = stats_of(IDLE);
 
+	if (__sync_val_compare_and_swap(&run->since_ns_and_slice, word, next) != word) /* it runs something by now */
+		return OTHER;
+	if (s && !counting && since < now)
+		ADD(s->cpu_ns, now - since);
+	return next;
+}
+
+/* Returns how many CPUs count. */
+static __always_inline __u32 add_open_runs(__u64 now)
+{
+	__u32 cpus = 0;
+
+	for (__u32 cpu = 0; cpu < MAX_CPUS && cpu < config.cpus; cpu++) {
+		__u64 word = READ_ONCE(running[cpu].since_ns_and_slice), since;
+		__u32 slice = word & RUNNING_SLICE;
+		struct reading *r;
+		bool counting = counts(cpu);
+
+		cpus += counting;
+		if (slice == (counting ? IDLE_UNCOUNTED : IDLE)) {
+			word = recount(&running[cpu], word, counting, now);
+			slice = word & RUNNING_SLICE;
+		}
+		since = word & ~(__u64)RUNNING_SLICE;
+		r = bpf_map_lookup_elem(&readings, &slice);
 		if (r && since < now)
 			r->open_ns += now - since;
 	}
+	return cpus;
 }
 
 /*
@@ -245,6 +287,7 @@ static __always_inline __u64 take_wait(const struct sched_stats *s, struct readi
 }
 
 __u64 measured_ns; /* end of the last window */
+__u32 counted_cpus; /* in this one */
 
 /* Not static: the verifier checks it once, and not for each slice. */
 __noinline int measure_one(__u32 slice, __u64 now)
@@ -256,8 +299,8 @@ __noinline int measure_one(__u32 slice, __u64 now)
 	if (!r || !s)
 		return 1;
 	use = take_use(s, r);
-	if (slice == config.slices) { /* idle, of all CPUs */
-		put(ROWS * config.slices + NODE_CPU_IDLE_RATIO, per_ns(use, MILLION, window_ns * config.cpus));
+	if (slice == IDLE) {
+		put(ROWS * config.slices + NODE_CPU_IDLE_RATIO, per_ns(use, MILLION, window_ns * counted_cpus));
 		return 0;
 	}
 	put(ROW_CPU_USE_MCPU * config.slices + slice, per_ns(use, 1000 * MILLION, window_ns));
@@ -282,7 +325,7 @@ int measure_cpus(struct measure_request *request)
 	__u32 rehearse = request->rehearse;
 
 	if (!rehearse)
-		add_open_runs(now);
+		counted_cpus = add_open_runs(now);
 	for (__u32 slice = 0; slice <= MAX_SLICES && slice <= config.slices; slice++) {
 		if (rehearse)
 			rehearse_one(slice);

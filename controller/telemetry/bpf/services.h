@@ -67,7 +67,9 @@ static __always_inline __u64 echo_at(const struct cursor *c, __u32 octets)
 
 /*
  * Reads a packet of a service; false for all others and for those without payload. `answer`, a constant where this is
- * inlined: it leaves the service. Of a fragmented packet the first part counts. IPv6 extension headers are not walked.
+ * inlined: it leaves the service. Of a fragmented packet the first part counts. IPv6 extension headers are not walked,
+ * UDP's own length and checksums not looked at, and packets that are longer than their header can say (BIG TCP, RFC 2675)
+ * not read.
  */
 static __always_inline bool read_exchange(struct __sk_buff *skb, bool answer, struct exchange *x)
 {
@@ -82,7 +84,7 @@ static __always_inline bool read_exchange(struct __sk_buff *skb, bool answer, st
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = c.pos;
 
-		if ((void *)(ip + 1) > c.end || ip->ihl < 5 || ip->frag_off & bpf_htons(IPV4_OFFSET_MASK))
+		if ((void *)(ip + 1) > c.end || ip->version != 4 || ip->ihl < 5 || ip->frag_off & bpf_htons(IPV4_OFFSET_MASK))
 			return false;
 		protocol = ip->protocol;
 		packet = bpf_ntohs(ip->tot_len);
@@ -92,7 +94,7 @@ static __always_inline bool read_exchange(struct __sk_buff *skb, bool answer, st
 		struct ipv6hdr *ip = c.pos;
 		void *client, *service;
 
-		if ((void *)(ip + 1) > c.end)
+		if ((void *)(ip + 1) > c.end || ip->version != 6)
 			return false;
 		client = answer ? &ip->daddr : &ip->saddr;
 		service = answer ? &ip->saddr : &ip->daddr;

@@ -41,7 +41,7 @@ def _slice(source: KernelSource, index: int, cpu_ns: float, seconds: float) -> d
     n3, sched = record["n3"], source.sched.slices[index]
     found: dict[str, Any] = {
         "slice": points.name,
-        "n3": {field: int(n3[field]) for field in ("packets", "bytes", "unproven", "malformed", "other")},
+        "n3": {field: int(n3[field]) for field in ("packets", "bytes", "unproven", "crowded", "malformed", "other")},
     }
     found["n3"]["mbps"] = _mbps(found["n3"]["bytes"], seconds)
     for name, at in POINTS.items():

@@ -1,0 +1,73 @@
+"""With one slice hostile the others carry what they carry without the attack, the node stays at level NORMAL and the
+controller in time. The figures, and all attacks: ``python -m tests.attacks.measure_guarantees``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from slicepilot.controller.contracts.modes import Level
+from slicepilot.testbed.lifecycle.testbed import missing
+
+from ..effort import THOROUGH, repetitions
+from .hostile.attacks import ATTACKS, Attack
+from .hostile.rig import MBPS, Rig, Window
+from .measure_guarantees import OFFERED_MBPS, measure
+
+pytestmark = [
+    pytest.mark.realtime,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces, cgroups, BPF"),
+    pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
+]
+
+SECONDS = 2.0
+# Wide: the command has the figures.
+LEAST_CARRIED, MOST_LONGER_MS, MOST_LATE_PCT = 0.9, 15.0, 5.0
+# So many turns have to be as stated, of so many at most: an attack that works does so each time, and whoever else uses
+# this machine does not.
+GOOD_TURNS, MOST_TURNS = repetitions(2, 4), repetitions(5, 8)
+QUICK = {"small packets", "wrong TEID", "UPF spins", "UPF stops", "own packets"}
+
+
+@pytest.fixture(scope="module", name="rig")
+def _rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Rig(tmp_path_factory.mktemp("hostile"), "queue-greedy") as rig:
+        yield rig
+
+
+def took_place(name: str, attacked: Window) -> bool:
+    """Whether the hostile slice itself shows what it has done."""
+    if name == "own packets":
+        return attacked.hostile_safe_pct > 50.0
+    if name in {"UPF stops", "UPF restarts", "UPF burns", "UPF spins", "small packets", "overload"}:
+        return attacked.hostile_mbps < 0.95 * MBPS
+    return True
+
+
+def faults(attacked: Window, without: Window) -> list[str]:
+    """What is not as stated."""
+    stated = {
+        "nothing to lose": without.carried_mbps > LEAST_CARRIED * OFFERED_MBPS,
+        "carried": attacked.carried_mbps > LEAST_CARRIED * without.carried_mbps,
+        "p99": attacked.p99_ms < without.p99_ms + MOST_LONGER_MS,
+        "late": attacked.late_pct < without.late_pct + MOST_LATE_PCT,
+        "others safe": attacked.others_safe_pct == 0.0,
+        "level": attacked.level is Level.NORMAL,
+    }
+    return [name for name, so in stated.items() if not so]
+
+
+@pytest.mark.parametrize("attack", [pytest.param(one, id=one.name) for one in ATTACKS if THOROUGH or one.name in QUICK])
+def test_the_others_notice_nothing(rig: Rig, attack: Attack) -> None:
+    good, told = 0, []
+    for turn in range(MOST_TURNS):
+        attacked, without = measure(rig, attack, SECONDS, bool(turn % 2))
+        assert took_place(attack.name, attacked), attacked
+        wrong = faults(attacked, without)
+        told.append((wrong, attacked, without))
+        good += not wrong
+        if good == GOOD_TURNS:
+            return
+    pytest.fail("\n".join(map(str, told)))
