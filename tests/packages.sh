@@ -14,7 +14,7 @@ declare -A packages=(
 	[usr/bin/promtool]="prometheus"
 	[usr/bin/prometheus]="prometheus"
 	[usr/sbin/dockerd]="docker.io containerd runc"
-	[usr/lib/cni/bridge]="containernetworking-plugins"
+	[usr/lib/cni/host-local]="containernetworking-plugins"
 	[usr/bin/docker-compose]="docker-compose ${compose[*]/#/python3-}"
 )
 

@@ -24,7 +24,7 @@ NODE = "edge"
 API = "https://127.0.0.1:6443"
 PAUSE = "slicepilot.test/pause:1"
 PODS = "10.88.0.0/24"
-READY_S = 90.0
+READY_S = 40.0
 # What the kubelet would set for the whole machine (pkg/kubelet/cm, setupKernelTunables): it finds it set.
 TUNABLES = {
     "vm/overcommit_memory": 1,
@@ -116,8 +116,9 @@ class Cluster:
         archive.unlink()
 
     def wait(self, *arguments: str, seconds: float = READY_S) -> None:
-        """``kubectl wait``."""
-        self.kubectl("wait", *arguments, f"--timeout={seconds:g}s")
+        """``kubectl wait``; an AssertionError tells what has happened in the cluster instead."""
+        told = self.kubectl("wait", *arguments, f"--timeout={seconds:g}s", code=None)
+        assert told, f"{' '.join(arguments)}: {self.kubectl('get', 'events', '-A', '--sort-by=.lastTimestamp')}"
 
     def log(self, name: str, lines: int = 15) -> str:
         """The end of what a unit has printed."""
@@ -178,14 +179,18 @@ class Cluster:
             "--endpoint-reconciler-type=none", "--allow-privileged",
         )  # fmt: skip
         self._until("kube-apiserver", lambda: self.kubectl("get", "--raw", "/readyz", code=None).strip() == "ok")
-        manager = [f"--service-account-private-key-file={pki}/sa.key", f"--root-ca-file={pki}/ca.crt"]
+        manager = [
+            "--use-service-account-credentials",
+            f"--service-account-private-key-file={pki}/sa.key",
+            f"--root-ca-file={pki}/ca.crt",
+        ]
         for access, more in (("controller-manager", manager), ("scheduler", [])):
             config = [f"--kubeconfig={self.folder}/{access}.yaml", "--leader-elect=false"]
             self.unit(f"kube-{access}", str(BUILT / f"kube-{access}"), *config, *more)
 
     def _start_node(self) -> None:
         machine, cni = self.machine, TOOLS / "lib" / "cni"
-        machine.run("mkfifo", "/dev/kmsg")  # the kubelet looks for kills there, of which nobody will tell
+        machine.run("mknod", "/dev/kmsg", "c", "1", "11")  # in which the kubelet looks for kills
         for name, value in TUNABLES.items():
             path = self.folder / name.replace("/", "-")
             path.write_text(f"{value}\n")
@@ -226,7 +231,7 @@ class Cluster:
             "registerWithTaints": [],
         }
         (self.folder / "kubelet-config.yaml").write_text(yaml.safe_dump(kubelet))
-        machine.run("ip", "link", "add", "node0", "type", "dummy")
+        machine.run("ip", "link", "add", "node0", "type", "bridge")
         machine.run("ip", "address", "add", "10.88.1.1/32", "dev", "node0")
         machine.run("ip", "link", "set", "node0", "up")
         self.unit(
@@ -236,6 +241,9 @@ class Cluster:
         )  # fmt: skip
         ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
         self._until("kubelet", lambda: self.kubectl("get", "node", NODE, "-o", ready, code=None) == "True")
+        manager, account = "kube-controller-manager", ["get", "serviceaccount", "default", "-o", "name"]
+        self._until(manager, lambda: bool(self.kubectl(*account, code=None)))
+        self._until(manager, lambda: "taints" not in self.get("node", NODE)["spec"])
 
     def _until(self, name: str, what: Any) -> None:
         deadline = time.monotonic() + READY_S

@@ -20,6 +20,7 @@ def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
     try:
         yield upfs
     finally:
+        upfs.end_sessions()
         cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 
 from slicepilot.testbed.lifecycle.processes import bin_folder
 
+from ..node.machine import children
 from ..node.runtimes import Runtime
 from .cluster import Cluster
 
@@ -46,9 +49,7 @@ class PodUpfs(Runtime):
 
     def sessions(self) -> None:
         """One PFCP session each, and the way back to its UEs."""
-        if self._smf is not None:
-            self._smf.kill()
-            self._smf.wait()
+        self.end_sessions()
         options = []
         for i, address in enumerate(map(self.address, self.slices), 1):
             self.machine.run("ip", "route", "replace", f"10.61.{i}.0/24", "via", address)
@@ -62,6 +63,14 @@ class PodUpfs(Runtime):
         while log.read_text().count(" established at ") < self.count:
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
+
+    def end_sessions(self) -> None:
+        """The SMF is gone; UPFs keep their sessions."""
+        if self._smf is not None:
+            for pid in children(self._smf.pid):  # which is in the machine
+                os.kill(pid, signal.SIGKILL)
+            self._smf.wait()
+            self._smf = None
 
     def load(self, seconds: int, mbps: float) -> None:
         flows = []
