@@ -10,7 +10,7 @@ BIN := .venv/bin
 # Python keeps what it has compiled: or each process would compile all packages that it imports again, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test fuzz lint setup live bpf dist sbom lock clean help
+.PHONY: demo test k8s-test fuzz lint setup live bpf dist sbom lock clean help
 
 # Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
 demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
@@ -24,8 +24,15 @@ test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
 	-@tests/packages.sh
 	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
 	@testbed/fuzz.sh $(FUZZ_TIME)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime" $(SOME)
-	$(BIN)/pytest -q -m realtime $(SOME)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime" --ignore=tests/cluster $(SOME)
+	$(BIN)/pytest -q -m realtime --ignore=tests/cluster $(SOME)
+
+# As root, on Debian or Ubuntu. The first time it builds Kubernetes, which takes some ten minutes on two cores.
+k8s-test: .venv/.dev ## run the tests on a Kubernetes cluster of one node, which it builds and starts here
+	-@$(MAKE) --no-print-directory live
+	@tests/packages.sh
+	@tests/cluster/build.sh
+	$(BIN)/pytest -q tests/cluster $(PYTEST_ARGS)
 
 # Some of the tests may be of one kind alone: then pytest finds none of the other, which is its exit status 5.
 SOME = $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
