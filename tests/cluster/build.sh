@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD/tests/cluster into=$PWD/build/cluster
 go=$(testbed/go.sh)
-version=$(sed -n 's/^require k8s.io\/kubernetes //p' "$here/go/go.mod")
+version=$(awk '$1 == "k8s.io/kubernetes" || $2 == "k8s.io/kubernetes" {print $NF; exit}' "$here/go/go.mod")
 stamp=$into/.built-$(cat "$here"/go/go.{mod,sum} "$here/build.sh" | sha256sum | cut -c1-16)
 
 if [[ ! -e $stamp ]]; then
