@@ -634,7 +634,7 @@ def test_version_2_has_the_same_in_one_file(tmp_path: Path) -> None:
 
 def test_bounds_that_no_limit_can_keep_to_are_refused_and_a_lower_one_is_said(foreign: Foreign, tmp_path: Path) -> None:
     def checked(low: float, high: float, period_ms: float, code: int) -> subprocess.CompletedProcess[str]:
-        document = document_of(foreign) | {"quota_period_ms": period_ms}
+        document: dict[str, Any] = document_of(foreign) | {"quota_period_ms": period_ms}
         document["slices"][0]["bounds"] = {"cpu_limit_mcpu": [low, high]}
         path = str(written(tmp_path, document))
         return slicepilot("node", "check", path, "--seconds", "0.3", "--json", code=code)

@@ -103,7 +103,7 @@ def sides(folder: Path, scenario: Scenario) -> Iterator[list[Side]]:
 
 def _document(foreign: Foreign, testbed: Testbed) -> dict[str, Any]:
     """The node, with the testbed's promises."""
-    document = document_of(foreign) | {"quota_period_ms": testbed.spec.quota_period_ms}
+    document: dict[str, Any] = document_of(foreign) | {"quota_period_ms": testbed.spec.quota_period_ms}
     promised = {one.name: one for one in testbed.slices.slices}
     for one in document["slices"]:
         like = promised[one["name"]]

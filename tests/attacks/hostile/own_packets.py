@@ -35,4 +35,5 @@ def main(device: str, source: str, destination: str, mac: str, mbps: float) -> N
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5], float(sys.argv[5]))
+    _, device, source, destination, mac, mbps = sys.argv
+    main(device, source, destination, mac, float(mbps))

@@ -244,7 +244,7 @@ class Rig:
             subprocess.run(["ip", "-n", self.ran, *words.split()], check=True)
 
     def _document(self) -> dict[str, Any]:
-        document = document_of(self.foreign) | {"uplink_mbps": UPLINK_MBPS, "quota_period_ms": 10.0}
+        document: dict[str, Any] = document_of(self.foreign) | {"uplink_mbps": UPLINK_MBPS, "quota_period_ms": 10.0}
         for one in document["slices"]:
             one |= {"weight": 1, "cpu_request_mcpu": 380, "sla": {"committed_mbps": MBPS, "delay_bound_ms": 20}}
         return document
