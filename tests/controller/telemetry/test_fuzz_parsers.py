@@ -253,7 +253,7 @@ def test_packets_at_n3(rig: Rig) -> None:
             rig.forget()
             enters(rig, frame)
 
-    fuzz(frames.n3(), check, examples(4000), [b"", *n3_cases()])
+    fuzz(frames.n3(), check, examples(2000), [b"", *n3_cases()])
 
 
 @pytest.mark.fuzz
@@ -267,7 +267,7 @@ def test_packets_at_n3_in_pages(rig: Rig) -> None:
             enters(rig, frame, "pages", linear)
 
     cases = [(frame, linear) for frame in n3_cases() for linear in (14, 34, 60)]
-    fuzz(st.tuples(frames.n3(), st.integers(14, 300)), check, examples(2000), cases)
+    fuzz(st.tuples(frames.n3(), st.integers(14, 300)), check, examples(1000), cases)
 
 
 def test_a_packet_that_ends_anywhere(rig: Rig) -> None:
@@ -325,7 +325,7 @@ def test_packets_that_leave(any_rig: Rig, point: str) -> None:
         )
     )
     inner = Packets().ipv4(Packets().udp(bytes(100)))
-    fuzz(strategy, check, examples(1500), [(good(), Packets().frame(inner)), (good(), b"")])
+    fuzz(strategy, check, examples(750), [(good(), Packets().frame(inner)), (good(), b"")])
 
 
 # -- services ------------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_packets_of_services(rig: Rig, answer: bool) -> None:
     whole = one.frame(one.ipv4(one.udp(b"question", PORT, PORT)))
     version = bytearray(whole)
     version[14] = 0x55
-    fuzz(frames.frame(frames.inner()), check, examples(1500), [whole, bytes(version)])
+    fuzz(frames.frame(frames.inner()), check, examples(750), [whole, bytes(version)])
 
 
 # -- N4 ------------------------------------------------------------------------------------------------------------
@@ -419,4 +419,4 @@ def test_messages_on_n4(rig: Rig) -> None:
             frames.frame(frames.outer(frames.pfcp(), None, 8805)),
             frames.frame(frames.outer(frames.pfcp(), 8805, 40000)),
         )
-        fuzz(strategy, check, examples(1500), [atomic, first, lies])
+        fuzz(strategy, check, examples(750), [atomic, first, lies])
