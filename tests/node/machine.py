@@ -42,6 +42,7 @@ class Machine:
         self.folder, self.name = folder, f"spm{os.getpid()}"
         if os.geteuid() != 0 or not SYSTEMD.exists():
             raise MachineError(f"needs root and {SYSTEMD}")
+        self._started: list[subprocess.Popen[str]] = []
         command = ["bash", str(SCRIPT), "boot", str(folder), self.name]
         with (folder / "log").open("wb") as log:
             self._unshare = subprocess.Popen(
@@ -87,7 +88,7 @@ class Machine:
         known = {"PATH": self.path, "HOME": "/root", "LANG": "C.UTF-8", "SLICEPILOT_BIN": str(bin_folder())}
         enter = ["nsenter", "--target", str(self.pid), "--mount", "--pid", "--net", "--ipc", "--uts"]
         there = ["sh", "-c", 'cd "$0" && exec "$@"', str(cwd or self.folder)]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*enter, *there, *command],
             env=known | dict(env or {}),
             stdin=subprocess.DEVNULL,
@@ -95,6 +96,8 @@ class Machine:
             start_new_session=True,
             **pipes,  # type: ignore[call-overload]
         )
+        self._started.append(process)
+        return process
 
     def run(
         self,
@@ -118,7 +121,8 @@ class Machine:
                 os.kill(child, 9)
         with contextlib.suppress(ProcessLookupError):
             self._unshare.kill()
-        self._unshare.wait()
+        for process in (self._unshare, *self._started):  # all have ended with it; a test that failed waited for none
+            process.wait()
         deadline = time.monotonic() + GONE_S
         while left := list(self._groups()):
             for group in left:
