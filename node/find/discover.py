@@ -231,18 +231,20 @@ def _selector(process: Process, netns_name: str | None, finder: Finder) -> UpfSe
     """What tells it from all that runs now, the first that lasts longest: a name that its owner has given it."""
     user = str(process.user)
     program = ProcessSelector(process.program or process.name)
-    tries = [UpfSelector(unit=unit, user=user) for unit in _units(process)]
-    for one in finder.containers:
-        if any(one.identity in part for part in process.group_names):
-            if one.pod is not None:
-                tries += [
-                    UpfSelector(pod=PodSelector(one.pod.name, one.pod.namespace, container))
-                    for container in (None, one.pod.container)
-                ]
-            service, project = one.labels.get(COMPOSE_SERVICE), one.labels.get(COMPOSE_PROJECT)
-            if service:
-                tries.append(UpfSelector(compose=ComposeSelector(service, project)))
-            tries += [UpfSelector(container=one.name)] if one.name else []
+    inside = [one for one in finder.containers if any(one.identity in part for part in process.group_names)]
+    # A scope that a runtime has named after its container goes with that.
+    units = [unit for unit in _units(process) if not any(one.identity in unit for one in inside)]
+    tries = [UpfSelector(unit=unit, user=user) for unit in units]
+    for one in inside:
+        if one.pod is not None:
+            tries += [
+                UpfSelector(pod=PodSelector(one.pod.name, one.pod.namespace, container))
+                for container in (None, one.pod.container)
+            ]
+        service, project = one.labels.get(COMPOSE_SERVICE), one.labels.get(COMPOSE_PROJECT)
+        if service:
+            tries.append(UpfSelector(compose=ComposeSelector(service, project)))
+        tries += [UpfSelector(container=one.name)] if one.name else []
     if netns_name is not None:
         tries.append(UpfSelector(process=program, netns=netns_name, user=user))
     tries.append(UpfSelector(process=program, user=user))

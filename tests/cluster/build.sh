@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 here=$PWD/tests/cluster into=$PWD/build/cluster
 go=$(testbed/go.sh)
 version=$(awk '$1 == "k8s.io/kubernetes" || $2 == "k8s.io/kubernetes" {print $NF; exit}' "$here/go/go.mod")
+[[ $version == v* ]] || { echo "go/go.mod: no version of Kubernetes" >&2; exit 1; }
 stamp=$into/.built-$(cat "$here"/go/go.{mod,sum} "$here/build.sh" | sha256sum | cut -c1-16)
 
 if [[ ! -e $stamp ]]; then

@@ -6,20 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..node.machine import Machine, MachineError
+from ..node.machine import booted
 from .cluster import Cluster
 
 
 @pytest.fixture(scope="session", name="cluster")
 def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
-    folder.chmod(0o755)
-    machine = None
-    try:
-        machine = Machine(folder)
+    with booted(tmp_path_factory.mktemp("cluster")) as machine:
         yield Cluster(machine)
-    except MachineError as error:
-        pytest.skip(str(error))
-    finally:
-        if machine is not None:
-            machine.close()

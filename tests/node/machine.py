@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.testbed.lifecycle.processes import bin_folder
 
@@ -152,6 +154,21 @@ class Machine:
                         return child
             time.sleep(0.05)
         raise MachineError(f"systemd does not run in namespaces here: {(self.folder / 'log').read_text().strip()}")
+
+
+@contextlib.contextmanager
+def booted(folder: Path) -> Iterator[Machine]:
+    """A machine for a fixture, which skips its tests where that, or what it puts into it, cannot be had."""
+    folder.chmod(0o755)
+    machine = None
+    try:
+        machine = Machine(folder)
+        yield machine
+    except MachineError as error:
+        pytest.skip(str(error))
+    finally:
+        if machine is not None:
+            machine.close()
 
 
 def children(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from .foreign import restored_ms
-from .machine import Machine, MachineError
+from .machine import booted
 from .runtimes import DockerUpfs, changes, checked, controller, until
 from .test_foreign import measured
 
@@ -19,17 +19,8 @@ MOST_RESTORED_MS = 500.0  # beside other tests; alone it takes some 7: test_faul
 
 @pytest.fixture(scope="module", name="upfs")
 def _upfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerUpfs]:
-    folder = tmp_path_factory.mktemp("docker")
-    folder.chmod(0o755)
-    machine = None
-    try:
-        machine = Machine(folder)
+    with booted(tmp_path_factory.mktemp("docker")) as machine:
         yield DockerUpfs(machine)
-    except MachineError as error:
-        pytest.skip(str(error))
-    finally:
-        if machine is not None:
-            machine.close()
 
 
 def quota_us(upfs: DockerUpfs, number: int) -> str:

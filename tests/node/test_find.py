@@ -14,6 +14,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.node.config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import Container, containers
+from slicepilot.node.find.discover import _selector
 from slicepilot.node.find.links import PREFIX, UpfLinks
 from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.processes import Process, companions, eldest, look_at, printable, snapshot
@@ -134,6 +135,15 @@ def test_units_and_containers_are_known_by_their_groups(selector: UpfSelector, g
     assert Finder(processes, known).find("a", selector).process.pid == own.pid
     with pytest.raises(ConfigError, match="no such process runs"):
         Finder({7: one(7, group="/system.slice/docker-1234.scope")}, known).find("a", selector)
+
+
+@pytest.mark.parametrize("scope", ["cri-containerd-{}.scope", "{}"], ids=["systemd", "cgroupfs"])
+def test_a_pod_is_proposed_by_its_name_which_outlasts_its_container(scope: str) -> None:
+    """Systemd's driver makes a unit of each container, named after its id."""
+    notes = {"sandbox-name": "upf-0", "sandbox-namespace": "core", "sandbox-uid": "77", "container-name": "upf"}
+    known = [Container(IDENTITY, "upf", {f"io.kubernetes.cri.{key}": text for key, text in notes.items()})]
+    upf = one(7, group=f"/kubepods.slice/kubepods-pod77.slice/{scope.format(IDENTITY)}")
+    assert _selector(upf, None, Finder({7: upf}, known)) == UpfSelector(pod=PodSelector("upf-0", "core"))
 
 
 @pytest.mark.parametrize(

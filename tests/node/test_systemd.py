@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .machine import Machine, MachineError
+from .machine import booted
 from .runtimes import SystemdUpfs, changes, checked, controller, metric, until
 from .test_foreign import measured
 
@@ -16,16 +16,8 @@ NOTICED_S = 1.2  # it looks once a second
 
 @pytest.fixture(scope="module", name="upfs")
 def _upfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdUpfs]:
-    folder = tmp_path_factory.mktemp("systemd")
-    folder.chmod(0o755)
-    try:
-        machine = Machine(folder)
-    except MachineError as error:
-        pytest.skip(str(error))
-    try:
+    with booted(tmp_path_factory.mktemp("systemd")) as machine:
         yield SystemdUpfs(machine)
-    finally:
-        machine.close()
 
 
 def weight(upfs: SystemdUpfs, number: int) -> str:

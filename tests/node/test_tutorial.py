@@ -15,7 +15,7 @@ from slicepilot.node.config.spec import NodeSpec
 from slicepilot.testbed.bench.rig import KNOB_FILES
 from slicepilot.testbed.lifecycle.processes import bin_folder
 
-from .machine import Machine, MachineError
+from .machine import Machine, booted
 from .runtimes import start_docker
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
@@ -69,17 +69,10 @@ def blocks(text: str) -> list[Block]:
 
 @pytest.fixture(name="machine")
 def _machine(tmp_path: Path) -> Iterator[Machine]:
-    tmp_path.chmod(0o755)
-    try:
-        machine = Machine(tmp_path)
-    except MachineError as error:
-        pytest.skip(str(error))
-    try:
+    with booted(tmp_path) as machine:
         (tmp_path / "build").mkdir()
         (tmp_path / "build" / "bin").symlink_to(bin_folder())
         yield machine
-    finally:
-        machine.close()
 
 
 def follow(machine: Machine, blocks: list[Block], timeout_s: float = 180) -> list[str]:
