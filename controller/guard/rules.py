@@ -166,7 +166,7 @@ def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) ->
     turn, ratio = config.oscillation, config.budget.cpu_limits_ratio
     rules["period_ns"] = 1e9 * period_s
     rules["most_elapsed_ns"] = 1e9 * period_s * config.slew.most_periods
-    rules["node_mcpu"] = node_mcpu
+    reckon_with(context.logical_cpus.item(), config, rules)
     rules["limits_mcpu"] = math.inf if ratio is None else ratio * node_mcpu
     rules["window_ns"] = 1e9 * max(turn.window_s, 2 * turn.reversals * period_s)
     rules["freeze_ns"] = _ns(turn.freeze_s)
@@ -179,7 +179,6 @@ def _node_rules(config: GuardConfig, context: Context, nice_scope: NiceScope) ->
     rules["frozen_ticks"] = math.inf if distrust.frozen_ticks is None else distrust.frozen_ticks
     rules["most_carried_mbps"] = distrust.uplink_ratio * context.uplink_mbps.item()
     rules["most_gain"] = distrust.uplink_ratio
-    rules["most_cpu_mcpu"] = distrust.cpu_ratio * 1e3 * context.logical_cpus.item()
     rules["safe_ns"] = _ns(safe.hold_s)
     rules["most_safe_ns"] = _ns(max(safe.most_hold_s, safe.hold_s))
     rules["forget_trips_ns"] = _ns(safe.forget_s)

@@ -102,7 +102,13 @@ def find(state: Path) -> FoundJournal:
         JournalError: none can be used; one line that names both.
         OSError: the one on disk cannot be read, and there is no other.
     """
-    disk, other = _Copy.read(state / FILE), _Copy.read(copy_of(state))
+    other = _Copy.read(copy_of(state))
+    try:
+        disk = _Copy.read(state / FILE)
+    except OSError as error:
+        if other.journal is None and not other.empty:
+            raise
+        disk = _Copy(True, wrong=f"{state / FILE}: {error.strerror}")
     if other.empty:
         return FoundJournal(None, (f"{state / FILE}: out of date, could not be removed",) if disk.there else ())
     if disk.journal is not None or not (disk.there or other.there):

@@ -57,6 +57,12 @@ def without_folder(state: Path) -> None:
     shutil.rmtree(state)
 
 
+def unreadable(state: Path) -> None:
+    """A read fails, as on a disk that is broken."""
+    (state / FILE).unlink()
+    (state / FILE).mkdir()
+
+
 def overmounted(state: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "none", str(state)], check=True)
 
@@ -86,7 +92,7 @@ def test_the_supervisor_needs_no_disk(
     assert json.loads(command("--state", tmp_path, "--json").stdout) == []
 
 
-@pytest.mark.parametrize("harm", [removed, truncated, flipped, without_folder])
+@pytest.mark.parametrize("harm", [removed, truncated, flipped, without_folder, unreadable])
 def test_after_the_death_of_both_the_other_copy_serves(
     node: BenchNode, kernel: Kernel, tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
@@ -97,7 +103,7 @@ def test_after_the_death_of_both_the_other_copy_serves(
     report = _restored(tmp_path)
     assert kernel.read() == found
     assert (len(report["restored"]), report["failed"]) == (20, [])
-    assert len(report["notes"]) == 1
+    assert len(report["notes"]) == (2 if harm is unreadable else 1)  # what cannot be read cannot be removed either
     assert ("missing" if harm in {removed, without_folder} else str(state / FILE)) in report["notes"][0]
 
 
