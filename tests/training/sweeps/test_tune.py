@@ -26,7 +26,7 @@ PATIENCE_S = 200  # of a busy machine
 TRAINING = {
     "algorithm": "ppo",
     "scenario": "andrade-ramp",
-    "total_steps": 40960,
+    "total_steps": 163840,
     "num_envs": 32,
     "phase_groups": 2,
     "network": {"width": 16},
@@ -114,13 +114,13 @@ def test_a_killed_worker_costs_its_own_work_only(tmp_path: Path, tune: Callable[
     trials = document["trials"]
     assert [trial["status"] for trial in trials] == ["finished"] * 3
     assert [trial["starts"] for trial in trials] == [2, 1, 1]
-    assert all(trial["steps"] >= 40960 and trial["progress_pct"] == 100.0 for trial in trials)
+    assert all(trial["steps"] >= 163840 and trial["progress_pct"] == 100.0 for trial in trials)
 
     reports = read_reports(first)
     assert reports[: len(before)] == before, "what had been reported stays"
     assert [one["steps"] for one in reports] == sorted({one["steps"] for one in reports}), "it did not begin again"
     record = PolicyBundle.load(Path(document["bundle"])).training
-    assert record.env_steps >= 40960
+    assert record.env_steps >= 163840
     best = max(trials, key=lambda trial: float(trial["metric"]))
     assert (document["best"], document["bundle"]) == (best["trial"], best["bundle"])
 
