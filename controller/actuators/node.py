@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from types import TracebackType
 
 import numpy as np
@@ -13,10 +15,12 @@ import numpy as np
 from ...env.backend import Receipt
 from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
 from ...env.slices import FloatArray
+from ..system.aside import PATIENT_WAIT_S, Aside
 from ..system.cgroup_paths import managers
 from ..system.kernel_file import ActuatorError
 from .egress import EgressConfig
 from .quota import QuotaConfig
+from .shapers import Shapers
 from .shared_cpu import SharedCpu
 from .slice_knobs import Remember, SliceKnobs, SliceTargets
 
@@ -49,12 +53,15 @@ class NodeActuator:
     interpreter exits. A slice whose group or device has vanished is not written any more: its error is in every
     receipt, the other slices go on. `refresh` takes it up again when it has come back.
 
+    Egress rates are set by a thread, which may have to wait for others (`Aside`): a receipt says what is confirmed.
+
     Args:
         targets: order of all arrays.
         quota: CFS period and how writes are rationed.
         egress: how rates are enforced.
         renew: told of a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
         remember: told a slice's name and its threads' nice before they are reniced (`ThreadNice`).
+        wait_s: how long to wait for such a thread: in a loop `slicepilot.controller.system.aside.LOOP_WAIT_S`.
 
     Attributes:
         receipt: the last one; before the first `apply` it says what was found.
@@ -70,8 +77,11 @@ class NodeActuator:
         egress: EgressConfig | None = None,
         remember: Remember | None = None,
         renew: Callable[[SliceTargets], object] | None = None,
+        wait_s: float = PATIENT_WAIT_S,
     ) -> None:
-        self._open = partial(SliceKnobs, quota=quota, egress=egress, remember=remember)
+        self._shapers, self._opener = Shapers(wait_s), Aside("opener", wait_s)
+        self._opening: dict[int, Future[SliceKnobs]] = {}
+        self._open = partial(SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember)
         self._tell_renewed = renew
         self._slices: list[SliceKnobs] = []
         self._requests: list[float | None] = [None] * len(targets)
@@ -105,10 +115,16 @@ class NodeActuator:
             self._shared.join(limits, nices)
             changed = not np.array_equal(self._wanted, knobs.values)
             exact, self._wanted = False, knobs.values
+        if self._opening:
+            self._take_up()
+        before = [knob.held for knob in self._slices]
         for knob, limit, nice, rate in zip(self._slices, limits, nices, rates, strict=True):
-            before = knob.held
-            held = knob.set(limit, nice, rate, scope, errors)
-            if held != before:
+            knob.set(limit, nice, rate, scope, errors)
+        if (waits := self._shapers.settle()) is not None:
+            errors.append(waits)
+        for knob, held_before, limit, nice, rate in zip(self._slices, before, limits, nices, rates, strict=True):
+            held = knob.settled(errors)
+            if held != held_before:
                 changed = True
             if held != (limit, nice, rate):
                 exact = False
@@ -139,6 +155,7 @@ class NodeActuator:
         Reads every knob back, some 15 us a slice. Raises ActuatorError.
         """
         found = []
+        self._shapers.look()
         for one in self._slices:
             for knob in KNOB_FIELDS:
                 text = None if knob in one.yielded else one.deviation(knob)
@@ -150,23 +167,38 @@ class NodeActuator:
     def refresh(self) -> list[str]:
         """What has vanished and why; what has come back is taken up as it is found, with the weight of its request.
 
-        Between ticks: some 20 us a slice, and milliseconds for one that has come back.
+        Between ticks: some 20 us a slice. One that has come back is opened by a thread, and written to the journal.
         """
-        lost = []
+        for index, opening in list(self._opening.items()):
+            if opening.done() and (error := opening.exception()) is not None:
+                del self._opening[index]
+                if not isinstance(error, ActuatorError):
+                    raise error
         for index, one in enumerate(self._slices):
-            if not one.vanished():
-                continue
-            one.release()
-            try:
-                if self._tell_renewed is not None:
-                    self._tell_renewed(one.target)
-                self._slices[index] = fresh = self._open(one.target)
-                fresh.deploy(self._requests[index])
-            except ActuatorError:
-                lost.append(one.vanished())
-            else:
+            if one.vanished() and index not in self._opening:
+                self._opening[index] = self._opener.call(partial(self._again, one, self._requests[index]))
+        self._take_up()
+        return [lost for one in self._slices if (lost := one.vanished())]
+
+    def _again(self, one: SliceKnobs, request_mcpu: float | None) -> SliceKnobs:
+        """A slice that has vanished, as it is now; raises ActuatorError where it has not come back."""
+        one.release()
+        if self._tell_renewed is not None:
+            self._tell_renewed(one.target)
+        fresh = self._open(one.target)
+        try:
+            fresh.deploy(request_mcpu)
+        except BaseException:
+            fresh.release()
+            raise
+        return fresh
+
+    def _take_up(self) -> None:
+        """Those that have come back; why others have not is for `refresh`."""
+        for index, opening in list(self._opening.items()):
+            if opening.done() and opening.exception() is None:
+                self._slices[index] = self._opening.pop(index).result()
                 self._renew()
-        return lost
 
     def yield_knob(self, name: str, knob: KnobName) -> None:
         """Leave a slice's knob to whoever has set it: not written nor restored, and receipts say what it has.
@@ -200,24 +232,28 @@ class NodeActuator:
             ActuatorError: all that could not be restored, after everything else has been.
         """
         failures: list[str] = []
-        for knob in self._slices:
-            for restore in knob.restorers():
+        # Egress last: that may have to wait for others.
+        for one, knob in sorted(product(self._slices, KNOB_FIELDS), key=lambda one: one[1] == "egress_mbps"):
+            for restore in one.restorers(knob):
                 try:
                     restore()
                 except ActuatorError as error:
                     if not error.vanished:
-                        failures.append(f"{knob.name}: {error}")
+                        failures.append(f"{one.name}: {error}")
         if failures:
             raise ActuatorError("not restored: " + "; ".join(failures))
 
     def close(self) -> None:
         """Restore and release everything; more than once does nothing. Raises as `restore` does."""
+        self._opener.close()
+        self._take_up()
         try:
             self.restore()
         finally:
             for knob in self._slices:
                 knob.close()
             self._slices = []
+            self._shapers.close()
             atexit.unregister(self.close)
 
     def __enter__(self) -> NodeActuator:

@@ -17,6 +17,7 @@ from .bandwidth import limit_mcpu
 from .egress import EgressConfig, EgressRate, ShaperClass
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, QuotaConfig
+from .shapers import Shaper, Shapers
 from .weight import GroupWeight
 
 CPU_KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice")
@@ -106,14 +107,15 @@ class SliceKnobs:
         target: SliceTargets,
         quota: QuotaConfig | None,
         egress: EgressConfig | None,
+        shapers: Shapers,
         remember: Remember | None = None,
     ) -> None:
-        self.name, self.target = target.name, target
+        self.name, self.target, self._shapers = target.name, target, shapers
         self._where = _identity(target)
         self.quota: CpuQuota | None = None
         self.weight: GroupWeight | None = None
         self.threads: ThreadNice | None = None
-        self.egress: EgressRate | None = None
+        self.egress: Shaper | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             # One whose knobs are left alone, and that was to be made for them, is not there at all.
@@ -128,17 +130,18 @@ class SliceKnobs:
                 tell = None if remember is None else lambda originals: remember(target.name, originals)
                 self.threads = ThreadNice(group, tell)
             if target.egress_device is not None and "egress_mbps" not in target.left:
-                self.egress = EgressRate(target.egress_device, target.netns, egress, target.part)
+                self.egress = shapers.add(EgressRate(target.egress_device, target.netns, egress, target.part))
             undo.pop_all()
         self.yielded: set[KnobName] = set()
         self.held = self.read("group")
         self._gone = ""
 
-    def set(self, limit: float, nice: float, rate: float, scope: NiceScope, errors: list[str]) -> Held:
-        """Set what differs; returns what holds. What fails is added to ``errors``, the other knobs are still set."""
+    def set(self, limit: float, nice: float, rate: float, scope: NiceScope, errors: list[str]) -> None:
+        """Set what differs, and ask for the egress rate. What fails is added to ``errors``, the other knobs are still
+        set; `settled` says what holds then."""
         if self._gone:
             errors.append(self._gone)
-            return self.held
+            return
         held_limit, held_nice, held_rate = self.held
         if limit != held_limit and self.quota is not None and "cpu_limit_mcpu" not in self.yielded:
             try:
@@ -151,13 +154,19 @@ class SliceKnobs:
                 held_nice = self._set_nice(int(nice), scope)
             except ActuatorError as error:
                 self._note(error, errors)
-        if rate != held_rate and self.egress is not None and "egress_mbps" not in self.yielded:
-            try:
-                held_rate = self.egress.set(rate)
-            except ActuatorError as error:
-                self._note(error, errors)
-        if self.held != (held_limit, held_nice, held_rate):
+        if (held_limit, held_nice) != self.held[:2]:
             self.held = Held(held_limit, held_nice, held_rate)
+        if self.egress is not None and "egress_mbps" not in self.yielded:
+            self.egress.set(rate)
+
+    def settled(self, errors: list[str]) -> Held:
+        """What holds, the egress rate as far as it is confirmed; why that could not be set is added to ``errors``."""
+        shaper = self.egress
+        if shaper is not None and not self._gone:
+            if (error := shaper.failure()) is not None:
+                self._note(error, errors)
+            if shaper.held != self.held.egress_mbps:
+                self.held = self.held._replace(egress_mbps=shaper.held)
         return self.held
 
     def vanished(self) -> str:
@@ -197,27 +206,25 @@ class SliceKnobs:
         return "; ".join(found) or None
 
     def found(self, knob: KnobName) -> float:
-        """What the kernel has of one knob, in its unit; a rate whose shaper was taken off is none."""
+        """What the kernel has of one knob that deviates, in its unit; a rate whose shaper was taken off is none."""
         if knob == "cpu_limit_mcpu":
             return self._limit_as_found if self.quota is None else self.quota.read()
         if knob == "nice":
             niced = self.threads if self.threads is not None and self.threads.active else self.weight
             return 0 if niced is None else niced.read()
-        with contextlib.suppress(ActuatorError):
-            return math.inf if self.egress is None else self.egress.read()
-        return math.inf
+        return math.inf if self.egress is None else self.egress.found
 
     def adopt(self, knob: KnobName) -> float:
         """Take what the kernel has for what holds; raises ActuatorError."""
-        return self._hold(knob, [part.adopt() for part in self._parts(knob)])
+        return self._hold(knob, [] if self._gone else [part.adopt() for part in self._parts(knob)])
 
     def reassert(self, knob: KnobName) -> float:
         """Write again what holds here; raises ActuatorError."""
-        return self._hold(knob, [part.reassert() for part in self._parts(knob)])
+        return self._hold(knob, [] if self._gone else [part.reassert() for part in self._parts(knob)])
 
-    def restorers(self) -> list[Callable[[], None]]:
-        """What puts each knob back as found, except those that were yielded or never moved."""
-        return [part.restore for knob in KNOB_FIELDS if knob not in self.yielded for part in self._all_parts(knob)]
+    def restorers(self, knob: KnobName) -> list[Callable[[], None]]:
+        """What puts a knob back as found; nothing for one that was yielded or never moved."""
+        return [] if knob in self.yielded else [part.restore for part in self._all_parts(knob)]
 
     def release(self) -> None:
         """Restore what is still there of a slice that has vanished or moved on, and hold on to none of it.
@@ -225,7 +232,7 @@ class SliceKnobs:
         A group that its UPF was in before keeps nothing of ours; and a socket would keep a namespace alive that its
         owner has removed, with the links that are to be made anew.
         """
-        for restore in self.restorers():
+        for restore in (one for knob in KNOB_FIELDS for one in self.restorers(knob)):
             with contextlib.suppress(ActuatorError):
                 restore()
         self.close()
@@ -233,9 +240,12 @@ class SliceKnobs:
 
     def close(self) -> None:
         """Release files and sockets."""
-        for knob in (self.quota, self.weight, self.egress):
+        for knob in (self.quota, self.weight):
             if knob is not None:
                 knob.close()
+        if self.egress is not None:
+            shaper, self.egress = self.egress, None
+            self._shapers.remove(shaper)
 
     def _all_parts(self, knob: KnobName) -> list[Knob]:
         parts: dict[KnobName, list[Knob | None]] = {

@@ -16,6 +16,7 @@ from ...env.knobs import KNOB_FIELDS, KnobName
 from ..actuators.node import NodeActuator
 from ..actuators.slice_knobs import CPU_KNOBS, SliceTargets
 from ..loop.node import Housing, Node
+from ..system.aside import LOOP_WAIT_S
 from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
 from ..watchdog.external_change import ExternalChange, ExternalChangeWatch, Policy, Reasserts
@@ -79,7 +80,10 @@ class KnobLease:
             )
             if self._housing is not None:
                 self._house(self._housing, targets)
-            self.actuator = NodeActuator(targets, node.quota, node.egress, self._keeper.remember, self._keeper.renew)
+            keeper = self._keeper
+            self.actuator = NodeActuator(
+                targets, node.quota, node.egress, keeper.remember, keeper.renew, wait_s=LOOP_WAIT_S
+            )
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
         # Entries that the loop makes go to disk from a thread: an fsync may take many periods.

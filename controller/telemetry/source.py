@@ -16,9 +16,11 @@ import numpy.typing as npt
 from numba import njit
 
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from ..system.aside import PATIENT_WAIT_S, Aside, Look
 from ..system.clocks import check_clocks
 from .layout import AT_N6, AT_TUN, NODE_ROWS, ROWS, SLICE_ROWS
 from .packets import PacketProbe
+from .places import Place
 from .points import SlicePoints
 from .sched import SchedProbe
 from .shared_groups import SharedGroups
@@ -43,8 +45,11 @@ class KernelSource:
         sample_every: time one packet in that many; counts stay exact.
         report_every, timed_per_s, by_flow: see `PacketPrograms`.
         uplink_mbps: rate of the shared uplink, for ``uplink_use_ratio``; inf: it reads 0.
+        wait_s: how long `check` waits for the thread that looks; in a loop
+            `slicepilot.controller.system.aside.LOOP_WAIT_S`.
 
     Attributes:
+        aside: the thread that looks after what is attached.
         counts_since_s: when packets began to be counted, by `time.monotonic`.
 
     Raises:
@@ -61,6 +66,7 @@ class KernelSource:
         timed_per_s: int = TIMED_PER_S,
         by_flow: bool = False,
         uplink_mbps: float = float("inf"),
+        wait_s: float = PATIENT_WAIT_S,
     ) -> None:
         check_clocks()
         self.packets = PacketProbe(
@@ -89,6 +95,8 @@ class KernelSource:
             np.zeros(1, np.float32),
             np.ones((slices, 1), np.bool_),
         )
+        self.aside = Aside("points", wait_s)
+        self._look, self._lost = Look(self.aside, self.packets.places.heal), dict[Place, str]()
         self._reachable = True
         self._crowded = np.zeros(slices, np.uint64)
         self.measure()
@@ -103,6 +111,8 @@ class KernelSource:
 
     def measure(self) -> Telemetry:
         """Figures since the last call, in buffers that the next call overwrites; raises OSError."""
+        if self._look.pending:
+            self._take_look()
         self._measure_packets()
         self._measure_cpus()
         telemetry = self._read()
@@ -134,15 +144,23 @@ class KernelSource:
     def check(self) -> list[str]:
         """What is not measured any more, and why; marks slices without a first or last point invalid.
 
-        Attaches again what has come back: a UPF that restarted, new groups below a slice's. Takes about 0.1 ms a point:
-        call it about once a second, outside the loop's budget.
+        Attaches again what has come back: a UPF that restarted, new groups below a slice's. Points are looked at by a
+        thread, which takes about 0.1 ms a point, or as long as others make it wait; what it has not found by now is
+        in the next `measure`, and told by the next call. Call it about once a second, outside the loop's budget.
         """
-        lost = self.packets.places.heal()
+        self._look.start()
+        self._take_look()
+        return [*self._lost.values(), *self._told_crowded(), *self.sched.refresh()]
+
+    def _take_look(self) -> None:
+        lost = self._look.take()
+        if lost is None:
+            return
+        self._lost = lost
         away = {place.point for place in lost}
         self._reachable = any(one.n3 not in away for one in self.packets.points)
         for index, one in enumerate(self.packets.points):
             self._telemetry.valid[index] = not away & {one.n3, one.n6 or one.tun}
-        return [*lost.values(), *self._told_crowded(), *self.sched.refresh()]
 
     def _told_crowded(self) -> list[str]:
         now = self.packets.slices["n3"]["crowded"][:-1].copy()
@@ -160,6 +178,7 @@ class KernelSource:
 
     def close(self) -> None:
         """Detach and unload everything."""
+        self.aside.close()
         try:
             self.packets.close()
         finally:

@@ -13,6 +13,7 @@ from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
+from ...controller.system.aside import LOOP_WAIT_S
 from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS
@@ -71,9 +72,10 @@ class NodeBackend(LiveBackend):
             for name, one in found.items():
                 self._links.lead_to(name, one.netns, self._own.group_of(name, one))
             points = [one.points for one in places.values()]
-            self.source = source = KernelSource(points, uplink_mbps=spec.uplink_mbps or math.inf)
+            uplink_mbps = spec.uplink_mbps or math.inf
+            self.source = source = KernelSource(points, uplink_mbps=uplink_mbps, wait_s=LOOP_WAIT_S)
             undo.callback(source.close)
-            self.learning = NodeLearning(points, families, found, source.packets.sharing)
+            self.learning = NodeLearning(points, families, found, source.packets.sharing, source.aside)
             undo.callback(self.learning.close)
             targets = [one.targets for one in places.values()]
             self.targets = in_parts(targets, source.packets.object.program("shaper_class").fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...controller.system.aside import Aside
 from ...controller.telemetry.n4.learning import Learned, Learning
 from ...controller.telemetry.points import SlicePoints
 from ...controller.telemetry.sharing import Sharing
@@ -22,6 +23,7 @@ class NodeLearning:
         families: slices by UPF, by name.
         found: where each slice's UPF is.
         sharing: of the probe.
+        aside: looks after what is attached.
 
     Raises:
         ConfigError, ProbeError: see `Learning`.
@@ -33,11 +35,13 @@ class NodeLearning:
         families: Sequence[Sequence[str]],
         found: Mapping[str, Located],
         sharing: Sharing,
+        aside: Aside,
     ) -> None:
         self._names = [one.name for one in points]
         self._families = families
         self._processes: dict[int, tuple[int, int | None]] = {}
-        self._learning = Learning(points, [[self._names.index(name) for name in names] for names in families], sharing)
+        indices = [[self._names.index(name) for name in names] for names in families]
+        self._learning = Learning(points, indices, sharing, aside)
         try:
             self._follow(found)
         except BaseException:

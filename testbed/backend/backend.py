@@ -17,6 +17,7 @@ from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
 from ...controller.loop.node import Node
+from ...controller.system.aside import LOOP_WAIT_S
 from ...controller.telemetry.histogram import quantiles_us
 from ...controller.telemetry.points import NetPoint, SlicePoints
 from ...controller.telemetry.source import KernelSource
@@ -69,7 +70,10 @@ class TestbedBackend(LiveBackend):
             if owned:
                 undo.callback(testbed.down)
             source = KernelSource(
-                points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, report_every=int(record_packets)
+                points_of(testbed),
+                uplink_mbps=testbed.spec.uplink_mbps,
+                report_every=int(record_packets),
+                wait_s=LOOP_WAIT_S,
             )
             self._packets = source.packets
             undo.callback(source.close)
@@ -200,7 +204,7 @@ def attach_backend(name: str, control_period_s: float) -> LiveBackend:
     """
     testbed = Testbed.attach(name)
     with contextlib.ExitStack() as undo:
-        source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps)
+        source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, wait_s=LOOP_WAIT_S)
         undo.callback(source.close)
         actuator = ShadowActuator(targets_of(testbed))
         undo.callback(actuator.close)

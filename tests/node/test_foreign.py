@@ -91,11 +91,18 @@ def in_netns(netns: str, *command: str) -> str:
 
 @contextlib.contextmanager
 def controller(
-    node: Path, foreign: Foreign, folder: Path, mode: str = "live", agent: str = AGENT, period_ms: float = 10.0
+    node: Path,
+    foreign: Foreign,
+    folder: Path,
+    mode: str = "live",
+    agent: str = AGENT,
+    period_ms: float = 10.0,
+    **more: object,
 ) -> Iterator[Controller]:
-    """``slicepilot run`` on the node, by default with an agent that ranks the first slice before the others."""
+    """``slicepilot run`` on the node, by default with an agent that ranks the first slice before the others; ``more``
+    of its configuration."""
     folder.chmod(0o755)
-    config = {"run_root": str(folder / "run"), "state_root": str(folder / "state"), "publish": {"log": "pretty"}}
+    config = {"run_root": str(folder / "run"), "state_root": str(folder / "state"), "publish": {"log": "pretty"}} | more
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
     command = [*SLICEPILOT, "run", "-c", str(folder / "run.yaml"), "--node", str(node)]
     log = folder / "log"

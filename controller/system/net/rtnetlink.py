@@ -23,6 +23,7 @@ NLMSGERR_ATTR_MSG = 1
 CLONE_NEWNET = 0x40000000
 RTM_GETLINK, RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 18, 36, 37, 38
 TCA_KIND, TCA_OPTIONS = 1, 2
+IFLA_IFNAME = 3
 HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type
 IFINFOMSG = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change mask
@@ -67,30 +68,31 @@ class RouteSocket:
 
     def __init__(self, netns: Path | None = None) -> None:
         self.netns = netns
-        self._socket, self._indices = _open_in(netns)
+        self._socket = _open_in(netns)
         self._sequence = 0
         self._answer = bytearray(ANSWER_BYTES)
         self._view = memoryview(self._answer)
 
     def index_of(self, device: str) -> int:
-        """Interface index of a device of the namespace as it was when the socket was made.
+        """Interface index of a device of the namespace.
 
         Raises:
             ActuatorError: there is none of that name.
         """
-        if device not in self._indices:
+        indices = self._indices()
+        if device not in indices:
             raise ActuatorError(
-                f"device {device!r} in {self}: not there; accepted: {', '.join(sorted(self._indices)) or 'none'}"
+                f"device {device!r} in {self}: not there; accepted: {', '.join(sorted(indices)) or 'none'}"
             )
-        return self._indices[device]
+        return indices[device]
 
     def has(self, device: str) -> bool:
-        """Whether there was a device of that name then."""
-        return device in self._indices
+        """Whether there is a device of that name; raises ActuatorError."""
+        return device in self._indices()
 
     def name_of(self, index: int) -> str | None:
-        """Name of the device of this number then; None where there was none."""
-        return next((name for name, number in self._indices.items() if number == index), None)
+        """Name of the device of this number, None where there is none; raises ActuatorError."""
+        return next((name for name, number in self._indices().items() if number == index), None)
 
     def send(self, message: bytearray, what: str) -> None:
         """Send one request and wait for its acknowledgement, which the kernel gives before the send returns.
@@ -139,6 +141,15 @@ class RouteSocket:
     def __str__(self) -> str:
         return f"network namespace {self.netns}" if self.netns else "this network namespace"
 
+    def _indices(self) -> dict[str, int]:
+        """Of the devices by name; not by ``socket.if_nameindex``, which keeps the interpreter while it waits."""
+        answer = self.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
+        found = {}
+        for _, payload in answer:
+            name = attributes(payload[IFINFOMSG.size :])[IFLA_IFNAME].rstrip(b"\0")
+            found[os.fsdecode(name)] = IFINFOMSG.unpack_from(payload)[2]
+        return found
+
     def _post(self, message: bytearray) -> None:
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
         struct.pack_into("=I", message, 8, self._sequence)
@@ -151,15 +162,15 @@ class RouteSocket:
         return ActuatorError.of(f"{self}: {what}{words}", OSError(-code, ""))
 
 
-def _open_in(netns: Path | None) -> tuple[socket.socket, dict[str, int]]:
-    """The socket and the devices by name, from a thread that enters the namespace and ends there."""
-    result: list[tuple[socket.socket, dict[str, int]] | OSError] = []
+def _open_in(netns: Path | None) -> socket.socket:
+    """The socket, from a thread that enters the namespace and ends there."""
+    result: list[socket.socket | OSError] = []
 
     def work() -> None:
         try:
             if netns is not None:
                 enter(netns)
-            result.append((_route_socket(), {name: index for index, name in socket.if_nameindex()}))
+            result.append(_route_socket())
         except OSError as error:
             result.append(error)
 

@@ -9,6 +9,7 @@ from itertools import islice
 
 from ....configs import ConfigError
 from ....env.slices import SNssai
+from ...system.aside import Aside, Look
 from ..points import NetPoint, SlicePoints, Traffic
 from ..sharing import Owners, Sharing
 from .capture import RING_OCTETS, Address, Capture
@@ -53,6 +54,7 @@ class Learning:
         points: one per slice, in order.
         upfs: indices of the slices of each UPF.
         sharing: of the probe that measures them.
+        aside: looks after what is attached.
         ring_octets: see `Capture`.
 
     Attributes:
@@ -68,6 +70,7 @@ class Learning:
         points: Sequence[SlicePoints],
         upfs: Sequence[Sequence[int]],
         sharing: Sharing,
+        aside: Aside,
         ring_octets: int = RING_OCTETS,
     ) -> None:
         self._points, self._sharing = points, sharing
@@ -87,6 +90,8 @@ class Learning:
         self._ever: set[int] = set()
         self._again_ns: dict[int, int] = {}
         self._capture = Capture(tuple(places), ring_octets) if places else None
+        self._look = None if self._capture is None else Look(aside, self._capture.heal)
+        self._missing: dict[int, str] = {}
 
     def learns(self, index: int) -> bool:
         """Whether a slice's packets are told by its sessions: it says so, and it shares its N3."""
@@ -115,14 +120,16 @@ class Learning:
 
     def check(self) -> list[str]:
         """What is not known of the slices' sessions, and why; attaches again what was lost, as `Places.heal`."""
-        if self._capture is None:
+        if self._look is None:
             return []
-        renewed, missing = self._capture.heal()
-        self._again_ns |= dict.fromkeys(renewed, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        self._look.start()
+        if (looked := self._look.take()) is not None:
+            renewed, self._missing = looked
+            self._again_ns |= dict.fromkeys(renewed, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         for key in list(islice(self._refused, TRIED_AGAIN)):
             self._apply(key)
         return [
-            *missing.values(),
+            *self._missing.values(),
             *(told for number in range(len(self.upfs)) if (told := self._gaps(number))),
             *self._conflicts(),
             *self._unseen(),

@@ -1,0 +1,167 @@
+"""Egress rates of a node's slices as the loop sets them: asked for here, and set by a thread (`Aside`)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+
+from ..system.aside import Aside, Look
+from ..system.kernel_file import ActuatorError
+from .egress import EgressRate
+
+TOLD_AFTER_S = 1.0
+
+
+class Shapers:
+    """What sets them.
+
+    Args:
+        wait_s: how long the loop waits for what it has asked for.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        self._aside = Aside("egress", wait_s)
+        self._all: list[Shaper] = []
+        self._asked: list[Shaper] = []
+        self._looks = Look(self._aside, self._look)
+        self._since_s: float | None = None
+
+    def add(self, rate: EgressRate) -> Shaper:
+        """One more, open, which from now on is this thread's alone."""
+        shaper = Shaper(rate, self._asked, self._aside)
+        self._all.append(shaper)
+        return shaper
+
+    def remove(self, shaper: Shaper) -> None:
+        """Release one."""
+        self._all.remove(shaper)
+        self._aside.call_and_wait(shaper.rate.close)
+
+    def settle(self) -> str | None:
+        """Have all rates set that were asked for since the last call, and wait a moment for that; what there is to say
+        where it takes much longer."""
+        if self._asked:
+            asked = self._asked[:]
+            self._asked.clear()
+            self._aside.call(partial(_carry_out, asked))
+        if not self._aside.busy:
+            self._since_s = None
+            return None
+        now_s = time.monotonic()
+        self._since_s = since_s = now_s if self._since_s is None else self._since_s
+        if now_s - since_s < TOLD_AFTER_S:
+            return None
+        return f"egress rates: not confirmed for {now_s - since_s:.0f} s: the kernel's lock of interfaces is held"
+
+    def look(self) -> None:
+        """Look whether each is as it was set; `Shaper.deviation` says it, where it takes longer at the next call."""
+        self._looks.start()
+        self._looks.take()
+
+    def close(self) -> None:
+        """End the thread; the shapers have been released."""
+        self._aside.close()
+
+    def _look(self) -> None:
+        for shaper in self._all[:]:
+            shaper.look()
+
+
+def _carry_out(asked: list[Shaper]) -> None:
+    for shaper in asked:
+        shaper.carry_out()
+
+
+class Shaper:
+    """One slice's egress rate.
+
+    Attributes:
+        rate: the thread's own.
+        held: what the kernel is known to have, in Mbit/s; inf where nothing is paced.
+        found: what it had at the last look.
+    """
+
+    def __init__(self, rate: EgressRate, asked: list[Shaper], aside: Aside) -> None:
+        self.rate, self._asked, self._aside = rate, asked, aside
+        self.held = self.found = self._wanted = math.inf
+        self._waiting = self._again = False
+        self._failure: ActuatorError | None = None
+        self._seen: str | ActuatorError | None = None
+
+    def set(self, egress_mbps: float) -> None:
+        """Ask for a rate; it is set when `Shapers.settle` is called, and then in `held` (dead band, a floor)."""
+        if egress_mbps == self._wanted and not self._again:
+            return
+        self._wanted, self._again = egress_mbps, False
+        if not self._waiting:
+            self._waiting = True
+            self._asked.append(self)
+
+    def failure(self) -> ActuatorError | None:
+        """Why what was asked for could not be set, once; it will be tried again when it is asked for again."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def read(self) -> float:
+        """The rate in the kernel, for which this waits; raises ActuatorError."""
+        self.held = held = self._aside.call_and_wait(self.rate.read)
+        return held
+
+    def deviation(self) -> str | None:
+        """What the last look has found in place of what was set, once; raises ActuatorError."""
+        seen, self._seen = self._seen, None
+        if isinstance(seen, ActuatorError):
+            raise seen
+        return seen
+
+    def adopt(self) -> float:
+        """Take what somebody else has set for what holds."""
+        return self._take(self.rate.adopt)
+
+    def reassert(self) -> float:
+        """Set again what was set last; raises ActuatorError where that fails at once."""
+        return self._take(self.rate.reassert)
+
+    def restore(self) -> None:
+        """Take the shaper off, for which this waits; raises ActuatorError."""
+        self._aside.call_and_wait(self.rate.restore)
+
+    def carry_out(self) -> None:
+        """In the thread: set the rate that is wanted by now."""
+        self._waiting = False
+        try:
+            self.held = self.rate.set(self._wanted)
+        except ActuatorError as error:
+            self._failure, self._again = error, True
+
+    def look(self) -> None:
+        """In the thread: compare."""
+        try:
+            self._seen = None if (seen := self.rate.deviation()) is None else self._told(seen)
+        except ActuatorError as error:
+            self._seen = error
+
+    def _told(self, seen: str) -> str:
+        try:
+            self.found = self.rate.read()
+        except ActuatorError:  # taken off
+            self.found = math.inf
+        return seen
+
+    def _take(self, call: Callable[[], float]) -> float:
+        if not self._aside.busy:  # else at the next look
+            future = self._aside.call(lambda: self._took(call))
+            if future.done():
+                self._failure = None
+                future.result()
+        return self.held
+
+    def _took(self, call: Callable[[], float]) -> None:
+        self._again = True  # whatever is asked for next is set
+        try:
+            self.held = call()
+        except ActuatorError as error:
+            self._failure = error
+            raise
