@@ -90,7 +90,7 @@ class NodeActuator:
         try:
             for target in targets:
                 self._slices.append(self._open(target))
-            self.receipt = Receipt(self.read())
+            self.receipt = Receipt(self._held("group"))
         except BaseException:
             self.close()
             raise

@@ -133,7 +133,7 @@ class SliceKnobs:
                 self.egress = shapers.add(EgressRate(target.egress_device, target.netns, egress, target.part))
             undo.pop_all()
         self.yielded: set[KnobName] = set()
-        self.held = self.read("group")
+        self.held = Held(*self._read_cpu("group"), math.inf)  # a shaper is put there pacing nothing
         self._gone = ""
 
     def set(self, limit: float, nice: float, rate: float, scope: NiceScope, errors: list[str]) -> None:
@@ -186,11 +186,13 @@ class SliceKnobs:
 
     def read(self, scope: NiceScope) -> Held:
         """What holds in the kernel; raises ActuatorError."""
+        return Held(*self._read_cpu(scope), math.inf if self.egress is None else self.egress.read())
+
+    def _read_cpu(self, scope: NiceScope) -> tuple[float, float]:
         niced = self.weight if scope == "group" else self.threads
-        return Held(
+        return (
             self._limit_as_found if self.quota is None else self.quota.read(),
             0 if niced is None else niced.read(),
-            math.inf if self.egress is None else self.egress.read(),
         )
 
     def deviation(self, knob: KnobName) -> str | None:
