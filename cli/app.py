@@ -17,7 +17,8 @@ from .shared.endings import listen_in_c_code
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
 
-# What a plain install brings; whatever else may be missing is of the extra `train`.
+# What a plain install brings; whatever else may be missing is of the extra `train`, but for these.
+EXTRAS = {"kubernetes": "kubernetes"}
 BASE_PACKAGES = {
     *("cryptography", "gymnasium", "numba", "numpy", "onnxruntime", "prometheus_client", "pyarrow", "pydantic"),
     *("pyroute2", "rich", "yaml"),
@@ -102,7 +103,8 @@ def run() -> NoReturn:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "slicepilot":
             raise
-        wanted = "slicepilot" if error.name.split(".")[0] in BASE_PACKAGES else "slicepilot[train]"
+        package = error.name.split(".")[0]
+        wanted = "slicepilot" if package in BASE_PACKAGES else f"slicepilot[{EXTRAS.get(package, 'train')}]"
         _fail(f"{error.name} is not installed: pip install '{wanted}'", 1)
     except FailureError as error:
         _fail(str(error), 1)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HEAVY_PACKAGES = {"matplotlib", "mlflow", "pandas", "ray", "stable_baselines3", "torch"}
+HEAVY_PACKAGES = {"kubernetes", "matplotlib", "mlflow", "pandas", "ray", "stable_baselines3", "torch"}
 
 IMPORT_EVERYTHING = """
 import importlib, pathlib, sys

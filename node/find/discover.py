@@ -73,6 +73,25 @@ def discover(finder: Finder | None = None) -> list[Found]:
     return sorted(_named_apart(found), key=lambda one: (one.confidence != "sure", one.name))
 
 
+def devices_of(process: Process, given: DeviceNames, table: SocketTable | None = None) -> DeviceNames:
+    """A UPF's interfaces: those that are given, and of the others those that can be told from its sockets, its routes
+    and the other ends of its veths.
+
+    Raises:
+        OSError: its network namespace cannot be entered.
+    """
+    own = Path(f"/proc/{process.pid}/ns/net")
+    there = interfaces(own)
+    told, _ = _devices((table or SocketTable()).opened(process), there)
+    names = [one.name for one in dataclasses.fields(DeviceNames)]
+    found = DeviceNames(**{name: getattr(given, name) or getattr(told, name) for name in names})
+    if found.n6 is not None and found.n6_netns is None:
+        found = dataclasses.replace(_with_far_end(own, found)[0], n6_far=given.n6_far)
+    if found.n3 in there.xdp and found.n3_netns is None:
+        found = dataclasses.replace(_before_xdp(own, found)[0], n3_far=given.n3_far)
+    return found
+
+
 def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: SocketTable, finder: Finder) -> Found:
     gtpu, pfcp = opened.at(GTPU_PORT), opened.at(PFCP_PORT)
     in_kernel = [one for one in table.of(process) if one.port == GTPU_PORT and not one.inode]

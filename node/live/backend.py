@@ -27,7 +27,7 @@ from ..find.links import UpfLinks
 from .learning import POLL_S, NodeLearning
 from .own_groups import NodeHousing, OwnGroups
 from .places import Place, in_parts, places_of
-from .points import families_of, find_all
+from .points import completed, families_of, find_all
 
 # For policies, which reckon with it: the most that they are shown.
 UNKNOWN_UPLINK_MBPS = UPLINK_RANGE_MBPS[1]
@@ -56,9 +56,9 @@ class NodeBackend(LiveBackend):
     """
 
     def __init__(self, spec: NodeSpec, control_period_s: float, num_steps: int = ENDLESS) -> None:
-        self.spec = spec
         with contextlib.ExitStack() as undo:
             self.found = found = find_all(spec)
+            self.spec = spec = completed(spec, found)
             families = families_of(found)
             self.around = {name: surroundings(one.process.pid, one.cgroup) for name, one in found.items()}
             self._links = UpfLinks()

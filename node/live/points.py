@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...configs import ConfigError
+from ...configs import ConfigError, FailureError
 from ...controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of, points_of_service
 from ...controller.telemetry.points import SlicePoints
 from ..config.spec import NodeSlice, NodeSpec
+from ..find.discover import devices_of
 from ..find.locate import Finder, Located
 from ..find.permitted import check_permitted
 
@@ -37,6 +38,23 @@ def find_all(spec: NodeSpec) -> dict[str, Located]:
                 "service in one of its own, or own_cgroup: true in both"
             )
     return found
+
+
+def completed(spec: NodeSpec, found: Mapping[str, Located]) -> NodeSpec:
+    """The same with the interfaces of pods where they are not given: whoever describes pods sees none of them.
+
+    Raises:
+        FailureError: the network namespace of one cannot be entered.
+    """
+    slices = []
+    for one in spec.slices:
+        if one.upf is not None and one.upf.pod is not None:
+            try:
+                one = dataclasses.replace(one, devices=devices_of(found[one.name].process, one.devices))  # noqa: PLW2901
+            except OSError as error:
+                raise FailureError(f"slices.{one.name}: its network namespace: {error.strerror or error}") from error
+        slices.append(one)
+    return dataclasses.replace(spec, slices=tuple(slices))
 
 
 def families_of(found: Mapping[str, Located]) -> list[tuple[str, ...]]:
@@ -85,6 +103,7 @@ def points_of_node(name: str) -> list[SlicePoints]:
     """
     spec = NodeSpec.from_yaml(name)
     found = find_all(spec)
+    spec = completed(spec, found)
     same_netns = firsts(found)
     return [
         measured_at(one, Upf(one.name, found[same_netns[one.name]].netns, found[one.name].cgroup))

@@ -100,11 +100,13 @@ class Runtime:
     def knobs(self) -> dict[str, str]:
         """Content of every control file, and the root qdisc of every N6, by UPF."""
         found = {}
-        for number in range(1, COUNT + 1):
+        for number in range(1, len(self.slices) + 1):
+            pid = self.pid(number)  # asking a runtime takes a while
+            group = self.machine.group_of(pid)
             for name in KNOB_FILES:
                 with contextlib.suppress(OSError):
-                    found[f"{number}/{name}"] = (self.group(number) / name).read_text().strip()
-            enter = ["nsenter", "--target", str(self.pid(number)), "--net", "tc", "qdisc", "show", "dev"]
+                    found[f"{number}/{name}"] = (group / name).read_text().strip()
+            enter = ["nsenter", "--target", str(pid), "--net", "tc", "qdisc", "show", "dev"]
             found[f"{number}/n6"] = self.machine.run(*enter, self.n6, "root")
         return found
 

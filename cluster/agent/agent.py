@@ -1,0 +1,231 @@
+"""The agent of a node: SliceSets and pods in, loops and status out.
+
+The main thread plans and looks after the loops, and waits for no answer: where the API server is away, loops that run
+are looked after nevertheless. A thread of its own writes and renews Leases, one each watches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...controller.system.signals import StopRequest
+from ..client.connection import Api
+from ..client.errors import ApiError
+from ..client.lease import Lease
+from ..client.reflector import Reflector, Source
+from ..loops.keeper import Keeper
+from ..plan.plan import Planner, SetPlan
+from ..resources.names import SLICE_SETS, SUMMARY, path
+from ..resources.pod import Pod
+from ..status.events import Events
+from ..status.report import report
+from ..status.summary import Summary
+from ..status.writer import Writer
+from .place import AgentPlace
+
+STEP_S = 0.25
+LOOK_S = 1.0
+LAST_WORD_S = 3.0
+TOLD_AGAIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Of one agent.
+
+    Attributes:
+        node: its node's name in the cluster.
+        namespace: where its Leases are.
+        run_root, state_root: where loops have their sockets, and their journals and records.
+    """
+
+    node: str
+    namespace: str = "slicepilot-system"
+    run_root: Path = Path("/run/slicepilot")
+    state_root: Path = Path("/var/lib/slicepilot")
+
+
+class Agent:
+    """One.
+
+    Args:
+        api: the API server.
+        config: whose.
+        stop: ends it.
+    """
+
+    def __init__(self, api: Api, config: AgentConfig, stop: StopRequest) -> None:
+        self._api, self._config, self._stop = api, config, stop
+        self._place = AgentPlace(config.run_root / "agent")
+        self._changed = threading.Event()
+        self._troubles: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Until it is stopped. While another agent acts for the node it waits."""
+        with contextlib.closing(self._place):
+            if not self._wait(self._place.take, "another agent has this machine's place"):
+                return
+            lease = Lease(self._api, self._config.namespace, f"slicepilot-{self._config.node}", self._identity)
+            while not self._stop.asked:
+                if not self._wait(lambda: self._try(lease), "another agent holds the node's Lease"):
+                    return
+                _log("acting", node=self._config.node, identity=self._identity)
+                self._act(lease)
+                if not self._stop.asked:
+                    _log("the Lease was lost", holder=lease.holder)
+
+    @property
+    def _identity(self) -> str:
+        return f"{self._config.node}_{self._place.name()}"
+
+    def _wait(self, ready: Callable[[], bool], why: str) -> bool:
+        """Whether it has become so; not if it was asked to stop."""
+        told = False
+        while not self._stop.asked:
+            if ready():
+                return True
+            if not told:
+                _log("waiting", why=why)
+                told = True
+            time.sleep(STEP_S)
+        return False
+
+    def _try(self, lease: Lease) -> bool:
+        try:
+            lease.step(time.monotonic())
+        except ApiError as error:
+            self._trouble(str(error))
+        return lease.held
+
+    def _act(self, lease: Lease) -> None:
+        """Run loops while the node is ours."""
+        config = self._config
+        slice_sets = self._reflector(Source(path(SLICE_SETS), {}))
+        pods = self._reflector(Source("/api/v1/pods", {"fieldSelector": f"spec.nodeName={config.node}"}), Pod.of)
+        node = self._reflector(
+            Source("/api/v1/nodes", {"fieldSelector": f"metadata.name={config.node}"}, metadata_only=True),
+            lambda one: one["metadata"].get("labels") or {},
+        )
+        events = Events(self._api, config.node)
+        writer = Writer(self._api, config.node, events)
+        office = _Office(self, lease, writer, events, slice_sets)
+        keeper = Keeper(self._place.folder, (config.run_root, config.state_root), _log_of)
+        try:
+            for one in (slice_sets, pods, node):
+                one.start()
+            keeper.restore()
+            office.start()
+            planner, looked_s = Planner(), 0.0
+            plans: list[SetPlan] = []
+            while not self._stop.asked and lease.held:
+                changed = self._changed.wait(STEP_S)
+                self._changed.clear()
+                now_s, labels = time.monotonic(), node.objects()
+                if not (slice_sets.synced and pods.synced and labels):
+                    continue
+                if looks := now_s - looked_s >= LOOK_S:
+                    looked_s = now_s
+                    keeper.look()
+                if changed or looks:
+                    plans = planner.plan(slice_sets.objects(), pods.objects(), labels[0], now_s)
+                keeper.follow(plans, now_s)
+                if changed or looks:
+                    self._post(writer, keeper, plans)
+        finally:
+            keeper.close()
+            office.close()
+            for one in (slice_sets, pods, node):
+                one.close()
+
+    def _post(self, writer: Writer, keeper: Keeper, plans: list[SetPlan]) -> None:
+        writer.post(
+            {plan.who.uid: (plan.who, report(plan, keeper.states.get(plan.who.uid))) for plan in plans},
+        )
+
+    def _reflector(self, source: Source, keep: Callable[[dict[str, Any]], Any] = lambda one: one) -> Reflector:
+        return Reflector(self._api, source, self._changed.set, keep, self._failed)
+
+    def _failed(self, text: str, wait_s: float) -> None:
+        self._trouble(text, again_s=round(wait_s, 1))
+
+    def _trouble(self, text: str, **more: Any) -> None:
+        """Tell of a failure, of the same one once a minute."""
+        now_s = time.monotonic()
+        if now_s - self._troubles.get(text, -TOLD_AGAIN_S) >= TOLD_AGAIN_S:
+            self._troubles = {key: at_s for key, at_s in self._troubles.items() if now_s - at_s < TOLD_AGAIN_S}
+            self._troubles[text] = now_s
+            _log(text, level="warning", **more)
+
+
+class _Office:
+    """The thread that writes to the API server, and holds the Leases."""
+
+    def __init__(self, agent: Agent, lease: Lease, writer: Writer, events: Events, slice_sets: Reflector) -> None:
+        self._agent, self._lease, self._writer, self._events = agent, lease, writer, events
+        api, config = agent._api, agent._config
+        self._summing = Lease(api, config.namespace, SUMMARY, agent._identity)
+        self._summary = Summary(api, slice_sets.objects, self.wake, agent._failed)
+        self._slice_sets = slice_sets
+        self._woken, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="office", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """End, and let go of the Leases. An answer that is on its way is waited for, for a while."""
+        self._ended.set()
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(LAST_WORD_S)
+        self._summary.close()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._woken.wait(STEP_S)
+            self._woken.clear()
+            now_s = time.monotonic()
+            for step in (self._lease.step, self._writer.step, self._events.step, self._summing.step, self._sum):
+                try:
+                    step(now_s)
+                except ApiError as error:
+                    self._agent._trouble(str(error))
+        for lease in (self._summing, self._lease):
+            lease.release()
+
+    def _sum(self, now_s: float) -> None:
+        self._summary.step(now_s, self._summing.held and self._slice_sets.synced)
+
+
+def _log_of(loop: str, text: str) -> None:
+    """A line of a loop's: its own logs are JSON, errors are text."""
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        facts = None
+    if isinstance(facts, dict) and isinstance(facts.get("event"), str):
+        _log(
+            facts.pop("event"), loop=loop, **{key: value for key, value in facts.items() if key not in {"loop", "time"}}
+        )
+    else:
+        _log(text, loop=loop)
+
+
+def _log(event: str, **facts: Any) -> None:
+    """A line of JSON on standard error."""
+    line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **facts}
+    with contextlib.suppress(OSError):
+        print(json.dumps(line, ensure_ascii=False), file=sys.stderr, flush=True)

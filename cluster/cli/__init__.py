@@ -1,0 +1,1 @@
+"""Commands: ``slicepilot k8s ...``."""

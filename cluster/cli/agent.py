@@ -1,0 +1,35 @@
+"""``slicepilot k8s agent``: the agent of a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def agent(
+    node: Annotated[str, typer.Option(help="Name of this node in the cluster.")],
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Where the API server is, and who we are; else this pod's service account.")
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Where the agents' Leases are.")] = "slicepilot-system",
+    run_root: Annotated[Path, typer.Option(help="Folder for sockets and shared memory.")] = Path("/run/slicepilot"),
+    state_root: Annotated[
+        Path, typer.Option(help="Folder for journals and records; outlives this process, and its container.")
+    ] = Path("/var/lib/slicepilot"),
+) -> None:
+    """Run a loop on this node for the SliceSets that have pods here, and tell the API server about it.
+
+    Needs root. Each SliceSet's loop is a process of its own, which ends with the agent and gives its knobs back.
+    While another agent acts for the node this one waits. Logs are lines of JSON on standard error.
+    Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml[/bold]
+    """
+    from ...controller.system.clocks import check_clocks
+    from ...controller.system.signals import StopRequest
+    from ..agent.agent import Agent, AgentConfig
+    from ..client.connection import Api
+
+    check_clocks()
+    with StopRequest() as stop:
+        Agent(Api(kubeconfig), AgentConfig(node, namespace, run_root.absolute(), state_root.absolute()), stop).run()

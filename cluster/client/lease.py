@@ -1,0 +1,147 @@
+"""A Lease: who of several acts (https://kubernetes.io/docs/concepts/architecture/leases/).
+
+Clocks of others are not believed: a lease has run out when it was not renewed for its duration by the clock here, since
+it was first seen like that, as client-go has it (k8s.io/client-go/tools/leaderelection). Who holds it and cannot reach
+the API server goes on holding it: nobody else could take it there either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import random
+from typing import Any
+
+from .connection import Api
+from .errors import ApiError, BackOff
+
+DURATION_S, RENEW_S, POLL_S = 120.0, 40.0, 20.0
+CONFLICT, NOT_FOUND = 409, 404
+
+
+class Lease:
+    """One, held or waited for; `step` whenever there is time.
+
+    Args:
+        api: the server.
+        namespace, name: of the object.
+        identity: ours. Who comes again under it has it at once.
+        renew_s, poll_s: how often it is renewed, and asked for while somebody else holds it.
+        duration_s: without being renewed for so long it is anybody's.
+
+    Attributes:
+        held: whether it is ours, as far as we know.
+        holder: who holds it, as last seen.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        name: str,
+        identity: str,
+        duration_s: float = DURATION_S,
+        renew_s: float = RENEW_S,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._api, self._namespace, self._name, self._identity = api, namespace, name, identity
+        self._duration_s, self._renew_s, self._poll_s = duration_s, renew_s, poll_s
+        self._known: dict[str, Any] | None = None
+        self._seen_s = 0.0
+        self._back_off = BackOff(1.0, renew_s)
+        self.held = False
+        self.holder: str | None = None
+        self.due_s = 0.0
+
+    def step(self, now_s: float) -> None:
+        """Renew it, or try to get it, where that is due by the monotonic clock.
+
+        Raises:
+            ApiError: it could not be asked for; it is tried again later.
+        """
+        if now_s < self.due_s:
+            return
+        try:
+            if self._known is None or not self.held:
+                self._look(now_s)
+            if self._known is None:
+                self._keep(self._api.create(self._all, self._document({})), now_s)
+            elif self._ours or self._free(now_s):
+                self._keep(self._api.replace(self._path, self._document(self._known)), now_s)
+        except ApiError as error:
+            if error.status == CONFLICT:  # somebody was faster; what they have written is looked at next
+                self._known = None
+                self.due_s = now_s + 1.0 + random.random()
+                return
+            if error.status == NOT_FOUND:  # removed meanwhile
+                self._known = None
+            self.due_s = now_s + self._back_off.failed(error)
+            raise
+        self._back_off.succeeded()
+        self.held = self._ours
+        self.due_s = now_s + (self._renew_s if self.held else self._poll_s) * (0.9 + 0.1 * random.random())
+
+    def release(self) -> None:
+        """Let others have it at once; where the server is not there they wait for its end."""
+        if not self.held or self._known is None:
+            return
+        self.held = False
+        document = self._document(self._known)
+        document["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+        with contextlib.suppress(ApiError):
+            self._api.replace(self._path, document)
+
+    @property
+    def _all(self) -> str:
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
+
+    @property
+    def _path(self) -> str:
+        return f"{self._all}/{self._name}"
+
+    @property
+    def _ours(self) -> bool:
+        return self.holder == self._identity
+
+    def _look(self, now_s: float) -> None:
+        try:
+            found = self._api.get(self._path)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            self._known, self.holder = None, None
+            return
+        self._keep(found, now_s)
+
+    def _keep(self, found: dict[str, Any], now_s: float) -> None:
+        before = None if self._known is None else self._known["metadata"].get("resourceVersion")
+        if found["metadata"].get("resourceVersion") != before:
+            self._seen_s = now_s
+        self._known = found
+        self.holder = (found.get("spec") or {}).get("holderIdentity") or None
+
+    def _free(self, now_s: float) -> bool:
+        spec = (self._known or {}).get("spec") or {}
+        lasts_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
+        return self.holder is None or now_s - self._seen_s > lasts_s
+
+    def _document(self, known: dict[str, Any]) -> dict[str, Any]:
+        """With us as its holder."""
+        meta, spec = (
+            known.get("metadata") or {"name": self._name, "namespace": self._namespace},
+            known.get("spec") or {},
+        )
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        taken = spec.get("holderIdentity") != self._identity
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": meta,
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": int(self._duration_s),
+                "renewTime": now,
+                "acquireTime": now if taken else spec.get("acquireTime", now),
+                "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (1 if taken and known else 0),
+            },
+        }

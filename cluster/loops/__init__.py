@@ -1,0 +1,1 @@
+"""Loops as child processes: started, ordered about, ended, and read from."""

@@ -1,0 +1,142 @@
+"""One loop: ``slicepilot run`` as a child."""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from ...configs import ConfigError
+from ...controller.service.control_client import ControlClient, ControlError
+from ...controller.system.own_programs import environment, python
+from ...data.files import replace_file
+from ..plan.plan import LoopPlan
+
+ORDER_S, ORDER_AGAIN_S = 10.0, 5.0
+"""How long an order may take, and until one that was refused is given again."""
+END_S = 20.0
+"""After SIGTERM; then it is killed, and its supervisor puts the knobs back."""
+LINES = 5
+
+
+class LoopProcess:
+    """Starts at once.
+
+    Args:
+        plan: what it is started with.
+        folder: for its configuration.
+        roots: where it has its sockets, and its journal.
+        told: gets each line that it prints.
+
+    Attributes:
+        plan: with the mode that it was ordered to be in.
+        refused: why it would not change its mode.
+    """
+
+    def __init__(self, plan: LoopPlan, folder: Path, roots: tuple[Path, Path], told: Callable[[str], None]) -> None:
+        self.plan, self._told = plan, told
+        self.refused: str | None = None
+        self.started_s = time.monotonic()
+        self.ending_s: float | None = None
+        self._run_root = roots[0]
+        self._lines: collections.deque[str] = collections.deque(maxlen=LINES)
+        self._order: threading.Thread | None = None
+        self._order_again_s = 0.0
+        node, run = folder / f"{plan.instance}.node.yaml", folder / f"{plan.instance}.run.yaml"
+        settings = {
+            **plan.run,
+            "node": str(node),
+            "backend": "node",
+            "instance": plan.instance,
+            "mode": plan.mode,
+            "canary": list(plan.canary),
+            "run_root": str(roots[0]),
+            "state_root": str(roots[1]),
+        }
+        for path, document in ((node, dict(plan.node)), (run, settings)):
+            replace_file(path, yaml.safe_dump(document, sort_keys=False).encode())
+        self._process = subprocess.Popen(
+            [*python("slicepilot.cluster.loops.tied"), str(os.getpid()), "run", "-c", str(run)],
+            cwd="/",
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the agent
+        )
+        self._reading = threading.Thread(target=self._read, name=f"log {plan.instance}", daemon=True)
+        self._reading.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the loop."""
+        return self._process.pid
+
+    @property
+    def ring(self) -> Path:
+        """Where its ticks are."""
+        return self._run_root / self.plan.instance / "ticks"
+
+    def ended(self) -> int | None:
+        """Its exit code, once it has ended; one that does not end when asked is killed."""
+        code = self._process.poll()
+        if code is None and self.ending_s is not None and time.monotonic() - self.ending_s > END_S:
+            self._process.kill()
+        return code
+
+    def why(self) -> str:
+        """The last that it said, in a line."""
+        self._reading.join(1.0)
+        errors = [line for line in self._lines if "error:" in line] or list(self._lines)
+        return errors[-1].partition("error: ")[2] or errors[-1] if errors else f"exit code {self._process.returncode}"
+
+    def stop(self) -> None:
+        """Ask it to end, which gives the knobs back."""
+        if self.ending_s is None:
+            self.ending_s = time.monotonic()
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended; kills it where it has not in time."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def turn(self, plan: LoopPlan) -> None:
+        """Have it change its mode, in a thread of its own: taking knobs over takes a while."""
+        now_s = time.monotonic()
+        if (self._order is not None and self._order.is_alive()) or now_s < self._order_again_s:
+            return
+        self._order_again_s = now_s + ORDER_AGAIN_S
+        self._order = threading.Thread(target=self._turn, args=(plan,), name=f"mode {plan.instance}", daemon=True)
+        self._order.start()
+
+    def _turn(self, plan: LoopPlan) -> None:
+        order = {"command": "mode", "mode": plan.mode, **({"slices": list(plan.canary)} if plan.canary else {})}
+        try:
+            with ControlClient(self._run_root / plan.instance / "control.sock", ORDER_S) as client:
+                client.request(order)
+        except (ConfigError, ControlError) as error:
+            self.refused = str(error)
+        else:
+            self.refused, self.plan = None, plan
+            self._order_again_s = 0.0
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                if text:
+                    self._lines.append(text)
+                    self._told(text)

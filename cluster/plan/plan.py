@@ -1,0 +1,147 @@
+"""What this node's loops have to be, by what the API server has: no request, no file, no process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...configs import ConfigError
+from ..resources.pod import Pod
+from ..resources.slice_set import DeclaredSet, Identity, declared
+from .placing import Place, Placing, Trouble, place
+
+ACTING = ("canary", "live")
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """What one loop is started with, and the mode that it is to be in.
+
+    Attributes:
+        instance: what it is called.
+        node: its node's configuration (`slicepilot.node.config.spec`).
+        run: its own (`slicepilot.controller.service.run_config`), without the mode.
+        mode, canary: to be in; may be changed while it runs.
+    """
+
+    instance: str
+    node: Mapping[str, Any]
+    run: Mapping[str, Any]
+    mode: str
+    canary: tuple[str, ...]
+
+    def starts_as(self, other: LoopPlan) -> bool:
+        """Whether a loop of the other needs no new start."""
+        return (self.instance, self.node, self.run) == (other.instance, other.node, other.run)
+
+    def acts_as(self, other: LoopPlan) -> bool:
+        """Whether it is to be in the same mode."""
+        return (self.mode, self.canary) == (other.mode, other.canary)
+
+
+@dataclass(frozen=True)
+class SetPlan:
+    """What a SliceSet is on this node.
+
+    Attributes:
+        who: it is.
+        invalid: why no loop could run with it, in a line.
+        missing: what it refers to and nobody can fetch.
+        places: where its slices' UPFs are.
+        troubles: of slices that have pods here.
+        loop: None where there is nothing to run.
+    """
+
+    who: Identity
+    invalid: str | None = None
+    missing: str | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)
+    troubles: tuple[Trouble, ...] = ()
+    loop: LoopPlan | None = None
+
+
+class Planner:
+    """Plans again and again, and remembers where slices were."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Mapping[str, Place]] = {}
+        self._known: dict[tuple[str, int], DeclaredSet | str] = {}
+
+    def plan(
+        self,
+        documents: Iterable[Mapping[str, Any]],
+        pods: Iterable[Pod],
+        node_labels: Mapping[str, str],
+        now_s: float,
+    ) -> list[SetPlan]:
+        """Plans of all SliceSets that this node has to say something about: those that have pods here, or are invalid
+        and might.
+
+        Args:
+            documents: of all SliceSets, as the API server has them.
+            pods: of this node.
+            node_labels: its labels.
+            now_s: by the monotonic clock.
+        """
+        there = list(pods)
+        valid: list[DeclaredSet] = []
+        plans: list[SetPlan] = []
+        known, self._known = self._known, {}
+        for document in documents:
+            who = Identity.of(document)
+            # A spec does not change without its generation, and checking it takes milliseconds.
+            one = known.get((who.uid, who.generation)) or _declared(document)
+            self._known[who.uid, who.generation] = one
+            if isinstance(one, DeclaredSet):
+                valid.append(one)
+            elif _might_concern(document, node_labels, there):
+                plans.append(SetPlan(who, invalid=one))
+        meant = [one for one in valid if one.concerns(node_labels)]
+        found = place(meant, there, self._before, now_s)
+        self._before = {uid: placing.places for uid, placing in found.items() if placing.places}
+        plans += [_plan(one, found[one.uid]) for one in meant if found[one.uid].places or found[one.uid].troubles]
+        return plans
+
+
+def _declared(document: Mapping[str, Any]) -> DeclaredSet | str:
+    """The SliceSet, or why it is none that a loop could run with."""
+    try:
+        return declared(document)
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
+        # A schema of another version may let through what this one has no name for: that is invalid, too.
+        return str(error) if isinstance(error, ConfigError) else f"not as its schema has it: {error!r}"
+
+
+def _plan(one: DeclaredSet, placing: Placing) -> SetPlan:
+    who = Identity(one.name, one.namespace, one.uid, one.generation)
+    loop = None
+    if one.missing is None and placing.places:
+        loop = _loop(one, placing.places)
+    return SetPlan(who, None, one.missing, placing.places, placing.troubles, loop)
+
+
+def _loop(one: DeclaredSet, places: Mapping[str, Place]) -> LoopPlan:
+    node = one.node_document({name: _upf(spot) for name, spot in places.items()})
+    canary = tuple(name for name in one.canary if name in places)
+    # A canary none of whose slices is here has nothing to act on here.
+    mode = "shadow" if one.mode == "canary" and not canary else one.mode
+    run = {**one.policy, "guard": one.guard, "period_ms": one.period_ms}
+    return LoopPlan(one.instance, node, run, mode, canary if mode == "canary" else ())
+
+
+def _upf(spot: Place) -> dict[str, Any]:
+    """How the loop finds it. By uid only where no other pod will have the name: else it finds the next one itself."""
+    pod = spot.pod
+    uid = {} if pod.lasting_name or pod.known_uid is None else {"uid": pod.known_uid}
+    named = {"name": pod.name, "namespace": pod.namespace, "container": spot.container, **uid}
+    request = next((one.cpu_request_mcpu for one in pod.containers if one.name == spot.container), 0.0)
+    return {"upf": {"pod": named}, "cpu_request_mcpu": request}
+
+
+def _might_concern(document: Mapping[str, Any], labels: Mapping[str, str], pods: list[Pod]) -> bool:
+    """Whether an invalid one is worth a word here: it is meant for this node, and its namespace has pods here."""
+    spec, meta = document.get("spec") or {}, document.get("metadata") or {}
+    wanted = spec.get("nodeSelector") or {}
+    here = any(pod.namespace == meta.get("namespace") for pod in pods)
+    return here and isinstance(wanted, Mapping) and all(labels.get(key) == value for key, value in wanted.items())

@@ -1,0 +1,52 @@
+"""Label selectors, as the API has them.
+
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One of ``matchExpressions``."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[str, ...] = ()
+
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels do; ``NotIn`` fits those without the key, too."""
+        if self.operator == "Exists":
+            return self.key in labels
+        if self.operator == "DoesNotExist":
+            return self.key not in labels
+        return (labels.get(self.key) in self.values) == (self.operator == "In")
+
+
+@dataclass(frozen=True)
+class LabelSelector:
+    """All that is given has to hold; nothing given fits nothing here, so that no selector means every pod."""
+
+    match_labels: Mapping[str, str]
+    match_expressions: tuple[Expression, ...] = ()
+
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels do."""
+        if not self.match_labels and not self.match_expressions:
+            return False
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            one.fits(labels) for one in self.match_expressions
+        )
+
+
+def selector_of(document: Mapping[str, Any]) -> LabelSelector:
+    """From the API's JSON, which its schema has checked."""
+    expressions = tuple(
+        Expression(one["key"], one["operator"], tuple(one.get("values") or ()))
+        for one in document.get("matchExpressions") or ()
+    )
+    return LabelSelector(dict(document.get("matchLabels") or {}), expressions)

@@ -1,0 +1,174 @@
+"""A SliceSet as a value: what its schema cannot say is checked here, by the types that a node's configuration has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...agents.heuristics.registry import EXPLORING, UNLISTED
+from ...agents.heuristics.registry import available as agents_by_name
+from ...configs import ConfigError, available, did_you_mean, validate
+from ...controller.service.run_config import RunConfig
+from ...node.config.spec import CheckedNodeSpec
+from .labels import LabelSelector, selector_of
+from .names import camel, instance, snake
+
+OURS = ("podSelector", "container")
+"""Fields of a slice that a node's configuration does not have."""
+
+
+@dataclass(frozen=True)
+class DeclaredSlice:
+    """A slice: its pods, and all that a node's configuration says of it beside its UPF."""
+
+    name: str
+    pods: LabelSelector
+    container: str | None
+    described: Mapping[str, Any]
+
+    @property
+    def shares(self) -> bool:
+        """Whether it says which packets of a pod are its own."""
+        return "traffic" in self.described
+
+
+@dataclass(frozen=True)
+class DeclaredSet:
+    """What somebody has declared.
+
+    Attributes:
+        age: sorts the older ones first, and no two alike.
+        node_labels: that a node has to have.
+        missing: what it refers to and nobody can fetch yet; then no loop runs.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    age: tuple[str, str, str]
+    node_labels: Mapping[str, str]
+    mode: str
+    canary: tuple[str, ...]
+    policy: Mapping[str, str]
+    guard: str
+    period_ms: float
+    uplink_mbps: float | None
+    slices: tuple[DeclaredSlice, ...]
+    missing: str | None = None
+
+    @property
+    def instance(self) -> str:
+        """Of its loop."""
+        return instance(self.namespace, self.name)
+
+    def concerns(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels is meant."""
+        return all(labels.get(key) == value for key, value in self.node_labels.items())
+
+    def node_document(self, placed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """A node's configuration with the slices that are named, in order, and their own fields."""
+        slices = [{**one.described, **placed[one.name]} for one in self.slices if one.name in placed]
+        uplink = {} if self.uplink_mbps is None else {"uplink_mbps": self.uplink_mbps}
+        return {"name": self.instance, **uplink, "slices": slices}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which SliceSet an object is, whatever else is wrong with it."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Identity:
+        """From the API's JSON."""
+        meta = document["metadata"]
+        return cls(meta["name"], meta["namespace"], meta["uid"], int(meta.get("generation", 1)))
+
+
+def declared(document: Mapping[str, Any]) -> DeclaredSet:
+    """From the API's JSON.
+
+    Raises:
+        ConfigError: what no loop could run with; one line, with the field as the SliceSet calls it.
+    """
+    meta, spec = document["metadata"], document["spec"]
+    who = Identity.of(document)
+    policy, missing = _policy(spec.get("policy") or {})
+    guard, no_guard = _guard(spec.get("guard") or {})
+    found = DeclaredSet(
+        name=who.name,
+        namespace=who.namespace,
+        uid=who.uid,
+        generation=who.generation,
+        age=(meta.get("creationTimestamp", ""), who.name, who.uid),
+        node_labels=dict(spec.get("nodeSelector") or {}),
+        mode=spec.get("mode", "shadow"),
+        canary=tuple(spec.get("canary") or ()),
+        policy=policy,
+        guard=guard,
+        period_ms=float(spec.get("periodMs", 10)),
+        uplink_mbps=spec.get("uplinkMbps"),
+        slices=tuple(map(_slice, spec["slices"])),
+        missing=missing or no_guard,
+    )
+    _check(found)
+    return found
+
+
+def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
+    described = {key: value for key, value in document.items() if key not in OURS}
+    described["sla"] = described.pop("promise", {})
+    if "bounds" in described:
+        described["bounds"] = {key: [each["low"], each["high"]] for key, each in described["bounds"].items()}
+    if "leave" in described:
+        described["leave"] = [snake(knob) for knob in described["leave"]]
+    return DeclaredSlice(
+        document["name"], selector_of(document["podSelector"]), document.get("container"), _snaked(described)
+    )
+
+
+def _snaked(value: Any) -> Any:
+    """With fields as a node's configuration calls them."""
+    if isinstance(value, Mapping):
+        return {snake(key): _snaked(each) for key, each in value.items()}
+    return list(map(_snaked, value)) if isinstance(value, list | tuple) else value
+
+
+def _policy(document: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
+    """What a run's configuration says of who decides, and what there is not."""
+    if "bundle" not in document:
+        name = document.get("agent", "queue-greedy")
+        known = [*agents_by_name(), *agents_by_name(scaled=True), *UNLISTED]
+        if name.removeprefix(EXPLORING) not in known:
+            raise ConfigError(f"policy.agent: unknown name {name!r}; {did_you_mean(name, known)}")
+        return {"agent": name}, None
+    bundle = document["bundle"]
+    if "shipped" in bundle:
+        return {"bundle": bundle["shipped"]}, None
+    [kind] = bundle
+    return {}, f"policy.bundle.{kind}: cannot be fetched by this version; accepted: shipped, or policy.agent"
+
+
+def _guard(document: Mapping[str, Any]) -> tuple[str, str | None]:
+    if "configMap" in document:
+        return "default", "guard.configMap: cannot be fetched by this version; accepted: shipped"
+    name, known = document.get("shipped", "default"), available("guard")
+    if name not in known:
+        raise ConfigError(f"guard.shipped: unknown name {name!r}; {did_you_mean(name, known)}")
+    return name, None
+
+
+def _check(found: DeclaredSet) -> None:
+    """By the types that a loop would read it by; every slice as if it had a pod."""
+    places = {one.name: {"upf": {"pod": {"name": "any"}}} for one in found.slices}
+    run = {"node": "any", "mode": found.mode, "canary": list(found.canary), "guard": found.guard} | dict(found.policy)
+    try:
+        validate(CheckedNodeSpec, found.node_document(places), "spec")
+        validate(RunConfig, run | {"period_ms": found.period_ms}, "spec")
+    except ConfigError as error:
+        raise ConfigError(camel(str(error))) from error

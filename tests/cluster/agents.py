@@ -1,0 +1,154 @@
+"""The agent of the cluster's node, as the service account that it has with what the chart allows it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..node.machine import children
+from ..node.runtimes import until
+from .cluster import BUILT, NODE, Cluster
+from .upfs import NAMESPACE
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "slicepilot"
+SYSTEM = "slicepilot-system"
+ACCOUNT = "slicepilot-agent"
+LEASE = f"slicepilot-{NODE}"
+
+
+def install(cluster: Cluster) -> Path:
+    """The resources, the roles and a service account; returns its kubeconfig."""
+    for name in ("slicesets", "nodeslicesets"):
+        cluster.kubectl("apply", "--server-side", "-f", str(CHART / "crds" / f"{name}.yaml"))
+        cluster.wait(f"crd/{name}.slicepilot.dev", "--for=condition=Established")
+    cluster.kubectl("create", "namespace", SYSTEM)
+    cluster.kubectl("-n", SYSTEM, "create", "serviceaccount", ACCOUNT)
+    cluster.kubectl("-n", SYSTEM, "apply", "-f", str(CHART / "templates" / "rbac.yaml"))
+    account = f"--serviceaccount={SYSTEM}:{ACCOUNT}"
+    cluster.kubectl("create", "clusterrolebinding", ACCOUNT, f"--clusterrole={ACCOUNT}", account)
+    cluster.kubectl("-n", SYSTEM, "create", "rolebinding", ACCOUNT, f"--role={ACCOUNT}", account)
+    token = cluster.kubectl("-n", SYSTEM, "create", "token", ACCOUNT, "--duration=2h").strip()
+    return cluster.write_access("agent", token)
+
+
+class RunningAgent:
+    """One, in the machine."""
+
+    def __init__(self, cluster: Cluster, access: Path, name: str = "agent") -> None:
+        self.cluster, self.root = cluster, cluster.machine.folder / name
+        self.log = cluster.machine.folder / f"{name}.log"
+        self.log.unlink(missing_ok=True)
+        self._command = ["slicepilot", "k8s", "agent", "--node", NODE, "--kubeconfig", str(access)]
+        self._command += ["--run-root", str(self.root / "run"), "--state-root", str(self.root / "state")]
+        self._process: subprocess.Popen[str] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """(Again.)"""
+        with self.log.open("ab") as out:
+            self._process = self.cluster.machine.start(*self._command, stdout=out, stderr=out)
+        parent = self._process.pid
+        until(lambda: bool(children(parent)), "no agent")
+        self.pid = children(parent)[0]
+
+    def loops(self) -> list[int]:
+        """Its loops' processes."""
+        found = []
+        for child in children(self.pid):
+            with contextlib.suppress(OSError):
+                if b"slicepilot.cli\0run" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(child)
+        return found
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has logged."""
+        found = []
+        for line in self.log.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [one for one in found if isinstance(one, dict)]
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._process.wait(10)
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+        return self._process.wait(30)
+
+
+@contextlib.contextmanager
+def agent(cluster: Cluster, access: Path, name: str = "agent") -> Iterator[RunningAgent]:
+    """For a block."""
+    running = RunningAgent(cluster, access, name)
+    try:
+        yield running
+    finally:
+        running.stop()
+        print(running.log.read_text(errors="replace"))  # which pytest shows where something has failed
+
+
+def slice_set(name: str = "video", count: int = 5, mode: str = "live", **spec: Any) -> dict[str, Any]:
+    """A SliceSet of so many of `PodUpfs`, of which the first is worth more."""
+    slices = [
+        {
+            "name": f"slice{i}",
+            "sNssai": {"sst": 1, "sd": f"{i:06d}"},
+            "podSelector": {"matchLabels": {"app": "upf", "slice": str(i)}},
+            "promise": {"committedMbps": 1, "delayBoundMs": 500},
+            "weight": 10 if i == 1 else 1,
+        }
+        for i in range(1, count + 1)
+    ]
+    declared = {"mode": mode, "policy": {"agent": "static-weights-9"}, "slices": slices}
+    return {
+        "apiVersion": "slicepilot.dev/v1alpha1",
+        "kind": "SliceSet",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": declared | spec,
+    }
+
+
+def told(cluster: Cluster, name: str = "video") -> dict[str, Any]:
+    """Status of a SliceSet on the node; empty while there is none."""
+    text = cluster.kubectl("-n", NAMESPACE, "get", "nsls", f"{name}.{NODE}", "-o", "json", code=None)
+    status: dict[str, Any] = (json.loads(text).get("status") or {}) if text.strip() else {}
+    return status
+
+
+def summed(cluster: Cluster, name: str = "video") -> dict[str, Any]:
+    """Status of a SliceSet."""
+    status: dict[str, Any] = cluster.get("-n", NAMESPACE, "sls", name).get("status") or {}
+    return status
+
+
+def condition(status: dict[str, Any], kind: str) -> tuple[str, str]:
+    """Status and reason of a condition; empty while there is none."""
+    found = [one for one in status.get("conditions") or () if one["type"] == kind]
+    return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+
+
+def refused(cluster: Cluster, document: dict[str, Any]) -> str:
+    """What `kubectl apply` says to a document that the API server does not take; server-side dry run."""
+    path = cluster.folder / "refused.yaml"
+    path.write_text(yaml.safe_dump(document))
+    command = [str(BUILT / "kubectl"), "--kubeconfig", str(cluster.folder / "admin.yaml")]
+    command += ["apply", "--server-side", "--dry-run=server", "-f", str(path)]
+    process = cluster.machine.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode != 0, f"taken: {out}"
+    return str(out)

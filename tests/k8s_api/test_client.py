@@ -1,0 +1,226 @@
+"""The client's side of a conversation whose other side is a server that says no in every way the API server has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError
+from slicepilot.cluster.client.lease import Lease
+from slicepilot.cluster.client.reflector import Reflector, Source
+from slicepilot.configs import ConfigError
+
+Answer = tuple[int, dict[str, str], list[dict[str, Any]]]
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
+
+
+class Server:
+    """Answers each request with the next of a script, and writes down what was asked: method, path, query, time."""
+
+    def __init__(self, script: Callable[[str, str, dict[str, str], Any], Answer]) -> None:
+        self.asked: list[tuple[str, str, dict[str, str], float]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _answer(self) -> None:
+                parts = urlsplit(self.path)
+                query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                outer.asked.append((self.command, parts.path, query, time.monotonic()))
+                status, headers, documents = script(self.command, parts.path, query, json.loads(body or b"null"))
+                self.send_response(status)
+                for key, value in headers.items():
+                    self.send_header(key, value)
+                text = "\n".join(map(json.dumps, documents)).encode() + b"\n"
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                self.wfile.write(f"{len(text):x}\r\n".encode() + text + b"\r\n0\r\n\r\n")
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
+
+            def log_message(self, *_: Any, **named: Any) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def serving(folder: Path, script: Callable[[str, str, dict[str, str], Any], Answer]) -> Iterator[tuple[Api, Server]]:
+    server = Server(script)
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(document))
+    api = Api(path)
+    try:
+        yield api, server
+    finally:
+        api.close()
+        server.close()
+
+
+def one(name: str, version: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": version}}
+
+
+def soon(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_watch_goes_on_where_it_was_and_is_listed_anew_when_the_server_has_forgotten(tmp_path: Path) -> None:
+    watches: list[str] = []
+
+    def script(method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+        del method, path, body
+        if "watch" not in query:
+            first = not watches
+            items = [one("a", "5"), one("b", "6")] if first else [one("c", "40")]
+            if first and "continue" not in query:  # in pages
+                return 200, {}, [{"metadata": {"resourceVersion": "10", "continue": "more"}, "items": items[:1]}]
+            return 200, {}, [{"metadata": {"resourceVersion": "10" if first else "40"}, "items": items[-1:]}]
+        watches.append(query["resourceVersion"])
+        if len(watches) == 1:
+            events = [{"type": "ADDED", "object": one("d", "11")}, {"type": "DELETED", "object": one("a", "12")}]
+            return 200, {}, [*events, {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "20"}}}]
+        if len(watches) == 2:
+            return 200, {}, [{"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}]
+        time.sleep(0.2)
+        return 200, {}, []
+
+    with serving(tmp_path, script) as (api, server):
+        reflector = Reflector(
+            api, Source("/things", {"fieldSelector": "x=y"}), lambda: None, lambda it: it["metadata"]["name"]
+        )
+        reflector.start()
+        soon(lambda: len(watches) >= 2)
+        assert sorted(reflector.objects()) == ["b", "d"]
+        soon(lambda: reflector.objects() == ["c"] and len(watches) >= 3)
+        reflector.close()
+    assert watches[:3] == ["10", "20", "40"]
+    assert all(query["fieldSelector"] == "x=y" for *_, query, _ in server.asked)
+
+
+def test_who_is_told_to_wait_waits(tmp_path: Path) -> None:
+    def script(method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+        del method, path, query, body
+        return 429, {"Retry-After": "1"}, [{"message": "slow\ndown"}]
+
+    told: list[str] = []
+    with serving(tmp_path, script) as (api, server):
+        reflector = Reflector(api, Source("/things", {}), lambda: None, failed=lambda text, wait_s: told.append(text))
+        reflector.start()
+        soon(lambda: len(server.asked) >= 3)
+        reflector.close()
+        assert not reflector.synced
+    times = [at_s for *_, at_s in server.asked[:3]]
+    assert times[1] - times[0] >= 1.0
+    assert times[2] - times[1] > 1.25  # longer each time
+    assert told[0] == "/things: 429: GET /things: slow down"
+
+
+def test_errors_are_of_one_kind(tmp_path: Path) -> None:
+    def script(method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+        del method, query, body
+        return (500, {}, [{"message": "no"}]) if path == "/bad" else (404, {}, [{"message": "not found"}])
+
+    with serving(tmp_path, script) as (api, _):
+        with pytest.raises(ApiError, match="500: GET /bad: no"):
+            api.get("/bad")
+        api.delete("/gone")
+    with pytest.raises(ApiError, match="GET /bad") as error:  # nobody listens any more
+        api.get("/bad")
+    assert error.value.status == 0
+    with pytest.raises(ConfigError, match="kubeconfig = "):
+        Api(tmp_path / "not-there.yaml")
+
+
+class Leases:
+    """What an API server does with Leases: versions, and conflicts of them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] | None = None
+        self.version = 0
+
+    def script(self, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+        del query
+        assert path.startswith(LEASES)
+        if method == "GET":
+            return (404, {}, [{"message": "no"}]) if self.kept is None else (200, {}, [self.kept])
+        if method == "PUT" and self.kept is None:
+            return 404, {}, [{"message": "no"}]
+        if (
+            self.kept is not None
+            and body["metadata"].get("resourceVersion") != self.kept["metadata"]["resourceVersion"]
+        ):
+            return 409, {}, [{"message": "conflict"}]
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.kept = body
+        return 200, {}, [body]
+
+
+def test_one_holds_a_lease_and_the_next_has_it_when_it_was_not_renewed_by_the_clock_here(tmp_path: Path) -> None:
+    leases = Leases()
+    with serving(tmp_path, leases.script) as (api, server):
+        mine, other = (Lease(api, "system", "n", who, 120, 40, 20) for who in ("mine", "other"))
+        mine.step(0.0)
+        other.step(0.0)
+        assert (mine.held, other.held, other.holder) == (True, False, "mine")
+        mine.step(1.0)
+        assert len(server.asked) == 3  # not due: one has asked and made it, the other has asked
+        mine.step(100.0)
+        other.step(110.0)  # renewed since: it counts from here
+        other.step(220.0)
+        assert not other.held
+        other.step(240.0)
+        assert other.held
+        assert leases.kept is not None
+        assert leases.kept["spec"]["leaseTransitions"] == 1
+        mine.step(300.0)  # a conflict: what is there now is looked at next
+        mine.step(310.0)
+        assert not mine.held
+        other.release()
+        mine.step(400.0)
+        assert mine.held
+        again = Lease(api, "system", "n", "mine")
+        again.step(0.0)
+        assert again.held
+
+
+def test_who_cannot_ask_goes_on_holding(tmp_path: Path) -> None:
+    leases = Leases()
+    with serving(tmp_path, leases.script) as (api, _):
+        lease = Lease(api, "system", "n", "mine")
+        lease.step(0.0)
+    with pytest.raises(ApiError):
+        lease.step(1000.0)
+    assert lease.held

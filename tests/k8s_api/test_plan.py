@@ -1,0 +1,134 @@
+"""Which pods are whose, and what follows for loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slicepilot.cluster.plan.placing import AWAY_S
+from slicepilot.cluster.plan.plan import Planner, SetPlan
+from slicepilot.cluster.resources.pod import Pod
+
+from .documents import pod_document, set_document, slice_document
+
+A, B = pod_document(), pod_document("upf-b-0", "b")
+WAITING = {"status": {"containerStatuses": [{"name": "upf", "state": {"waiting": {}}}]}}
+
+
+def planned(planner: Planner, sets: list[Any], pods: list[Any], now_s: float = 0.0) -> dict[str, SetPlan]:
+    """By the SliceSet's name."""
+    plans = planner.plan(sets, [Pod.of(one) for one in pods], {"zone": "edge"}, now_s)
+    return {plan.who.name: plan for plan in plans}
+
+
+def test_a_slice_set_becomes_a_loop_of_the_slices_that_have_pods_here() -> None:
+    plan = planned(Planner(), [set_document(mode="canary", canary=["b", "a"])], [A])["video"]
+    assert plan.loop is not None
+    assert plan.loop.node["slices"][0]["upf"] == {
+        "pod": {"name": "upf-a-0", "namespace": "core", "container": "upf"},
+    }
+    assert plan.loop.node["slices"][0]["cpu_request_mcpu"] == 250
+    assert [one["name"] for one in plan.loop.node["slices"]] == ["a"]
+    assert (plan.loop.mode, plan.loop.canary) == ("canary", ("a",))
+    assert not plan.troubles
+    assert not planned(Planner(), [set_document()], [])
+    assert not planned(Planner(), [set_document(nodeSelector={"zone": "core"})], [A])
+    assert planned(Planner(), [set_document(nodeSelector={"zone": "edge"})], [A])
+
+
+def test_a_canary_that_is_elsewhere_is_a_shadow_here() -> None:
+    plan = planned(Planner(), [set_document(mode="canary", canary=["b"])], [A])["video"]
+    assert plan.loop is not None
+    assert (plan.loop.mode, plan.loop.canary) == ("shadow", ())
+
+
+def test_pods_of_other_namespaces_are_nobodys_business() -> None:
+    """Whatever a selector says: whoever may write SliceSets of one namespace gets at no pod of another."""
+    assert not planned(Planner(), [set_document()], [pod_document(namespace="kube-system")])
+
+
+def test_the_older_slice_set_has_the_pod() -> None:
+    young = set_document("young", "2026-01-02T00:00:00Z")
+    for sets in ([young, set_document()], [set_document(), young]):
+        plans = planned(Planner(), sets, [A, B])
+        assert set(plans["video"].places) == {"a", "b"}
+        assert plans["young"].loop is None
+        assert [one.reason for one in plans["young"].troubles] == ["PodConflict"] * 2
+        assert "belongs to the older SliceSet video" in plans["young"].troubles[0].message
+
+
+def test_an_invalid_one_stops_nobody_and_claims_nothing() -> None:
+    wrong = set_document("wrong", "2025-01-01T00:00:00Z", policy={"agent": "nobody"})
+    broken: dict[str, Any] = {**set_document("broken"), "spec": {"slices": [{"name": 1}], "nodeSelector": 3}}
+    plans = planned(Planner(), [wrong, broken, set_document()], [A, B])
+    assert set(plans["video"].places) == {"a", "b"}
+    assert "unknown name 'nobody'" in str(plans["wrong"].invalid)
+    assert "video" in planned(Planner(), [broken, set_document()], [A])
+
+
+def test_two_slices_have_one_pod_only_where_both_say_what_is_theirs() -> None:
+    both = {"matchLabels": {"slice": "a"}}
+    slices = [slice_document(podSelector=both), slice_document("b", "000002", podSelector=both)]
+    plan = planned(Planner(), [set_document(slices=slices)], [A])["video"]
+    assert set(plan.places) == {"a"}
+    assert plan.troubles[0].reason == "PodConflict"
+    shared = [one | {"traffic": {"uePools": [f"10.{number}.0.0/16"]}} for number, one in enumerate(slices, 45)]
+    assert set(planned(Planner(), [set_document(slices=shared)], [A])["video"].places) == {"a", "b"}
+
+
+def test_two_pods_of_a_slice_are_not_guessed_about_and_do_not_end_what_runs() -> None:
+    second = pod_document("upf-a-1")
+    plan = planned(Planner(), [set_document()], [A, second])["video"]
+    assert plan.loop is None
+    assert plan.troubles[0].reason == "PodAmbiguous"
+    assert "upf-a-0, upf-a-1" in plan.troubles[0].message
+    planner = Planner()
+    planned(planner, [set_document()], [A])
+    plan = planned(planner, [set_document()], [second, A])["video"]
+    assert plan.places["a"].pod.name == "upf-a-0"
+    assert plan.troubles[0].reason == "PodAmbiguous"
+
+
+def test_a_pod_that_will_come_again_keeps_its_place_for_a_while() -> None:
+    """The next pod of a StatefulSet has the name: the loop finds it, and is not started again."""
+    planner = Planner()
+    before = planned(planner, [set_document()], [A, B])["video"].loop
+    away = planned(planner, [set_document()], [B], 10.0)["video"]
+    assert away.loop == before
+    assert away.troubles[0].reason == "PodAway"
+    again = planned(planner, [set_document()], [A | {"metadata": A["metadata"] | {"uid": "other"}}, B], 20.0)["video"]
+    assert again.loop == before
+    assert not again.troubles
+    planned(planner, [set_document()], [B], 30.0)
+    gone = planned(planner, [set_document()], [B], 30.0 + AWAY_S)["video"]
+    assert set(gone.places) == {"b"}
+
+
+def test_a_pod_of_a_deployment_is_known_by_its_uid() -> None:
+    planner, mine = Planner(), pod_document("upf-7d9-x1", ownerReferences=[{"kind": "ReplicaSet", "controller": True}])
+    loop = planned(planner, [set_document()], [mine])["video"].loop
+    assert loop is not None
+    assert loop.node["slices"][0]["upf"]["pod"]["uid"] == "uid-upf-7d9-x1"
+    assert not planned(planner, [set_document()], [], 1.0)
+    ending = mine | {"metadata": mine["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert not planned(planner, [set_document()], [ending], 2.0)
+
+
+def test_a_container_that_does_not_run_or_is_not_there_is_told() -> None:
+    plan = planned(Planner(), [set_document()], [A | WAITING])["video"]
+    assert (plan.loop, plan.troubles[0].reason) == (None, "PodNotRunning")
+    slices = [slice_document(container="sidecar")]
+    plan = planned(Planner(), [set_document(slices=slices)], [A])["video"]
+    assert plan.troubles[0].reason == "ContainerMissing"
+    assert "container = sidecar; accepted: one of upf" in plan.troubles[0].message
+
+
+def test_what_can_be_ordered_needs_no_new_loop() -> None:
+    shadow = planned(Planner(), [set_document()], [A])["video"].loop
+    live = planned(Planner(), [set_document(mode="live")], [A])["video"].loop
+    faster = planned(Planner(), [set_document(periodMs=5)], [A])["video"].loop
+    assert shadow is not None
+    assert live is not None
+    assert faster is not None
+    assert shadow.starts_as(live)
+    assert not shadow.acts_as(live)
+    assert not shadow.starts_as(faster)

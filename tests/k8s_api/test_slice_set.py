@@ -1,0 +1,135 @@
+"""What a SliceSet says is what a loop is told, field by field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slicepilot.cluster.resources.labels import selector_of
+from slicepilot.cluster.resources.names import MOST_INSTANCE, instance, node_slice_set, snake
+from slicepilot.cluster.resources.pod import Pod, mcpu
+from slicepilot.cluster.resources.slice_set import declared
+from slicepilot.configs import ConfigError
+from slicepilot.node.config.spec import NodeSlice, NodeSpec
+
+from .documents import pod_document, set_document, slice_document
+
+CRDS = Path(__file__).parents[2] / "deploy" / "helm" / "slicepilot" / "crds"
+FULL = slice_document(
+    dnn="video",
+    container="upf",
+    devices={"n3": "net1", "n6": "net2", "n4": "eth0", "tun": "ogstun"},
+    traffic={"uePools": ["10.45.0.0/16"], "teids": [7], "qfis": [9], "dnns": ["video"], "sNssai": True},
+    promise={"committedMbps": 20, "delayBoundMs": 50, "leastRatio": 0.5},
+    weight=4,
+    bounds={
+        "cpuLimitMcpu": {"low": 100, "high": 900},
+        "nice": {"low": -5, "high": 5},
+        "egressMbps": {"low": 1, "high": 90},
+    },
+    leave=["egressMbps"],
+    upfThreads=2,
+)
+
+
+def test_every_field_arrives_where_a_loop_reads_it(tmp_path: Path) -> None:
+    found = declared(set_document(slices=[FULL], uplinkMbps=800, periodMs=5))
+    path = tmp_path / "node.yaml"
+    document = found.node_document({"a": {"upf": {"pod": {"name": "upf-a-0", "namespace": "core"}}}})
+    path.write_text(yaml.safe_dump(document))
+    spec = NodeSpec.from_yaml(str(path))
+    [one] = spec.slices
+    assert (spec.name, spec.uplink_mbps, found.period_ms) == ("core.video", 800, 5)
+    assert (one.s_nssai.sst, one.s_nssai.sd, one.dnn, one.weight, one.upf_threads) == (1, "000001", "video", 4, 2)
+    assert (one.sla.committed_mbps, one.sla.delay_bound_ms, one.sla.least_ratio) == (20, 50, 0.5)
+    assert (one.bounds.cpu_limit_mcpu, one.bounds.nice, one.bounds.egress_mbps) == ((100, 900), (-5, 5), (1, 90))
+    assert (one.leave, one.devices.n3, one.devices.n6) == (("egress_mbps",), "net1", "net2")
+    assert one.traffic is not None
+    assert (one.traffic.ue_pools, one.traffic.qfis, one.traffic.s_nssai) == (("10.45.0.0/16",), (9,), True)
+    assert found.slices[0].container == "upf"
+    assert found.slices[0].shares
+
+
+def test_the_schema_has_the_fields_that_a_loop_has() -> None:
+    """Or a field could be declared that nobody reads; those of the configuration that are left out are named."""
+    crd = yaml.safe_load((CRDS / "slicesets.yaml").read_text())
+    slices = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["slices"]
+    fields = slices["items"]["properties"]
+    ours = {"podSelector", "container", "promise"}
+    known = set(NodeSlice.__dataclass_fields__)
+    assert {snake(name) for name in fields.keys() - ours} <= known
+    left = known - {snake(name) for name in fields} - {"sla"}
+    # A pod has a cgroup of its own, and its request is its own; the rest is for UPFs of other kinds.
+    assert left == {"upf", "service", "listens", "own_cgroup", "test_session", "cpu_request_mcpu"}
+    assert set(FULL) == set(fields)
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (set_document(policy={"agent": "queue-gredy"}), "policy.agent: unknown name 'queue-gredy'; did you mean"),
+        (set_document(guard={"shipped": "lax"}), "guard.shipped: unknown name 'lax'"),
+        (set_document(slices=[FULL | {"traffic": {"uePools": ["10.45.0.1/16"]}}]), "uePools"),
+        (set_document(slices=[FULL | {"promise": {"committedMbps": -1, "delayBoundMs": 5}}]), "committedMbps = -1"),
+        (set_document(slices=[slice_document(), slice_document("b", "000001")]), "sNssai = 1-000001: twice"),
+        (set_document(slices=[FULL | {"weights": 3}]), "unknown field"),
+    ],
+)
+def test_what_no_loop_could_run_with_is_a_line_in_the_words_of_the_resource(document: Any, why: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        declared(document)
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_fetched_yet_is_said() -> None:
+    bundle = {"configMap": {"name": "b", "digest": "0" * 64}}
+    assert "policy.bundle.configMap" in str(declared(set_document(policy={"bundle": bundle})).missing)
+    assert "guard.configMap" in str(declared(set_document(guard={"configMap": {"name": "g"}})).missing)
+    assert declared(set_document(policy={"bundle": {"shipped": "generalist"}})).policy == {"bundle": "generalist"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "fits"),
+    [
+        ({"matchLabels": {"a": "1"}}, True),
+        ({"matchLabels": {"a": "1", "b": "2"}}, False),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["0", "1"]}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, False),
+        ({"matchExpressions": [{"key": "c", "operator": "NotIn", "values": ["1"]}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, False),
+        ({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "c", "operator": "Exists"}]}, False),
+        ({}, False),
+    ],
+)
+def test_selectors_are_those_of_the_api_but_that_none_means_no_pod(selector: Any, fits: bool) -> None:
+    assert selector_of(selector).fits({"a": "1"}) is fits
+
+
+def test_pods_are_read() -> None:
+    pod = Pod.of(pod_document())
+    assert (pod.key, pod.lasting_name, pod.deleting, pod.known_uid) == (("core", "upf-a-0"), True, False, pod.uid)
+    assert pod.container(None) == pod.container("upf")
+    assert pod.container("other") is None
+    assert pod.containers[0].cpu_request_mcpu == 250
+    static = Pod.of(pod_document(annotations={"kubernetes.io/config.mirror": "x"}, ownerReferences=[]))
+    assert (static.known_uid, static.lasting_name) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("100m", 100), ("1", 1000), ("1.5", 1500), (".5", 500), ("2k", 2e6), ("", 0)]
+)
+def test_quantities_of_cpu(text: str, value: float) -> None:
+    assert mcpu(text) == value
+
+
+def test_names_fit_and_long_ones_are_told_apart() -> None:
+    long = "x" * 60
+    assert instance("core", "video") == "core.video"
+    assert len(instance(long, long)) <= MOST_INSTANCE
+    assert instance(long, long + "1") != instance(long, long + "2")
+    assert len(node_slice_set("v" * 63, "n" * 253)) <= 253
