@@ -97,11 +97,7 @@ class PrometheusSource:
 
     def measure(self) -> Telemetry:
         """The newest figures there are, in buffers that the next call overwrites; no answer is waited for."""
-        while (message := self._asker.heard()) is not None:
-            try:
-                self._take(message)
-            except (IndexError, KeyError, RecursionError, TypeError, ValueError):
-                self._error = "prometheus: the process that asks says what it should not"
+        self._hear()
         telemetry, now_s = self._telemetry, _clock_s()
         age_s = now_s - self._taken_s
         valid = age_s <= self.queries.most_age_s
@@ -117,6 +113,7 @@ class PrometheusSource:
     def check(self) -> list[str]:
         """What is not measured, and why; starts the asking process again where it has ended, or where a token or a
         certificate is another one now."""
+        self._hear()
         return [*self._asker.look_after(), *([self._error] if self._error else []), *self._why]
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
@@ -135,6 +132,13 @@ class PrometheusSource:
         self._take(message)
         if not self.measure().valid.any():
             raise FailureError(self._error or self._why[0])
+
+    def _hear(self) -> None:
+        while (message := self._asker.heard()) is not None:
+            try:
+                self._take(message)
+            except (IndexError, KeyError, RecursionError, TypeError, ValueError):
+                self._error = "prometheus: the process that asks says what it should not"
 
     def _take(self, message: dict[str, Any]) -> None:
         """What a round has brought. What it has not is as it was, and grows old."""

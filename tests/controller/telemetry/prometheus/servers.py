@@ -184,6 +184,7 @@ class Prometheus:
         self.folder, self.port, self._program = folder, free_port(), program
         self.scheme = "https" if web and "tls_server_config" in web else "http"
         self.process: subprocess.Popen[bytes] | None = None
+        self.retention = "1d"
         folder.mkdir(parents=True, exist_ok=True)
         scrape = {"job_name": "pods", "static_configs": [{"targets": [target]}], "honor_timestamps": True}
         interval = f"{SCRAPE_S:g}s"
@@ -206,7 +207,7 @@ class Prometheus:
                 f"--config.file={self.folder / 'prometheus.yaml'}",
                 f"--web.config.file={self.folder / 'web.yaml'}",
                 f"--storage.tsdb.path={self.folder / 'data'}",
-                "--storage.tsdb.retention.size=64MB",
+                f"--storage.tsdb.retention.time={self.retention}",
                 f"--web.listen-address=127.0.0.1:{self.port}",
                 "--log.level=error",
             ],
