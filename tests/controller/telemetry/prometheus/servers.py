@@ -105,8 +105,12 @@ class Pod:
         assert self.group is not None
         if (self.group / "cpu.stat").exists() and "usage_usec" in (text := (self.group / "cpu.stat").read_text()):
             return 1e-6 * int(text.split("usage_usec")[1].split()[0])
-        accounts = Path(str(self.group).replace("/cpu/", "/cpuacct/").replace("/cpu,cpuacct/", "/cpu,cpuacct/"))
-        return 1e-9 * int((accounts / "cpuacct.usage").read_text())
+        accounts = Path(str(self.group).replace("/cpu/", "/cpuacct/")) / "cpuacct.usage"
+        if accounts.exists():
+            return 1e-9 * int(accounts.read_text())
+        # A group of the CPU controller alone: what its one process has used (proc_pid_stat(5)).
+        columns = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(columns[11]) + int(columns[12])) / os.sysconf("SC_CLK_TCK")
 
     def periods(self) -> tuple[int, int]:
         assert self.group is not None
