@@ -102,7 +102,9 @@ def run() -> NoReturn:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "slicepilot":
             raise
-        wanted = "slicepilot" if error.name.split(".")[0] in BASE_PACKAGES else "slicepilot[train]"
+        package = error.name.split(".")[0]
+        extra = "prometheus" if package in {"prometheus_api_client", "requests"} else "train"
+        wanted = "slicepilot" if package in BASE_PACKAGES else f"slicepilot[{extra}]"
         _fail(f"{error.name} is not installed: pip install '{wanted}'", 1)
     except FailureError as error:
         _fail(str(error), 1)

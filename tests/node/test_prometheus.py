@@ -18,10 +18,13 @@ import numpy as np
 import pytest
 import yaml
 
+from slicepilot.configs import FailureError
+from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.env.encoding import FEATURES
 from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.telemetry import SLICE_FIELDS
+from slicepilot.node.config.spec import NodeSpec
 from slicepilot.testbed.bench.rig import Controller
 
 from ..controller.telemetry.prometheus.servers import SCRAPE_S, Pod, Prometheus, exporting
@@ -71,12 +74,22 @@ def _measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
             }
             node = folder / "node.yaml"
             node.write_text(yaml.safe_dump({**document, "telemetry": {"prometheus": prometheus}}))
-            time.sleep(3 * SCRAPE_S)
+            until(lambda: _scraped(node), "two scrapes", 20.0)
             yield Measured(foreign, server, pods, node)
     finally:
         if server is not None:
             server.stop()
         foreign.down()
+
+
+def _scraped(node: Path) -> bool:
+    spec = NodeSpec.from_yaml(str(node))
+    assert spec.prometheus is not None
+    try:
+        PrometheusSource(spec.prometheus, spec.promised.names, PERIOD_S).close()
+    except FailureError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -119,7 +132,7 @@ def test_a_node_is_controlled_by_what_a_server_says_and_left_as_found(measured: 
         def seen() -> bool:
             tick = last(running)
             carried = tick["slices"][-1, SLICE_FIELDS.index("carried_mbps")]
-            return bool(tick["valid"][-1].all()) and bool((np.abs(carried - MBPS) < 0.2 * MBPS).all())
+            return bool(tick["valid"][-1][:COUNT].all()) and bool((np.abs(carried - MBPS) < 0.2 * MBPS).all())
 
         running.wait_for(seen, "carries what is sent", 30.0)
         tick = last(running)
@@ -129,10 +142,10 @@ def test_a_node_is_controlled_by_what_a_server_says_and_left_as_found(measured: 
         until(lambda: knobs(measured.foreign) != before, "a weight is moved")
         # A UPF of whose pod nothing is said any more is not measured; the other goes on.
         measured.pods[1].hidden = ("container_network",)
-        running.wait_for(lambda: last(running)["valid"][-1].tolist() == [True, False], "not measured", 20.0)
+        running.wait_for(lambda: last(running)["valid"][-1][:COUNT].tolist() == [1, 0], "not measured", 20.0)
         running.wait_for(lambda: "no series fits" in str(running.notes().get("unmeasured")), "says why", 10.0)
         measured.pods[1].hidden = ()
-        running.wait_for(lambda: last(running)["valid"][-1].tolist() == [True, True], "measured again", 20.0)
+        running.wait_for(lambda: last(running)["valid"][-1][:COUNT].tolist() == [1, 1], "measured again", 20.0)
         # No BPF program, no filter: knobs alone.
         assert (
             "bpf"
@@ -155,7 +168,7 @@ def test_orders_and_the_end_do_not_wait_for_a_long_period(measured: Measured, tm
         took_s = []
         for order in ("pause", "resume", "safe", "resume"):
             began = time.monotonic()
-            measured.run("control", order, "--name", name, "--run", root)
+            measured.run("control", order, "--name", name, "--run-root", root)
             took_s.append(time.monotonic() - began)
         print("orders took", [f"{one:.2f} s" for one in took_s])
         assert sum(took_s) < LONG_PERIOD_S
@@ -239,21 +252,11 @@ def test_slices_of_one_upf_are_refused(measured: Measured, tmp_path: Path) -> No
     assert "slice1, slice2 have one UPF; accepted: each slice its own" in done.stderr
 
 
-def test_nothing_is_left(measured: Measured) -> None:
+def test_nothing_is_left(measured: Measured, tmp_path: Path) -> None:
     """No process that asks outlives whoever started it, SIGKILL included."""
-    period = f"{1e3 * PERIOD_S:g}"
+    options = ["--period-ms", f"{1e3 * PERIOD_S:g}", "--out", str(tmp_path / "log.parquet")]
     running = subprocess.Popen(
-        [
-            *SLICEPILOT,
-            "dataset",
-            "record",
-            "--node",
-            str(measured.node),
-            "--period-ms",
-            period,
-            "--out",
-            "/tmp/no.parquet",
-        ],
+        [*SLICEPILOT, "dataset", "record", "--node", str(measured.node), *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -94,7 +94,7 @@ def _series(result: Any) -> list[tuple[dict[str, str], list[tuple[float, float]]
             found.append(
                 ({str(k): str(v) for k, v in labels.items()}, [(float(at), float(value)) for at, value in points])
             )
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             raise NoAnswerError("not an answer of a Prometheus server: a value that is no number") from None
     return found
 
