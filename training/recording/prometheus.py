@@ -179,7 +179,8 @@ def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: Sli
             known = whole["knob", name]
             knobs[:, index] = np.where(np.isfinite(known), known, knobs[:, index])
     return Course(
-        *(np.asarray(one, np.float32)[..., None] for one in (table, node)),
+        np.asarray(table, np.float32)[..., None],
+        np.asarray(node, np.float32)[..., None],
         valid[..., None],
         np.asarray(knobs, np.float32)[..., None],
         ~valid[..., None],
