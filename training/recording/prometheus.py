@@ -121,7 +121,8 @@ def to_episodes(
     times_s = asked.times_s
     step = max(1, min(MOST_STEPS, MOST_POINTS // (2 * len(slices))))
     tables: dict[tuple[str, str], list[Array]] = {(row.kind, row.name): [] for row in rows}
-    newest, why = [], ()
+    newest: list[Array] = []
+    why: tuple[str, ...] = ()
     try:
         for first in range(0, len(times_s), step):
             part = times_s[first : first + step]
