@@ -59,6 +59,7 @@ class Context:
     ``moves``: knobs that can be moved, bool (3, S, L); None: all can. The others stay as they are, whatever is asked.
     ``sharing``: groups of slices whose UPF is one process: it gets the CPU time that they ask for together, and none of
     them gets its own for itself.
+    ``oldest_s``: how old measurements are at times, when all is well; 0 where they end with the period.
     """
 
     period_s: FloatArray
@@ -70,6 +71,7 @@ class Context:
     traits: NodeTraits | None = None
     moves: BoolArray | None = None
     sharing: tuple[tuple[int, ...], ...] = ()
+    oldest_s: float = 0.0
 
 
 @runtime_checkable

@@ -21,6 +21,10 @@ BACKEND = BackendPlugin(
             f"{_HERE}.cli.check:check",
             "Say for each slice of a node if its packets are measured, and which knobs act on them, and why.",
         ),
+        "dataset import-prometheus": Command(
+            f"{_HERE}.cli.import_prometheus:import_prometheus",
+            "Ask a Prometheus server for a range of time of a node, and keep it as episodes to learn from offline.",
+        ),
         "node identify": Command(
             f"{_HERE}.cli.identify:identify",
             "Tell a simulator's hardware parameters from the traffic that a node has, and say which had to be assumed.",

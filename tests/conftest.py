@@ -23,6 +23,7 @@ LIVE = (
     "controller/telemetry",
     "controller/watchdog",
     "deploy/test_prometheus.py",
+    "training/recording/test_prometheus.py",
     "node",
     "testbed",
 )

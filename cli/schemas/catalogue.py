@@ -65,6 +65,7 @@ PRINTED = (
         datasets.Imported,
         note="Exit code 2 where a file cannot be used at all; the others are imported.",
     ),
+    Printed("dataset import-prometheus", datasets.ImportedRange),
     Printed("dataset describe", datasets.DescribedTable, "a table, or a file of a release"),
     Printed("dataset describe", datasets.DescribedEpisodes, "episodes"),
     Printed(

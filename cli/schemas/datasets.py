@@ -178,6 +178,25 @@ class MissingOfSetting(Document):
     """The same if every promise that was not measured had been broken; null where that cannot be told."""
 
 
+class ImportedRange(Document):
+    """A range of time in a Prometheus server, as episodes."""
+
+    out: Annotated[str, Example("log.parquet")]
+    """The file or folder that was written."""
+    episodes: int
+    """In it."""
+    steps: int
+    """Control periods in them."""
+    left_out_steps: int
+    """Those of episodes of which none could be scored."""
+    period_s: Annotated[float, Example(30.0)]
+    """Control period."""
+    missing: list[MissingOfSetting]
+    """What could not be measured; empty where everything was."""
+    why: list[Annotated[str, Example("slice1: delay_p99_us: its query gives nan, which is not believed")]]
+    """Reasons, as they were at the ends of what was asked for at once."""
+
+
 class JoinedEpisodes(Document):
     """Episodes that were made of a study's tables, or why not."""
 

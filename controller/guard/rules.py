@@ -59,6 +59,11 @@ class Rules:
     ) -> Rules:
         """The rules of a node; raises ConfigError where they contradict each other, see `check`."""
         period_s = context.period_s.item()
+        if config.telemetry.most_age_s < context.oldest_s:
+            raise ConfigError(
+                f"guard: telemetry.most_age_s = {config.telemetry.most_age_s:g}: accepted: {context.oldest_s:g} or "
+                "more, as old as measurements of this node are at times; the guard called prometheus has 60"
+            )
         hold = config.telemetry.hold_s, config.telemetry.recover_s
         rules = cls(
             node=_node_rules(config, context, nice_scope),

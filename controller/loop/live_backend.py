@@ -90,7 +90,7 @@ class NodeFacts:
         logical_cpus: of the node; none takes those this process may use.
         num_steps: control periods of one run.
         traits: how it queues and paces, None where that is not known.
-        moves, sharing: see `Context`.
+        moves, sharing, oldest_s: see `Context`.
     """
 
     period_s: float
@@ -100,6 +100,7 @@ class NodeFacts:
     traits: NodeTraits | None = None
     moves: BoolArray | None = None
     sharing: tuple[tuple[int, ...], ...] = ()
+    oldest_s: float = 0.0
 
     def context(self, slices: SliceSet) -> Context:
         """The same in the form of the contract."""
@@ -118,6 +119,7 @@ class NodeFacts:
             self.traits,
             self.moves,
             self.sharing,
+            self.oldest_s,
         )
 
 
@@ -152,7 +154,8 @@ class LiveBackend:
         slices: order of all arrays.
         source: telemetry; owned, closed with the backend.
         actuator: knobs; owned, restored and closed with the backend.
-        cgroups: the slices' groups, for ``cpu.stat``; none where a slice has none.
+        cgroups: the slices' groups, for ``cpu.stat``; none where a slice has none. None: the source has
+            ``throttled_ratio`` as well.
         facts: period and size of the node.
 
     Attributes:
@@ -167,13 +170,13 @@ class LiveBackend:
         slices: SliceSet,
         source: TelemetrySource,
         actuator: Actuator,
-        cgroups: Sequence[Path | None],
+        cgroups: Sequence[Path | None] | None,
         facts: NodeFacts,
     ) -> None:
         self.slices, self.context = slices, facts.context(slices)
         self.ticks = AbsoluteTicks(facts.period_s)
         self._source, self._actuator = source, actuator
-        self._throttling = ThrottleMeter(cgroups, facts.period_s)
+        self._throttling = None if cgroups is None else ThrottleMeter(cgroups, facts.period_s)
 
     @property
     def receipt(self) -> Receipt:
@@ -238,7 +241,8 @@ class LiveBackend:
     def measure(self) -> Telemetry:
         """Figures since the last measurement."""
         telemetry = self._source.measure()
-        self._throttling.fill(telemetry, self._actuator.receipt.applied.cpu_limit_mcpu)
+        if self._throttling is not None:
+            self._throttling.fill(telemetry, self._actuator.receipt.applied.cpu_limit_mcpu)
         return telemetry
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
@@ -247,7 +251,8 @@ class LiveBackend:
 
     def check(self) -> list[str]:
         """What cannot be measured or moved any more, and why; takes up what has come back. Between ticks."""
-        self._throttling.heal()
+        if self._throttling is not None:
+            self._throttling.heal()
         return [*self._source.check(), *self._actuator.refresh()]
 
     def close(self) -> None:
@@ -255,5 +260,6 @@ class LiveBackend:
         try:
             self._actuator.close()
         finally:
-            self._throttling.close()
+            if self._throttling is not None:
+                self._throttling.close()
             self._source.close()

@@ -30,6 +30,8 @@ from .mailbox import Mailbox
 from .periodic_tasks import PeriodicTasks
 from .timing import DurationHistogram, DurationNotes
 
+LONG_WAIT_NS, REST_S = 1_000_000_000, 0.2
+"""A wait for the next tick that is longer is not waited out in one piece."""
 STAGES = ("observe", "infer", "guard", "apply")
 
 
@@ -282,6 +284,11 @@ class Loop:
         backend.ticks.missed = 0
         periodic_tasks.start(now())
         while not self.stop.asked and report.ticks != config.max_ticks:
+            if backend.ticks.period_ns > LONG_WAIT_NS:
+                self._rest()
+                receipt = backend.receipt
+                if self.stop.asked:
+                    break
             # In shadow nothing waits for a decision: rehearsals would only cost.
             late_ns = backend.wait(None if self.active.mode is shadow else warm_up)
             start = now()
@@ -318,6 +325,18 @@ class Loop:
                 receipt = backend.receipt
             if recorded >= periodic_tasks.due_ns:
                 self._run_periodic_task(recorded)
+
+    def _rest(self) -> None:
+        """Of a long period all but its end: orders, the loop's end and its periodic tasks do not wait so long."""
+        backend, mailbox, periodic_tasks = self.backend, self.mailbox, self.periodic_tasks
+        while not self.stop.asked and backend.ticks.left_ns() > LONG_WAIT_NS:
+            time.sleep(REST_S)
+            if self.ring is not None:
+                self.ring.beat()
+            if mailbox.pending is not None:
+                mailbox.take()
+            if (now_ns := time.monotonic_ns()) >= periodic_tasks.due_ns:
+                self._run_periodic_task(now_ns)
 
     def _run_periodic_task(self, now_ns: int) -> None:
         try:

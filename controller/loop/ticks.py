@@ -39,6 +39,10 @@ class AbsoluteTicks:
         """The current tick is now."""
         self.deadline_ns = time.monotonic_ns()
 
+    def left_ns(self) -> int:
+        """Until the next tick; negative if that has gone by."""
+        return self.deadline_ns + self.period_ns - time.monotonic_ns()
+
     def wait(self, prepare: Callable[[], None] | None = None) -> int:
         """Sleep until the next tick; returns how late it is, in ns. Ticks that have gone by are skipped and counted.
 

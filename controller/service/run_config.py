@@ -108,7 +108,7 @@ class RunConfig:
     bundle: str | None = None
     agent: str | None = None
     scenario: str | None = None
-    period_ms: Annotated[float, Field(ge=2, le=5_000)] | None = None
+    period_ms: Annotated[float, Field(ge=2, le=30_000)] | None = None
     budget_ms: Positive = 2.0
     guard: str = "default"
     foreign: ExternalChangeConfig = field(default_factory=ExternalChangeConfig)

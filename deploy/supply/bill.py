@@ -33,7 +33,7 @@ from packageurl import PackageURL
 ROOT = Path(__file__).parents[2]
 LICENCES = Path(__file__).with_name("licences.yaml")
 SETS = ("base", "train", "dev", "go", "uv")
-"""Of Python pins; each of the first three holds all of those before it, ``dev`` those of the extra ``ray``, too."""
+"""Of Python pins; each of the first three holds all of those before it, ``dev`` those of all extras, too."""
 _SCOPES = {"base": ComponentScope.REQUIRED, "train": ComponentScope.OPTIONAL}
 _PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(.*)$")
 

@@ -42,7 +42,9 @@ def check(
     from ..live.backend import NodeBackend
     from ..send.send import Sending
 
-    backend = NodeBackend(NodeSpec.from_yaml(file), PERIOD_S)
+    spec = NodeSpec.from_yaml(file)
+    spec.require_probe("node check")
+    backend = NodeBackend(spec, PERIOD_S)
     try:
         with contextlib.ExitStack() as undo:
             sending = undo.enter_context(contextlib.closing(Sending(backend))) if send else None

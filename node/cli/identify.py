@@ -58,6 +58,7 @@ def identify(
     if not out.parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out = {out}: accepted: a file in a folder that is there")
     spec = NodeSpec.from_yaml(file)
+    spec.require_probe("node identify")
     for one in spec.slices:
         if one.service is not None:
             raise ConfigError(

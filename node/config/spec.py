@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from ...configs import load
+from ...configs import ConfigError, load
+from ...controller.telemetry.prometheus.config import PrometheusSpec, check_spec
 from ...env.knobs import MIN_QUOTA_US, KnobName
 from ...env.slices import SliceSet, SliceSpec
 from .selectors import STRICT, ServiceSelector, UpfSelector, check_selector
@@ -58,6 +59,18 @@ class NodeSlice(SliceSpec):
 
 
 @dataclass(frozen=True)
+class TelemetrySpec:
+    """Where measurements come from, where it is not the probe.
+
+    Attributes:
+        prometheus: a server that scrapes the UPFs' pods.
+    """
+
+    __pydantic_config__ = STRICT
+    prometheus: Annotated[PrometheusSpec, AfterValidator(check_spec)]
+
+
+@dataclass(frozen=True)
 class NodeSpec:
     """One node.
 
@@ -69,6 +82,7 @@ class NodeSpec:
         quota_period_ms: of CPU limits.
         n3_buffer_packets: what a UPF's N3 socket holds; with Linux' default of 212,992 octets some 110 of full size.
         hardware: configuration of the identified hardware that a simulator of this node uses.
+        telemetry: none: BPF programs measure every packet.
     """
 
     __pydantic_config__ = STRICT
@@ -79,11 +93,38 @@ class NodeSpec:
     quota_period_ms: Annotated[float, Field(ge=1, le=1000)] = 100.0
     n3_buffer_packets: Annotated[float, Field(gt=0)] = 110.0
     hardware: str = "testbed"
+    telemetry: TelemetrySpec | None = None
 
     @classmethod
     def from_yaml(cls, name_or_path: str) -> NodeSpec:
         """Load ``configs/nodes/NAME.yaml`` or a user's file; raises ConfigError."""
         return load("nodes", name_or_path, CheckedNodeSpec)
+
+    @property
+    def prometheus(self) -> PrometheusSpec | None:
+        """Of `telemetry`, with what each slice's selector says of its pod where nothing else is said."""
+        if self.telemetry is None:
+            return None
+        given = self.telemetry.prometheus
+        pods = {one.name: one.selector.pod for one in self.slices}
+        known = {
+            name: {
+                key: value
+                for key, value in (("namespace", pod.namespace), ("pod", pod.name), ("container", pod.container))
+                if value is not None
+            }
+            for name, pod in pods.items()
+            if pod is not None
+        }
+        names = {*known, *given.slices}
+        return dataclasses.replace(
+            given, slices={name: {**known.get(name, {}), **given.slices.get(name, {})} for name in names}
+        )
+
+    def require_probe(self, what: str) -> None:
+        """Raises ConfigError where packets are not measured; ``what`` needs that."""
+        if self.telemetry is not None:
+            raise ConfigError(f"telemetry.prometheus: {what} looks at packets; accepted: a node without it")
 
     @property
     def least_limit_mcpu(self) -> float:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ...configs import ConfigError
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
-from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, live_traits
+from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, TelemetrySource, live_traits
 from ...controller.loop.node import Node
 from ...controller.system.aside import LOOP_WAIT_S
+from ...controller.telemetry.points import SlicePoints
+from ...controller.telemetry.prometheus.source import PrometheusSource
 from ...controller.telemetry.source import KernelSource
 from ...env.encoding import UPLINK_RANGE_MBPS
 from ...env.knobs import EGRESS, KNOB_FIELDS
@@ -26,11 +28,13 @@ from ..find.follow import Follower
 from ..find.links import UpfLinks
 from .learning import POLL_S, NodeLearning
 from .own_groups import NodeHousing, OwnGroups
-from .places import Place, in_parts, places_of
+from .places import Place, check_apart, in_parts, places_of
 from .points import completed, families_of, find_all
 
 # For policies, which reckon with it: the most that they are shown.
 UNKNOWN_UPLINK_MBPS = UPLINK_RANGE_MBPS[1]
+OLDEST_SCRAPES = 2
+"""What a server scrapes was measured up to an interval before, and is asked for within another."""
 
 
 class NodeBackend(LiveBackend):
@@ -45,8 +49,6 @@ class NodeBackend(LiveBackend):
 
     Attributes:
         found: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
-        source: what measures.
-        learning: which of their packets are whose, where sessions tell.
         authority: which knobs act on which slice's packets; the others are not moved.
         n3: each UPF's own interface for N3, wherever it is measured.
 
@@ -71,14 +73,23 @@ class NodeBackend(LiveBackend):
             self._own = self._own_groups(places)
             for name, one in found.items():
                 self._links.lead_to(name, one.netns, self._own.group_of(name, one))
-            points = [one.points for one in places.values()]
-            uplink_mbps = spec.uplink_mbps or math.inf
-            self.source = source = KernelSource(points, uplink_mbps=uplink_mbps, wait_s=LOOP_WAIT_S)
-            undo.callback(source.close)
-            self.learning = NodeLearning(points, families, found, source.packets.sharing, source.aside)
-            undo.callback(self.learning.close)
             targets = [one.targets for one in places.values()]
-            self.targets = in_parts(targets, source.packets.object.program("shaper_class").fd)
+            self._probe: KernelSource | None = None
+            self._learning: NodeLearning | None = None
+            source: TelemetrySource
+            oldest_s = 0.0
+            if spec.prometheus is None:
+                points = [one.points for one in places.values()]
+                self._probe, self._learning = self._probed(points, families, undo)
+                source = self._probe
+                self.targets = in_parts(targets, self._probe.packets.object.program("shaper_class").fd)
+            else:
+                check_apart(targets, families)
+                source = PrometheusSource(
+                    spec.prometheus, spec.promised.names, control_period_s, spec.uplink_mbps or math.inf
+                )
+                undo.callback(source.close)
+                self.targets, oldest_s = targets, OLDEST_SCRAPES * source.queries.scrape_interval_s
             actuator: Actuator = ShadowActuator(self.targets)
             undo.callback(actuator.close)
             self._binding = Binding({one.name: one.upf_threads for one in spec.slices}, self.around)
@@ -93,16 +104,34 @@ class NodeBackend(LiveBackend):
                 traits=live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
                 moves=None if moves.all() else moves,
                 sharing=tuple(tuple(map(list(found).index, names)) for names in families if len(names) > 1),
+                oldest_s=oldest_s,
             )
-            super().__init__(slices, source, actuator, [target.cgroup for target in self.targets], facts)
-            source.sched.usable = self._binding.cpus
-            if self.learning:
-                self.tasks = ((self.learning.poll, POLL_S),)
+            cgroups = None if self._probe is None else [target.cgroup for target in self.targets]
+            super().__init__(slices, source, actuator, cgroups, facts)
+            if self._probe is not None:
+                self._probe.sched.usable = self._binding.cpus
+            if self._learning:
+                self.tasks = ((self._learning.poll, POLL_S),)
             undo.pop_all()
+
+    @property
+    def source(self) -> KernelSource:
+        """The probe; raises ConfigError where that does not measure."""
+        self.spec.require_probe("this")
+        assert self._probe is not None
+        return self._probe
+
+    @property
+    def learning(self) -> NodeLearning:
+        """Which packets are whose, where sessions tell; raises ConfigError likewise."""
+        self.spec.require_probe("this")
+        assert self._learning is not None
+        return self._learning
 
     def observe(self) -> Telemetry:
         """As `LiveBackend.observe`; who takes steps himself has no loop that polls."""
-        self.learning.poll()
+        if self._learning is not None:
+            self._learning.poll()
         return super().observe()
 
     def check(self) -> list[str]:
@@ -110,15 +139,18 @@ class NodeBackend(LiveBackend):
         the start. ``context`` says then how many CPUs each can use now, and unless `spec` does, all of them."""
         gone, found = self._follower.look(), self._follower.found
         bound = self._binding.look(found, self.context.threads)
-        self.source.sched.usable = self._binding.cpus
+        if self._probe is not None:
+            self._probe.sched.usable = self._binding.cpus
         if self.spec.cpus is None:
             self.context.logical_cpus[:] = len(self._binding.cpus)
-        return [*gone, *bound, *self.learning.check(found), *super().check()]
+        learned = [] if self._learning is None else self._learning.check(found)
+        return [*gone, *bound, *learned, *super().check()]
 
     @property
     def housing(self) -> NodeHousing | None:
         """What gives UPFs groups of their own in mode ``live``; None where none is to get one."""
-        return NodeHousing(self._own, self._follower, self.source.sched.refresh) if self._own else None
+        measured = list if self._probe is None else self._probe.sched.refresh
+        return NodeHousing(self._own, self._follower, measured) if self._own else None
 
     @property
     def hardware(self) -> str:
@@ -132,7 +164,18 @@ class NodeBackend(LiveBackend):
             super().close()
         finally:
             self._links.close()
-            self.learning.close()
+            if self._learning is not None:
+                self._learning.close()
+
+    def _probed(
+        self, points: Sequence[SlicePoints], families: Sequence[tuple[str, ...]], undo: contextlib.ExitStack
+    ) -> tuple[KernelSource, NodeLearning]:
+        """The probe, and what it learns from sessions."""
+        probe = KernelSource(points, uplink_mbps=self.spec.uplink_mbps or math.inf, wait_s=LOOP_WAIT_S)
+        undo.callback(probe.close)
+        learning = NodeLearning(points, families, self.found, probe.packets.sharing, probe.aside)
+        undo.callback(learning.close)
+        return probe, learning
 
     def _own_groups(self, places: Mapping[str, Place]) -> OwnGroups:
         """What may move UPFs: by slice the first of those that have its UPF, and which UPFs softirqs work for."""

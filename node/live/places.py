@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...configs import ConfigError
 from ...controller.actuators.egress import ShaperClass
 from ...controller.actuators.slice_knobs import CPU_KNOBS, SliceTargets
 from ...controller.telemetry.discover import Upf
@@ -77,6 +78,26 @@ def in_parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTarg
         else one
         for index, one in enumerate(targets)
     ]
+
+
+def check_apart(targets: Sequence[SliceTargets], families: Sequence[tuple[str, ...]]) -> None:
+    """Refuse slices that nothing but their packets tells apart, where no packet is looked at; raises ConfigError."""
+    for family in families:
+        if len(family) > 1:
+            raise ConfigError(
+                f"telemetry.prometheus: {', '.join(family)} have one UPF; accepted: each slice its own, since pods are "
+                "measured and no packets"
+            )
+    devices: dict[object, str] = {}
+    for one in targets:
+        if one.egress_device is None or "egress_mbps" in one.left:
+            continue
+        other = devices.setdefault((one.netns, one.egress_device), one.name)
+        if other != one.name:
+            raise ConfigError(
+                f"telemetry.prometheus: {other} and {one.name} leave by the same {one.egress_device}; accepted: each "
+                "slice by its own, or leave: [egress_mbps]"
+            )
 
 
 def _place(

@@ -102,6 +102,7 @@ def points_of_node(name: str) -> list[SlicePoints]:
     Each is where the UPF was found: one that restarts in another namespace is not followed.
     """
     spec = NodeSpec.from_yaml(name)
+    spec.require_probe("probe")
     found = find_all(spec)
     spec = completed(spec, found)
     same_netns = firsts(found)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -36,6 +37,9 @@ from slicepilot.controller.record.sealed import Seals
 from slicepilot.controller.record.seals import LOG
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.controller.service.run_config import RunConfig
+from slicepilot.controller.telemetry.prometheus.answers import FUTURE_S, NoAnswerError
+from slicepilot.controller.telemetry.prometheus.answers import read as read_answer
+from slicepilot.controller.telemetry.prometheus.config import TAG, Row
 from slicepilot.controller.watchdog.journal import FoundSlice, Journal
 from slicepilot.controller.watchdog.schema import JournalError
 from slicepilot.env.knobs import Knobs
@@ -97,6 +101,29 @@ def test_orders() -> None:
             parse(decode(data), ["slice1", "slice2"])
 
     fuzz(st.one_of(mutants(*seeds), st.binary(max_size=200)), read, 800)
+
+
+def test_answers_of_a_prometheus_server() -> None:
+    """What is believed of any answer is a number from 0 on with a recent sample, of one slice."""
+    row = Row("slice", "cpu_use_mcpu", "", ("one{}", "two{}"), 1000.0)
+    now_s = 1.79e9
+    tags = [("0:v", "0.5"), ("0:t", f"{now_s - 3}"), ("1:v", "NaN"), ("1:t", f"{now_s + 90}")]
+    vector = [{"metric": {TAG: tag, "id": "/a"}, "value": [now_s, text]} for tag, text in tags]
+    matrix = [{"metric": {TAG: tag}, "values": [[now_s - 30, text], [now_s, text]]} for tag, text in tags]
+    seeds = [json.dumps(one).encode() for one in (vector, matrix, vector * 2)]
+
+    def read(data: bytes) -> None:
+        for times_s in (np.array([now_s]), np.array([now_s - 30, now_s])):
+            with contextlib.suppress(NoAnswerError, ValueError, RecursionError):
+                found = json.loads(data)
+                reading = read_answer(row, found, times_s, 45.0, now_s)
+                believed = np.isfinite(reading.newest_s)
+                assert (np.isfinite(reading.values) == believed).all()
+                assert (reading.values[believed] >= 0).all()
+                assert (abs(reading.newest_s[believed] - now_s) <= 75 + FUTURE_S).all()
+                assert all(why is None or (why.isprintable() and len(why) < 1000) for why in reading.why)
+
+    fuzz(mutants(*seeds), read, 800)
 
 
 def test_requests() -> None:

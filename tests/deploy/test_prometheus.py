@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -82,13 +83,100 @@ def test_every_alert_is_seen_to_fire() -> None:
 def test_every_alert_says_how_grave_it_is_and_what_to_do() -> None:
     for alert in alerts():
         assert alert["labels"]["severity"] in {"critical", "warning", "info"}
-        assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
+        assert alert["annotations"].keys() - {"explain"} == {"summary", "description", "runbook_url"}
         assert alert["annotations"]["runbook_url"] == f"docs/runbook.md#{alert['alert'].lower()}"
 
 
 def test_the_runbook_has_every_alert() -> None:
     headings = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
     assert sorted(alert["alert"] for alert in alerts()) == sorted(headings)
+
+
+def test_an_alert_names_the_command_that_explains_it() -> None:
+    """What a controller saw and decided is told by ticks: wherever there are some."""
+    without = {alert["alert"] for alert in alerts() if "explain" not in alert["annotations"]}
+    assert without == {
+        *("SlicepilotDown", "SlicepilotHeartbeatStale", "SlicepilotSupervisorDown", "SlicepilotHelperRestarts"),
+        *("SlicepilotReloadFailed", "SlicepilotPaused", "SlicepilotRecordsFail"),
+    }
+    [command] = {alert["annotations"]["explain"] for alert in alerts() if alert["alert"] not in without}
+    program, *arguments = command.split()
+    assert program == "slicepilot"
+    # A command that it knows; there is no controller here.
+    done = subprocess.run(
+        [sys.executable, "-m", "slicepilot.cli", *arguments, "--name", "nobody-of-that-name"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "nobody-of-that-name" in done.stderr
+    assert "no such option" not in done.stderr.lower()
+
+
+def test_recording_rules_are_valid_and_do_what_they_say() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "recording.yaml").read_text())["groups"][0]["rules"]
+    checked = promtool("check", "rules", DEPLOY / "prometheus" / "recording.yaml")
+    assert f"SUCCESS: {len(rules)} rules found" in checked
+    assert "SUCCESS" in promtool("test", "rules", DEPLOY / "prometheus" / "recording_test.yaml")
+    tested = (DEPLOY / "prometheus" / "recording_test.yaml").read_text()
+    assert [rule["record"] for rule in rules if f"expr: {rule['record']}" not in tested] == []
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------------------------
+
+
+def test_the_operators_rules_are_those_of_the_server(tmp_path: Path) -> None:
+    folder = DEPLOY / "kubernetes-monitoring"
+    shipped = (folder / "prometheusrule.yaml").read_text()
+    made = subprocess.run(
+        [sys.executable, "-c", "import rules; print(rules.text(), end='')"],
+        cwd=folder,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shipped == made.stdout, "run deploy/kubernetes-monitoring/rules.py"
+    document = yaml.safe_load(shipped)
+    assert (document["apiVersion"], document["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    groups = tmp_path / "rules.yaml"
+    groups.write_text(yaml.safe_dump(document["spec"]))
+    assert "SUCCESS" in promtool("check", "rules", groups)
+    told = [one["annotations"]["explain"] for one in alerts_of(document["spec"]) if "explain" in one["annotations"]]
+    assert set(told) == {
+        "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- slicepilot explain --window 5min"
+    }
+
+
+def alerts_of(rules: dict[str, Any]) -> list[dict[str, Any]]:
+    return [rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule]
+
+
+def test_whoever_is_told_where_to_look_is_told_the_pod() -> None:
+    """An alert with a command in a pod keeps the labels that name it, which a sum would drop."""
+    for alert in alerts():
+        for by in re.findall(r"sum by \(([^)]*)\)", alert["expr"]):
+            assert {"namespace", "pod"} <= {label.strip() for label in by.split(",")}, alert["alert"]
+
+
+def test_the_monitor_has_the_name_that_the_rules_go_by() -> None:
+    monitor = yaml.safe_load((DEPLOY / "kubernetes-monitoring" / "podmonitor.yaml").read_text())
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert {"targetLabel": "job", "replacement": "slicepilot"} in endpoint["relabelings"]
+    [scrape] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"]
+    assert scrape["job_name"] == "slicepilot"
+
+
+def test_the_clusters_dashboard_shows_what_is_recorded(tmp_path: Path) -> None:
+    document = json.loads((DEPLOY / "grafana" / "slicepilot-cluster.json").read_text())
+    queries = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", file)
+    recorded = yaml.safe_load((DEPLOY / "prometheus" / "recording.yaml").read_text())["groups"][0]["rules"]
+    names = {rule["record"] for rule in recorded}
+    assert {query for query in queries if not query.startswith("ALERTS")} == names
 
 
 def test_the_servers_configuration_is_valid() -> None:
@@ -277,7 +365,8 @@ class PrometheusProcess:
         configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         configuration["scrape_configs"][0]["static_configs"][0]["targets"] = [self.target]
         (self.folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-        shutil.copy(DEPLOY / "prometheus" / "alerts.yaml", self.folder)
+        for name in ("alerts.yaml", "recording.yaml"):
+            shutil.copy(DEPLOY / "prometheus" / name, self.folder)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -319,7 +408,8 @@ def test_every_metric_in_use_is_one_that_the_publisher_has(filled: Server) -> No
     with urllib.request.urlopen(filled.metrics, timeout=10) as answer:
         text = answer.read().decode()
     exposed = set(re.findall(r"^([a-z_]\w*)(?:\{| )", text, re.MULTILINE))
-    queries = [*dashboard_queries(), *(alert["expr"] for alert in alerts())]
+    recorded = yaml.safe_load((DEPLOY / "prometheus" / "recording.yaml").read_text())["groups"][0]["rules"]
+    queries = [*dashboard_queries(), *(rule["expr"] for rule in (*alerts(), *recorded))]
     for variable in dashboard()["templating"]["list"][1:]:
         queries += re.findall(r"label_values\((.*), \w+\)", variable["definition"])
     used = {name for query in queries for name in re.findall(r"\b(?:slicepilot|process)_\w+", query)}
@@ -369,7 +459,7 @@ def test_all_rules_evaluate_and_what_is_wrong_fires(filled: Server) -> None:
         }
 
     rules = [rule for group in filled.get("/api/v1/rules")["groups"] for rule in group["rules"]]
-    assert len(rules) == len(alerts())
+    assert len([rule for rule in rules if rule["type"] == "alerting"]) == len(alerts())
     assert [rule["lastError"] for rule in rules if rule["health"] != "ok"] == []
     assert {"SlicepilotForeignChange", "SlicepilotGuardIntervenes"} <= until(firing)
     assert "SlicepilotGuardLatched" not in firing()

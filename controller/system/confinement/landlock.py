@@ -46,7 +46,7 @@ def handled(interface: int) -> tuple[int, int, int]:
     return (1 << count) - 1, network, _SCOPES if interface >= _SCOPE_VERSION else 0
 
 
-def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
+def restrict(readable: Iterable[Path], writable: Iterable[Path], connects: bool = False) -> int:
     """Leave the calling thread, and threads and processes that it starts, these folders and files alone, for good.
 
     No TCP connection can be made or port bound any more, and no signal be sent to a process outside. Call it before
@@ -56,6 +56,7 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
         readable: to be read with all that is below them.
         writable: folders in which files are made, written, renamed and removed, too. What is not there, or what the
             user cannot reach anyway, is left out.
+        connects: leave the network as it is.
 
     Returns:
         the version of the kernel's interface, by which it forbids more or less.
@@ -68,6 +69,8 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
     if not interface:
         raise NoLandlockError("landlock: not in this kernel, or switched off")
     files, network, scopes = handled(interface)
+    if connects:
+        network = 0
     attributes = struct.pack("@QQQ", files, network, scopes)
     size = 8 if interface < _NETWORK_VERSION else 16 if interface < _SCOPE_VERSION else 24
     ruleset = _checked(_CREATE_RULESET, attributes, size, 0)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import landlock, seccomp
-from .rules import CONTROLLER, PUBLISHER, REMOVING_A_TESTBED, SUPERVISOR
+from .rules import ASKER, CONTROLLER, PUBLISHER, REMOVING_A_TESTBED, SUPERVISOR
 
 OFF = "off (harden: false)"
 _PACKAGE = Path(__file__).resolve().parents[3]  # in an editable installation `sys.path` leads to links to it
+_RESOLVING = (Path("/run/systemd/resolve"), Path("/run/resolvconf"), Path("/run/NetworkManager"))
+"""Where /etc/resolv.conf may lead."""
 _READABLE = ("/etc", "/proc", "/sys/devices/system", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/lib", "/lib64")
 
 
@@ -43,6 +45,12 @@ def confine_publisher(writable: Sequence[Path]) -> str:
 
     files = _said(restrict)
     return f"{_said(lambda: seccomp.install(PUBLISHER))}, {files}"
+
+
+def confine_asker() -> str:
+    """To what asking a server over the network needs, with no file to write; what has become of it."""
+    files = _said(lambda: f"landlock {landlock.restrict([*_readable(), *_RESOLVING], (), connects=True)}")
+    return f"{_said(lambda: seccomp.install(ASKER))}, {files}"
 
 
 def _readable() -> list[Path]:

@@ -67,6 +67,19 @@ PUBLISHER = Rules(
 )
 """It talks to everybody, so it is ended for what it never does, and started again; the rest fails with EPERM."""
 
+ASKER = Rules(
+    _calls(_RUNNING, _SOCKETS, "sendmmsg recvmmsg setitimer getitimer"),
+    {
+        "clone": Only(0, (_CLONE_THREAD,), _NEW_NAMESPACES | _CLONE_THREAD),
+        # Netlink: libc orders addresses by what this machine has.
+        "socket": _sockets(socket.AF_UNIX, socket.AF_NETLINK, socket.AF_INET, socket.AF_INET6),
+        "socketpair": _sockets(socket.AF_UNIX),
+        "prctl": _PRCTL,
+    },
+    _FATAL,
+)
+"""What asks a Prometheus server: it takes answers of anybody, so it is ended for what it never does."""
+
 SUPERVISOR = Rules(
     _calls(
         _RUNNING,

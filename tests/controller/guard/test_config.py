@@ -37,7 +37,7 @@ from .node import NONE, Node, column, config, context, knobs, slice_set
 
 def test_shipped_configurations() -> None:
     assert load("guard", "default", GuardConfig) == GuardConfig()
-    assert available("guard") == ["default", "testbed"]
+    assert available("guard") == ["default", "prometheus", "testbed"]
     for name in available("guard"):
         given = GuardConfig.from_yaml(name)
         assert validate(GuardConfig, dataclasses.asdict(given), "again") == given

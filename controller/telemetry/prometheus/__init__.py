@@ -1,0 +1,1 @@
+"""Telemetry out of a Prometheus server, where the probe may not run."""

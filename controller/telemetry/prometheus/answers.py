@@ -1,0 +1,181 @@
+"""What of an answer is believed: one series for a slice, recent samples, numbers from 0 on.
+
+Formats are those of the server's HTTP API: https://prometheus.io/docs/prometheus/latest/querying/api/.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .config import TAG, Row
+
+FUTURE_S = 5.0
+"""Clocks of this machine, the server and what it scrapes may differ by so much."""
+LONGEST_TOLD = 160
+Floats = npt.NDArray[np.float64]
+
+
+class NoAnswerError(Exception):
+    """What a server said is not what the API describes; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One row at N times of S slices, of the node, or of knobs.
+
+    Attributes:
+        values: float64 (N, S) in the row's unit; NaN where there is none, or none that is believed.
+        newest_s: float64 (N, S), when the newest sample was taken that it rests on; NaN likewise.
+        why: of each slice, what was wrong at the last time; None where nothing was.
+    """
+
+    values: Floats
+    newest_s: Floats
+    why: tuple[str | None, ...]
+
+
+@dataclass
+class _Series:
+    labels: dict[str, str]
+    at: Floats
+
+
+def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float) -> Reading:
+    """The answer to ``row.query`` at some times, those of the server's samples in a range, or one.
+
+    Args:
+        row: that was asked for.
+        result: ``data.result`` of the answer, a vector or a matrix.
+        times_s: (N,), ascending: those that were asked for. Of a vector, N is 1 and the time is now.
+        most_age_s: older samples are not believed.
+        now_s: by this machine's clock: what is later, by `FUTURE_S`, is of a clock that is wrong.
+
+    Raises:
+        NoAnswerError: not an answer to that.
+    """
+    grid: dict[str, list[_Series]] = {tag: [] for tag in _tags(row)}
+    for labels, points in _series(result):
+        tag = labels.pop(TAG, "")
+        if tag not in grid:
+            raise NoAnswerError(f"{row.name}: an answer to something else")
+        grid[tag].append(_Series(labels, _placed(points, times_s)))
+    values = np.full((len(times_s), row.width), np.nan)
+    newest = np.full_like(values, np.nan)
+    why = []
+    for s, selector in enumerate(row.samples):
+        column, newest[:, s], told = _slice(grid[f"{s}:v"], grid[f"{s}:t"], times_s, most_age_s, now_s)
+        values[:, s] = row.scale * column
+        why.append(None if told is None else f"{row.name}: {told.replace('SELECTOR', _short(selector))}")
+    return Reading(values, newest, tuple(why))
+
+
+def _tags(row: Row) -> list[str]:
+    return [f"{s}:{kind}" for s in range(row.width) for kind in "vt"]
+
+
+def _series(result: Any) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+    """Labels and points of each series."""
+    if not isinstance(result, list):
+        raise NoAnswerError("not an answer of a Prometheus server: no list of series")
+    found = []
+    for one in result:
+        labels, points = _of(one, "metric"), _of(one, "values", "value")
+        if not isinstance(labels, Mapping) or not isinstance(points, list):
+            raise NoAnswerError("not an answer of a Prometheus server: a series without labels or values")
+        if isinstance(one, Mapping) and "value" in one:
+            points = [points]
+        try:
+            found.append(
+                ({str(k): str(v) for k, v in labels.items()}, [(float(at), float(value)) for at, value in points])
+            )
+        except (OverflowError, TypeError, ValueError):
+            raise NoAnswerError("not an answer of a Prometheus server: a value that is no number") from None
+    return found
+
+
+def _of(one: Any, *names: str) -> Any:
+    return next((one[name] for name in names if name in one), None) if isinstance(one, Mapping) else None
+
+
+def _placed(points: Sequence[tuple[float, float]], times_s: Floats) -> Floats:
+    """Values at the times that were asked for, NaN between; of a vector the one there is."""
+    column = np.full(len(times_s), np.nan)
+    if len(times_s) == 1 and len(points) == 1:
+        column[0] = points[0][1]
+        return column
+    for at, value in points:
+        place = int(np.searchsorted(times_s, at - 0.01))
+        if place < len(times_s) and abs(times_s[place] - at) < 0.01:
+            column[place] = value
+    return column
+
+
+def _slice(
+    values: list[_Series], samples: list[_Series], times_s: Floats, most_age_s: float, now_s: float
+) -> tuple[Floats, Floats, str | None]:
+    """Values (N,), times of their samples (N,), and what was wrong at the last time.
+
+    NaN of a value says that there is none; the server's own NaN is none either.
+    """
+    none = np.full(len(times_s), np.nan)
+    if not samples:
+        return none, none, "no series fits SELECTOR"
+    taken = np.stack([one.at for one in samples])
+    there = np.isfinite(taken)
+    future = there & (taken > np.minimum(times_s, now_s) + FUTURE_S)
+    fresh = there & ~future & (taken >= times_s - most_age_s)
+    newest = np.where(fresh.any(axis=0), np.where(fresh, taken, -np.inf).max(axis=0), np.nan)
+    told = np.stack([one.at for one in values]) if values else none[None]
+    count = np.isfinite(told).sum(axis=0)
+    value = np.where(count == 1, np.where(np.isfinite(told), told, -np.inf).max(axis=0), np.nan)
+    believed = (fresh.sum(axis=0) == 1) & (count == 1) & (value >= 0)
+    why = None
+    if not believed[-1]:
+        ages = times_s[-1] - taken[there[:, -1], -1]
+        why = _why(samples, there[:, -1], future[:, -1], fresh[:, -1], ages, values, float(value[-1]))
+    return np.where(believed, value, np.nan), np.where(believed, newest, np.nan), why
+
+
+def _why(
+    samples: list[_Series],
+    there: npt.NDArray[np.bool_],
+    future: npt.NDArray[np.bool_],
+    fresh: npt.NDArray[np.bool_],
+    ages_s: Floats,
+    values: list[_Series],
+    value: float,
+) -> str:
+    """Why a slice's value is not believed, in words."""
+    if not there.any():
+        return "no series fits SELECTOR"
+    if future.any():
+        return f"samples of SELECTOR are {-ages_s.min():.0f} s ahead of this machine's clock"
+    if not fresh.any():
+        return f"the newest sample of SELECTOR is {ages_s.min():.0f} s old"
+    if fresh.sum() > 1:
+        which = [one.labels for one, is_fresh in zip(samples, fresh, strict=True) if is_fresh]
+        return f"{fresh.sum()} series fit SELECTOR, accepted: one; they differ in {_differences(which)}"
+    numbers = [one.at[-1] for one in values]
+    if len(numbers) > 1:
+        return f"its query gives {len(numbers)} values, accepted: one"
+    if not numbers:
+        return "its query gives nothing yet: two samples are needed"
+    number = value if math.isfinite(value) else numbers[0]
+    return f"its query gives {number:g}, which is not believed"
+
+
+def _differences(labels: list[dict[str, str]]) -> str:
+    names = sorted({name for one in labels for name in one})
+    return _short(", ".join(name for name in names if len({one.get(name) for one in labels}) > 1))
+
+
+def _short(text: str) -> str:
+    """Of somebody else's, for one line of ours."""
+    plain = "".join(c if c.isprintable() else "?" for c in text)
+    return plain if len(plain) <= LONGEST_TOLD else f"{plain[:LONGEST_TOLD]}..."

@@ -1,0 +1,299 @@
+"""What is asked of a Prometheus server, and how it is reached: validated, and put together to PromQL.
+
+``configs/prometheus/NAME.yaml`` (`Queries`) has the queries, with ``$NAME`` where a label goes; a node's configuration
+(`PrometheusSpec`) has the server and the labels of its slices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from ....configs import ConfigError, did_you_mean, load
+from ....env.encoding import PERIOD_RANGE_S
+from ....env.knobs import KNOB_FIELDS
+from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+NEEDED = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us")
+"""Without these nobody could tell a promise that is kept from one that is broken."""
+DERIVED = ("loss_ratio",)
+SCRAPES = 2
+"""That a control period holds at least: the figures of the next one are of other samples."""
+STALE_SCRAPES = 3
+WINDOW = "window"
+
+PromQl = Annotated[str, Field(min_length=1, max_length=4000)]
+LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+# Nothing that ends a quoted string of PromQL, or begins anything outside of one.
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/@-]{0,252}$")]
+Labels = Mapping[LabelName, Label]
+FilePath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00\n]*$")]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+
+
+def _names(known: tuple[str, ...], rows: Any) -> Any:
+    for name in rows:
+        if name not in known:
+            raise ValueError(f"unknown row {name!r}; {did_you_mean(name, known)}")
+    return rows
+
+
+@dataclass(frozen=True)
+class RowQuery:
+    """One row of telemetry.
+
+    Attributes:
+        query: PromQL whose result is one series per slice.
+        samples: selector of the counter or gauge that it rests on: tells how old it is, and whether it is one. Where
+            several series that are not old fit it, nobody knows which is meant, and none is believed.
+        scale: from the query's unit to the row's.
+    """
+
+    __pydantic_config__ = _STRICT
+    query: PromQl
+    samples: PromQl
+    scale: Annotated[float, Field(gt=0)] = 1.0
+
+
+@dataclass(frozen=True)
+class Queries:
+    """What is asked for, by row.
+
+    Attributes:
+        description: in one line.
+        scrape_interval_s: of the server, for all that is asked for; the longest, where they differ.
+        slices: rows of `SLICE_FIELDS`; ``loss_ratio`` is worked out from offered and carried.
+        node: rows of `NODE_FIELDS`, one series each.
+        knobs: that held, for datasets; a knob without a series is taken for none.
+        labels: of slices that say nothing else.
+        stale_s: older samples are not believed; none: three scrapes.
+    """
+
+    __pydantic_config__ = _STRICT
+    description: str
+    scrape_interval_s: Seconds
+    slices: Annotated[
+        Mapping[str, RowQuery], AfterValidator(partial(_names, tuple(n for n in SLICE_FIELDS if n not in DERIVED)))
+    ]
+    node: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, NODE_FIELDS))] = field(default_factory=dict)
+    knobs: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, KNOB_FIELDS))] = field(default_factory=dict)
+    labels: Labels = field(default_factory=dict)
+    stale_s: Seconds | None = None
+
+    @classmethod
+    def from_yaml(cls, name_or_path: str) -> Queries:
+        """Load ``configs/prometheus/NAME.yaml`` or a user's file; raises ConfigError."""
+        return load("prometheus", name_or_path, CheckedQueries)
+
+    @property
+    def most_age_s(self) -> float:
+        """Samples that are older are not believed."""
+        return self.stale_s or STALE_SCRAPES * self.scrape_interval_s
+
+
+def _check(queries: Queries) -> Queries:
+    for name in NEEDED:
+        if name not in queries.slices:
+            raise ValueError(f"slices: no {name}; accepted: at least {', '.join(NEEDED)}")
+    return queries
+
+
+CheckedQueries: Any = Annotated[Queries, AfterValidator(_check)]
+
+
+@dataclass(frozen=True)
+class BasicAuth:
+    """A name, and a file with its password."""
+
+    __pydantic_config__ = _STRICT
+    user: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^:\x00-\x1f]*$")]
+    password_file: FilePath
+
+
+@dataclass(frozen=True)
+class ClientCertificate:
+    """PEM files: the certificate, with those between it and its authority, and its key."""
+
+    __pydantic_config__ = _STRICT
+    file: FilePath
+    key_file: FilePath
+
+
+def _server(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{error}; accepted: http://HOST:PORT or https://HOST:PORT") from None
+    bad = parts.scheme not in {"http", "https"} or not parts.hostname or port == 0
+    if bad or parts.query or parts.fragment or parts.username is not None or parts.password is not None:
+        raise ValueError("accepted: http://HOST:PORT or https://HOST:PORT, a path may follow, and no password")
+    return url.rstrip("/")
+
+
+@dataclass(frozen=True)
+class PrometheusSpec:
+    """A server, and where a node's slices are in it.
+
+    Attributes:
+        url: of the server, without ``/api``.
+        queries: name or file of `Queries`.
+        labels: of all slices; slices: of each, by name. They go before those of the queries.
+        scrape_interval_s: where it is another than the queries say.
+        token_file: with a bearer token; basic_auth: instead. Files are read again when they change.
+        ca_file: PEM, authorities that alone may vouch for the server; none: those that Mozilla trusts (certifi).
+        client_certificate: that the server asks for.
+        timeout_s: of one answer, from the connection to its last byte.
+        most_mbytes: of one answer.
+    """
+
+    __pydantic_config__ = _STRICT
+    url: Annotated[str, Field(max_length=2048, pattern=r"^[\x21-\x7e]+$"), AfterValidator(_server)]
+    queries: str = "cadvisor"
+    labels: Labels = field(default_factory=dict)
+    slices: Mapping[str, Labels] = field(default_factory=dict)
+    scrape_interval_s: Seconds | None = None
+    token_file: FilePath | None = None
+    basic_auth: BasicAuth | None = None
+    ca_file: FilePath | None = None
+    client_certificate: ClientCertificate | None = None
+    timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 5.0
+    most_mbytes: Annotated[float, Field(gt=0, le=64)] = 4.0
+
+    def asked(self) -> Queries:
+        """The queries, with this server's scrape interval; raises ConfigError."""
+        queries = Queries.from_yaml(self.queries)
+        if self.scrape_interval_s is None:
+            return queries
+        return dataclasses.replace(queries, scrape_interval_s=self.scrape_interval_s)
+
+
+def check_spec(spec: PrometheusSpec) -> PrometheusSpec:
+    """The same where it fits together; raises ValueError."""
+    if spec.token_file is not None and spec.basic_auth is not None:
+        raise ValueError("token_file, basic_auth: both are given; accepted: one of them at most")
+    parts = urlsplit(spec.url)
+    assert parts.hostname is not None
+    if parts.scheme == "http":
+        for name in ("ca_file", "client_certificate"):
+            if getattr(spec, name) is not None:
+                raise ValueError(f"{name}: accepted: with https")
+        if (spec.token_file or spec.basic_auth) and not _loopback(parts.hostname):
+            raise ValueError(f"url = {spec.url}: would show the password to the network; accepted: https")
+    return spec
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row as it is asked for: PromQL of all slices at once, or of the node.
+
+    Attributes:
+        kind: what it is a row of; name: of the row.
+        query: whose series say by their label `TAG` whose they are: ``N:v`` values, ``N:t`` times of samples.
+        samples: each slice's selector, for messages.
+        scale: of values.
+    """
+
+    kind: Literal["slice", "node", "knob"]
+    name: str
+    query: str
+    samples: tuple[str, ...]
+    scale: float
+
+    @property
+    def width(self) -> int:
+        """Number of slices; 1 for the node."""
+        return len(self.samples)
+
+
+TAG = "slicepilot_asked"
+
+
+def rows_of(queries: Queries, spec: PrometheusSpec, names: tuple[str, ...], period_s: float) -> list[Row]:
+    """All rows of a node's slices.
+
+    Args:
+        queries: see `PrometheusSpec.asked`.
+        names: of the slices.
+        period_s: of control.
+
+    Raises:
+        ConfigError: a period that does not go with the scrapes, labels of a slice that is not there, or one without.
+    """
+    check_period(queries, period_s)
+    for name in spec.slices:
+        if name not in names:
+            raise ConfigError(f"telemetry.prometheus.slices.{name}: unknown slice; {did_you_mean(name, names)}")
+    window = f"{math.ceil(1e3 * (period_s + queries.scrape_interval_s))}ms"
+    common = {**queries.labels, **spec.labels, WINDOW: window}
+    own = [(f"telemetry.prometheus.slices.{name}", common | dict(spec.slices.get(name, {}))) for name in names]
+    found = [_row("slice", name, one, own) for name, one in queries.slices.items()]
+    found += [_row("node", name, one, [("telemetry.prometheus.labels", common)]) for name, one in queries.node.items()]
+    return found + [_row("knob", name, one, own) for name, one in queries.knobs.items()]
+
+
+def check_period(queries: Queries, period_s: float) -> None:
+    """Refuse a control period that does not hold `SCRAPES` scrapes; raises ConfigError."""
+    scrape_s, (_, longest_s) = queries.scrape_interval_s, PERIOD_RANGE_S
+    if SCRAPES * scrape_s > longest_s:
+        raise ConfigError(
+            f"scrape_interval_s = {scrape_s:g}: accepted: at most {longest_s / SCRAPES:g}, since a control period is "
+            f"{longest_s:g} s at most and holds {SCRAPES} scrapes"
+        )
+    if period_s < SCRAPES * scrape_s * (1 - 1e-6):
+        raise ConfigError(
+            f"control period = {period_s:g} s: accepted: {SCRAPES * scrape_s:g} to {longest_s:g}, twice the scrape "
+            f"interval of {scrape_s:g} s or more"
+        )
+
+
+def _row(kind: Any, name: str, one: RowQuery, places: list[tuple[str, dict[str, str]]]) -> Row:
+    parts, samples = [], []
+    for number, (place, labels) in enumerate(places):
+        query, selector = _filled(one.query, labels, place), _filled(one.samples, labels, place)
+        samples.append(" ".join(selector.split()))
+        parts += [_tagged(query, f"{number}:v"), _tagged(f"timestamp({selector})", f"{number}:t")]
+    return Row(kind, name, " or ".join(parts), tuple(samples), one.scale)
+
+
+def _tagged(query: str, tag: str) -> str:
+    return f'label_replace(({query}), "{TAG}", "{tag}", "", "")'
+
+
+def _filled(template: str, labels: Mapping[str, str], place: str) -> str:
+    try:
+        return string.Template(template).substitute(labels)
+    except KeyError as error:
+        raise ConfigError(f"{place}: no {error.args[0]}; accepted: {error.args[0]}: VALUE") from None
+    except ValueError:
+        raise ConfigError(f"query = {template!r}: accepted: $NAME for a label, $$ for a dollar") from None
+
+
+def credential_files(spec: PrometheusSpec) -> dict[str, Path]:
+    """Files that are read for it, by what they hold."""
+    files = {
+        "token": spec.token_file,
+        "password": None if spec.basic_auth is None else spec.basic_auth.password_file,
+        "ca": spec.ca_file,
+        "certificate": None if spec.client_certificate is None else spec.client_certificate.file,
+        "key": None if spec.client_certificate is None else spec.client_certificate.key_file,
+    }
+    return {name: Path(path) for name, path in files.items() if path is not None}

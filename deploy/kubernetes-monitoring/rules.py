@@ -1,0 +1,42 @@
+"""``python deploy/kubernetes-monitoring/rules.py`` writes the rules of ``deploy/prometheus`` as a PrometheusRule.
+
+What says how to look into a controller on its node says it by way of its pod.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+SOURCES = [HERE.parent / "prometheus" / name for name in ("alerts.yaml", "recording.yaml")]
+TARGET = HERE / "prometheusrule.yaml"
+IN_POD = "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- "
+
+
+def document() -> dict[str, Any]:
+    """The object, for the Prometheus operator (monitoring.coreos.com/v1)."""
+    groups = [group for source in SOURCES for group in yaml.safe_load(source.read_text())["groups"]]
+    for group in groups:
+        for rule in group["rules"]:
+            if "explain" in (annotations := rule.get("annotations", {})):
+                annotations["explain"] = IN_POD + annotations["explain"]
+    metadata = {"name": "slicepilot", "labels": {"app.kubernetes.io/name": "slicepilot"}}
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": metadata,
+        "spec": {"groups": groups},
+    }
+
+
+def text() -> str:
+    """The file."""
+    head = "# Made of deploy/prometheus by rules.py beside this file; change it there.\n"
+    return head + yaml.safe_dump(document(), sort_keys=False, width=118, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text())

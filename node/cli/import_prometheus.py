@@ -1,0 +1,120 @@
+"""``slicepilot dataset import-prometheus``: what a server has stored of a node, as episodes."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...cli.dataset.paths import writing_to
+from ...cli.schemas.datasets import ImportedRange
+from ...cli.shared.output import console, print_json, progress_bar
+from ...configs import ConfigError
+
+
+def import_prometheus(
+    file: Annotated[str, typer.Argument(help="The node, with telemetry.prometheus: a name or a YAML file.")],
+    out: Annotated[Path, typer.Option(help="File NAME.parquet, or a new folder NAME-vN for Minari.")],
+    start: Annotated[str, typer.Option(help="Of the range, as 2026-11-25T08:00:00Z; without a zone it is UTC.")],
+    end: Annotated[str | None, typer.Option(help="Likewise [default: now].")] = None,
+    period_s: Annotated[int, typer.Option(min=1, max=30, help="Control period: a step of the episodes.")] = 30,
+    episode_s: Annotated[int, typer.Option(min=1, help="Length of an episode.")] = 3600,
+    reward: Annotated[str, typer.Option(help="Weights of the reward: a shipped name or a YAML file.")] = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Ask a Prometheus server for a range of time of a node, and keep it as episodes to learn from offline.
+
+    Gaps stay: what was missing, stale or not believed is marked, and left out of rewards. No UPF is looked for, so it
+    runs anywhere that the server can be reached from.
+
+    Example: slicepilot dataset import-prometheus node.yaml --start 2026-11-24T00:00:00Z --out log.parquet
+    """
+    from ...data.episodes.episodes import EpisodeSet
+    from ...data.episodes.missing import missing_of
+    from ...env.reward import RewardWeights
+    from ...training.evaluation.results import Provenance
+    from ...training.recording.prometheus import Range, to_episodes
+    from ..config.spec import NodeSpec
+
+    spec = NodeSpec.from_yaml(file)
+    server = spec.prometheus
+    if server is None:
+        raise ConfigError(f"{file}: no telemetry; accepted: telemetry: {{prometheus: {{url: ...}}}}")
+    _check_out(out)
+    first_s, last_s = _time("start", start), int(time.time()) if end is None else _time("end", end)
+    asked = Range(first_s, last_s, period_s, max(1, episode_s // period_s))
+    weights = RewardWeights.from_yaml(reward)
+    with progress_bar() as progress:
+        task = progress.add_task(f"asking {server.url}", total=1.0)
+        node = {"uplink_mbps": spec.uplink_mbps, "logical_cpus": spec.cpus}
+        made = to_episodes(
+            server, spec.promised, node, asked, weights, lambda share: progress.update(task, completed=share)
+        )
+    provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
+    episodes = EpisodeSet(made.episodes.episodes, {**made.episodes.facts, **provenance})
+    with writing_to(out.parent):
+        _write(episodes, out)
+    document = {
+        "out": str(out),
+        "episodes": len(episodes),
+        "steps": episodes.num_steps,
+        "left_out_steps": made.left_out,
+        "period_s": float(period_s),
+        "missing": [one.to_json() for one in missing_of(episodes)],
+        "why": list(made.why),
+    }
+    if as_json:
+        print_json(document, ImportedRange)
+    else:
+        _print(document)
+
+
+def _time(option: str, text: str) -> int:
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} = {text!r}: accepted: a time such as 2026-11-25T08:00:00Z") from None
+    return int((found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp())
+
+
+def _check_out(out: Path) -> None:
+    """Say before anything is asked that it could not be written; raises ConfigError."""
+    if out.suffix != ".parquet":
+        from ...training.recording.minari_files import check_new
+
+        check_new(out)
+    elif out.is_dir():
+        raise ConfigError(f"out = {str(out)!r}: a folder; accepted: a file NAME.parquet")
+
+
+def _write(episodes: Any, out: Path) -> None:
+    if out.suffix == ".parquet":
+        from ...data.episodes.files import write_episodes
+
+        write_episodes(episodes, out)
+    else:
+        from ...training.recording.minari_files import write_minari
+
+        write_minari(episodes, out)
+
+
+def _print(document: dict[str, Any]) -> None:
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    say(
+        f"{document['out']}: {document['episodes']} episodes, {document['steps']:,} steps of {document['period_s']:g} s"
+    )
+    if document["left_out_steps"]:
+        say(f"  {document['left_out_steps']:,} steps left out, of episodes without one that could be scored")
+    for one in document["missing"]:
+        share = 100 * one["unmeasured"] / max(one["readings"], 1)
+        say(f"  {share:.1f}% of the readings are missing; {one['unscored_steps']:,} steps have no reward")
+    for why in document["why"]:
+        say(f"  {why}")

@@ -1,0 +1,240 @@
+"""A real Prometheus server, an exporter for it to scrape that has cAdvisor's names for a real group and interface, and
+a server that is nobody's friend."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+TOOLS = Path(__file__).parents[4] / "build" / "tools" / "usr" / "bin"
+SCRAPE_S = 1.0
+PINGS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+Handler = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def serving(handle: Handler) -> Iterator[str]:
+    """An HTTP server on loopback for as long as that is."""
+
+    class Requests(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                handle(self)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def answer(request: http.server.BaseHTTPRequestHandler, body: bytes, status: int = 200, **headers: str) -> None:
+    request.send_response(status)
+    for name, value in headers.items():
+        request.send_header(name.replace("_", "-"), value)
+    request.send_header("Content-Length", str(len(body)))
+    request.end_headers()
+    request.wfile.write(body)
+
+
+@dataclass
+class Pod:
+    """What cAdvisor says of a container and its network, as it is now.
+
+    Attributes:
+        group: its CPU cgroup, version 1 with cpuacct beside it, or 2.
+        pid: of a process in its network namespace: cAdvisor reads /proc/PID/net/dev as well.
+        away: counted off CPU time and octets, as if they had begun anew.
+        hidden: metrics that are left out, by the beginning of their names.
+        more: lines that come on top.
+        pings: (seconds, count) of round trips so far, by upper bound.
+    """
+
+    name: str
+    group: Path | None = None
+    pid: int | None = None
+    hidden: tuple[str, ...] = ()
+    more: list[str] = field(default_factory=list)
+    away: dict[str, float] = field(default_factory=dict)
+    pings: dict[float, int] = field(default_factory=lambda: dict.fromkeys((*PINGS_S, float("inf")), 0))
+    ping_s: float | None = 0.004
+    quota: str | None = None
+
+    def text(self) -> str:
+        lines = [line for line in self._lines() if not line.startswith(self.hidden or ("#",))]
+        return "".join(f"{line}\n" for line in [*lines, *self.more])
+
+    def reset(self) -> None:
+        """Let all counters begin anew, as after a restart."""
+        self.away = {}
+        self.away = dict(self._counters())
+        self.pings = dict.fromkeys(self.pings, 0)
+
+    def cpu_s(self) -> float:
+        assert self.group is not None
+        if (self.group / "cpu.stat").exists() and "usage_usec" in (text := (self.group / "cpu.stat").read_text()):
+            return 1e-6 * int(text.split("usage_usec")[1].split()[0])
+        accounts = Path(str(self.group).replace("/cpu/", "/cpuacct/")) / "cpuacct.usage"
+        if accounts.exists():
+            return 1e-9 * int(accounts.read_text())
+        # A group of the CPU controller alone: what its one process has used (proc_pid_stat(5)).
+        columns = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(columns[11]) + int(columns[12])) / os.sysconf("SC_CLK_TCK")
+
+    def periods(self) -> tuple[int, int]:
+        assert self.group is not None
+        words = (self.group / "cpu.stat").read_text().split()
+        return int(words[words.index("nr_periods") + 1]), int(words[words.index("nr_throttled") + 1])
+
+    def octets(self) -> dict[str, tuple[int, int, int, int]]:
+        """By interface: octets and packets received, octets and packets sent."""
+        found = {}
+        for line in Path(f"/proc/{self.pid}/net/dev").read_text().splitlines()[2:]:
+            device, _, figures = line.partition(":")
+            columns = [int(word) for word in figures.split()]
+            found[device.strip()] = columns[0], columns[1], columns[8], columns[9]
+        return found
+
+    def _counters(self) -> Iterator[tuple[str, float]]:
+        pod = f'namespace="core",pod="{self.name}"'
+        if self.group is not None:
+            one = f'{{{pod},container="upf",cpu="total",id="/kubepods/{self.name}",image="upf",name="c1"}}'
+            periods, throttled = self.periods()
+            yield f"container_cpu_usage_seconds_total{one}", self.cpu_s()
+            one = one.replace('cpu="total",', "")
+            yield f"container_cpu_cfs_periods_total{one}", periods
+            yield f"container_cpu_cfs_throttled_periods_total{one}", throttled
+        if self.pid is not None:
+            for device, columns in self.octets().items():
+                one = f'{{{pod},container="",interface="{device}",id="/kubepods/{self.name}",image="pause",name="p1"}}'
+                names = ("receive_bytes", "receive_packets", "transmit_bytes", "transmit_packets")
+                for name, value in zip(names, columns, strict=True):
+                    yield f"container_network_{name}_total{one}", value
+
+    def _lines(self) -> Iterator[str]:
+        for name, value in self._counters():
+            yield f"{name} {value - self.away.get(name, 0):.9f}"
+        if self.quota is not None:
+            one = f'{{namespace="core",pod="{self.name}",container="upf"}}'
+            yield f"container_spec_cpu_quota{one} {self.quota}"
+            yield f"container_spec_cpu_period{one} 100000"
+        if self.ping_s is not None:
+            for _ in range(50):
+                for bound in self.pings:
+                    self.pings[bound] += self.ping_s <= bound
+        one = f'host="10.45.0.{self.name[-1]}",ip="10.45.0.{self.name[-1]}",source=""'
+        for bound, count in self.pings.items():
+            le = "+Inf" if bound == float("inf") else f"{bound:g}"
+            yield f'smokeping_response_duration_seconds_bucket{{{one},le="{le}"}} {count}'
+        yield f"smokeping_response_duration_seconds_count{{{one}}} {self.pings[float('inf')]}"
+
+
+@contextlib.contextmanager
+def exporting(pods: list[Pod]) -> Iterator[str]:
+    """Address of an exporter of pods; each look is as things are then."""
+
+    def show(request: http.server.BaseHTTPRequestHandler) -> None:
+        text = "".join(pod.text() for pod in pods)
+        answer(request, text.encode(), Content_Type="text/plain; version=0.0.4")
+
+    with serving(show) as address:
+        yield address
+
+
+class Prometheus:
+    """The server's process, small, on loopback; `start` and `stop` it as often as you like.
+
+    Args:
+        folder: for configuration and data.
+        target: address that it scrapes.
+        web: of its `--web.config.file`: TLS and users.
+    """
+
+    def __init__(self, folder: Path, target: str, web: dict[str, Any] | None = None) -> None:
+        program = shutil.which("prometheus", path=f"{TOOLS}{os.pathsep}{os.environ['PATH']}")
+        if program is None:
+            pytest.skip("needs prometheus: tests/packages.sh")
+        self.folder, self.port, self._program = folder, free_port(), program
+        self.scheme = "https" if web and "tls_server_config" in web else "http"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.retention = "1d"
+        folder.mkdir(parents=True, exist_ok=True)
+        scrape = {"job_name": "pods", "static_configs": [{"targets": [target]}], "honor_timestamps": True}
+        interval = f"{SCRAPE_S:g}s"
+        configuration = {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval},
+            "scrape_configs": [scrape],
+        }
+        (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
+        (folder / "web.yaml").write_text(yaml.safe_dump(web or {}))
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://localhost:{self.port}"
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [
+                self._program,
+                f"--config.file={self.folder / 'prometheus.yaml'}",
+                f"--web.config.file={self.folder / 'web.yaml'}",
+                f"--storage.tsdb.path={self.folder / 'data'}",
+                f"--storage.tsdb.retention.time={self.retention}",
+                f"--web.listen-address=127.0.0.1:{self.port}",
+                "--log.level=error",
+            ],
+            env={"GOMEMLIMIT": "128MiB", "GOMAXPROCS": "1", "PATH": os.environ["PATH"]},
+            cwd=self.folder,
+        )
+        end = time.monotonic() + 20.0
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+                if self.scheme == "https" or self._ready():
+                    return
+            time.sleep(0.1)
+        raise AssertionError("prometheus does not start")
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=2.0):
+                return True
+        except urllib.error.HTTPError as error:
+            return error.code == 401
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(20)
+            self.process = None

@@ -1,0 +1,577 @@
+"""Telemetry out of a real Prometheus server, which scrapes figures of a real group and interface; and out of servers
+that are away, slow, or somebody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.server
+import ipaddress
+import json
+import os
+import signal
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from slicepilot.configs import ConfigError, FailureError, validate
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Queries, check_period, rows_of
+from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
+
+from .servers import SCRAPE_S, Pod, Prometheus, answer, exporting, serving
+
+PERIOD_S = 2 * SCRAPE_S
+QUOTA_RATIO = 0.3
+
+
+def spec_of(url: str, pods: tuple[str, ...] = ("upf-1",), **more: Any) -> PrometheusSpec:
+    """Of slices s1, s2 and so on, one pod each."""
+    slices = {
+        f"s{number}": {"namespace": "core", "pod": pod, "container": "upf", "ping": f"10.45.0.{pod[-1]}"}
+        for number, pod in enumerate(pods, 1)
+    }
+    given = {"url": url, "slices": slices, "scrape_interval_s": SCRAPE_S, **more}
+    return validate(PrometheusSpec, given, "test")
+
+
+@contextlib.contextmanager
+def source_of(spec: PrometheusSpec, **more: Any) -> Iterator[PrometheusSource]:
+    with PrometheusSource(spec, tuple(spec.slices), PERIOD_S, **more) as source:
+        yield source
+
+
+def until(what: Callable[[], Any], seconds: float = 15.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("does not come about")
+
+
+def valid(source: PrometheusSource) -> list[bool]:
+    return source.measure().valid[:, 0].tolist()
+
+
+def told(source: PrometheusSource, words: str) -> bool:
+    source.measure()
+    return any(words in line for line in source.check())
+
+
+# -- a real group, a real interface, a real server ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pod() -> Iterator[Pod]:
+    """A group of the CPU controller with a busy process and a quota, and a namespace with a veth that packets pass."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    name = f"prom{os.getpid()}"
+    hierarchy = CpuHierarchy.find()
+    group = hierarchy.root / name
+    groups = [group]
+    if hierarchy.version == 1 and not (group.parent / "cpuacct.usage").exists():
+        groups.append(Path("/sys/fs/cgroup/cpuacct") / name)
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for one in groups:
+            one.mkdir(exist_ok=True)
+        if hierarchy.version == 1:
+            (group / "cpu.cfs_quota_us").write_text(str(round(QUOTA_RATIO * 100_000)))
+        else:
+            (group / "cpu.max").write_text(f"{round(QUOTA_RATIO * 100_000)} 100000")
+        subprocess.run(["ip", "netns", "add", name], check=True)
+        subprocess.run(
+            ["ip", "link", "add", f"h{name}"[:15], "type", "veth", "peer", "name", "eth0", "netns", name], check=True
+        )
+        device = f"h{name}"[:15]
+        for command in (
+            f"ip addr add 10.231.7.1/24 dev {device}",
+            f"ip link set {device} up",
+            f"ip -n {name} addr add 10.231.7.2/24 dev eth0",
+            f"ip -n {name} link set eth0 up",
+        ):
+            subprocess.run(command.split(), check=True)
+        busy = subprocess.Popen(["ip", "netns", "exec", name, "sh", "-c", "while :; do :; done"])
+        started.append(busy)
+        for one in groups:
+            (one / "cgroup.procs").write_text(str(busy.pid))
+        # Ten datagrams of 1000 octets a second towards it, at least, by a process that does nothing else.
+        code = (
+            "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n"
+            "while True:\n s.sendto(bytes(1000),('10.231.7.2',9))\n time.sleep(0.002)"
+        )
+        started.append(subprocess.Popen(["python3", "-c", code]))
+        yield Pod("upf-1", group, busy.pid, quota="30000")
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+        subprocess.run(["ip", "netns", "delete", name], check=False)
+        for one in groups:
+            until(lambda one=one: _removed(one))
+
+
+def _removed(group: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            group.rmdir()
+        except OSError:
+            return not group.exists()
+    return True
+
+
+@pytest.fixture(scope="module")
+def other() -> Pod:
+    """A pod of which there are pings alone."""
+    return Pod("upf-2")
+
+
+@pytest.fixture(scope="module")
+def server(pod: Pod, other: Pod, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with exporting([pod, other]) as target:
+        running = Prometheus(tmp_path_factory.mktemp("prometheus"), target)
+        try:
+            until(lambda: _measured(running))
+            yield running
+        finally:
+            running.stop()
+
+
+def _measured(server: Prometheus) -> bool:
+    """Whether two scrapes are in."""
+    try:
+        with source_of(spec_of(server.url)):
+            return True
+    except FailureError:
+        return False
+
+
+@pytest.fixture
+def whole(pod: Pod, other: Pod, server: Prometheus) -> Iterator[Prometheus]:
+    """The server, with everything put right again that a test has changed."""
+    yield server
+    pod.hidden, pod.more, pod.ping_s = (), [], 0.004
+    other.more = []
+    if server.process is None:
+        server.start()
+    until(lambda: _measured(server), 30.0)
+
+
+def test_figures_are_those_of_the_group_and_the_interface(pod: Pod, whole: Prometheus) -> None:
+    with source_of(spec_of(whole.url), uplink_mbps=100.0) as source:
+        began_s, cpu_s, periods, octets = time.monotonic(), pod.cpu_s(), pod.periods(), pod.octets()["eth0"]
+        time.sleep(5.0)
+        passed_s = time.monotonic() - began_s
+        telemetry = source.measure()
+        assert telemetry.valid.all()
+        true_mcpu = 1e3 * (pod.cpu_s() - cpu_s) / passed_s
+        ended, throttled = (now - then for now, then in zip(pod.periods(), periods, strict=True))
+        received = [now - then for now, then in zip(pod.octets()["eth0"], octets, strict=True)]
+        true_mbps = 8e-6 * (received[0] - 58 * received[1]) / passed_s
+        print(f"CPU {telemetry.cpu_use_mcpu.item():.0f} of {true_mcpu:.0f} mCPU,", end=" ")
+        print(f"offered {telemetry.offered_mbps.item():.3f} of {true_mbps:.3f} Mbit/s")
+        assert telemetry.cpu_use_mcpu.item() == pytest.approx(true_mcpu, rel=0.25)
+        assert telemetry.throttled_ratio.item() == pytest.approx(throttled / ended, abs=0.25)
+        assert telemetry.offered_mbps.item() == pytest.approx(true_mbps, rel=0.25)
+        # All pings took 4 ms: between 2 and 5, and the quantile is a place in that bucket.
+        assert 2_000 < telemetry.delay_p50_us.item() < telemetry.delay_p99_us.item() <= 5_000
+        assert telemetry.runqueue_delay_us.item() == 0
+        assert 0 <= telemetry.age_s.item() <= 2.5 * SCRAPE_S
+        carried, offered = telemetry.carried_mbps.item(), telemetry.offered_mbps.item()
+        assert telemetry.loss_ratio.item() == pytest.approx(max(1 - carried / offered, 0), abs=1e-3)
+        assert telemetry.uplink_use_ratio.item() == pytest.approx(carried / 100.0, rel=1e-3)
+        assert source.check() == []
+        assert source.delay_counts().sum() == 0
+
+
+def test_the_process_that_asks_can_do_nothing_else(whole: Prometheus) -> None:
+    with source_of(spec_of(whole.url)) as source:
+        process = source._asker._process
+        assert process is not None
+        until(lambda: "Seccomp:\t2" in Path(f"/proc/{process.pid}/status").read_text())
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if ":" in line
+        )
+        assert status["Uid"].split() == [str(_nobody())] * 4
+        assert {status[name].strip() for name in ("CapEff", "CapPrm", "CapBnd", "CapInh")} == {"0" * 16}
+        assert status["NoNewPrivs"].strip() == "1"
+        # It goes on asking under its rules.
+        before = time.monotonic() - source.measure().age_s.item()
+        until(lambda: time.monotonic() - source.measure().age_s.item() > before + 0.5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def _nobody() -> int:
+    import pwd
+
+    return pwd.getpwnam("nobody").pw_uid
+
+
+def test_a_server_that_goes_makes_figures_old_and_one_that_comes_back_is_believed(whole: Prometheus) -> None:
+    with source_of(spec_of(whole.url)) as source:
+        whole.stop()
+        ages = []
+        for _ in range(4):
+            ages.append(source.measure().age_s.item())
+            time.sleep(0.4)
+        assert ages == sorted(ages)
+        until(lambda: valid(source) == [False])
+        assert not source.measure().slices.any()
+        assert source.measure().age_s.item() > source.queries.most_age_s
+        assert told(source, "cannot be reached: Connection refused")
+        whole.start()
+        until(lambda: valid(source) == [True], 30.0)
+        until(lambda: source.check() == [])
+
+
+def test_nobody_waits_for_a_server_that_hangs(whole: Prometheus) -> None:
+    with source_of(spec_of(whole.url, timeout_s=1.0)) as source:
+        assert whole.process is not None
+        whole.process.send_signal(signal.SIGSTOP)
+        try:
+            took = []
+            end = time.monotonic() + 5.0
+            while time.monotonic() < end:
+                began = time.perf_counter()
+                source.measure()
+                took.append(time.perf_counter() - began)
+                time.sleep(0.005)
+            print(f"measure: median {1e6 * statistics.median(took):.0f} us, longest {1e3 * max(took):.2f} ms")
+            assert statistics.median(took) < 0.001
+            assert told(source, "no answer within 1 s")
+            assert valid(source) == [False]
+        finally:
+            whole.process.send_signal(signal.SIGCONT)
+        until(lambda: valid(source) == [True], 30.0)
+
+
+def test_counters_that_begin_anew_are_no_rate(pod: Pod, whole: Prometheus) -> None:
+    with source_of(spec_of(whole.url)) as source:
+        before = source.measure().cpu_use_mcpu.item()
+        pod.reset()
+        rates, offered = [], []
+        end = time.monotonic() + 5.0
+        while time.monotonic() < end:
+            telemetry = source.measure()
+            if telemetry.valid.all():
+                rates.append(telemetry.cpu_use_mcpu.item())
+                offered.append(telemetry.offered_mbps.item())
+            time.sleep(0.2)
+        assert max(rates) < 1.6 * before
+        assert min(rates) >= 0
+        assert len(set(offered)) > 2
+
+
+def test_a_series_that_goes_takes_its_slice_and_no_other(pod: Pod, other: Pod, whole: Prometheus) -> None:
+    third = [line.replace("upf-1", "upf-2").replace("c1", "c2") for line in pod._lines() if "network" in line]
+    third += [line.replace("upf-1", "upf-2") for line in pod._lines() if line.startswith("container_cpu")]
+    other.more = third
+    with source_of(spec_of(whole.url, ("upf-1", "upf-2"))) as source:
+        until(lambda: valid(source) == [True, True])
+        pod.hidden = ("container_cpu_usage",)
+        until(lambda: valid(source) == [False, True])
+        assert told(source, "s1: cpu_use_mcpu: no series fits container_cpu_usage_seconds_total{")
+        assert not source.measure().slices[:, 0].any()
+        pod.hidden = ()
+        until(lambda: valid(source) == [True, True])
+
+
+def test_two_series_for_one_slice_are_none(pod: Pod, whole: Prometheus) -> None:
+    with source_of(spec_of(whole.url)) as source:
+        one = '{namespace="core",pod="upf-1",container="upf",cpu="total",id="/kubepods/other",image="upf",name="c9"}'
+        pod.more = [f"container_cpu_usage_seconds_total{one} 7"]
+        until(lambda: valid(source) == [False])
+        assert told(source, "cpu_use_mcpu: 2 series fit")
+        assert told(source, "accepted: one; they differ in id, name")
+
+
+@pytest.mark.parametrize(
+    ("ping_s", "words"),
+    [(None, "which is not believed"), (0.004, "")],
+)
+def test_pings_that_nobody_answers_are_no_delay(ping_s: float | None, words: str, pod: Pod, whole: Prometheus) -> None:
+    pod.ping_s = ping_s
+    with source_of(spec_of(whole.url)) as source:
+        if words:
+            until(lambda: valid(source) == [False])
+            assert told(source, words)
+            assert told(source, "delay_p99_us: its query gives nan")
+        else:
+            until(lambda: valid(source) == [True])
+
+
+def test_labels_of_no_pod_are_one_line(whole: Prometheus) -> None:
+    wrong = spec_of(whole.url, ("upf-7",))
+    with pytest.raises(FailureError, match=r"s1: offered_mbps: no series fits container_network_receive_bytes_total"):
+        PrometheusSource(wrong, ("s1",), PERIOD_S)
+
+
+def test_a_query_that_is_none_names_its_row(whole: Prometheus, tmp_path: Path) -> None:
+    import yaml
+
+    from slicepilot.configs.loader import locate
+
+    document = yaml.safe_load(locate("prometheus", "cadvisor").read_text())
+    document["slices"]["cpu_use_mcpu"]["query"] = "sum(rate(nothing[$window])"
+    path = tmp_path / "queries.yaml"
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(FailureError, match=r"cpu_use_mcpu: answers 400: invalid parameter \"query\".*parse error"):
+        PrometheusSource(spec_of(whole.url, queries=str(path)), ("s1",), PERIOD_S)
+
+
+def test_the_process_that_asks_is_started_again(whole: Prometheus) -> None:
+    with source_of(spec_of(whole.url)) as source:
+        process = source._asker._process
+        assert process is not None
+        process.kill()
+        until(lambda: valid(source) == [False])
+        until(lambda: source.check() is not None and valid(source) == [True])
+
+
+# -- who may ask, and whom we ask --------------------------------------------------------------------------------------
+
+
+def certificate(
+    name: str, issuer: tuple[Any, Any] | None = None, host: str | None = None
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if issuer is None else issuer[0].subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+    )
+    if host is not None:
+        names = [x509.DNSName(host), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(key if issuer is None else issuer[1], hashes.SHA256()), key
+
+
+def written(folder: Path, name: str, made: tuple[Any, Any]) -> tuple[str, str]:
+    file, key = folder / f"{name}.pem", folder / f"{name}.key"
+    file.write_bytes(made[0].public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    key.write_bytes(
+        made[1].private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
+    )
+    key.chmod(0o600)
+    return str(file), str(key)
+
+
+def test_tls_names_users_and_certificates(pod: Pod, tmp_path: Path) -> None:
+    authority, stranger = certificate("authority"), certificate("stranger")
+    ca, _ = written(tmp_path, "ca", authority)
+    strange, _ = written(tmp_path, "strange", stranger)
+    file, key = written(tmp_path, "server", certificate("server", authority, "localhost"))
+    mine, my_key = written(tmp_path, "client", certificate("client", authority))
+    tls = {"cert_file": file, "key_file": key, "client_ca_file": ca, "client_auth_type": "RequireAndVerifyClientCert"}
+    password = tmp_path / "password"
+    password.write_text("wrong\n")
+    password.chmod(0o600)
+    with exporting([pod]) as target:
+        web = {"tls_server_config": tls, "basic_auth_users": {"slicepilot": bcrypt("secret")}}
+        server = Prometheus(tmp_path / "data", target, web)
+        try:
+            user = {"user": "slicepilot", "password_file": str(password)}
+            client = {"file": mine, "key_file": my_key}
+            good = {"ca_file": ca, "client_certificate": client, "basic_auth": user}
+            refused = {
+                "answers 401: who asks is not known": good,
+                "certificate verify failed": {**good, "ca_file": strange},
+                "cannot be reached": {"ca_file": ca, "basic_auth": user},
+            }
+            for words, settings in refused.items():
+                with pytest.raises(FailureError, match=words):
+                    PrometheusSource(spec_of(server.url, **settings), ("s1",), PERIOD_S)
+            password.write_text("secret\n")
+            until(lambda: _answers(spec_of(server.url, **good)), 20.0)
+            with source_of(spec_of(server.url, **good)) as source:
+                # What is in a file now is what is used: the first is refused, the second let in.
+                password.write_text("changed\n")
+                until(lambda: told(source, "answers 401"))
+                password.write_text("secret\n")
+                until(lambda: source.check() == [] and valid(source) == [True])
+                assert "secret" not in Path(f"/proc/{source._asker._process.pid}/cmdline").read_text()  # type: ignore[union-attr]
+        finally:
+            server.stop()
+
+
+def _answers(spec: PrometheusSpec) -> bool:
+    try:
+        with source_of(spec):
+            return True
+    except FailureError:
+        return False
+
+
+def bcrypt(word: str) -> str:
+    """Of a password, by the C library's crypt(3) (crypt(5), "bcrypt")."""
+    import ctypes
+
+    library = ctypes.CDLL("libcrypt.so.1")
+    library.crypt.restype = ctypes.c_char_p
+    return library.crypt(word.encode(), b"$2b$05$abcdefghijklmnopqrstuu").decode()
+
+
+# -- servers that are not what they should be --------------------------------------------------------------------------
+
+
+def vector(request: http.server.BaseHTTPRequestHandler, value: str = "1.5", taken_s: float | None = None) -> bytes:
+    """What a server says that has everything, for one slice."""
+    now = time.time()
+    request.rfile.read(int(request.headers["Content-Length"]))
+    samples = [("0:v", value), ("0:t", f"{now if taken_s is None else taken_s}")]
+    result = [{"metric": {"slicepilot_asked": tag}, "value": [now, text]} for tag, text in samples]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
+def endless(request: http.server.BaseHTTPRequestHandler, pause_s: float = 0.0) -> None:
+    request.send_response(200)
+    request.end_headers()
+    chunk = b" " if pause_s else bytes(1 << 20)
+    for _ in range(1 << 10):
+        request.wfile.write(chunk)
+        time.sleep(pause_s)
+
+
+BAD: dict[str, tuple[Callable[[Any], None], str]] = {
+    "a gigabyte": (endless, r"answers with more than 1 MB \(most_mbytes\)"),
+    "a byte now and then": (lambda r: endless(r, 0.2), "no answer within 1 s"),
+    "slow": (lambda r: time.sleep(10), "no answer within 1 s"),
+    "NaN": (lambda r: answer(r, vector(r, "NaN")), "its query gives nan, which is not believed"),
+    "Inf": (lambda r: answer(r, vector(r, "+Inf")), "its query gives inf, which is not believed"),
+    "negative": (lambda r: answer(r, vector(r, "-3")), "its query gives -3, which is not believed"),
+    "old": (lambda r: answer(r, vector(r, taken_s=time.time() - 90)), r"the newest sample of .* is 90 s old"),
+    "from the future": (lambda r: answer(r, vector(r, taken_s=time.time() + 90)), "are 90 s ahead of this machine's"),
+    "no JSON": (lambda r: answer(r, b"<html>hello</html>"), "not an answer of a Prometheus server"),
+    "deep JSON": (lambda r: answer(r, b"[" * 500_000), "not an answer of a Prometheus server"),
+    "another JSON": (lambda r: answer(r, b'{"data": {"result": [7]}}'), "not an answer of a Prometheus server"),
+    "no number": (lambda r: answer(r, vector(r, "many")), "a value that is no number"),
+    "compressed": (lambda r: answer(r, b"x", Content_Encoding="gzip"), "answers compressed, which nobody asked for"),
+    "401": (lambda r: answer(r, b"", 401), "answers 401: who asks is not known; accepted: token_file, basic_auth"),
+    "503": (lambda r: answer(r, b"\x1b[2Jaway", 503), "answers 503$"),
+    "an error": (lambda r: answer(r, b'{"error": "\\u001b[2J no"}', 422), r"offered_mbps: answers 422: \?\[2J no"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_a_hostile_server_says_is_one_line(name: str) -> None:
+    handle, words = BAD[name]
+    with serving(handle) as address:
+        began = time.monotonic()
+        with pytest.raises(FailureError, match=words) as caught:
+            PrometheusSource(spec_of(f"http://{address}", timeout_s=1.0, most_mbytes=1.0), ("s1",), PERIOD_S)
+        assert time.monotonic() - began < 8.0
+        assert "\n" not in str(caught.value)
+        assert str(caught.value).isprintable()
+
+
+def test_a_redirect_is_not_followed_and_the_token_stays_here(tmp_path: Path) -> None:
+    asked: list[str | None] = []
+
+    def note(request: http.server.BaseHTTPRequestHandler) -> None:
+        asked.append(request.headers["Authorization"])
+        answer(request, vector(request))
+
+    token = tmp_path / "token"
+    token.write_text("of-us-alone\n")
+    with serving(note) as other:
+
+        def lead(request: http.server.BaseHTTPRequestHandler) -> None:
+            asked.append(request.headers["Authorization"])
+            answer(request, b"", 307, Location=f"http://{other}/api/v1/query")
+
+        with serving(lead) as address:
+            spec = spec_of(f"http://{address}", token_file=str(token))
+            with pytest.raises(FailureError, match=rf"answers 307, a redirect to {other}; accepted: url ="):
+                PrometheusSource(spec, ("s1",), PERIOD_S)
+    assert asked == ["Bearer of-us-alone"]
+
+
+def test_a_server_that_turns_hostile_takes_nothing_with_it() -> None:
+    """One after the other, on a source that has begun well; a proxy of the environment is not asked."""
+    handles = [one for one, _ in BAD.values()]
+    now: list[Callable[[Any], None]] = [lambda request: answer(request, vector(request, "0.5"))]
+    lock = threading.Lock()
+
+    def handle(request: Any) -> None:
+        with lock:
+            current = now[0]
+        current(request)
+
+    os.environ["http_proxy"] = "http://127.0.0.1:1"
+    try:
+        with serving(handle) as address:
+            good = now[0]
+            with source_of(spec_of(f"http://{address}", timeout_s=0.5, most_mbytes=1.0)) as source:
+                process = source._asker._process
+                assert process is not None
+                for bad in handles:
+                    now[0] = bad
+                    until(lambda: source.measure() is not None and source.check() != [])
+                    now[0] = good
+                    until(lambda: valid(source) == [True] and source.check() == [])
+                assert process.poll() is None
+                memory_kb = int(Path(f"/proc/{process.pid}/status").read_text().split("VmHWM:")[1].split()[0])
+                print(f"the most that the process that asks has had: {memory_kb >> 10} MB")
+                assert memory_kb < 200 << 10
+    finally:
+        del os.environ["http_proxy"]
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_period_below_twice_the_scrape_interval_is_refused() -> None:
+    queries = Queries.from_yaml("cadvisor")
+    assert queries.scrape_interval_s == 15
+    check_period(queries, 30.0)
+    with pytest.raises(ConfigError, match=r"^control period = 29 s: accepted: 30 to 30, twice the scrape interval"):
+        check_period(queries, 29.0)
+    slow = spec_of("http://localhost:1", scrape_interval_s=30.0).asked()
+    with pytest.raises(ConfigError, match=r"^scrape_interval_s = 30: accepted: at most 15"):
+        check_period(slow, 30.0)
+
+
+def test_labels_that_are_not_there_are_named() -> None:
+    spec = spec_of("http://localhost:1")
+    broken = validate(PrometheusSpec, {"url": spec.url, "slices": {"s1": {"pod": "upf-1"}}}, "test")
+    with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: no namespace; accepted: namespace: VALUE"):
+        rows_of(broken.asked(), broken, ("s1",), 30.0)
+    with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: unknown slice; accepted: s2"):
+        rows_of(spec.asked(), spec, ("s2",), 30.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"url": "ftp://a"}, r"url = 'ftp://a': accepted: http://HOST:PORT"),
+        ({"url": "http://me:secret@a"}, "and no password"),
+        ({"url": "https://a", "slices": {"s": {"pod": 'x"} or vector(1)'}}}, r"slices\.s\.pod"),
+        ({"url": "https://a", "token": "x"}, "unknown field; did you mean token_file"),
+        ({"url": "https://a", "token_file": "relative"}, "token_file"),
+        ({"url": "https://a", "most_mbytes": 1000}, "most_mbytes"),
+    ],
+)
+def test_settings_that_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        validate(PrometheusSpec, given, "node.yaml")

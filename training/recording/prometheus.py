@@ -1,0 +1,257 @@
+"""A range of time in a Prometheus server as episodes: what was measured then, the knobs that held, a reward.
+
+Each step is one control period and each question is asked for the whole range, so that what a policy would have seen
+at a step is what it sees when `slicepilot.controller.telemetry.prometheus.source` asks at that time. What is not there,
+stale or not believed is NaN: its slice is ``unmeasured`` in that step, as in the runs of
+`slicepilot.training.recording.andrade`, and no step is left out. Rows that no query names are NaN throughout.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs import ConfigError
+from ...controller.telemetry.prometheus.config import PrometheusSpec, Row, rows_of
+from ...controller.telemetry.prometheus.source import check_installed, secrets_of
+from ...data.episodes.episodes import Episode, EpisodeSet
+from ...data.episodes.missing import UNMEASURED_SHARE
+from ...env.backend import Context
+from ...env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
+from ...env.reward import RewardWeights
+from ...env.slices import FloatArray, Promises, SliceSet
+from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from .recording import facts_of
+from .relabel import Course, look_back
+
+MOST_POINTS = 40_000
+"""Of one answer; and no more steps than the server's own limit of 11,000 points for a series."""
+MOST_STEPS = 5_000
+MOST_ALL_STEPS = 1_000_000
+BEHAVIOUR = "as-found"
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What is asked for.
+
+    Attributes:
+        start_s, end_s: seconds since 1970, whole.
+        period_s: of control, whole seconds.
+        episode_steps: decisions of an episode.
+    """
+
+    start_s: int
+    end_s: int
+    period_s: int
+    episode_steps: int
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a range of no step, or of too many."""
+        if not 2 <= self.points <= MOST_ALL_STEPS:
+            raise ConfigError(
+                f"start, end: {self.points - 1} steps of {self.period_s} s; accepted: 1 to {MOST_ALL_STEPS - 1:,}"
+            )
+        if self.end_s > time.time() + 1:
+            raise ConfigError(f"end = {_said(self.end_s)}: accepted: a time that has passed")
+
+    @property
+    def points(self) -> int:
+        """Number of measurements."""
+        return max((self.end_s - self.start_s) // self.period_s + 1, 0)
+
+    @property
+    def times_s(self) -> Array:
+        """Of the measurements (N,)."""
+        return self.start_s + self.period_s * np.arange(self.points, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a range became.
+
+    Attributes:
+        episodes: all of it, or what of it a step could be scored of.
+        left_out: steps of episodes of which none could be scored.
+        why: the first reason, of each slice of which something was not measured at the end of the range.
+    """
+
+    episodes: EpisodeSet
+    left_out: int
+    why: tuple[str, ...]
+
+
+def to_episodes(
+    spec: PrometheusSpec,
+    slices: SliceSet,
+    node: Mapping[str, float | None],
+    asked: Range,
+    weights: RewardWeights,
+    on_step: Callable[[float], object] = lambda share: None,
+) -> Imported:
+    """Ask a server for a range, and make episodes of the answers.
+
+    Args:
+        spec: of the server.
+        slices: of the node.
+        node: ``uplink_mbps`` and ``logical_cpus``, None where not known.
+        asked: the range.
+        weights: of the reward.
+        on_step: told the share that has been asked for.
+
+    Raises:
+        ConfigError: settings that do not fit, or nothing in the range that a step can be scored by.
+        PrometheusError: the server does not answer.
+    """
+    check_installed()
+    from ...controller.telemetry.prometheus.client import Client
+
+    queries = spec.asked()
+    rows = rows_of(queries, spec, slices.names, float(asked.period_s))
+    client = Client(spec, secrets_of(spec))
+    times_s = asked.times_s
+    step = max(1, min(MOST_STEPS, MOST_POINTS // (2 * len(slices))))
+    tables: dict[tuple[str, str], list[Array]] = {(row.kind, row.name): [] for row in rows}
+    newest: list[Array] = []
+    why: tuple[str, ...] = ()
+    try:
+        for first in range(0, len(times_s), step):
+            part = times_s[first : first + step]
+            oldest = np.full((len(part), len(slices)), np.inf)
+            for row in rows:
+                reading = client.over(row, queries.most_age_s, part)
+                tables[row.kind, row.name].append(reading.values)
+                if row.kind == "slice":
+                    oldest = np.minimum(oldest, np.where(np.isfinite(reading.newest_s), reading.newest_s, -np.inf))
+                    why = _noted(why, slices, reading.why)
+            newest.append(part[:, None] - oldest)
+            on_step(min(1.0, (first + step) / len(times_s)))
+    finally:
+        client.close()
+    whole = {key: np.concatenate(parts) for key, parts in tables.items()}
+    context = _context(slices, node, asked)
+    course = _course(whole, rows, slices, context)
+    return _episodes(course, np.concatenate(newest), slices, context, asked, weights, spec, why)
+
+
+def _noted(known: tuple[str, ...], slices: SliceSet, why: tuple[str | None, ...]) -> tuple[str, ...]:
+    new = [f"{name}: {text}" for name, text in zip(slices.names, why, strict=True) if text is not None]
+    return tuple(dict.fromkeys([*known, *new]))
+
+
+def _context(slices: SliceSet, node: Mapping[str, float | None], asked: Range) -> Context:
+    cpus, uplink = node.get("logical_cpus") or os.cpu_count() or 1, node.get("uplink_mbps") or np.inf
+    period, logical, link = (np.full(1, value, np.float32) for value in (asked.period_s, cpus, uplink))
+    return Context(period, logical, link, Promises.of(slices), slices.column("upf_threads"), asked.episode_steps)
+
+
+def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: SliceSet, context: Context) -> Course:
+    """One lane of all measurements."""
+    count, num = len(next(iter(whole.values()))), len(slices)
+    readings = np.full((count, len(SLICE_FIELDS), num), np.nan)
+    for index, name in enumerate(SLICE_FIELDS):
+        if ("slice", name) in whole:
+            readings[:, index] = whole["slice", name]
+    offered, carried, loss = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
+    readings[:, loss] = np.clip(1.0 - readings[:, carried] / np.maximum(readings[:, offered], 1e-6), 0.0, 1.0)
+    had = [SLICE_FIELDS.index(row.name) for row in rows if row.kind == "slice"]
+    valid = np.isfinite(readings[:, had]).all(axis=1)
+    table = np.where(valid[:, None], readings, 0.0)
+    node = np.full((count, len(NODE_FIELDS)), np.nan)
+    for index, name in enumerate(NODE_FIELDS):
+        if ("node", name) in whole:
+            node[:, index] = whole["node", name][:, 0]
+    uplink = NODE_FIELDS.index("uplink_use_ratio")
+    if ("node", NODE_FIELDS[uplink]) not in whole and np.isfinite(context.uplink_mbps[0]):
+        node[:, uplink] = readings[:, carried].sum(axis=1) / float(context.uplink_mbps[0])
+    knobs = np.full((count, NUM_KNOBS, num), np.inf)
+    knobs[:, NICE] = 0.0
+    for index, name in enumerate(KNOB_FIELDS):
+        if ("knob", name) in whole:
+            known = whole["knob", name]
+            knobs[:, index] = np.where(np.isfinite(known), known, knobs[:, index])
+    return Course(
+        np.asarray(table, np.float32)[..., None],
+        np.asarray(node, np.float32)[..., None],
+        valid[..., None],
+        np.asarray(knobs, np.float32)[..., None],
+        ~valid[..., None],
+        np.asarray(readings, np.float32)[..., None],
+    )
+
+
+def _episodes(
+    course: Course,
+    age_s: Array,
+    slices: SliceSet,
+    context: Context,
+    asked: Range,
+    weights: RewardWeights,
+    spec: PrometheusSpec,
+    why: tuple[str, ...],
+) -> Imported:
+    assert course.unmeasured is not None
+    assert course.readings is not None
+    weight = context.promises.weight
+    share = (course.unmeasured * weight).sum(axis=1)[:, 0] / weight.sum()
+    seen = look_back(course, slices, context, weights)
+    found: list[Episode] = []
+    left_out = 0
+    for first in range(0, len(course) - 1, asked.episode_steps):
+        end = min(first + asked.episode_steps, len(course) - 1)
+        decided, observed = slice(first, end), slice(first, end + 1)
+        rewards = seen.rewards[0, decided]
+        if not np.isfinite(rewards).any():
+            left_out += len(rewards)
+            continue
+        actions: FloatArray = seen.actions[0, decided]
+        found.append(
+            Episode(
+                observations=seen.observations[0, observed],
+                actions=actions,
+                rewards=rewards,
+                wanted=actions.copy(),
+                log_density=np.full(len(actions), np.nan),
+                behaviour=BEHAVIOUR,
+                terms={name: values[0, decided] for name, values in seen.terms.items()},
+                telemetry=np.ascontiguousarray(course.readings[observed, ..., 0]),
+                node=np.ascontiguousarray(course.node[observed, :, 0]),
+                valid=np.ascontiguousarray(course.valid[observed, :, 0]),
+                unmeasured=np.ascontiguousarray(course.unmeasured[observed, :, 0]),
+                decisions={
+                    UNMEASURED_SHARE: share[first + 1 : end + 1].astype(np.float32),
+                    # Of what each decision would have been taken on; infinite where nothing was known of the slice.
+                    "age_s": age_s[first:end].astype(np.float32),
+                },
+                info={
+                    "backend": "prometheus",
+                    "scenario": None,
+                    "start": _said(asked.start_s + first * asked.period_s),
+                    "server": urlsplit(spec.url).netloc,
+                    "queries": spec.queries,
+                    "request_mcpu": slices.column("cpu_request_mcpu")[:, 0].tolist(),
+                },
+            )
+        )
+    if not found:
+        reason = why[0] if why else "nothing was measured"
+        raise ConfigError(f"start, end: no step of which enough was measured for a reward: {reason}")
+    lacking = [name for name in SLICE_FIELDS if not np.isfinite(course.readings[:, SLICE_FIELDS.index(name)]).any()]
+    stand_ins = dict.fromkeys(lacking, "not measured") | dict.fromkeys(
+        ("delay_p50_us", "delay_p99_us"), "round trips of the queries"
+    )
+    facts = facts_of(slices, context, weights) | {"stand_ins": stand_ins}
+    return Imported(EpisodeSet(tuple(found), facts), left_out, why)
+
+
+def _said(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
