@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -73,39 +73,51 @@ def rates(mbps: float) -> Knobs:
     return Knobs.of(none.cpu_limit_mcpu, none.nice, np.full((1, 1), mbps, np.float32))
 
 
+@dataclass(frozen=True)
+class Attacked:
+    """What an actuator did in some seconds in which a namespace went: the longest question to rtnetlink and the longest
+    call of the actuator in s, calls, and receipts that do not say the rate that was asked for."""
+
+    lock_s: float
+    longest_s: float
+    calls: int
+    unconfirmed: int
+
+
+def attacked(node: NodeActuator, device: tuple[Path, str]) -> Attacked:
+    """Another rate at each tick, a look at each second one."""
+    calls_s, unconfirmed = [], 0
+    with LockMeter(*device) as lock:
+        with many_interfaces(f"rtnl-many-{os.getpid()}", PAIRS):
+            pass
+        until_s = time.monotonic() + 5.0
+        while time.monotonic() < until_s:
+            wanted = 10.0 + len(calls_s) % 7
+            start = time.monotonic()
+            receipt = node.apply(rates(wanted))
+            if len(calls_s) % 2:
+                assert node.deviations() == []
+            calls_s.append(time.monotonic() - start)
+            unconfirmed += receipt.applied.egress_mbps.item() != wanted
+            time.sleep(TICK_S)
+    return Attacked(lock.longest_s, max(calls_s), len(calls_s), unconfirmed)
+
+
 def test_an_actuator_does_not_wait_and_says_what_is_confirmed(device: tuple[Path, str]) -> None:
-    """It sets another rate each tick, looks at it each second tick, and waits only at the end, when it restores."""
     with NodeActuator([SliceTargets("a", None, device[1], device[0])], wait_s=LOOP_WAIT_S) as node:
-        for turn in range(TRIES):
-            calls_s, unconfirmed, wanted = [], 0, math.nan
-            with LockMeter(*device) as lock:
-                with many_interfaces(f"rtnl-many-{os.getpid()}", PAIRS):
-                    pass
-                until_s = time.monotonic() + 5.0
-                while time.monotonic() < until_s:
-                    wanted = 10.0 + len(calls_s) % 7
-                    start = time.monotonic()
-                    receipt = node.apply(rates(wanted))
-                    if len(calls_s) % 2:
-                        assert node.deviations() == []
-                    calls_s.append(time.monotonic() - start)
-                    unconfirmed += receipt.applied.egress_mbps.item() != wanted
-                    time.sleep(TICK_S)
-            longest_s = max(calls_s)
-            print(
-                f"turn {turn}: lock held {lock.longest_s:.3f} s, longest call {1e3 * longest_s:.1f} ms, "
-                f"{unconfirmed} of {len(calls_s)} receipts with another rate than was asked for"
-            )
-            if lock.longest_s > HELD_S:
-                break
-        assert lock.longest_s > HELD_S, "it was never held"
-        assert longest_s < 0.02
-        assert unconfirmed * TICK_S > 0.5 * lock.longest_s
+        turns = []
+        while len(turns) < TRIES and not any(one.lock_s > HELD_S for one in turns):
+            turns.append(attacked(node, device))
+            print(turns[-1])
+        last = turns[-1]
+        assert last.lock_s > HELD_S, "it was never held"
+        assert last.longest_s < 0.02
+        assert last.unconfirmed * TICK_S > 0.5 * last.lock_s
         deadline_s = time.monotonic() + 10.0
-        while node.apply(rates(wanted)).applied.egress_mbps.item() != wanted:
+        while node.apply(rates(5.0)).applied.egress_mbps.item() != 5.0:
             assert time.monotonic() < deadline_s
             time.sleep(TICK_S)
-        assert node.read().egress_mbps.item() == wanted
+        assert node.read().egress_mbps.item() == 5.0
 
 
 @two_cpus

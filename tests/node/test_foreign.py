@@ -97,7 +97,7 @@ def controller(
     mode: str = "live",
     agent: str = AGENT,
     period_ms: float = 10.0,
-    **more: object,
+    **more: Any,
 ) -> Iterator[Controller]:
     """``slicepilot run`` on the node, by default with an agent that ranks the first slice before the others; ``more``
     of its configuration."""

@@ -164,7 +164,7 @@ def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: Sli
     offered, carried, loss = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
     readings[:, loss] = np.clip(1.0 - readings[:, carried] / np.maximum(readings[:, offered], 1e-6), 0.0, 1.0)
     had = [SLICE_FIELDS.index(row.name) for row in rows if row.kind == "slice"]
-    valid = np.isfinite(readings[:, had]).all(axis=1)
+    valid = np.asarray(np.isfinite(readings[:, had]).all(axis=1))
     table = np.where(valid[:, None], readings, 0.0)
     node = np.full((count, len(NODE_FIELDS)), np.nan)
     for index, name in enumerate(NODE_FIELDS):

@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import requests
-from prometheus_api_client import PrometheusConnect
+from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests.adapters import HTTPAdapter
+from requests.auth import HTTPBasicAuth
 
 from ....configs import FailureError
 from .answers import Floats, NoAnswerError, Reading, _short, read
@@ -60,10 +61,10 @@ class Client:
         headers = {"Accept-Encoding": "identity"}
         if "token" in secrets:
             headers["Authorization"] = f"Bearer {secrets['token'].strip()}"
-        auth = None
         if spec.basic_auth is not None:
-            auth = (spec.basic_auth.user.encode(), secrets["password"].rstrip("\r\n").encode())
-        self._connect = PrometheusConnect(spec.url, headers=headers, auth=auth, session=session, method="POST")
+            user, password = spec.basic_auth.user, secrets["password"].rstrip("\r\n")
+            session.auth = HTTPBasicAuth(user.encode(), password.encode())  # else it would be Latin-1
+        self._connect = PrometheusConnect(spec.url, headers=headers, session=session, method="POST")
         session.adapters.clear()  # it has mounted one that tries again and again
         session.mount(spec.url, _Adapter(_context(secrets) if spec.url.startswith("https:") else None))
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -59,7 +60,7 @@ def work_kept_from(cpu: int) -> Iterator[None]:
         WORK_CPUS.write_text(before)
 
 
-def longest_gap_ms(foreign: Foreign, folder: Path, pairs: int, **config: object) -> tuple[float, float]:
+def longest_gap_ms(foreign: Foreign, folder: Path, pairs: int, **config: Any) -> tuple[float, float]:
     """Of a controller's ticks, in ms: without, and while so many pairs of interfaces are removed."""
     (folder / "node.yaml").write_text(yaml.safe_dump(document_of(foreign)))
     before, netns = knobs(foreign), f"{foreign.prefix}-many"
