@@ -725,7 +725,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS)
 def test_sigkill_meanwhile(foreign: Foreign, node: Path, tmp_path: Path, fault: Fault) -> None:
     took_ms, before = [], knobs(foreign)
-    for _ in range(repetitions(3, 5)):
+    for _ in range(repetitions(2, 3)):
         with controller(node, foreign, tmp_path) as running:
             foreign.load(seconds=8 if fault is a_upf_of_other_clocks else 3, mbps=4)
             until(lambda: knobs(foreign) != before, "not moved")

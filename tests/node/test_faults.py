@@ -88,7 +88,7 @@ def test_sigkill_after_a_fault(
     node = tmp_path / "node.yaml"
     node.write_text(yaml.safe_dump(document_of(foreign)))
     took_ms, before = [], knobs(foreign)
-    for _ in range(repetitions(4 if fault is nothing else 2, 6)):
+    for _ in range(repetitions(4 if fault is nothing else 2, 4)):
         with controller(node, foreign, tmp_path) as running:
             foreign.load(seconds=8 if fault in FOLLOWED else 3, mbps=4)
             until(lambda: knobs(foreign) != before, "not moved")
