@@ -36,7 +36,7 @@ class PodUpfs(Runtime):
         cluster.import_image(IMAGE, ["/upf"], {"/upf": bin_folder() / "upf"})
         cluster.kubectl("create", "namespace", NAMESPACE)
         cluster.kubectl("apply", given=[self._described(i) for i in range(1, count + 1)])
-        cluster.machine.run("ip", "address", "add", f"{HOST}/32", "dev", "lo")
+        cluster.machine.run("ip", "address", "replace", f"{HOST}/32", "dev", "lo")
         self.ready()
         self._smf: subprocess.Popen[str] | None = None
         self.sessions()

@@ -85,7 +85,7 @@ class Runtime:
     def __init__(self, machine: Machine, environment: Mapping[str, str]) -> None:
         self.machine = machine
         self._state = machine.folder / "network"
-        self._state.mkdir()
+        self._state.mkdir(exist_ok=True)
         self._environment = {"STATE": str(self._state), **environment}
         self._loads: list[subprocess.Popen[str]] = []
 
