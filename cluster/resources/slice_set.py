@@ -123,6 +123,7 @@ def declared(document: Mapping[str, Any]) -> DeclaredSet:
 def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
     described = {key: value for key, value in document.items() if key not in OURS}
     described["sla"] = described.pop("promise", {})
+    described.setdefault("mayExceedLimit", False)
     if "bounds" in described:
         described["bounds"] = {key: [each["low"], each["high"]] for key, each in described["bounds"].items()}
     if "leave" in described:

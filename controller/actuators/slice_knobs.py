@@ -38,6 +38,7 @@ class SliceTargets:
         sharing: names of the slices that have one UPF, this one's among them, where there are several; the first has
             ``cgroup``, and the others none (`SharedCpu`).
         part: its part of what leaves by ``egress_device``, where others leave by the same.
+        within_found: no CPU limit above the one that was found is set; asked for more, or for none, that one holds.
     """
 
     name: str
@@ -47,6 +48,7 @@ class SliceTargets:
     left: frozenset[KnobName] = frozenset()
     sharing: tuple[str, ...] = ()
     part: ShaperClass | None = None
+    within_found: bool = False
 
     @property
     def group(self) -> Path:
@@ -143,6 +145,8 @@ class SliceKnobs:
             errors.append(self._gone)
             return
         held_limit, held_nice, held_rate = self.held
+        if self.target.within_found:
+            limit = min(limit if limit > 0 else math.inf, self._limit_as_found)
         if limit != held_limit and self.quota is not None and "cpu_limit_mcpu" not in self.yielded:
             try:
                 held_limit = self.quota.set(limit)

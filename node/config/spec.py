@@ -33,6 +33,7 @@ class NodeSlice(SliceSpec):
         leave: knobs that are not to be moved, whatever they would do.
         own_cgroup: whether its UPF, in mode ``live``, may be moved into a CPU cgroup that is made for it where it has
             none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
+        may_exceed_limit: whether its CPU limit may be set above the one that is found, a pod's own for example.
         test_session: what may be sent through, where that is asked for.
     """
 
@@ -44,6 +45,7 @@ class NodeSlice(SliceSpec):
     listens: ListensSpec | None = None
     leave: tuple[KnobName, ...] = ()
     own_cgroup: bool = False
+    may_exceed_limit: bool = True
     test_session: Annotated[SessionSpec, AfterValidator(check_session)] | None = None
 
     @property

@@ -108,7 +108,8 @@ def _place(
     upf = Upf(one.name, netns, cgroup)
     points, n3 = measured_at(one, upf), n3_of(one, upf)
     limited = cgroup if own_group is not None or can_be_limited(found.cgroup) else None
-    targets = SliceTargets(one.name, limited, n6_of(one, upf), netns, frozenset(one.leave))
+    within = not one.may_exceed_limit
+    targets = SliceTargets(one.name, limited, n6_of(one, upf), netns, frozenset(one.leave), within_found=within)
     return Place(points, targets, authority(targets, found, points, n3, own_group), n3, family)
 
 

@@ -35,6 +35,13 @@ def test_a_slice_set_becomes_a_loop_of_the_slices_that_have_pods_here() -> None:
     assert planned(Planner(), [set_document(nodeSelector={"zone": "edge"})], [A])
 
 
+def test_a_pods_own_limit_is_exceeded_where_it_says_so_alone() -> None:
+    slices = [slice_document(), slice_document("b", "000002", mayExceedLimit=True)]
+    plan = planned(Planner(), [set_document(slices=slices)], [A, B])["video"]
+    assert plan.loop is not None
+    assert [one["may_exceed_limit"] for one in plan.loop.node["slices"]] == [False, True]
+
+
 def test_a_canary_that_is_elsewhere_is_a_shadow_here() -> None:
     plan = planned(Planner(), [set_document(mode="canary", canary=["b"])], [A])["video"]
     assert plan.loop is not None

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slicepilot.controller.actuators.bandwidth import limit_mcpu
 from slicepilot.controller.actuators.nice import RELIST_NS, ThreadNice
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
@@ -249,6 +250,22 @@ def test_node_applies_reads_back_and_restores(groups: list[Path]) -> None:
     np.testing.assert_array_equal(after.read().nice, none.nice)
     after.close()
     after.close()
+
+
+def test_a_limit_that_was_found_is_not_exceeded_where_that_is_not_wanted(groups: list[Path]) -> None:
+    CpuQuota(CpuGroup.at(groups[0])).set(600)
+    before = limit_mcpu(CpuGroup.at(groups[0]))
+    with NodeActuator([SliceTargets("a", groups[0], within_found=True)]) as node:
+        for asked, held in ((400, 400), (900, 600), (np.inf, 600), (0, 600), (500, 500)):
+            receipt = node.apply(knobs([asked], [0]))
+            assert receipt.error is None
+            assert receipt.applied.cpu_limit_mcpu.item() == node.read().cpu_limit_mcpu.item() == held
+        assert node.deviations() == []
+    assert limit_mcpu(CpuGroup.at(groups[0])) == before == 600
+    with NodeActuator([SliceTargets("a", groups[0])]) as node:
+        assert node.apply(knobs([900], [0])).applied.cpu_limit_mcpu.item() == 900
+    with NodeActuator([SliceTargets("b", groups[1], within_found=True)]) as node:
+        assert node.apply(knobs([900], [0])).applied.cpu_limit_mcpu.item() == 900, "there was none"
 
 
 def test_scope_of_nice_moves_from_group_to_threads_and_back(groups: list[Path], busy_process: Busy) -> None:
