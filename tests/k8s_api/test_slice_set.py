@@ -49,6 +49,7 @@ def test_every_field_arrives_where_a_loop_reads_it(tmp_path: Path) -> None:
     assert (one.leave, one.devices.n3, one.devices.n6) == (("egress_mbps",), "net1", "net2")
     assert one.traffic is not None
     assert (one.traffic.ue_pools, one.traffic.qfis, one.traffic.s_nssai) == (("10.45.0.0/16",), (9,), True)
+    assert one.may_exceed_limit
     assert found.slices[0].container == "upf"
     assert found.slices[0].shares
 
