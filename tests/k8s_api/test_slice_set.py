@@ -32,6 +32,7 @@ FULL = slice_document(
     },
     leave=["egressMbps"],
     upfThreads=2,
+    mayExceedLimit=True,
 )
 
 
