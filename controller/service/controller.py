@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 PERIODIC_TASK_S = 1.0
 FIRST_TICK_S = 60.0
+FIRST_LOOK_S = 0.02
 
 
 class Controller:
@@ -138,6 +139,9 @@ class Controller:
 
     def _tell_begun(self) -> None:
         """After the first tick, which has all that is to be said of a run: the scheduling class, too."""
+        until_s = time.monotonic() + FIRST_TICK_S
+        while not self.loop.report.ticks and time.monotonic() < until_s:  # of a long period orders are taken before
+            time.sleep(FIRST_LOOK_S)
         with contextlib.suppress(LoopEndedError, TimeoutError):
             self.loop.mailbox.make(self._describe, FIRST_TICK_S)
             self._begun = True
