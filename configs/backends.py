@@ -81,6 +81,11 @@ class BackendPlugin:
     groups: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
 
+    @property
+    def opens(self) -> bool:
+        """Whether it is a backend, or has commands alone."""
+        return any((self.open_backend, self.open_guarded, self.open_node, self.open_live))
+
     def call(self, which: str, *arguments: Any, **named: Any) -> Any:
         """Call one of the functions above; raises what it raises, and ConfigError for one to open that is left out.
 
@@ -124,7 +129,7 @@ def plugin(name: str, field: str = "backend") -> BackendPlugin:
 
 def check_name(name: str, field: str = "backend", *, simulator: bool = True) -> str:
     """The name again; raises ConfigError where no backend is called so."""
-    names = [*([SIMULATOR] if simulator else []), *plugins()]
+    names = [*([SIMULATOR] if simulator else []), *(one.name for one in plugins().values() if one.opens)]
     if name not in names:
         raise ConfigError(f"{field}: unknown name {name!r}; {did_you_mean(name, names)}")
     return name
