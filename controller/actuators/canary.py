@@ -38,6 +38,10 @@ class CanaryActuator:
             self.receipt = self._merged()
         return self.receipt
 
+    def rehearse(self) -> None:
+        """As of the part that acts."""
+        self._controlled.rehearse()
+
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """Requests (S,), for the slices it acts on."""
         self._controlled.deploy(None if request_mcpu is None else request_mcpu[self._indices])

@@ -13,7 +13,7 @@ from types import TracebackType
 import numpy as np
 
 from ...env.backend import Receipt
-from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
+from ...env.knobs import EGRESS, KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
 from ...env.slices import FloatArray
 from ..system.aside import PATIENT_WAIT_S, Aside
 from ..system.cgroup_paths import managers
@@ -133,6 +133,17 @@ class NodeActuator:
         elif changed or self.receipt.error is not None or scope != self.receipt.applied.nice_scope:
             self.receipt = Receipt(knobs if exact else self._held(scope))
         return self.receipt
+
+    def rehearse(self) -> None:
+        """Go through the motions of `apply` without effect: what holds is asked for again, and of egress what was asked
+        for last, which may not be confirmed yet."""
+        knobs = self.receipt.applied
+        for index, one in enumerate(self._slices):
+            if one.egress is not None and knobs.values[EGRESS, index, 0] != one.egress.wanted:
+                if knobs is self.receipt.applied:
+                    knobs = Knobs(knobs.values.copy(), knobs.nice_scope)
+                knobs.values[EGRESS, index, 0] = one.egress.wanted
+        self.apply(knobs)
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """Give each group the weight that its pod's CPU request (S,) stands for; None is the weight as found.

@@ -53,6 +53,9 @@ class ShadowActuator:
         del knobs
         return self.receipt
 
+    def rehearse(self) -> None:
+        """There is nothing to rehearse."""
+
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """Nothing is set."""
 

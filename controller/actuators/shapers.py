@@ -42,6 +42,8 @@ class Shapers:
     def settle(self) -> str | None:
         """Have all rates set that were asked for since the last call, and wait a moment for that; what there is to say
         where it takes much longer."""
+        if not self._aside.busy:
+            self._since_s = None
         if self._asked:
             asked = self._asked[:]
             self._asked.clear()
@@ -81,20 +83,21 @@ class Shaper:
         rate: the thread's own.
         held: what the kernel is known to have, in Mbit/s; inf where nothing is paced.
         found: what it had at the last look.
+        wanted: what was asked for last.
     """
 
     def __init__(self, rate: EgressRate, asked: list[Shaper], aside: Aside) -> None:
         self.rate, self._asked, self._aside = rate, asked, aside
-        self.held = self.found = self._wanted = math.inf
-        self._waiting = self._again = False
+        self.held = self.found = self.wanted = math.inf
+        self._waiting = self._again = self._taking = False
         self._failure: ActuatorError | None = None
         self._seen: str | ActuatorError | None = None
 
     def set(self, egress_mbps: float) -> None:
         """Ask for a rate; it is set when `Shapers.settle` is called, and then in `held` (dead band, a floor)."""
-        if egress_mbps == self._wanted and not self._again:
+        if egress_mbps == self.wanted and not self._again:
             return
-        self._wanted, self._again = egress_mbps, False
+        self.wanted, self._again = egress_mbps, False
         if not self._waiting:
             self._waiting = True
             self._asked.append(self)
@@ -129,10 +132,13 @@ class Shaper:
         self._aside.call_and_wait(self.rate.restore)
 
     def carry_out(self) -> None:
-        """In the thread: set the rate that is wanted by now."""
+        """In the thread: set the rate that is wanted by now; not over one of somebody else that nobody has judged."""
         self._waiting = False
+        if isinstance(self._seen, str):
+            self._again = True
+            return
         try:
-            self.held = self.rate.set(self._wanted)
+            self.held = self.rate.set(self.wanted)
         except ActuatorError as error:
             self._failure, self._again = error, True
 
@@ -151,7 +157,8 @@ class Shaper:
         return seen
 
     def _take(self, call: Callable[[], float]) -> float:
-        if not self._aside.busy:  # else at the next look
+        if not self._taking:
+            self._taking = True
             future = self._aside.call(lambda: self._took(call))
             if future.done():
                 self._failure = None
@@ -165,3 +172,5 @@ class Shaper:
         except ActuatorError as error:
             self._failure = error
             raise
+        finally:
+            self._seen, self._taking = None, False

@@ -133,10 +133,11 @@ class SliceKnobs:
                 self.threads = ThreadNice(group, tell)
             if target.egress_device is not None and "egress_mbps" not in target.left:
                 self.egress = shapers.add(EgressRate(target.egress_device, target.netns, egress, target.part))
+                undo.callback(self.egress.restore)
+            self.yielded: set[KnobName] = set()
+            self.held = Held(*self._read_cpu("group"), math.inf)  # a shaper is put there pacing nothing
+            self._gone = ""
             undo.pop_all()
-        self.yielded: set[KnobName] = set()
-        self.held = Held(*self._read_cpu("group"), math.inf)  # a shaper is put there pacing nothing
-        self._gone = ""
 
     def set(self, limit: float, nice: float, rate: float, scope: NiceScope, errors: list[str]) -> None:
         """Set what differs, and ask for the egress rate. What fails is added to ``errors``, the other knobs are still
@@ -184,7 +185,7 @@ class SliceKnobs:
 
     def deploy(self, request_mcpu: float | None) -> None:
         """See `GroupWeight.deploy`; a nice that was yielded stays."""
-        if self.weight is not None and self.threads is not None and "nice" not in self.yielded:
+        if not self._gone and self.weight is not None and self.threads is not None and "nice" not in self.yielded:
             self.weight.deploy(request_mcpu)
             self.held = self.held._replace(nice=self.held.nice if self.threads.active else 0)
 

@@ -67,6 +67,10 @@ class Actuator(Protocol):
         """Set knobs (S, 1); says what holds."""
         ...
 
+    def rehearse(self) -> None:
+        """Go through the motions of `apply` without effect: brings code and data into the caches."""
+        ...
+
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """The pods' CPU requests (S,), which nice 0 stands for."""
         ...
@@ -234,9 +238,9 @@ class LiveBackend:
         return self.ticks.wait(prepare)
 
     def warm_up(self) -> None:
-        """See `TelemetrySource.warm_up`; and what holds is asked for again, which writes nothing."""
+        """See `TelemetrySource.warm_up` and `NodeActuator.rehearse`."""
         self._source.warm_up()
-        self._actuator.apply(self._actuator.receipt.applied)
+        self._actuator.rehearse()
 
     def measure(self) -> Telemetry:
         """Figures since the last measurement."""

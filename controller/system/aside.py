@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
@@ -37,6 +38,7 @@ class Aside:
         self._wait_s, self._cpus = wait_s, os.sched_getaffinity(0)
         self._thread = ThreadPoolExecutor(1, name, self._begin)
         self._last: Future[object] | None = None
+        self._submitting = threading.Lock()
 
     @property
     def busy(self) -> bool:
@@ -65,8 +67,9 @@ class Aside:
         self._thread.shutdown()
 
     def _submit(self, what: Callable[[], T]) -> Future[T]:
-        future = self._thread.submit(what)
-        self._last = future  # type: ignore[assignment]  # a future of T is one of an object for who only looks if it is done
+        with self._submitting:
+            future = self._thread.submit(what)
+            self._last = future  # type: ignore[assignment]  # a future of T is one of an object for who only looks if it is done
         return future
 
     def _begin(self) -> None:
@@ -97,6 +100,11 @@ class Look(Generic[T]):
         """Have it made, unless one is on its way or has not been taken yet."""
         if self._future is None:
             self._future = self._aside.call(self._call)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has raised something that `take` will raise."""
+        return self._future is not None and self._future.done() and self._future.exception() is not None
 
     def take(self) -> T | None:
         """What it has found, once; None where there is nothing new. Raises what the call has raised."""

@@ -111,7 +111,7 @@ class KernelSource:
 
     def measure(self) -> Telemetry:
         """Figures since the last call, in buffers that the next call overwrites; raises OSError."""
-        if self._look.pending:
+        if self._look.pending and not self._look.failed:  # what went wrong is for `check`
             self._take_look()
         self._measure_packets()
         self._measure_cpus()

@@ -90,7 +90,7 @@ class Learning:
         self._ever: set[int] = set()
         self._again_ns: dict[int, int] = {}
         self._capture = Capture(tuple(places), ring_octets) if places else None
-        self._look = None if self._capture is None else Look(aside, self._capture.heal)
+        self._look = None if self._capture is None else Look(aside, self._healed)
         self._missing: dict[int, str] = {}
 
     def learns(self, index: int) -> bool:
@@ -124,8 +124,8 @@ class Learning:
             return []
         self._look.start()
         if (looked := self._look.take()) is not None:
-            renewed, self._missing = looked
-            self._again_ns |= dict.fromkeys(renewed, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+            renewed, self._missing, at_ns = looked
+            self._again_ns |= dict.fromkeys(renewed, at_ns)
         for key in list(islice(self._refused, TRIED_AGAIN)):
             self._apply(key)
         return [
@@ -134,6 +134,12 @@ class Learning:
             *self._conflicts(),
             *self._unseen(),
         ]
+
+    def _healed(self) -> tuple[set[int], dict[int, str], int]:
+        """In the thread: as `Capture.heal`, and when that was (CLOCK_BOOTTIME)."""
+        assert self._capture is not None
+        renewed, missing = self._capture.heal()
+        return renewed, missing, time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def learned(self, index: int) -> Learned:
         """Of a slice."""

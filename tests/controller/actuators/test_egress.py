@@ -218,3 +218,35 @@ def test_this_thread_stays_where_it_was(link: tuple[Path, Path]) -> None:
     own = Path("/proc/thread-self/ns/net").readlink()
     opened(link[0]).__enter__().close()
     assert Path("/proc/thread-self/ns/net").readlink() == own
+
+
+def test_a_rehearsal_leaves_a_rate_alone_that_is_not_confirmed_yet(link: tuple[Path, Path]) -> None:
+    """The thread is not waited for at all: the receipt is behind, and what it says must not be set again."""
+    none = Knobs.none(1)
+    with NodeActuator([SliceTargets("a", None, "n6", link[0])], wait_s=0.0) as node:
+        behind = 0
+        for turn in range(20):
+            wanted = Knobs.of(none.cpu_limit_mcpu, none.nice, np.full((1, 1), 10.0 + turn, np.float32))
+            behind += node.apply(wanted).applied.egress_mbps.item() != 10.0 + turn
+            time.sleep(0.005)
+            node.rehearse()
+            time.sleep(0.005)
+            assert node.read().egress_mbps.item() == 10.0 + turn
+        assert behind > 0
+        assert node.apply(wanted).applied.same_as(wanted)
+
+
+def test_a_rate_of_somebody_else_is_not_written_over_before_it_is_judged(link: tuple[Path, Path]) -> None:
+    none = Knobs.none(1)
+    with NodeActuator([SliceTargets("a", None, "n6", link[0])]) as node:
+        ours, next_one = (
+            Knobs.of(none.cpu_limit_mcpu, none.nice, np.full((1, 1), rate, np.float32)) for rate in (10.0, 30.0)
+        )
+        node.apply(ours)
+        tool(link[0], "tc", "class", "change", "dev", "n6", "classid", "51ce:1", "htb", "rate", "7mbit")
+        node._shapers.look()
+        assert node.apply(next_one).applied.egress_mbps.item() == 10.0
+        [found] = node.deviations()
+        assert found.found == 7.0
+        node.yield_knob("a", "egress_mbps")
+        assert node.apply(next_one).applied.egress_mbps.item() == 7.0
