@@ -155,6 +155,8 @@ class Api:
             if 200 <= response.status < 300:
                 return response
             told, after = response.data, response.headers.get("Retry-After")
+        except ValueError as error:  # whose text may have a header in it, and so a token
+            raise ApiError(0, f"{method} {path}: a header or an address that cannot be sent") from error
         except _failures() as error:
             raise ApiError(0, f"{method} {path}: {error}") from error
         raise ApiError(response.status, f"{method} {path}: {_message(told)}", retry_after_s(after))

@@ -114,8 +114,8 @@ class Keeper:
     def _start(self, state: LoopState, plan: LoopPlan, now_s: float) -> None:
         try:
             process = LoopProcess(plan, self._folder, self._roots, lambda text: self._told(plan.instance, text))
-        except OSError as error:  # no memory, no processes
-            state.failure = f"cannot be started: {error.strerror or error}"
+        except (OSError, RuntimeError) as error:  # no memory, no processes, no threads
+            state.failure = f"cannot be started: {getattr(error, 'strerror', None) or error}"
             state.again_s = now_s + state.back_off.failed()
             return
         self._told(plan.instance, f"loop started, in mode {plan.mode}, as process {process.pid}")

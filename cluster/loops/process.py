@@ -72,7 +72,12 @@ class LoopProcess:
             start_new_session=True,  # Ctrl-C is for the agent
         )
         self._reading = threading.Thread(target=self._read, name=f"log {plan.instance}", daemon=True)
-        self._reading.start()
+        try:
+            self._reading.start()
+        except RuntimeError:
+            self._process.kill()
+            self._process.wait()
+            raise
 
     @property
     def pid(self) -> int:
@@ -119,7 +124,10 @@ class LoopProcess:
             return
         self._order_again_s = now_s + ORDER_AGAIN_S
         self._order = threading.Thread(target=self._turn, args=(plan,), name=f"mode {plan.instance}", daemon=True)
-        self._order.start()
+        try:
+            self._order.start()
+        except RuntimeError:  # no threads: tried again
+            self._order = None
 
     def _turn(self, plan: LoopPlan) -> None:
         order = {"command": "mode", "mode": plan.mode, **({"slices": list(plan.canary)} if plan.canary else {})}

@@ -100,6 +100,9 @@ class Writer:
                 raise first
             return
         with self._lock:
+            # One of its name may have come since: what is to go is that one's now.
+            here = {(one.who.namespace, one.who.name) for one in self._objects.values()}
+            self._leaving = {uid: who for uid, who in self._leaving.items() if (who.namespace, who.name) not in here}
             objects, leaving = dict(self._objects), dict(self._leaving)
         for one in objects.values():
             if one.due(now_s, len(objects)):

@@ -187,28 +187,28 @@ class NodeActuator:
                     raise error
         for index, one in enumerate(self._slices):
             if one.vanished() and index not in self._opening:
-                self._opening[index] = self._opener.call(partial(self._again, one, self._requests[index]))
+                self._opening[index] = self._opener.call(partial(self._again, one))
         self._take_up()
         return [lost for one in self._slices if (lost := one.vanished())]
 
-    def _again(self, one: SliceKnobs, request_mcpu: float | None) -> SliceKnobs:
+    def _again(self, one: SliceKnobs) -> SliceKnobs:
         """A slice that has vanished, as it is now; raises ActuatorError where it has not come back."""
         one.release()
         if self._tell_renewed is not None:
             self._tell_renewed(one.target)
-        fresh = self._open(one.target)
-        try:
-            fresh.deploy(request_mcpu)
-        except BaseException:
-            fresh.release()
-            raise
-        return fresh
+        return self._open(one.target)
 
     def _take_up(self) -> None:
         """Those that have come back; why others have not is for `refresh`."""
         for index, opening in list(self._opening.items()):
             if opening.done() and opening.exception() is None:
-                self._slices[index] = self._opening.pop(index).result()
+                fresh = self._opening.pop(index).result()
+                try:
+                    fresh.deploy(self._requests[index])
+                except ActuatorError:  # gone again: `refresh` looks anew
+                    fresh.release()
+                    continue
+                self._slices[index] = fresh
                 self._renew()
 
     def yield_knob(self, name: str, knob: KnobName) -> None:

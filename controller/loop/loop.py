@@ -30,7 +30,7 @@ from .mailbox import Mailbox
 from .periodic_tasks import PeriodicTasks
 from .timing import DurationHistogram, DurationNotes
 
-LONG_WAIT_NS, REST_S = 1_000_000_000, 0.2
+LONG_WAIT_NS, REST_S = 300_000_000, 0.2
 """A wait for the next tick that is longer is not waited out in one piece."""
 STAGES = ("observe", "infer", "guard", "apply")
 
@@ -214,14 +214,20 @@ class Loop:
         self.ready(self.active)
         self._view = SlidingView(backend.context)
 
-    def run(self) -> LoopReport:
-        """Tick until it is stopped."""
+    def run(self, begin: Callable[[], object] | None = None) -> LoopReport:
+        """Tick until it is stopped.
+
+        Args:
+            begin: called before the first tick, when the thread's scheduling class is known.
+        """
         backend, config = self.backend, self.config
         if self._view is None:
             self.prepare()
         try:
             with self.stop, no_collections(), pinned(config.cpu), on_time(config.lock_memory) as scheduling:
                 self.report.scheduling = scheduling
+                if begin is not None:
+                    begin()
                 self._ticks()
         finally:
             self._durations.count()
@@ -335,7 +341,8 @@ class Loop:
                 self.ring.beat()
             if mailbox.pending is not None:
                 mailbox.take()
-            if (now_ns := time.monotonic_ns()) >= periodic_tasks.due_ns:
+            now_ns = time.monotonic_ns()
+            while now_ns >= periodic_tasks.due_ns:  # all that are due: no tick waits here
                 self._run_periodic_task(now_ns)
 
     def _run_periodic_task(self, now_ns: int) -> None:

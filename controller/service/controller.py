@@ -121,7 +121,7 @@ class Controller:
             self._modes.switch(mode, canary, self.policy, lambda change: change())
             self._started.set()
             telling.start()
-            return self.loop.run()
+            return self.loop.run(self._describe)  # again: the scheduling class is known only then
         finally:
             self._started.set()  # whoever waits finds that there is no loop
             sd_notify.stopping("restoring what was found")
@@ -138,12 +138,12 @@ class Controller:
         return self._forced is self.policy
 
     def _tell_begun(self) -> None:
-        """After the first tick, which has all that is to be said of a run: the scheduling class, too."""
+        """Once the loop has done its first tick, and answers."""
         until_s = time.monotonic() + FIRST_TICK_S
         while not self.loop.report.ticks and time.monotonic() < until_s:  # of a long period orders are taken before
             time.sleep(FIRST_LOOK_S)
         with contextlib.suppress(LoopEndedError, TimeoutError):
-            self.loop.mailbox.make(self._describe, FIRST_TICK_S)
+            self.loop.mailbox.make(lambda: None, FIRST_TICK_S)
             self._begun = True
             sd_notify.ready(f"{self.loop.active.mode.label}, {self.policy.agent.name}")
 

@@ -10,7 +10,7 @@ runtime that hangs holds nobody up. Other users cannot write to these folders.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,17 +19,38 @@ DOCKER = Path("/var/lib/docker/containers")
 CONTAINERD = Path("/run/containerd/io.containerd.runtime.v2.task")
 CRIO = Path("/run/containers/storage/overlay-containers")
 MOST_BYTES = 1 << 20
-# What names a container where annotations do: nerdctl's, and those of Kubernetes' CRI.
-NAME_KEYS = ("nerdctl/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name")
-# What Kubernetes calls it, as containerd and as CRI-O write it down: pod, namespace, uid, container. The container that
-# only holds the pod's namespaces has a kind of its own.
-POD_KEYS = (
-    ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"),
-    ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
-    ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"),
-    ("io.kubernetes.cri.container-name", "io.kubernetes.container.name"),
+
+
+class Keys(NamedTuple):
+    """What a runtime writes down of a container: pod, namespace, uid, container; and what tells one that only holds the
+    pod's namespaces. Those of one runtime are no other's: a pod's own annotations may be among them."""
+
+    name: str
+    namespace: str
+    uid: str
+    container: str
+    kind: str
+    sandbox: str
+
+
+CONTAINERD_KEYS = Keys(
+    "io.kubernetes.cri.sandbox-name",
+    "io.kubernetes.cri.sandbox-namespace",
+    "io.kubernetes.cri.sandbox-uid",
+    "io.kubernetes.cri.container-name",
+    "io.kubernetes.cri.container-type",
+    "sandbox",
 )
-KIND_KEYS, SANDBOX = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"), "sandbox"
+CRIO_KEYS = Keys(
+    "io.kubernetes.pod.name",
+    "io.kubernetes.pod.namespace",
+    "io.kubernetes.pod.uid",
+    "io.kubernetes.container.name",
+    "io.kubernetes.cri-o.ContainerType",
+    "sandbox",
+)
+DOCKER_KEYS = CRIO_KEYS._replace(kind="io.kubernetes.docker.type", sandbox="podsandbox")
+NERDCTL_NAME = "nerdctl/name"
 
 
 class Pod(NamedTuple):
@@ -43,19 +64,18 @@ class Pod(NamedTuple):
 
 @dataclass(frozen=True)
 class Container:
-    """One container: its id, the name its runtime knows it by (may be empty), and its labels."""
+    """One container: its id, the name its runtime knows it by (may be empty), its labels, and the runtime's keys."""
 
     identity: str
     name: str
     labels: dict[str, str] = field(default_factory=dict)
+    keys: Keys = CONTAINERD_KEYS
 
     @property
     def pod(self) -> Pod | None:
         """What Kubernetes calls it; None for what is none of its, or holds a pod's namespaces and runs nothing."""
-        name, namespace, uid, container = (_first(self.labels, keys) for keys in POD_KEYS)
-        if not name or _first(self.labels, KIND_KEYS) == SANDBOX:
-            return None
-        return Pod(name, namespace, uid, container)
+        name, namespace, uid, container, kind = (self.labels.get(key, "") for key in self.keys[:5])
+        return None if not name or kind == self.keys.sandbox else Pod(name, namespace, uid, container)
 
 
 def containers(docker: Path = DOCKER, containerd: Path = CONTAINERD, crio: Path = CRIO) -> list[Container]:
@@ -79,26 +99,22 @@ def _of_docker(root: Path) -> Iterator[Container]:
         document = _read(path)
         config = document.get("Config")
         labels = config.get("Labels") if isinstance(config, dict) else None
-        yield Container(path.parent.name, str(document.get("Name", "")).lstrip("/"), _texts(labels))
+        yield Container(path.parent.name, str(document.get("Name", "")).lstrip("/"), _texts(labels), DOCKER_KEYS)
 
 
 def _of_containerd(root: Path) -> Iterator[Container]:
     for path in _files(root, "*/*/config.json"):
-        yield _of_bundle(path, path.parent.name)
+        yield _of_bundle(path, path.parent.name, CONTAINERD_KEYS)
 
 
 def _of_crio(root: Path) -> Iterator[Container]:
     for path in _files(root, "*/userdata/config.json"):
-        yield _of_bundle(path, path.parent.parent.name)
+        yield _of_bundle(path, path.parent.parent.name, CRIO_KEYS)
 
 
-def _of_bundle(path: Path, identity: str) -> Container:
+def _of_bundle(path: Path, identity: str, keys: Keys) -> Container:
     notes = _texts(_read(path).get("annotations"))
-    return Container(identity, _first(notes, NAME_KEYS) or identity, notes)
-
-
-def _first(notes: Mapping[str, str], keys: Sequence[str]) -> str:
-    return next((notes[key] for key in keys if key in notes), "")
+    return Container(identity, notes.get(keys.container) or notes.get(NERDCTL_NAME) or identity, notes, keys)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A UPF is the one process that all conditions fit, or nobody's."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.node.config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from slicepilot.node.config.spec import NodeSpec
-from slicepilot.node.find.containers import Container, containers
+from slicepilot.node.find.containers import CRIO_KEYS, Container, containers
 from slicepilot.node.find.discover import _selector
 from slicepilot.node.find.links import PREFIX, UpfLinks
 from slicepilot.node.find.locate import Finder
@@ -128,7 +129,11 @@ def test_units_and_containers_are_known_by_their_groups(selector: UpfSelector, g
     labels |= {f"{ours}sandbox-name": "upf-0", f"{ours}sandbox-namespace": "core", f"{ours}sandbox-uid": "77"}
     labels |= {f"{ours}container-name": "upf", f"{ours}container-type": "container"}
     crio = {f"{theirs}pod.name": "upf-1", f"{theirs}pod.namespace": "core", f"{theirs}container.name": "upf"}
-    known = [Container(IDENTITY, "edge-upf", labels), Container("0" * 60, "other", {}), Container(OTHER, "k8s_x", crio)]
+    known = [
+        Container(IDENTITY, "edge-upf", labels),
+        Container("0" * 60, "other", {}),
+        Container(OTHER, "k8s_x", crio, CRIO_KEYS),
+    ]
     own = look_at(os.getpid())
     assert own is not None
     processes = {own.pid: Process(own.pid, 1, own.start_ticks, "u", 0, "u", ("u",), (("cpu", group),), own.netns)}
@@ -164,6 +169,25 @@ def test_another_pod_is_not_taken_for_it(other: PodSelector) -> None:
     assert finder.find("a", UpfSelector(pod=PodSelector("upf-0", "core"))).process.pid == 7
     with pytest.raises(ConfigError, match="no such process runs"):
         finder.find("a", UpfSelector(pod=other))
+
+
+@pytest.mark.parametrize("runtime", ["docker", "crio"])
+def test_a_pods_own_annotations_do_not_make_it_another(tmp_path: Path, runtime: str) -> None:
+    """CRI-O writes those of the pod beside its own, Docker the image's labels: who may make pods may choose them."""
+    said = {"sandbox-name": "upf-0", "sandbox-namespace": "core", "sandbox-uid": "77", "container-name": "upf"}
+    notes = {f"io.kubernetes.cri.{key}": text for key, text in said.items()}
+    notes |= {"io.kubernetes.cri.container-type": "sandbox"}  # and it does not hide itself
+    notes |= {"io.kubernetes.pod.name": "evil", "io.kubernetes.pod.namespace": "theirs", "io.kubernetes.pod.uid": "9"}
+    notes |= {"io.kubernetes.container.name": "x"}
+    documents = {
+        "crio": (tmp_path / "crio" / IDENTITY / "userdata", {"annotations": notes}),
+        "docker": (tmp_path / "docker" / IDENTITY, {"Config": {"Labels": notes}}),
+    }
+    folder, document = documents[runtime]
+    folder.mkdir(parents=True)
+    (folder / ("config.json" if runtime == "crio" else "config.v2.json")).write_text(json.dumps(document))
+    [found] = containers(tmp_path / "docker", tmp_path / "containerd", tmp_path / "crio")
+    assert found.pod == ("evil", "theirs", "9", "x")
 
 
 def test_names_of_containers_come_from_their_runtimes_files(tmp_path: Path) -> None:

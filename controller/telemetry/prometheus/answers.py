@@ -17,6 +17,8 @@ from .config import TAG, Row
 
 FUTURE_S = 5.0
 """Clocks of this machine, the server and what it scrapes may differ by so much."""
+MOST = 1e12
+"""No row has so much of anything, in its unit; what is more would be infinite in telemetry's 32 bits."""
 LONGEST_TOLD = 160
 Floats = npt.NDArray[np.float64]
 
@@ -134,7 +136,7 @@ def _slice(
     told = np.stack([one.at for one in values]) if values else none[None]
     count = np.isfinite(told).sum(axis=0)
     value = np.where(count == 1, np.where(np.isfinite(told), told, -np.inf).max(axis=0), np.nan)
-    believed = (fresh.sum(axis=0) == 1) & (count == 1) & (value >= 0)
+    believed = (fresh.sum(axis=0) == 1) & (count == 1) & (value >= 0) & (value < MOST)
     why = None
     if not believed[-1]:
         ages = times_s[-1] - taken[there[:, -1], -1]

@@ -138,6 +138,11 @@ class _Session(requests.Session):
             self._take(response)
         return response
 
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """None: what there is of one is read whole, without any limit, before a redirect is refused."""
+        del resp
+        return None
+
     def _take(self, response: requests.Response) -> None:
         if response.is_redirect or 300 <= response.status_code < 400:
             to = _short(urlsplit(response.headers.get("location", "")).netloc or "another path")

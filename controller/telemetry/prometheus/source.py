@@ -33,6 +33,8 @@ START_S = 15.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 MOST_SECRET_BYTES = 1 << 18
 MESSAGE_BYTES = 1 << 17
+MESSAGES = 8
+"""Taken at most at once: who sends without end must not hold up the loop."""
 _OFFERED, _CARRIED, _LOSS = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
 _UPLINK = NODE_FIELDS.index("uplink_use_ratio")
 
@@ -129,16 +131,21 @@ class PrometheusSource:
         message = self._asker.wait(START_S)
         if message is None:
             raise FailureError(f"prometheus: the process that asks has said nothing within {START_S:g} s")
-        self._take(message)
+        self._take_or_tell(message)
         if not self.measure().valid.any():
             raise FailureError(self._error or self._why[0])
 
     def _hear(self) -> None:
-        while (message := self._asker.heard()) is not None:
-            try:
-                self._take(message)
-            except (IndexError, KeyError, RecursionError, TypeError, ValueError):
-                self._error = "prometheus: the process that asks says what it should not"
+        for _ in range(MESSAGES):
+            if (message := self._asker.heard()) is None:
+                return
+            self._take_or_tell(message)
+
+    def _take_or_tell(self, message: dict[str, Any]) -> None:
+        try:
+            self._take(message)
+        except (IndexError, KeyError, RecursionError, TypeError, ValueError):
+            self._error = "prometheus: the process that asks says what it should not"
 
     def _take(self, message: dict[str, Any]) -> None:
         """What a round has brought. What it has not is as it was, and grows old."""

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -445,6 +446,25 @@ def test_a_slice_that_moves_on_leaves_its_old_group_as_it_was(groups: list[Path]
         node.apply(knobs([250.0], [-2.0]))
         assert [quota.read() for quota in quotas] == [math.inf, 250.0]
     assert [quota.read() for quota in quotas] == [math.inf, math.inf]
+
+
+def test_requests_that_change_while_a_slice_is_opened_anew_are_the_ones_it_gets(
+    groups: list[Path], hierarchy: CpuHierarchy, tmp_path: Path
+) -> None:
+    link, go = tmp_path / "group", threading.Event()
+    link.symlink_to(groups[0])
+    with NodeActuator([SliceTargets("a", link)], renew=lambda _: go.wait(10), wait_s=0.0005) as node:
+        node.deploy(np.array([250.0]))
+        link.unlink()
+        link.symlink_to(groups[1])
+        assert len(node.refresh()) == 1, "it is being opened"
+        node.deploy(np.array([1000.0]))
+        go.set()
+        until_s = time.monotonic() + 5
+        while node.refresh() and time.monotonic() < until_s:
+            time.sleep(0.001)
+        weight = groups[1] / ("cpu.shares" if hierarchy.version == 1 else "cpu.weight")
+        assert int(weight.read_text()) == (1024 if hierarchy.version == 1 else 39)
 
 
 def test_who_may_have_set_a_knob_is_told_by_the_groups_name(groups: list[Path]) -> None:

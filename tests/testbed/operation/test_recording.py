@@ -88,7 +88,7 @@ def test_a_controller_leaves_its_run_as_episodes(tmp_path: Path, state: Path) ->
     assert set(out.iterdir()) == {parquet, minari}
     assert episodes.num_steps == again.num_steps == told["steps"]
     lost = sum(document["loop"][name] for name in ("missed_ticks", "late_ticks"))
-    assert episodes.num_steps >= document["loop"]["ticks"] - 3 - 10 * lost
+    assert episodes.num_steps >= document["loop"]["ticks"] - 2 - 10 * lost
     for episode in episodes:
         assert (episode.behaviour, episode.info["mode"]) == ("exploring-no-control", "live")
         known = np.isfinite(episode.log_density)

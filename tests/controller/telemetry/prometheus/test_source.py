@@ -444,8 +444,9 @@ def vector(request: http.server.BaseHTTPRequestHandler, value: str = "1.5", take
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
 
-def endless(request: http.server.BaseHTTPRequestHandler, pause_s: float = 0.0) -> None:
-    request.send_response(200)
+def endless(request: http.server.BaseHTTPRequestHandler, pause_s: float = 0.0, status: int = 200) -> None:
+    request.send_response(status)
+    request.send_header("Location", "http://elsewhere.example/api/v1/query")
     request.end_headers()
     chunk = b" " if pause_s else bytes(1 << 20)
     for _ in range(1 << 10):
@@ -455,10 +456,12 @@ def endless(request: http.server.BaseHTTPRequestHandler, pause_s: float = 0.0) -
 
 BAD: dict[str, tuple[Callable[[Any], None], str]] = {
     "a gigabyte": (endless, r"answers with more than 1 MB \(most_mbytes\)"),
+    "a redirect with a gigabyte": (lambda r: endless(r, status=302), "answers 302, a redirect to elsewhere.example"),
     "a byte now and then": (lambda r: endless(r, 0.2), "no answer within 1 s"),
     "slow": (lambda r: time.sleep(10), "no answer within 1 s"),
     "NaN": (lambda r: answer(r, vector(r, "NaN")), "its query gives nan, which is not believed"),
     "Inf": (lambda r: answer(r, vector(r, "+Inf")), "its query gives inf, which is not believed"),
+    "too much": (lambda r: answer(r, vector(r, "1e300")), r"its query gives 1e\+300, which is not believed"),
     "negative": (lambda r: answer(r, vector(r, "-3")), "its query gives -3, which is not believed"),
     "old": (lambda r: answer(r, vector(r, taken_s=time.time() - 90)), r"the newest sample of .* is 90 s old"),
     "from the future": (lambda r: answer(r, vector(r, taken_s=time.time() + 90)), "are 90 s ahead of this machine's"),
