@@ -10,7 +10,7 @@ runtime that hangs holds nobody up. Other users cannot write to these folders.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +51,9 @@ CRIO_KEYS = Keys(
 )
 DOCKER_KEYS = CRIO_KEYS._replace(kind="io.kubernetes.docker.type", sandbox="podsandbox")
 NERDCTL_NAME = "nerdctl/name"
+LONG_ID = 64
+MOST_PID = 1 << 22  # PID_MAX_LIMIT, proc(5)
+WATCHERS = "conmon"
 
 
 class Pod(NamedTuple):
@@ -64,18 +67,42 @@ class Pod(NamedTuple):
 
 @dataclass(frozen=True)
 class Container:
-    """One container: its id, the name its runtime knows it by (may be empty), its labels, and the runtime's keys."""
+    """One container.
+
+    Attributes:
+        identity: its id.
+        name: that its runtime knows it by; may be empty.
+        labels: or annotations.
+        keys: the runtime's.
+        init: pid of its first process; None where the runtime's files do not say.
+    """
 
     identity: str
     name: str
     labels: dict[str, str] = field(default_factory=dict)
     keys: Keys = CONTAINERD_KEYS
+    init: int | None = None
 
     @property
     def pod(self) -> Pod | None:
         """What Kubernetes calls it; None for what is none of its, or holds a pod's namespaces and runs nothing."""
         name, namespace, uid, container, kind = (self.labels.get(key, "") for key in self.keys[:5])
         return None if not name or kind == self.keys.sandbox else Pod(name, namespace, uid, container)
+
+    def has(self, group_names: Iterable[str]) -> bool:
+        """Whether a process is in it, by the names of its groups."""
+        return any(is_of(name, self.identity) for name in group_names)
+
+
+def is_of(group_name: str, identity: str) -> bool:
+    """Whether a group is that of a container: its id, or as systemd's drivers write it, RUNTIME-ID.scope.
+
+    Of a long id its beginning will do. What watches a container (CRI-O's conmon) has a scope of its own, and is not it.
+    """
+    runtime, _, own = group_name.removesuffix(".scope").rpartition("-")
+    if group_name == identity or (own == identity and not runtime.endswith(WATCHERS)):
+        return True
+    return len(own) == LONG_ID and own.startswith(identity) and not runtime.endswith(WATCHERS)
 
 
 def containers(docker: Path = DOCKER, containerd: Path = CONTAINERD, crio: Path = CRIO) -> list[Container]:
@@ -97,24 +124,40 @@ def _files(root: Path, pattern: str) -> list[Path]:
 def _of_docker(root: Path) -> Iterator[Container]:
     for path in _files(root, "*/config.v2.json"):
         document = _read(path)
-        config = document.get("Config")
-        labels = config.get("Labels") if isinstance(config, dict) else None
-        yield Container(path.parent.name, str(document.get("Name", "")).lstrip("/"), _texts(labels), DOCKER_KEYS)
+        config, state = (found if isinstance(found := document.get(key), dict) else {} for key in ("Config", "State"))
+        name, init = str(document.get("Name", "")).lstrip("/"), state.get("Pid")
+        yield Container(
+            path.parent.name,
+            name,
+            _texts(config.get("Labels")),
+            DOCKER_KEYS,
+            init if isinstance(init, int) and init > 0 else None,
+        )
 
 
 def _of_containerd(root: Path) -> Iterator[Container]:
     for path in _files(root, "*/*/config.json"):
-        yield _of_bundle(path, path.parent.name, CONTAINERD_KEYS)
+        yield _of_bundle(path, path.parent.name, CONTAINERD_KEYS, path.with_name("init.pid"))
 
 
 def _of_crio(root: Path) -> Iterator[Container]:
     for path in _files(root, "*/userdata/config.json"):
-        yield _of_bundle(path, path.parent.parent.name, CRIO_KEYS)
+        yield _of_bundle(path, path.parent.parent.name, CRIO_KEYS, path.with_name("pidfile"))
 
 
-def _of_bundle(path: Path, identity: str, keys: Keys) -> Container:
+def _of_bundle(path: Path, identity: str, keys: Keys, init: Path) -> Container:
     notes = _texts(_read(path).get("annotations"))
-    return Container(identity, notes.get(keys.container) or notes.get(NERDCTL_NAME) or identity, notes, keys)
+    name = notes.get(keys.container) or notes.get(NERDCTL_NAME) or identity
+    return Container(identity, name, notes, keys, _number(init))
+
+
+def _number(path: Path) -> int | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(20).strip()
+    except OSError:
+        return None
+    return int(content) if content.isdigit() and 0 < int(content) <= MOST_PID else None
 
 
 def _read(path: Path) -> dict[str, Any]:

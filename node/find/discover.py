@@ -12,6 +12,7 @@ from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
 from ..config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from ..config.traffic import DeviceNames
+from .containers import is_of
 from .interfaces import Interfaces, far_end, interfaces
 from .known import KnownUpf, known
 from .locate import COMPOSE_PROJECT, COMPOSE_SERVICE, Finder
@@ -224,7 +225,7 @@ def _units(process: Process) -> list[str]:
 def _slice_name(process: Process, netns_name: str | None, finder: Finder) -> str:
     """What its owner calls it: container, unit, namespace, else program and pid."""
     for one in finder.containers:
-        if one.name and any(one.identity in part for part in process.group_names):
+        if one.name and one.has(process.group_names):
             return _plain(one.name if one.pod is None else one.pod.name)
     for unit in _units(process):
         if unit.endswith(".service"):
@@ -250,9 +251,9 @@ def _selector(process: Process, netns_name: str | None, finder: Finder) -> UpfSe
     """What tells it from all that runs now, the first that lasts longest: a name that its owner has given it."""
     user = str(process.user)
     program = ProcessSelector(process.program or process.name)
-    inside = [one for one in finder.containers if any(one.identity in part for part in process.group_names)]
+    inside = [one for one in finder.containers if one.has(process.group_names)]
     # A scope that a runtime has named after its container goes with that.
-    units = [unit for unit in _units(process) if not any(one.identity in unit for one in inside)]
+    units = [unit for unit in _units(process) if not any(is_of(unit, one.identity) for one in inside)]
     tries = [UpfSelector(unit=unit, user=user) for unit in units]
     for one in inside:
         if one.pod is not None:

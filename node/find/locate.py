@@ -11,8 +11,8 @@ from ...configs import ConfigError
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
 from ..config.selectors import LEAST_ID, ComposeSelector, PodSelector, ProcessSelector, UpfSelector
-from .containers import Container, containers
-from .processes import COMM_CHARACTERS, Process, companions, eldest, snapshot
+from .containers import Container, containers, is_of
+from .processes import COMM_CHARACTERS, Process, ancestors, companions, eldest, snapshot
 
 COMPOSE_SERVICE, COMPOSE_PROJECT = "com.docker.compose.service", "com.docker.compose.project"
 MOST_NAMED = 5
@@ -54,6 +54,8 @@ class Finder:
         where, what = f"slices.{name}.{selector.role}", "UPF" if selector.role == "upf" else "service"
         fit = [one for one in self.processes.values() if self._fits(one, selector)]
         found = eldest(fit, self.processes)
+        if len(found) > 1:
+            found = self._of_inits(found)
         if not found:
             _check_netns(name, selector)
             raise ConfigError(f"{where}: {selector}: no such process runs; accepted: that of a running {what}")
@@ -86,30 +88,34 @@ class Finder:
         )
 
     def _in_container(self, one: Process, named: str) -> bool:
-        identities = [found.identity for found in self.containers if found.name == named]
-        if not identities and len(named) >= LEAST_ID:
-            identities = [named]
-        return any(identity in part for identity in identities for part in one.group_names)
+        known = [found for found in self.containers if found.name == named]
+        if known or len(named) < LEAST_ID:
+            return any(found.has(one.group_names) for found in known)
+        return any(is_of(name, named) for name in one.group_names)
 
     def _of_service(self, one: Process, compose: ComposeSelector) -> bool:
         return any(
-            found.identity in part
+            found.has(one.group_names)
             for found in self.containers
             if found.labels.get(COMPOSE_SERVICE) == compose.service
             and (compose.project is None or found.labels.get(COMPOSE_PROJECT) == compose.project)
-            for part in one.group_names
         )
 
     def _in_pod(self, one: Process, named: PodSelector) -> bool:
         return any(
-            found.identity in part
+            found.has(one.group_names)
             for found in self.containers
             if (pod := found.pod) is not None
             and (pod.name, pod.namespace) == (named.name, named.namespace)
             and named.container in {None, pod.container}
             and named.uid in {None, pod.uid}
-            for part in one.group_names
         )
+
+    def _of_inits(self, found: list[Process]) -> list[Process]:
+        """Those that a container has started itself: what ``kubectl exec`` or ``docker exec`` runs beside is not the
+        UPF. All of them where that cannot be told."""
+        inits = {one.init for one in self.containers if one.init is not None}
+        return [one for one in found if inits & {one.pid, *ancestors(one, self.processes)}] or found
 
 
 def _check_netns(name: str, selector: UpfSelector) -> None:

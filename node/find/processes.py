@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...controller.system.net import namespaces
 from ...controller.system.processes import start_ticks
+from .groups import GroupFolders
 
 COMM_CHARACTERS = 15
 """What the kernel keeps of a process's name (TASK_COMM_LEN)."""
@@ -26,6 +27,7 @@ class Process:
         arguments: its command line.
         groups: (controllers, path) in every cgroup hierarchy, as /proc/PID/cgroup has them; version 2 names none.
         netns: identity of its network namespace; None where it may not be looked at.
+        group_names: of all groups that it is in, from the roots down, which root has given: units, slices, containers.
     """
 
     pid: int
@@ -37,11 +39,7 @@ class Process:
     arguments: tuple[str, ...]
     groups: tuple[tuple[str, str], ...]
     netns: tuple[int, int] | None
-
-    @property
-    def group_names(self) -> frozenset[str]:
-        """Names of all groups that it is in, from the roots down: units, slices, containers, pods."""
-        return frozenset(part for _, path in self.groups for part in path.split("/") if part)
+    group_names: frozenset[str] = frozenset()
 
     @property
     def cpu_group(self) -> str:
@@ -55,12 +53,18 @@ class Process:
 
 def snapshot() -> dict[int, Process]:
     """All user processes by pid; some milliseconds for a hundred of them."""
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return {one.pid: one for one in map(look_at, pids) if one is not None}
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    folders = GroupFolders()
+    return {one.pid: one for pid in pids if (one := look_at(pid, folders)) is not None}
 
 
-def look_at(pid: int) -> Process | None:
-    """One process; None for one that has ended, and for a kernel thread."""
+def look_at(pid: int, folders: GroupFolders | None = None) -> Process | None:
+    """One process; None for one that has ended, and for a kernel thread.
+
+    Args:
+        pid: its number.
+        folders: of groups, which one picture of the machine looks at once.
+    """
     folder = Path(f"/proc/{pid}")
     try:
         arguments = (folder / "cmdline").read_bytes()
@@ -68,7 +72,8 @@ def look_at(pid: int) -> Process | None:
             return None
         lines = (folder / "status").read_text(errors="replace").splitlines()
         status = dict(line.split(":", 1) for line in lines if ":" in line)
-        groups = (folder / "cgroup").read_text(errors="replace").splitlines()
+        lines = (folder / "cgroup").read_text(errors="replace").splitlines()
+        groups = tuple((words[1], words[2]) for line in lines if len(words := line.split(":", 2)) == 3)
         started = start_ticks(pid)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
@@ -86,26 +91,33 @@ def look_at(pid: int) -> Process | None:
         user=int(status["Uid"].split()[1]),
         program=program,
         arguments=tuple(arguments.decode(errors="replace").rstrip("\0").split("\0")),
-        groups=tuple((words[1], words[2]) for line in groups if len(words := line.split(":", 2)) == 3),
+        groups=groups,
         netns=netns,
+        group_names=(folders or GroupFolders()).names(groups),
     )
 
 
 def companions(process: Process, everybody: Mapping[int, Process]) -> list[Process]:
     """Others in its CPU cgroup, oldest first: neither descendants nor ancestors, such as a container's init."""
-    ancestors, parent = {process.pid}, process.parent
-    while parent in everybody and parent not in ancestors:
-        ancestors.add(parent)
-        parent = everybody[parent].parent
+    older = {process.pid, *ancestors(process, everybody)}
     family, others = {process.pid}, []
     for one in sorted(everybody.values(), key=lambda one: (one.start_ticks, one.pid)):
-        if one.cpu_group != process.cpu_group or one.pid in ancestors:
+        if one.cpu_group != process.cpu_group or one.pid in older:
             continue
         if one.parent in family:
             family.add(one.pid)
         else:
             others.append(one)
     return others
+
+
+def ancestors(process: Process, everybody: Mapping[int, Process]) -> list[int]:
+    """Its parent, its parent's, and so on, by pid; as far as they are there."""
+    found, parent = list[int](), process.parent
+    while parent in everybody and parent != process.pid and parent not in found:
+        found.append(parent)
+        parent = everybody[parent].parent
+    return found
 
 
 def descendants(pid: int, everybody: Mapping[int, Process]) -> list[Process]:
@@ -125,14 +137,4 @@ def printable(text: str) -> str:
 def eldest(processes: Iterable[Process], everybody: Mapping[int, Process]) -> list[Process]:
     """Those that descend from none of the others, by pid: of a program and its workers, the program."""
     found = {one.pid: one for one in processes}
-
-    def descends(one: Process) -> bool:
-        seen, parent = {one.pid}, one.parent
-        while parent in everybody and parent not in seen:
-            if parent in found:
-                return True
-            seen.add(parent)
-            parent = everybody[parent].parent
-        return False
-
-    return [found[pid] for pid in sorted(found) if not descends(found[pid])]
+    return [found[pid] for pid in sorted(found) if not found.keys() & set(ancestors(found[pid], everybody))]

@@ -1,6 +1,7 @@
 """A UPF is the one process that all conditions fit, or nobody's."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError
+from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.node.config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import CRIO_KEYS, Container, containers
@@ -21,8 +23,8 @@ from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.processes import Process, companions, eldest, look_at, printable, snapshot
 
 USER = str(os.getuid())
-IDENTITY = "4f1e9c0d2b3a" * 5
-OTHER = "5a5a5a5a5a5a" * 5
+IDENTITY = "4f1e9c0d2b3a4f1e" * 4
+OTHER = "5a5a5a5a5a5a5a5a" * 4
 
 
 @contextlib.contextmanager
@@ -45,7 +47,8 @@ def program() -> str:
 
 
 def one(pid: int, parent: int = 1, group: str = "/", program: str = "upf") -> Process:
-    return Process(pid, parent, 1, program[:15], 0, program, (program,), (("cpu", group),), (1, 2))
+    names = frozenset(group.split("/")) - {""}
+    return Process(pid, parent, 1, program[:15], 0, program, (program,), (("cpu", group),), (1, 2), names)
 
 
 def test_program_and_arguments_tell_one_from_the_other() -> None:
@@ -136,7 +139,7 @@ def test_units_and_containers_are_known_by_their_groups(selector: UpfSelector, g
     ]
     own = look_at(os.getpid())
     assert own is not None
-    processes = {own.pid: Process(own.pid, 1, own.start_ticks, "u", 0, "u", ("u",), (("cpu", group),), own.netns)}
+    processes = {own.pid: dataclasses.replace(own, group_names=frozenset(group.split("/")))}
     assert Finder(processes, known).find("a", selector).process.pid == own.pid
     with pytest.raises(ConfigError, match="no such process runs"):
         Finder({7: one(7, group="/system.slice/docker-1234.scope")}, known).find("a", selector)
@@ -171,6 +174,47 @@ def test_another_pod_is_not_taken_for_it(other: PodSelector) -> None:
         finder.find("a", UpfSelector(pod=other))
 
 
+def test_what_is_run_beside_a_container_is_not_its_upf() -> None:
+    """``kubectl exec`` runs it in the container's groups, as a child of the runtime's."""
+    known = [Container(IDENTITY, "upf", init=7)]
+    group, runtime = f"/docker/{IDENTITY}", f"/system.slice/crio-conmon-{IDENTITY}.scope"
+    processes = {
+        5: one(5, group=runtime, program="conmon"),  # its group has the container's id as well
+        7: one(7, parent=5, group=group, program="sh"),
+        8: one(8, parent=7, group=group),
+        9: one(9, parent=5, group=group),
+    }
+    finder = Finder(processes, known)
+    assert finder.find("a", UpfSelector(container="upf")).process.pid == 7
+    assert finder.find("a", UpfSelector(container="upf", process=ProcessSelector("upf"))).process.pid == 8
+    with pytest.raises(ConfigError, match="fits 2 processes"):
+        Finder(processes, [Container(IDENTITY, "upf")]).find("a", UpfSelector(container=IDENTITY[:12]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.access("/sys/fs/cgroup", os.W_OK), reason="needs cgroups to make")
+@pytest.mark.parametrize("name", ["upf@a.service", f"docker-{IDENTITY}.scope"])
+def test_who_has_a_subtree_of_groups_of_his_own_names_no_unit_and_no_container(name: str) -> None:
+    folder = CpuHierarchy.find().root / f"delegated-{os.getpid()}"
+    group = folder / name
+    group.mkdir(parents=True)
+    with running("delegated") as pid:
+        try:
+            (group / "cgroup.procs").write_text(str(pid))
+            seen = look_at(pid)
+            assert seen is not None
+            assert {folder.name, name} <= seen.group_names, "as long as it is root's"
+            os.chown(folder, 65534, -1)
+            seen = look_at(pid)
+            assert seen is not None
+            assert folder.name in seen.group_names
+            assert name not in seen.group_names
+        finally:
+            (folder.parent / "cgroup.procs").write_text(str(pid))
+            os.chown(folder, 0, -1)
+            group.rmdir()
+            folder.rmdir()
+
+
 @pytest.mark.parametrize("runtime", ["docker", "crio"])
 def test_a_pods_own_annotations_do_not_make_it_another(tmp_path: Path, runtime: str) -> None:
     """CRI-O writes those of the pod beside its own, Docker the image's labels: who may make pods may choose them."""
@@ -193,17 +237,24 @@ def test_a_pods_own_annotations_do_not_make_it_another(tmp_path: Path, runtime: 
 def test_names_of_containers_come_from_their_runtimes_files(tmp_path: Path) -> None:
     docker, containerd, crio = tmp_path / "docker", tmp_path / "containerd", tmp_path / "crio"
     for path, text in {
-        docker / IDENTITY / "config.v2.json": '{"Name": "/upf-a", "Config": {"Labels": {"a": "b"}}}',
+        docker
+        / IDENTITY
+        / "config.v2.json": '{"Name": "/upf-a", "Config": {"Labels": {"a": "b"}}, "State": {"Pid": 11}}',
         docker / "broken" / "config.v2.json": "{",
         docker / "odd" / "config.v2.json": "[1]",
         docker / "deep" / "config.v2.json": "[" * 100_000,
         docker / "huge" / "config.v2.json": " " * 2_000_000 + "{}",
         containerd / "k8s.io" / "c1" / "config.json": '{"annotations": {"io.kubernetes.cri.container-name": "upf"}}',
         crio / "c3" / "userdata" / "config.json": '{"annotations": {"io.kubernetes.pod.name": "a"}}',
+        containerd / "k8s.io" / "c1" / "init.pid": "12",
+        crio / "c3" / "userdata" / "pidfile": "13\n",
+        containerd / "default" / "c2" / "init.pid": "1" * 100,
         containerd / "default" / "c2" / "config.json": '{"annotations": {"nerdctl/name": "upf-b"}}',
     }.items():
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    inits = {container.identity: container.init for container in containers(docker, containerd, crio)}
+    assert {name: pid for name, pid in inits.items() if pid is not None} == {IDENTITY: 11, "c1": 12, "c3": 13}
     found = {container.identity: container.name for container in containers(docker, containerd, crio)}
     assert found == {
         IDENTITY: "upf-a",

@@ -1,0 +1,63 @@
+"""Names of cgroups that can be believed: those that root has given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = 0
+OTHERS_WRITE = 0o022
+
+
+class GroupFolders:
+    """Whose the folders of groups are, as they are found; for one picture of the machine.
+
+    A subtree that is delegated (cgroups(7), "Delegation"; a user's systemd has one) is its user's, who gives the groups
+    below it any name: that of a unit, or of a container's scope.
+
+    Args:
+        mounts: lines as /proc/mounts has them.
+    """
+
+    def __init__(self, mounts: str | None = None) -> None:
+        self._mounts: list[tuple[frozenset[str], Path]] = []
+        for line in (Path("/proc/mounts").read_text() if mounts is None else mounts).splitlines():
+            _, point, kind, options, *_ = line.split(" ")
+            if kind == "cgroup":
+                self._mounts.append((frozenset(options.split(",")), Path(point)))
+            elif kind == "cgroup2":
+                self._mounts.append((frozenset({""}), Path(point)))
+        self._roots: dict[Path, bool] = {}
+
+    def names(self, groups: Iterable[tuple[str, str]]) -> frozenset[str]:
+        """Names of a process's groups, each from the root down, as far as root has given them.
+
+        Args:
+            groups: (controllers, path) of each hierarchy.
+        """
+        found: set[str] = set()
+        for controllers, path in groups:
+            folder = self._mount(controllers)
+            for part in path.split("/"):
+                if not part:
+                    continue
+                if folder is None or not self._is_roots(folder):
+                    break
+                found.add(part)
+                folder /= part
+        return frozenset(found)
+
+    def _mount(self, controllers: str) -> Path | None:
+        wanted = set(controllers.split(","))
+        return next((point for options, point in self._mounts if wanted <= options), None)
+
+    def _is_roots(self, folder: Path) -> bool:
+        """Whether nobody else can make groups in it."""
+        known = self._roots.get(folder)
+        if known is None:
+            try:
+                status = folder.stat()
+            except OSError:
+                return False
+            known = self._roots[folder] = status.st_uid == ROOT and not status.st_mode & OTHERS_WRITE
+        return known
