@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..client.errors import ApiError
 from ..client.lease import Lease
 from ..client.reflector import Reflector, Source
 from ..loops.keeper import Keeper
+from ..plan.allowance import Allowance, Allowing
 from ..plan.plan import Planner, SetPlan
 from ..resources.names import SLICE_SETS, SUMMARY, path
 from ..resources.pod import Pod
@@ -45,12 +46,14 @@ class AgentConfig:
         node: its node's name in the cluster.
         namespace: where its Leases are.
         run_root, state_root: where loops have their sockets, and their journals and records.
+        allowance: what SliceSets may ask for.
     """
 
     node: str
     namespace: str = "slicepilot-system"
     run_root: Path = Path("/run/slicepilot")
     state_root: Path = Path("/var/lib/slicepilot")
+    allowance: Allowance = field(default_factory=Allowance)
 
 
 class Agent:
@@ -117,13 +120,13 @@ class Agent:
         events = Events(self._api, config.node)
         writer = Writer(self._api, config.node, events)
         office = _Office(self, lease, writer, events, slice_sets)
-        keeper = Keeper(self._place.folder, (config.run_root, config.state_root), _log_of)
+        keeper = Keeper(self._place.folder, (config.run_root, config.state_root), config.allowance.records_mb, _log_of)
         try:
             for one in (slice_sets, pods, node):
                 one.start()
             keeper.restore()
             office.start()
-            planner, looked_s = Planner(), 0.0
+            planner, allowing, looked_s = Planner(), Allowing(config.allowance), 0.0
             plans: list[SetPlan] = []
             while not self._stop.asked and lease.held:
                 changed = self._changed.wait(STEP_S)
@@ -135,7 +138,8 @@ class Agent:
                     looked_s = now_s
                     keeper.look()
                 if changed or looks:
-                    plans = planner.plan(slice_sets.objects(), pods.objects(), labels[0], now_s)
+                    found = planner.plan(slice_sets.objects(), pods.objects(), labels[0], now_s)
+                    plans = allowing.hold(found)
                 keeper.follow(plans, now_s)
                 if changed or looks:
                     self._post(writer, keeper, plans)

@@ -18,6 +18,16 @@ def agent(
     state_root: Annotated[
         Path, typer.Option(help="Folder for journals and records; outlives this process, and its container.")
     ] = Path("/var/lib/slicepilot"),
+    most_loops: Annotated[int, typer.Option(min=1, max=64, help="At most so many loops on this node.")] = 8,
+    most_loops_in_namespace: Annotated[
+        int, typer.Option(min=1, max=64, help="At most so many for the SliceSets of one namespace.")
+    ] = 4,
+    allow_exceed_limit: Annotated[
+        bool, typer.Option("--allow-exceed-limit", help="SliceSets may set CPU limits above those of their pods.")
+    ] = False,
+    records_mb: Annotated[
+        float, typer.Option(min=0, max=1_000_000, help="Disk space for the decision records of one loop; 0: none.")
+    ] = 64.0,
 ) -> None:
     """Run a loop on this node for the SliceSets that have pods here, and tell the API server about it.
 
@@ -29,7 +39,10 @@ def agent(
     from ...controller.system.signals import StopRequest
     from ..agent.agent import Agent, AgentConfig
     from ..client.connection import Api
+    from ..plan.allowance import Allowance
 
     check_clocks()
+    allowance = Allowance(most_loops, most_loops_in_namespace, allow_exceed_limit, records_mb)
+    config = AgentConfig(node, namespace, run_root.absolute(), state_root.absolute(), allowance)
     with StopRequest() as stop:
-        Agent(Api(kubeconfig), AgentConfig(node, namespace, run_root.absolute(), state_root.absolute()), stop).run()
+        Agent(Api(kubeconfig), config, stop).run()

@@ -11,6 +11,7 @@ from pathlib import Path
 from ...controller.system.own_programs import environment, python
 from ..client.errors import BackOff
 from ..plan.plan import LoopPlan, SetPlan
+from .leftovers import Leftovers
 from .process import LoopProcess
 from .reading import LoopFigures, LoopReader
 
@@ -48,11 +49,15 @@ class Keeper:
     Args:
         folder: for configurations.
         roots: where loops have their sockets, and their journals.
+        records_mb: disk space for the decision records of each.
         told: gets each line that a loop prints, with its name.
     """
 
-    def __init__(self, folder: Path, roots: tuple[Path, Path], told: Callable[[str, str], None]) -> None:
-        self._folder, self._roots, self._told = folder, roots, told
+    def __init__(
+        self, folder: Path, roots: tuple[Path, Path], records_mb: float, told: Callable[[str, str], None]
+    ) -> None:
+        self._folder, self._roots, self._records_mb, self._told = folder, roots, records_mb, told
+        self._leftovers = Leftovers(folder, roots)
         self.states: dict[str, LoopState] = {}
 
     def restore(self) -> None:
@@ -87,6 +92,10 @@ class Keeper:
                 state.figures, state.again_s = None, 0.0
             elif state.figures is not None and not state.process.plan.acts_as(plan):  # it takes orders once it ticks
                 state.process.turn(plan)
+        used = {plan.instance for plan in wanted.values()}
+        used |= {state.process.plan.instance for state in self.states.values() if state.process is not None}
+        for told in self._leftovers.tidy(used, now_s):
+            self._told("leftovers", told)
 
     def look(self) -> None:
         """Read the figures of all that run."""
@@ -113,7 +122,10 @@ class Keeper:
 
     def _start(self, state: LoopState, plan: LoopPlan, now_s: float) -> None:
         try:
-            process = LoopProcess(plan, self._folder, self._roots, lambda text: self._told(plan.instance, text))
+            self._leftovers.used(plan.instance)
+            process = LoopProcess(
+                plan, self._folder, self._roots, self._records_mb, lambda text: self._told(plan.instance, text)
+            )
         except (OSError, RuntimeError) as error:  # no memory, no processes, no threads
             state.failure = f"cannot be started: {getattr(error, 'strerror', None) or error}"
             state.again_s = now_s + state.back_off.failed()

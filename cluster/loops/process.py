@@ -33,6 +33,7 @@ class LoopProcess:
         plan: what it is started with.
         folder: for its configuration.
         roots: where it has its sockets, and its journal.
+        records_mb: disk space for its decision records.
         told: gets each line that it prints.
 
     Attributes:
@@ -40,7 +41,14 @@ class LoopProcess:
         refused: why it would not change its mode.
     """
 
-    def __init__(self, plan: LoopPlan, folder: Path, roots: tuple[Path, Path], told: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: LoopPlan,
+        folder: Path,
+        roots: tuple[Path, Path],
+        records_mb: float,
+        told: Callable[[str], None],
+    ) -> None:
         self.plan, self._told = plan, told
         self.refused: str | None = None
         self.started_s = time.monotonic()
@@ -57,6 +65,7 @@ class LoopProcess:
             "instance": plan.instance,
             "mode": plan.mode,
             "canary": list(plan.canary),
+            "publish": {"records_mb": records_mb},
             "run_root": str(roots[0]),
             "state_root": str(roots[1]),
         }

@@ -12,6 +12,8 @@ from ..resources.slice_set import DeclaredSet, Identity, declared
 from .placing import Place, Placing, Trouble, place
 
 ACTING = ("canary", "live")
+MOST_SETS = 64
+"""SliceSets of a namespace that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class SetPlan:
         who: it is.
         invalid: why no loop could run with it, in a line.
         missing: what it refers to and nobody can fetch.
+        crowded: why it has no loop although one could run: others have them all.
         places: where its slices' UPFs are.
         troubles: of slices that have pods here.
         loop: None where there is nothing to run.
@@ -56,6 +59,7 @@ class SetPlan:
     who: Identity
     invalid: str | None = None
     missing: str | None = None
+    crowded: str | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
     loop: LoopPlan | None = None
@@ -75,8 +79,8 @@ class Planner:
         node_labels: Mapping[str, str],
         now_s: float,
     ) -> list[SetPlan]:
-        """Plans of all SliceSets that this node has to say something about: those that have pods here, or are invalid
-        and might.
+        """Plans of all SliceSets that this node has to say something about: those that are invalid and might have pods
+        here, then those that have, the older ones first.
 
         Args:
             documents: of all SliceSets, as the API server has them.
@@ -88,7 +92,8 @@ class Planner:
         valid: list[DeclaredSet] = []
         plans: list[SetPlan] = []
         known, self._known = self._known, {}
-        for document in documents:
+        away = {spot.pod.namespace for places in self._before.values() for spot in places.values()}
+        for document in _oldest(documents, away | {pod.namespace for pod in there}):
             who = Identity.of(document)
             # A spec does not change without its generation, and checking it takes milliseconds.
             one = known.get((who.uid, who.generation)) or _declared(document)
@@ -100,8 +105,21 @@ class Planner:
         meant = [one for one in valid if one.concerns(node_labels)]
         found = place(meant, there, self._before, now_s)
         self._before = {uid: placing.places for uid, placing in found.items() if placing.places}
+        meant.sort(key=lambda one: one.age)
         plans += [_plan(one, found[one.uid]) for one in meant if found[one.uid].places or found[one.uid].troubles]
         return plans
+
+
+def _oldest(documents: Iterable[Mapping[str, Any]], namespaces: set[str]) -> list[Mapping[str, Any]]:
+    """Of each namespace that has pods here the oldest `MOST_SETS`: who makes thousands holds up his own alone."""
+    found: dict[str, list[Mapping[str, Any]]] = {namespace: [] for namespace in namespaces}
+    for document in documents:
+        of_namespace = found.get(document["metadata"]["namespace"])
+        if of_namespace is not None:
+            of_namespace.append(document)
+    for of_namespace in found.values():
+        of_namespace.sort(key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]))
+    return [document for of_namespace in found.values() for document in of_namespace[:MOST_SETS]]
 
 
 def _declared(document: Mapping[str, Any]) -> DeclaredSet | str:
@@ -118,7 +136,7 @@ def _plan(one: DeclaredSet, placing: Placing) -> SetPlan:
     loop = None
     if one.missing is None and placing.places:
         loop = _loop(one, placing.places)
-    return SetPlan(who, None, one.missing, placing.places, placing.troubles, loop)
+    return SetPlan(who, missing=one.missing, places=placing.places, troubles=placing.troubles, loop=loop)
 
 
 def _loop(one: DeclaredSet, places: Mapping[str, Place]) -> LoopPlan:

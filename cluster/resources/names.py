@@ -12,6 +12,8 @@ NODE_LABEL = f"{GROUP}/node"
 CONTROLLER = f"{GROUP}/agent"
 SUMMARY = "slicepilot-summary"
 """Lease of the agent that sums up, and what its fields are managed by."""
+DIGEST = 20
+"""Digits of it: nobody finds a name that has the same as somebody else's in 2^80 tries."""
 MOST_LABEL, MOST_NAME, MOST_INSTANCE = 63, 253, 63
 
 
@@ -22,8 +24,9 @@ def path(plural: str, namespace: str | None = None, name: str | None = None, *, 
 
 
 def node_slice_set(slice_set: str, node: str) -> str:
-    """What the object of a SliceSet and a node is called."""
-    return _short(f"{slice_set}.{node}", MOST_NAME)
+    """What the object of a SliceSet and a node is called; names of both may have dots, and no two pairs one name."""
+    text = f"{slice_set}.{node}"
+    return _short(text, MOST_NAME) if "." not in slice_set else _told_apart(text, f"{slice_set}/{node}", MOST_NAME)
 
 
 def node_label(node: str) -> str:
@@ -60,5 +63,9 @@ def _short(text: str, most: int) -> str:
     """The same, or where that is too long, its beginning with a part of its digest."""
     if len(text) <= most:
         return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return f"{text[: most - 13].rstrip('-._')}-{digest}"
+    return _told_apart(text, text, most)
+
+
+def _told_apart(text: str, whole: str, most: int) -> str:
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGEST]
+    return f"{text[: most - DIGEST - 1].rstrip('-._')}-{digest}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...agents.heuristics.registry import EXPLORING, UNLISTED
 from ...agents.heuristics.registry import available as agents_by_name
+from ...agents.learned.shipped import GENERALIST
 from ...configs import ConfigError, available, did_you_mean, validate
 from ...controller.service.run_config import RunConfig
 from ...node.config.spec import CheckedNodeSpec
@@ -16,6 +17,20 @@ from .names import camel, instance, snake
 
 OURS = ("podSelector", "container")
 """Fields of a slice that a node's configuration does not have."""
+DESCRIBED = (
+    "name",
+    "sNssai",
+    "dnn",
+    "promise",
+    "weight",
+    "bounds",
+    "leave",
+    "devices",
+    "traffic",
+    "upfThreads",
+    "mayExceedLimit",
+)
+"""Those that it has. Of others nobody knows whether whoever writes SliceSets may choose them."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +136,8 @@ def declared(document: Mapping[str, Any]) -> DeclaredSet:
 
 
 def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
+    if unknown := document.keys() - {*OURS, *DESCRIBED}:
+        raise ConfigError(f"slices.{document['name']}.{min(unknown)}: no such field; accepted: {', '.join(DESCRIBED)}")
     described = {key: value for key, value in document.items() if key not in OURS}
     described["sla"] = described.pop("promise", {})
     described.setdefault("mayExceedLimit", False)
@@ -150,7 +167,9 @@ def _policy(document: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
         return {"agent": name}, None
     bundle = document["bundle"]
     if "shipped" in bundle:
-        return {"bundle": bundle["shipped"]}, None
+        if bundle["shipped"] != GENERALIST:  # a path, perhaps
+            raise ConfigError(f"policy.bundle.shipped: {bundle['shipped']!r}; accepted: {GENERALIST}")
+        return {"bundle": GENERALIST}, None
     [kind] = bundle
     return {}, f"policy.bundle.{kind}: cannot be fetched by this version; accepted: shipped, or policy.agent"
 

@@ -51,6 +51,8 @@ def _ready(plan: SetPlan, state: LoopState | None, figures: LoopFigures | None) 
         return Condition(READY, "False", "Invalid", plan.invalid)
     if plan.missing is not None:
         return Condition(READY, "False", "NotFetched", plan.missing)
+    if plan.crowded is not None:
+        return Condition(READY, "False", "TooManyLoops", plan.crowded)
     if plan.loop is None:
         return Condition(READY, "False", "NoPods", "; ".join(one.message for one in plan.troubles))
     if figures is not None and not figures.stale:

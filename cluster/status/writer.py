@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..client.connection import Api
@@ -23,6 +25,8 @@ from .conditions import documents, now
 from .events import Events, transitions
 from .report import Report
 
+STEP_S = 1.0
+"""At once, until it is somebody else's turn: the Lease is renewed by the same thread."""
 VITAL_S, KEPT_S, FIGURES_S = 1.0, 10.0, 30.0
 """From one write of an object to the next: of what is vital, of a promise that is broken or kept again, of figures.
 The last is for each object that a node has: so a node asks for less than one request in ten seconds."""
@@ -55,6 +59,15 @@ class _Object:
         return before.body != self.report.body and since_s >= FIGURES_S * objects
 
 
+@dataclass
+class _Leaving:
+    """What is to be removed, of a SliceSet that has no pods here any more."""
+
+    who: Identity
+    back_off: BackOff = field(default_factory=BackOff)
+    again_s: float = 0.0
+
+
 class Writer:
     """`post` from the main thread, `step` from the one that may wait for the API server.
 
@@ -67,7 +80,7 @@ class Writer:
     def __init__(self, api: Api, node: str, events: Events) -> None:
         self._api, self._node, self._events = api, node, events
         self._objects: dict[str, _Object] = {}
-        self._leaving: dict[str, Identity] = {}
+        self._leaving: dict[str, _Leaving] = {}
         self._lock = threading.Lock()
         self._adopted = False
         self._adopt_again_s, self._back_off = 0.0, BackOff()
@@ -78,7 +91,7 @@ class Writer:
             for uid in [*self._objects]:
                 if uid not in reports:
                     gone = self._objects.pop(uid)
-                    self._leaving[uid] = gone.who
+                    self._leaving[uid] = _Leaving(gone.who)
             for uid, (who, report) in reports.items():
                 self._leaving.pop(uid, None)
                 known = self._objects.get(uid)
@@ -88,38 +101,51 @@ class Writer:
                     known.who, known.report = who, report
 
     def step(self, now_s: float) -> None:
-        """Write what is due. Raises the first ApiError; the rest is tried nevertheless, and all of it again later."""
-        first: ApiError | None = None
-        if not self._adopted and now_s >= self._adopt_again_s:
+        """Write what is due, for `STEP_S` and a request at most; what has waited longest comes first.
+
+        Raises the first ApiError; the rest is tried nevertheless, and all of it again later.
+        """
+        if not self._adopted:  # conditions are as old as they were
+            if now_s < self._adopt_again_s:
+                return
             try:
                 self._adopt()
             except ApiError as error:
-                self._adopt_again_s, first = now_s + self._back_off.failed(error), error
-        if not self._adopted:  # conditions are as old as they were
-            if first is not None:
-                raise first
-            return
+                self._adopt_again_s = now_s + self._back_off.failed(error)
+                raise
         with self._lock:
             # One of its name may have come since: what is to go is that one's now.
             here = {(one.who.namespace, one.who.name) for one in self._objects.values()}
-            self._leaving = {uid: who for uid, who in self._leaving.items() if (who.namespace, who.name) not in here}
-            objects, leaving = dict(self._objects), dict(self._leaving)
-        for one in objects.values():
-            if one.due(now_s, len(objects)):
-                try:
-                    self._write(one, now_s)
-                    one.back_off.succeeded()
-                except ApiError as error:
-                    one.again_s, first = now_s + one.back_off.failed(error), first or error
-        for uid, who in leaving.items():
+            for uid in [*self._leaving]:
+                if (self._leaving[uid].who.namespace, self._leaving[uid].who.name) in here:
+                    del self._leaving[uid]
+            objects, leaving = [*self._objects.values()], [*self._leaving.items()]
+        calls: list[Callable[[], None]] = [
+            partial(self._delete, uid, one, now_s) for uid, one in leaving if now_s >= one.again_s
+        ]
+        due = sorted((one for one in objects if one.due(now_s, len(objects))), key=lambda one: one.written_s)
+        calls += [partial(self._write, one, now_s) for one in due]
+        first: ApiError | None = None
+        until_s = time.monotonic() + STEP_S
+        for call in calls:
             try:
-                self._api.delete(path(NODE_SLICE_SETS, who.namespace, node_slice_set(who.name, self._node)))
-                with self._lock:
-                    self._leaving.pop(uid, None)
+                call()
             except ApiError as error:
                 first = first or error
+            if time.monotonic() > until_s:
+                break
         if first is not None:
             raise first
+
+    def _delete(self, uid: str, one: _Leaving, now_s: float) -> None:
+        name = node_slice_set(one.who.name, self._node)
+        try:
+            self._api.delete(path(NODE_SLICE_SETS, one.who.namespace, name))
+        except ApiError as error:
+            one.again_s = now_s + one.back_off.failed(error)
+            raise
+        with self._lock:
+            self._leaving.pop(uid, None)
 
     def _adopt(self) -> None:
         """What an agent of this node has left: conditions go on being as old as they are, and what is nobody's goes."""
@@ -135,10 +161,18 @@ class Writer:
                 if known is not None:
                     known.conditions = list((document.get("status") or {}).get("conditions") or ())
                 else:
-                    self._leaving[uid] = Identity(document["spec"]["sliceSet"], meta["namespace"], uid, 0)
+                    self._leaving[uid] = _Leaving(Identity(document["spec"]["sliceSet"], meta["namespace"], uid, 0))
         self._adopted = True
 
     def _write(self, one: _Object, now_s: float) -> None:
+        try:
+            self._apply(one, now_s)
+        except ApiError as error:
+            one.again_s = now_s + one.back_off.failed(error)
+            raise
+        one.back_off.succeeded()
+
+    def _apply(self, one: _Object, now_s: float) -> None:
         who, report = one.who, one.report
         name, by = node_slice_set(who.name, self._node), manager(self._node)
         meta: dict[str, Any] = {"name": name, "namespace": who.namespace}

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import yaml
 
 from slicepilot.cluster.client.connection import Api
 from slicepilot.cluster.client.errors import ApiError
@@ -21,68 +15,9 @@ from slicepilot.cluster.client.lease import Lease
 from slicepilot.cluster.client.reflector import Reflector, Source
 from slicepilot.configs import ConfigError
 
-Answer = tuple[int, dict[str, str], list[dict[str, Any]]]
+from .server import Answer, serving
+
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
-
-
-class Server:
-    """Answers each request with the next of a script, and writes down what was asked: method, path, query, time."""
-
-    def __init__(self, script: Callable[[str, str, dict[str, str], Any], Answer]) -> None:
-        self.asked: list[tuple[str, str, dict[str, str], float]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def _answer(self) -> None:
-                parts = urlsplit(self.path)
-                query = {key: values[0] for key, values in parse_qs(parts.query).items()}
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                outer.asked.append((self.command, parts.path, query, time.monotonic()))
-                status, headers, documents = script(self.command, parts.path, query, json.loads(body or b"null"))
-                self.send_response(status)
-                for key, value in headers.items():
-                    self.send_header(key, value)
-                text = "\n".join(map(json.dumps, documents)).encode() + b"\n"
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                self.wfile.write(f"{len(text):x}\r\n".encode() + text + b"\r\n0\r\n\r\n")
-
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
-
-            def log_message(self, *_: Any, **named: Any) -> None:
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@contextlib.contextmanager
-def serving(folder: Path, script: Callable[[str, str, dict[str, str], Any], Answer]) -> Iterator[tuple[Api, Server]]:
-    server = Server(script)
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(document))
-    api = Api(path)
-    try:
-        yield api, server
-    finally:
-        api.close()
-        server.close()
 
 
 def one(name: str, version: str) -> dict[str, Any]:

@@ -77,7 +77,9 @@ def test_the_schema_has_the_fields_that_a_loop_has() -> None:
         (set_document(slices=[FULL | {"traffic": {"uePools": ["10.45.0.1/16"]}}]), "uePools"),
         (set_document(slices=[FULL | {"promise": {"committedMbps": -1, "delayBoundMs": 5}}]), "committedMbps = -1"),
         (set_document(slices=[slice_document(), slice_document("b", "000001")]), "sNssai = 1-000001: twice"),
-        (set_document(slices=[FULL | {"weights": 3}]), "unknown field"),
+        (set_document(slices=[FULL | {"weights": 3}]), "slices.a.weights: no such field"),
+        (set_document(slices=[FULL | {"ownCgroup": True}]), "slices.a.ownCgroup: no such field"),
+        (set_document(policy={"bundle": {"shipped": "/tmp/mine"}}), "policy.bundle.shipped: '/tmp/mine'; accepted"),
     ],
 )
 def test_what_no_loop_could_run_with_is_a_line_in_the_words_of_the_resource(document: Any, why: str) -> None:

@@ -1,0 +1,73 @@
+"""What the operator of a node allows those who write SliceSets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .placing import Trouble
+from .plan import SetPlan
+
+LIMIT_KEPT = "LimitKept"
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """By options of the agent.
+
+    Attributes:
+        loops, loops_in_namespace: at most, of this node. Each takes some 100 MiB, and a real-time thread.
+        exceed_limit: whether `mayExceedLimit` counts: a pod's CPU limit is its namespace's share of the node.
+        records_mb: disk space for the decision records of one loop.
+    """
+
+    loops: int = 8
+    loops_in_namespace: int = 4
+    exceed_limit: bool = False
+    records_mb: float = 64.0
+
+
+class Allowing:
+    """Holds plans to it, again and again: what has a loop keeps it beside an older SliceSet that wants one."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._allowance = allowance
+        self._running: frozenset[str] = frozenset()
+
+    def hold(self, plans: Iterable[SetPlan]) -> list[SetPlan]:
+        """The same plans as far as they are allowed, in order; those that are older come first."""
+        allowed = self._allowance
+        held = [plan if allowed.exceed_limit else _within_limits(plan) for plan in plans]
+        by_namespace: dict[str, int] = {}
+        granted: set[str] = set()
+        for plan in sorted(held, key=lambda one: one.who.uid not in self._running):
+            if plan.loop is None:
+                continue
+            before = by_namespace.get(plan.who.namespace, 0)
+            if len(granted) < allowed.loops and before < allowed.loops_in_namespace:
+                granted.add(plan.who.uid)
+                by_namespace[plan.who.namespace] = before + 1
+        self._running = frozenset(granted)
+        return [plan if plan.loop is None or plan.who.uid in granted else self._crowded(plan) for plan in held]
+
+    def _crowded(self, plan: SetPlan) -> SetPlan:
+        allowed = self._allowance
+        text = (
+            f"this node's agent runs {allowed.loops} loops at most, and {allowed.loops_in_namespace} of a namespace, "
+            "which others have (options --most-loops and --most-loops-in-namespace)"
+        )
+        return replace(plan, crowded=text, loop=None)
+
+
+def _within_limits(plan: SetPlan) -> SetPlan:
+    """Without what only an operator may allow, which is told."""
+    if plan.loop is None:
+        return plan
+    slices = plan.loop.node["slices"]
+    names = [one["name"] for one in slices if one.get("may_exceed_limit")]
+    if not names:
+        return plan
+    text = "mayExceedLimit: not allowed by this node's agent (option --allow-exceed-limit); its pod's limit is kept"
+    troubles = tuple(Trouble(name, LIMIT_KEPT, f"slice {name}: {text}") for name in names)
+    node = {**plan.loop.node, "slices": [{**one, "may_exceed_limit": False} for one in slices]}
+    return replace(plan, troubles=plan.troubles + troubles, loop=replace(plan.loop, node=node))

@@ -1,0 +1,85 @@
+"""An agent's objects: when they are written, and that a flood of them holds up nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.cluster.client.errors import ApiError
+from slicepilot.cluster.resources.names import MOST_INSTANCE, MOST_NAME, instance, node_slice_set
+from slicepilot.cluster.resources.slice_set import Identity
+from slicepilot.cluster.status.conditions import Condition
+from slicepilot.cluster.status.events import Events
+from slicepilot.cluster.status.report import Report
+from slicepilot.cluster.status.writer import STEP_S, Writer
+
+from .server import Answer, serving
+
+REPORT = Report((Condition("Ready", "True", "LoopRunning"),), {"kept": "1/1"}, ())
+
+
+def posted(count: int) -> dict[str, tuple[Identity, Report]]:
+    return {f"u{number}": (Identity(f"set-{number}", "core", f"u{number}", 1), REPORT) for number in range(count)}
+
+
+def test_a_flood_of_objects_is_written_by_and_by_and_every_one_in_its_turn(tmp_path: Path) -> None:
+    """The node's Lease is renewed by the same thread: a step takes a second, however slow the server is."""
+
+    def slow(method: str, path: str, _: dict[str, str], __: Any) -> Answer:
+        if method == "PATCH" and path.endswith("/status"):
+            time.sleep(0.2)
+        return 200, {}, [{"items": []}]
+
+    with serving(tmp_path, slow) as (api, server):
+        writer = Writer(api, "edge-1", Events(api, "edge-1"))
+        writer.post(posted(20))
+        steps = 0
+        while len({path for method, path, *_ in server.asked if path.endswith("/status")}) < 20:
+            began_s = time.monotonic()
+            writer.step(began_s)
+            assert time.monotonic() - began_s < STEP_S + 1.0
+            steps += 1
+            assert steps < 20
+        assert steps >= 3
+        written = [path for _, path, *_ in server.asked if path.endswith("/status")]
+        assert len(written) == 20, "none twice before all have been written once"
+
+
+def test_what_cannot_be_removed_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    def refusing(method: str, *_: Any) -> Answer:
+        return (403, {}, [{"message": "no"}]) if method == "DELETE" else (200, {}, [{"items": []}])
+
+    with serving(tmp_path, refusing) as (api, server):
+        writer = Writer(api, "edge-1", Events(api, "edge-1"))
+        writer.post(posted(1))
+        writer.step(0.0)
+        writer.post({})
+        with pytest.raises(ApiError):
+            writer.step(0.0)
+        for moment in range(1, 100):
+            writer.step(moment / 1000)
+        assert [method for method, *_ in server.asked].count("DELETE") == 1
+        with pytest.raises(ApiError):
+            writer.step(3600.0)
+
+
+def test_no_two_objects_and_no_two_loops_have_one_name() -> None:
+    assert node_slice_set("video", "edge-1.example") == "video.edge-1.example"
+    pairs = [
+        ("a", "b.c"),
+        ("a.b", "c"),
+        ("a.b.c", "d"),
+        ("a.b", "c.d"),
+        ("a", "b.c.d"),
+        ("a" * 253, "b"),
+        ("a" * 253, "c"),
+    ]
+    names = [node_slice_set(*pair) for pair in pairs]
+    assert len(set(names)) == len(pairs)
+    assert max(map(len, names)) <= MOST_NAME
+    loops = [instance("core", name) for name in ("a" * 100, "a" * 101, "a-" * 60)]
+    assert len(set(loops)) == 3
+    assert max(map(len, loops)) <= MOST_INSTANCE
