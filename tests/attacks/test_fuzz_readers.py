@@ -22,6 +22,10 @@ from hypothesis import strategies as st
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import BundleFiles
 from slicepilot.agents.learned.signature import verify
+from slicepilot.cluster.plan.allowance import Allowance, Allowing
+from slicepilot.cluster.plan.plan import Planner
+from slicepilot.cluster.resources.pod import Pod
+from slicepilot.cluster.status.report import report
 from slicepilot.configs import ConfigError, read_yaml
 from slicepilot.controller.contracts.orders import decode, parse
 from slicepilot.controller.guard.config import GuardConfig
@@ -45,10 +49,12 @@ from slicepilot.controller.watchdog.schema import JournalError
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.node.config.spec import NodeSpec
+from slicepilot.node.find.containers import containers
 
 from ..controller.record.conftest import description, seal, ticks
 from ..effort import examples
 from ..fuzzing import fuzz as try_all
+from ..k8s_api.documents import FULL, pod_document, set_document, slice_document
 
 pytestmark = pytest.mark.fuzz
 LONGEST_S = 5.0
@@ -124,6 +130,67 @@ def test_answers_of_a_prometheus_server() -> None:
                 assert all(why is None or (why.isprintable() and len(why) < 1000) for why in reading.why)
 
     fuzz(mutants(*seeds), read, 800)
+
+
+def test_slice_sets_and_pods() -> None:
+    """Whatever somebody declares costs his own loop alone: the plan is made, and what is wrong with it is a line."""
+    kept = set_document("kept", "2026-02-01T00:00:00Z", slices=[slice_document("c")])
+    whole, bundle = {"slices": [FULL], "mode": "canary", "canary": ["a"]}, {"bundle": {"shipped": "generalist"}}
+    seeds = [
+        json.dumps(
+            [set_document(**more)["spec"], pod_document()["spec"], pod_document()["metadata"]["labels"]]
+        ).encode()
+        for more in (whole, {"policy": bundle, "nodeSelector": {"zone": "edge"}})
+    ]
+    pod = Pod.of(pod_document("upf-c-0", "c"))
+
+    def read(data: bytes) -> None:
+        try:
+            spec, pod_spec, labels = json.loads(data)
+        except (ValueError, TypeError, RecursionError):
+            return
+        if not isinstance(spec, dict) or not isinstance(spec.get("slices"), list):  # the API server sees to that
+            return
+        document = set_document() | {"spec": spec}
+        pods = [pod]
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # a pod's fields have their types
+            other = pod_document()
+            other["metadata"]["labels"] = labels
+            pods.append(Pod.of(other | {"spec": pod_spec}))
+        plans = Planner().plan([document, kept], pods, {"zone": "edge"}, 0.0)
+        found = {plan.who.name: plan for plan in Allowing(Allowance()).hold(plans)}
+        assert found["kept"].loop is not None
+        for plan in found.values():
+            assert json.dumps(report(plan, None).body)
+            assert all("\n" not in line for line in (plan.invalid or "", plan.missing or ""))
+
+    fuzz(mutants(*seeds), read, 300)
+
+
+def test_files_of_container_runtimes(tmp_path: Path) -> None:
+    notes = {"io.kubernetes.pod.name": "upf-0", "io.kubernetes.pod.namespace": "core", "io.kubernetes.pod.uid": "9"}
+    seeds = [
+        json.dumps({"Name": "/upf", "Config": {"Labels": notes}, "State": {"Pid": 4242}}).encode(),
+        json.dumps({"annotations": notes | {"io.kubernetes.cri.sandbox-name": "upf-0"}}).encode(),
+        b"4242\n",
+    ]
+    docker, containerd, crio = (tmp_path / name for name in ("docker", "containerd", "crio"))
+    paths = [
+        docker / "c1" / "config.v2.json",
+        *(containerd / "k8s.io" / "c2" / name for name in ("config.json", "init.pid")),
+        *(crio / "c3" / "userdata" / name for name in ("config.json", "pidfile")),
+    ]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(data: bytes) -> None:
+        for path in paths:
+            path.write_bytes(data)
+        for one in containers(docker, containerd, crio):
+            assert all(isinstance(text, str) for text in (one.name, *(one.pod or ())))
+            assert one.init is None or 0 < one.init <= 1 << 22
+
+    fuzz(mutants(*seeds), read, 400)
 
 
 def test_requests() -> None:

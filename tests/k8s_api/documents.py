@@ -38,3 +38,21 @@ def pod_document(name: str = "upf-a-0", of: str = "a", **more: Any) -> dict[str,
         "spec": {"containers": [{"name": "upf", "resources": {"requests": {"cpu": "250m"}}}]},
         "status": {"containerStatuses": [{"name": "upf", "state": {"running": {}}}]},
     }
+
+
+FULL = slice_document(
+    dnn="video",
+    container="upf",
+    devices={"n3": "net1", "n6": "net2", "n4": "eth0", "tun": "ogstun"},
+    traffic={"uePools": ["10.45.0.0/16"], "teids": [7], "qfis": [9], "dnns": ["video"], "sNssai": True},
+    promise={"committedMbps": 20, "delayBoundMs": 50, "leastRatio": 0.5},
+    weight=4,
+    bounds={
+        "cpuLimitMcpu": {"low": 100, "high": 900},
+        "nice": {"low": -5, "high": 5},
+        "egressMbps": {"low": 1, "high": 90},
+    },
+    leave=["egressMbps"],
+    upfThreads=2,
+    mayExceedLimit=True,
+)

@@ -15,25 +15,9 @@ from slicepilot.cluster.resources.slice_set import declared
 from slicepilot.configs import ConfigError
 from slicepilot.node.config.spec import NodeSlice, NodeSpec
 
-from .documents import pod_document, set_document, slice_document
+from .documents import FULL, pod_document, set_document, slice_document
 
 CRDS = Path(__file__).parents[2] / "deploy" / "helm" / "slicepilot" / "crds"
-FULL = slice_document(
-    dnn="video",
-    container="upf",
-    devices={"n3": "net1", "n6": "net2", "n4": "eth0", "tun": "ogstun"},
-    traffic={"uePools": ["10.45.0.0/16"], "teids": [7], "qfis": [9], "dnns": ["video"], "sNssai": True},
-    promise={"committedMbps": 20, "delayBoundMs": 50, "leastRatio": 0.5},
-    weight=4,
-    bounds={
-        "cpuLimitMcpu": {"low": 100, "high": 900},
-        "nice": {"low": -5, "high": 5},
-        "egressMbps": {"low": 1, "high": 90},
-    },
-    leave=["egressMbps"],
-    upfThreads=2,
-    mayExceedLimit=True,
-)
 
 
 def test_every_field_arrives_where_a_loop_reads_it(tmp_path: Path) -> None:
