@@ -32,18 +32,69 @@ class QuotaConfig:
     write_stock: float = QUOTA_WRITE_STOCK
 
 
+class PodQuota:
+    """The quota of the group above, which binds all containers of a pod together: as wide as one of them needs it.
+
+    It is the sum of what its containers are allowed, so it grows by what one of them gets beyond what was found. Where
+    none was found there is nothing to do. All raise ActuatorError.
+    """
+
+    def __init__(self, group: CpuGroup) -> None:
+        self._files = bandwidth_files(group)
+        self._original = self._held = self._files.read()
+
+    def widen(self, extra_mcpu: float) -> None:
+        """To what was found and so much more; inf: to no limit."""
+        quota_us, period_us = self._original
+        if quota_us < 0:
+            return
+        wanted_us = NO_QUOTA if extra_mcpu == UNLIMITED else quota_us + math.ceil(extra_mcpu * 1e-3 * period_us)
+        if self._held != (wanted_us, period_us):
+            self._files.write(wanted_us, period_us)
+            self._held = wanted_us, period_us
+
+    def deviation(self) -> str | None:
+        """What the kernel has in place of what was written last; None where that holds."""
+        found = self._files.read()
+        if self._original[0] < 0 or found == self._held:
+            return None
+        return f"{_words(*found)} in place of {_words(*self._held)} for its pod"
+
+    def reassert(self) -> None:
+        """Write again what holds here."""
+        if self._original[0] >= 0:
+            self._files.write(*self._held)
+
+    def restore(self) -> None:
+        """As found."""
+        if self._held != self._original:
+            self._files.write(*self._original)
+            self._held = self._original
+
+    def close(self) -> None:
+        """Release the files."""
+        self._files.close()
+
+
 class CpuQuota:
     """Sets a limit in thousandths of a CPU; inf is none.
 
-    The original quota and period are remembered at construction and come back with `restore`.
+    The original quota and period are remembered at construction and come back with `restore`. A pod is widened before
+    its container and narrowed after it: the kernel refuses a container more than its pod has (cgroup v1), or lets the
+    pod's limit hold (v2).
+
+    Args:
+        group: whose.
+        config: how it is written.
+        pod: of the group above, where that is to follow.
 
     Raises:
         ActuatorError: the group has no quota, or the kernel refuses a period or a value (a cgroup v1 group may not be
             allowed a larger share than its parent).
     """
 
-    def __init__(self, group: CpuGroup, config: QuotaConfig | None = None) -> None:
-        self.config = config or QuotaConfig()
+    def __init__(self, group: CpuGroup, config: QuotaConfig | None = None, pod: PodQuota | None = None) -> None:
+        self.config, self._pod = config or QuotaConfig(), pod
         self._files = bandwidth_files(group)
         self._original = quota_us, period_us = self._files.read()
         self.period_us = check_period_us(self.config.period_us or period_us)
@@ -71,7 +122,10 @@ class CpuQuota:
         near = abs(quota_us - held_us) <= self.config.dead_band_ratio * held_us
         if quota_us > 0 and held_us > 0 and not self._take_write(self.config.write_stock if near else 1.0):
             return self._limit_mcpu
-        self._files.write_quota(quota_us, self.period_us)
+        if self._pod is None:
+            self._files.write_quota(quota_us, self.period_us)
+        else:
+            self._write_both(self._pod, quota_us)
         self._quota_us = quota_us
         self._limit_mcpu = limit_mcpu if exact_us >= MIN_QUOTA_US else self._limit(quota_us, self.period_us)
         return self._limit_mcpu
@@ -83,7 +137,9 @@ class CpuQuota:
     def deviation(self) -> str | None:
         """What the kernel has in place of what was written last; None where that holds."""
         written, found = (self._quota_us, self.period_us), self._files.read()
-        return None if found == written else f"{_words(*found)} in place of {_words(*written)}"
+        if found != written:
+            return f"{_words(*found)} in place of {_words(*written)}"
+        return None if self._pod is None else self._pod.deviation()
 
     def adopt(self) -> float:
         """Take what somebody else has written for what holds; returns that limit."""
@@ -94,6 +150,8 @@ class CpuQuota:
 
     def reassert(self) -> float:
         """Write again what holds here, under our period; returns that limit."""
+        if self._pod is not None:
+            self._pod.reassert()
         self._files.write(self._quota_us, self.period_us)
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
         return self._limit_mcpu
@@ -102,12 +160,30 @@ class CpuQuota:
         """Quota and period as found."""
         if self._files.read() != self._original:
             self._files.write(*self._original)
+        if self._pod is not None:
+            self._pod.restore()
         self._quota_us = self._original[0]
         self._limit_mcpu = self._limit(*self._original)
 
     def close(self) -> None:
         """Release the files."""
         self._files.close()
+        if self._pod is not None:
+            self._pod.close()
+
+    def _write_both(self, pod: PodQuota, quota_us: int) -> None:
+        """The pod's first where the container's grows, the container's first where it shrinks."""
+        found_mcpu = self._limit(*self._original)
+        extra_mcpu = max(0.0, self._limit(quota_us, self.period_us) - found_mcpu) if found_mcpu < UNLIMITED else 0.0
+        if self._grows(quota_us):
+            pod.widen(extra_mcpu)
+            self._files.write_quota(quota_us, self.period_us)
+        else:
+            self._files.write_quota(quota_us, self.period_us)
+            pod.widen(extra_mcpu)
+
+    def _grows(self, quota_us: int) -> bool:
+        return quota_us < 0 or 0 <= self._quota_us < quota_us
 
     def _take_write(self, least_stock: float) -> bool:
         now_ns = time.monotonic_ns()

@@ -16,7 +16,7 @@ from ..system.kernel_file import ActuatorError
 from .bandwidth import limit_mcpu
 from .egress import EgressConfig, EgressRate, ShaperClass
 from .nice import ThreadNice, ThreadOriginal
-from .quota import CpuQuota, QuotaConfig
+from .quota import CpuQuota, PodQuota, QuotaConfig
 from .shapers import Shaper, Shapers
 from .weight import GroupWeight
 
@@ -39,6 +39,7 @@ class SliceTargets:
             ``cgroup``, and the others none (`SharedCpu`).
         part: its part of what leaves by ``egress_device``, where others leave by the same.
         within_found: no CPU limit above the one that was found is set; asked for more, or for none, that one holds.
+        moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds what was found.
     """
 
     name: str
@@ -49,6 +50,7 @@ class SliceTargets:
     sharing: tuple[str, ...] = ()
     part: ShaperClass | None = None
     within_found: bool = False
+    moves_pod: bool = False
 
     @property
     def group(self) -> Path:
@@ -125,7 +127,7 @@ class SliceKnobs:
             group = None if unused else CpuGroup.at(target.group)
             self._limit_as_found = math.inf if group is None else limit_mcpu(group)
             if group is not None and "cpu_limit_mcpu" not in target.left:
-                self.quota = CpuQuota(group, quota)
+                self.quota = CpuQuota(group, quota, PodQuota(pod_of(group)) if target.moves_pod else None)
                 undo.callback(self.quota.restore)
             if group is not None and "nice" not in target.left:
                 self.weight = GroupWeight(group)
@@ -293,6 +295,11 @@ class SliceKnobs:
         errors.append(f"{self.name}: {error}")
         if error.vanished:
             self._gone = errors[-1]
+
+
+def pod_of(group: CpuGroup) -> CpuGroup:
+    """The group above, wherever a link to it leads; raises ActuatorError."""
+    return CpuGroup.at(group.path.resolve().parent)
 
 
 def _identity(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from .bpf.errors import ProbeError
 
+POD = re.compile(r"(?:kubepods-(?:[a-z]+-)?)?pod[0-9a-f_-]+(?:\.slice)?")
+"""As cgroupfs and systemd drivers name a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``)."""
 NOT_YET = Path("/nonexistent/made-when-control-begins")
 """Where a link to a group leads as long as there is none, and that is as it should be."""
 
@@ -52,6 +55,13 @@ def managers(group: Path) -> list[str]:
     if any(part.endswith((".service", ".scope", ".slice")) for part in parts):
         found.append("systemd")
     return found
+
+
+def pod_of(group: Path) -> Path | None:
+    """The group of its pod, of a container's group that the kubelet has made, by either driver; links are followed."""
+    above = group.resolve().parent
+    made = any(part.startswith("kubepods") for part in above.parts)
+    return above if made and POD.fullmatch(above.name) else None
 
 
 def of_process(pid: int) -> Path | None:

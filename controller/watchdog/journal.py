@@ -20,7 +20,7 @@ from ..system.own_groups import MovedThread, OwnGroup
 from ..system.processes import start_ticks
 from .schema import JournalError, as_value
 
-VERSION = 3
+VERSION = 4
 FILE = "journal.json"
 
 
@@ -42,6 +42,16 @@ class FoundEgress:
 
 
 @dataclass(frozen=True)
+class FoundPod:
+    """The group above a container's, whose limit follows it: as in `FoundSlice`."""
+
+    cgroup: str
+    cgroup_inode: int
+    quota_us: int
+    period_us: int
+
+
+@dataclass(frozen=True)
 class FoundSlice:
     """One slice's knobs as found.
 
@@ -53,6 +63,7 @@ class FoundSlice:
         weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2).
         threads: originals of threads that were reniced, oldest first.
         egress: its device, or none.
+        pod: the group above, where that follows.
     """
 
     name: str
@@ -63,6 +74,7 @@ class FoundSlice:
     weight: int
     threads: tuple[ThreadOriginal, ...] = ()
     egress: FoundEgress | None = None
+    pod: FoundPod | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ..system.net import namespaces
 from ..system.net.qdisc import RootQdisc
 from ..system.net.rtnetlink import RouteSocket
 from ..system.own_groups import group_back, thread_back
-from .journal import FoundEgress, FoundSlice, Journal
+from .journal import FoundEgress, FoundPod, FoundSlice, Journal
 from .threads import restore_threads
 
 
@@ -102,6 +102,11 @@ class _Restoration:
                 group = CpuGroup.at(path)
                 self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(group, found))
                 self._knob(found.name, "nice", lambda: self._weight(group, found))
+        if (pod := found.pod) is not None:
+            with self._reported(found.name):
+                above = group_of(Path(pod.cgroup), pod.cgroup_inode)
+                if above is not None:  # where it has gone, its container has, too, which is told
+                    self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(CpuGroup.at(above), pod))
         if found.threads:
             self._knob(found.name, "nice", lambda: restore_threads(found, self._dry_run))
 
@@ -136,7 +141,7 @@ class _Restoration:
             with self._reported(group.slice):
                 self._told(group.slice, group_back(group, self._dry_run))
 
-    def _quota(self, group: CpuGroup, found: FoundSlice) -> str:
+    def _quota(self, group: CpuGroup, found: FoundSlice | FoundPod) -> str:
         with contextlib.closing(bandwidth_files(group)) as files:
             now, wanted = files.read(), (found.quota_us, found.period_us)
             if now == wanted:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..actuators.bandwidth import bandwidth_files
-from ..actuators.slice_knobs import SliceTargets
+from ..actuators.slice_knobs import SliceTargets, pod_of
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup
 from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
 from ..system.net.qdisc import RootQdisc
 from ..system.net.rtnetlink import RouteSocket
-from .journal import FoundEgress, FoundSlice
+from .journal import FoundEgress, FoundPod, FoundSlice
 
 OWN_NETNS = Path("/proc/self/ns/net")
 
@@ -50,7 +50,13 @@ def _slice(target: SliceTargets) -> FoundSlice:
             period_us=period_us,
             weight=int(weight.read()),
             egress=egress,
+            pod=_pod(pod_of(group)) if target.moves_pod else None,
         )
+
+
+def _pod(group: CpuGroup) -> FoundPod:
+    with contextlib.closing(bandwidth_files(group)) as bandwidth:
+        return FoundPod(str(group.path), _stat(group.path).st_ino, *bandwidth.read())
 
 
 def _egress(device: str, netns: Path | None) -> FoundEgress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -19,12 +19,16 @@ class Binding:
     Args:
         threads: CPUs that each slice's UPF can use at once by itself.
         around: what bound it at the start.
+        moving: slices whose pod's limit follows their own.
 
     Attributes:
         cpus: numbers of the CPUs that the UPFs may use now, all together.
     """
 
-    def __init__(self, threads: Mapping[str, float], around: Mapping[str, Surroundings]) -> None:
+    def __init__(
+        self, threads: Mapping[str, float], around: Mapping[str, Surroundings], moving: Collection[str] = ()
+    ) -> None:
+        self._moving = moving
         self._threads, self._around = dict(threads), dict(around)
         self._start = {name: min(own, around[name].usable) for name, own in self._threads.items()}
         self._now = dict(self._start)
@@ -42,7 +46,7 @@ class Binding:
         for name, own in self._threads.items():
             one = found[name]
             with contextlib.suppress(ProcessLookupError, ActuatorError):
-                self._around[name] = around = surroundings(one.process.pid, one.cgroup)
+                self._around[name] = around = surroundings(one.process.pid, one.cgroup, name in self._moving)
                 self._now[name] = now = min(own, around.usable)
                 if now < self._start[name]:
                     told.append(f"{name}: can use {now:g} CPUs, {self._start[name]:g} at the start: {_why(around)}")

@@ -48,9 +48,19 @@ class Surroundings:
         return min(float(self.cpus), 1e-3 * self.limit_mcpu)
 
 
-def surroundings(pid: int, group: Path | None) -> Surroundings:
-    """Look at a process and its CPU cgroup; raises ProcessLookupError for one that has ended."""
-    limits = {parent: limit_mcpu(CpuGroup.at(parent)) for parent in (() if group is None else _above(group))}
+def surroundings(pid: int, group: Path | None, moves_pod: bool = False) -> Surroundings:
+    """Look at a process and its CPU cgroup.
+
+    Args:
+        pid: of the process.
+        group: its own.
+        moves_pod: the group above it is its pod's, and follows: it binds nothing.
+
+    Raises:
+        ProcessLookupError: it has ended.
+    """
+    above = () if group is None else list(_above(group))[1 if moves_pod else 0 :]
+    limits = {parent: limit_mcpu(CpuGroup.at(parent)) for parent in above}
     least = min(limits.values(), default=math.inf)
     return Surroundings(
         limit_mcpu=least,

@@ -28,7 +28,7 @@ from ..find.follow import Follower
 from ..find.links import UpfLinks
 from .learning import POLL_S, NodeLearning
 from .own_groups import NodeHousing, OwnGroups
-from .places import Place, check_apart, in_parts, places_of
+from .places import Place, check_apart, in_parts, moving_pods, places_of
 from .points import completed, families_of, find_all
 
 # For policies, which reckon with it: the most that they are shown.
@@ -62,7 +62,10 @@ class NodeBackend(LiveBackend):
             self.found = found = find_all(spec)
             self.spec = spec = completed(spec, found)
             families = families_of(found)
-            self.around = {name: surroundings(one.process.pid, one.cgroup) for name, one in found.items()}
+            moving = moving_pods(spec, found)
+            self.around = {
+                name: surroundings(one.process.pid, one.cgroup, name in moving) for name, one in found.items()
+            }
             self._links = UpfLinks()
             undo.callback(self._links.close)
             for name, one in found.items():
@@ -92,7 +95,7 @@ class NodeBackend(LiveBackend):
                 self.targets, oldest_s = targets, OLDEST_SCRAPES * source.queries.scrape_interval_s
             actuator: Actuator = ShadowActuator(self.targets)
             undo.callback(actuator.close)
-            self._binding = Binding({one.name: one.upf_threads for one in spec.slices}, self.around)
+            self._binding = Binding({one.name: one.upf_threads for one in spec.slices}, self.around, moving)
             self._follower = Follower({one.name: one.selector for one in spec.slices}, found, self._links, self._own)
             moves = np.asarray([[[knob not in one.fixed] for one in self.targets] for knob in KNOB_FIELDS], np.bool_)
             slices = spec.promised_within({name: one.usable for name, one in self.around.items()})

@@ -10,6 +10,7 @@ from pathlib import Path
 from ...configs import ConfigError
 from ...controller.actuators.egress import ShaperClass
 from ...controller.actuators.slice_knobs import CPU_KNOBS, SliceTargets
+from ...controller.system.cgroup_paths import pod_of
 from ...controller.telemetry.discover import Upf
 from ...controller.telemetry.layout import SHAPER_FIRST
 from ...controller.telemetry.points import SlicePoints
@@ -52,17 +53,29 @@ def places_of(spec: NodeSpec, found: Mapping[str, Located], links: UpfLinks) -> 
     """
     families = {name: family for family in families_of(found) for name in family}
     allowed = {one.name for one in spec.slices if one.own_cgroup}
-    places = {}
+    places, moving = {}, moving_pods(spec, found)
     for one, first in zip(spec.slices, firsts(found).values(), strict=True):
         family = families[one.name]
         label = f"{spec.name}-{family[0]}" if allowed.issuperset(family) else None
-        places[one.name] = _place(one, found[one.name], family, label, links.netns(first), links)
+        placed = _place(one, found[one.name], family, label, links.netns(first), links)
+        targets = dataclasses.replace(placed.targets, moves_pod=one.name in moving)
+        places[one.name] = dataclasses.replace(placed, targets=targets)
     housed = {
         name for name, one in places.items() if all(other in allowed and _acts(places[other]) for other in one.family)
     }
     mixed = _beside_services(list(places.values()))
     settled = {name: _settled(one, found[name], name in housed, mixed.get(name)) for name, one in places.items()}
     return {name: _of_family(one, settled) for name, one in settled.items()}
+
+
+def moving_pods(spec: NodeSpec, found: Mapping[str, Located]) -> frozenset[str]:
+    """Slices whose CPU limit may exceed the one found, and with it that of their pod, where no other slice has it."""
+    firsts_of = [family[0] for family in families_of(found)]
+    pods = {name: None if (group := found[name].cgroup) is None else pod_of(group) for name in firsts_of}
+    allowed = {one.name for one in spec.slices if one.may_exceed_limit}
+    return frozenset(
+        name for name, pod in pods.items() if pod is not None and name in allowed and [*pods.values()].count(pod) == 1
+    )
 
 
 def in_parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTargets]:

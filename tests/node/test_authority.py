@@ -13,6 +13,7 @@ import pytest
 from slicepilot.controller.actuators.quota import CpuQuota
 from slicepilot.controller.actuators.slice_knobs import SliceTargets
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
+from slicepilot.controller.system.cgroup_paths import pod_of
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.node.authority.authority import authority, without
 from slicepilot.node.authority.surroundings import surroundings
@@ -98,7 +99,9 @@ def test_limits_above_bind_and_so_do_cpus_that_it_may_not_use() -> None:
             assert process.stdout is not None
             process.stdout.readline()
             around = surroundings(process.pid, group)
+            without_pod = surroundings(process.pid, group, moves_pod=True)
             process.kill()
+    assert without_pod.limit_mcpu == pytest.approx(900.0)
     assert around.limit_mcpu == pytest.approx(400.0)
     assert around.limited_by == group.parent
     assert around.cpus == 1
@@ -111,3 +114,24 @@ def test_a_packet_that_costs_its_process_nothing_is_handled_elsewhere() -> None:
     assert not replace(load, cpu_us_per_packet=2.0).elsewhere
     assert not replace(load, cpu_us_per_packet=None).elsewhere
     assert "none has left" in str(replace(load, left=0))
+
+
+@pytest.mark.parametrize(
+    ("path", "pod"),
+    [
+        ("kubepods/burstable/pod0b1d2c3e-0000-4aaa-8bbb-123456789abc/4f1e", True),
+        ("kubepods/pod0b1d2c3e-0000-4aaa-8bbb-123456789abc/4f1e", True),
+        (
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0b1d2c3e_0000.slice/crio-4f1e.scope",
+            True,
+        ),
+        ("kubepods.slice/kubepods-pod0b1d2c3e_0000.slice/crio-4f1e.scope", True),
+        ("kubepods/burstable/4f1e", False),
+        ("system.slice/pod1/upf", False),
+        ("kubepods/podlike/4f1e", False),
+    ],
+)
+def test_a_pods_group_is_known_by_where_the_kubelet_makes_it(tmp_path: Path, path: str, pod: bool) -> None:
+    group = tmp_path / path
+    group.mkdir(parents=True)
+    assert pod_of(group) == (group.resolve().parent if pod else None)

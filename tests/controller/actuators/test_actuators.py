@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -25,6 +25,9 @@ from slicepilot.controller.actuators.weight import GroupWeight
 from slicepilot.controller.system import kernel_file
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
+from slicepilot.controller.watchdog.journal import Journal
+from slicepilot.controller.watchdog.restore import restore
+from slicepilot.controller.watchdog.survey import survey
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import kernels
 from slicepilot.env.simulator.quota_writes import QuotaWrites
@@ -446,6 +449,57 @@ def test_a_slice_that_moves_on_leaves_its_old_group_as_it_was(groups: list[Path]
         node.apply(knobs([250.0], [-2.0]))
         assert [quota.read() for quota in quotas] == [math.inf, 250.0]
     assert [quota.read() for quota in quotas] == [math.inf, math.inf]
+
+
+@pytest.fixture(name="pod")
+def _pod(groups: list[Path], hierarchy: CpuHierarchy) -> Iterator[Path]:
+    """A container's group in a pod's, with a sidecar: 500 mCPU and 200 mCPU, and so 700 for both."""
+    if hierarchy.version == 2:
+        (groups[0] / "cgroup.subtree_control").write_text("+cpu")
+    CpuQuota(CpuGroup.at(groups[0])).set(700.0)
+    for name, limit in (("upf", 500.0), ("sidecar", 200.0)):
+        (groups[0] / name).mkdir()
+        CpuQuota(CpuGroup.at(groups[0] / name)).set(limit)
+    try:
+        yield groups[0] / "upf"
+    finally:
+        for name in ("upf", "sidecar"):
+            (groups[0] / name).rmdir()
+
+
+def limits(container: Path) -> list[float]:
+    """Of a container and its pod."""
+    return [limit_mcpu(CpuGroup.at(path)) for path in (container, container.parent)]
+
+
+def test_a_pod_is_as_wide_as_its_container_needs_it_and_no_wider_than_found_else(pod: Path) -> None:
+    with NodeActuator([SliceTargets("a", pod, moves_pod=True)], QuotaConfig(period_us=10_000)) as node:
+        for wanted, above in ((800.0, 1000.0), (300.0, 700.0), (900.0, 1100.0), (math.inf, math.inf), (600.0, 800.0)):
+            receipt = node.apply(knobs([wanted], [0.0]))
+            assert receipt.error is None, "the kernel refuses none of the steps in between"
+            assert limits(pod) == pytest.approx([wanted, above])
+            assert node.deviations() == []
+            time.sleep(0.25)  # writes are rationed
+        CpuQuota(CpuGroup.at(pod.parent)).set(650.0)
+        [told] = node.deviations()
+        assert "for its pod" in told.text
+        node.reassert("a", "cpu_limit_mcpu")
+        assert limits(pod) == pytest.approx([600.0, 800.0])
+    assert limits(pod) == [500.0, 700.0]
+
+
+def test_a_pod_that_was_widened_is_put_back_by_what_the_journal_says(pod: Path) -> None:
+    target = SliceTargets("a", pod, moves_pod=True)
+    journal = Journal.of(survey([target]), os.getpid())
+    assert Journal.parse(journal.dump(), "j") == journal
+    node = NodeActuator([target])
+    node.apply(knobs([900.0], [0.0]))
+    assert limits(pod) == pytest.approx([900.0, 1100.0])
+    report = restore(journal)
+    assert not report.failed
+    assert len(report.restored) == 2
+    assert limits(pod) == [500.0, 700.0]
+    node.close()
 
 
 def test_requests_that_change_while_a_slice_is_opened_anew_are_the_ones_it_gets(
