@@ -26,6 +26,8 @@ from ..plan.allowance import Allowance, Allowing
 from ..plan.plan import Planner, SetPlan
 from ..resources.names import SLICE_SETS, SUMMARY, path
 from ..resources.pod import Pod
+from ..slow.following import followed, told
+from ..slow.tier import SlowTier
 from ..status.events import Events
 from ..status.report import report
 from ..status.summary import Summary
@@ -119,7 +121,8 @@ class Agent:
         )
         events = Events(self._api, config.node)
         writer = Writer(self._api, config.node, events)
-        office = _Office(self, lease, writer, events, slice_sets)
+        slow = SlowTier(self._api, config.node, config.state_root)
+        office = _Office(self, lease, writer, events, slice_sets, slow)
         keeper = Keeper(self._place.folder, (config.run_root, config.state_root), config.allowance.records_mb, _log_of)
         try:
             for one in (slice_sets, pods, node):
@@ -142,7 +145,8 @@ class Agent:
                     plans = allowing.hold(found)
                 keeper.follow(plans, now_s)
                 if changed or looks:
-                    self._post(writer, keeper, plans)
+                    slow.post(followed(plans, keeper.states), pods.objects())
+                    self._post(writer, keeper, told(plans, slow.troubles))
         finally:
             keeper.close()
             office.close()
@@ -172,8 +176,10 @@ class Agent:
 class _Office:
     """The thread that writes to the API server, and holds the Leases."""
 
-    def __init__(self, agent: Agent, lease: Lease, writer: Writer, events: Events, slice_sets: Reflector) -> None:
-        self._agent, self._lease, self._writer, self._events = agent, lease, writer, events
+    def __init__(
+        self, agent: Agent, lease: Lease, writer: Writer, events: Events, slice_sets: Reflector, slow: SlowTier
+    ) -> None:
+        self._agent, self._lease, self._writer, self._events, self._slow = agent, lease, writer, events, slow
         api, config = agent._api, agent._config
         self._summing = Lease(api, config.namespace, SUMMARY, agent._identity)
         self._summary = Summary(api, slice_sets.objects, self.wake, agent._failed)
@@ -202,7 +208,15 @@ class _Office:
             self._woken.wait(STEP_S)
             self._woken.clear()
             now_s = time.monotonic()
-            for step in (self._lease.step, self._writer.step, self._events.step, self._summing.step, self._sum):
+            steps = (
+                self._lease.step,
+                self._slow.step,
+                self._writer.step,
+                self._events.step,
+                self._summing.step,
+                self._sum,
+            )
+            for step in steps:
                 try:
                     step(now_s)
                 except ApiError as error:

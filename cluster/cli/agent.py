@@ -25,6 +25,10 @@ def agent(
     allow_exceed_limit: Annotated[
         bool, typer.Option("--allow-exceed-limit", help="SliceSets may set CPU limits above those of their pods.")
     ] = False,
+    allow_follow: Annotated[
+        bool,
+        typer.Option("--allow-follow", help="Pods may be resized and annotated where SliceSets say so (follow)."),
+    ] = False,
     records_mb: Annotated[
         float, typer.Option(min=0, max=1_000_000, help="Disk space for the decision records of one loop; 0: none.")
     ] = 64.0,
@@ -42,7 +46,7 @@ def agent(
     from ..plan.allowance import Allowance
 
     check_clocks()
-    allowance = Allowance(most_loops, most_loops_in_namespace, allow_exceed_limit, records_mb)
+    allowance = Allowance(most_loops, most_loops_in_namespace, allow_exceed_limit, allow_follow, records_mb)
     config = AgentConfig(node, namespace, run_root.absolute(), state_root.absolute(), allowance)
     with StopRequest() as stop:
         Agent(Api(kubeconfig), config, stop).run()

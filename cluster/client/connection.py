@@ -17,6 +17,7 @@ from .errors import ApiError, retry_after_s
 REQUEST_S = 10.0
 CONNECT_S = 5.0
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/strategic-merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 MOST_LINE_BYTES = 16 << 20  # etcd takes objects of 1.5 MiB
 # A server that has gone without a word is noticed within this: watches are silent for minutes otherwise (tcp(7)).
@@ -93,6 +94,13 @@ class Api:
         """
         query = {"fieldManager": manager, "force": "true"}
         return self._asked("PATCH", path, query, document, content=APPLY)
+
+    def patch(self, path: str, document: Mapping[str, Any], manager: str) -> dict[str, Any]:
+        """Change the fields that are named of what is there, lists by their keys; raises ApiError.
+
+        https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
+        """
+        return self._asked("PATCH", path, {"fieldManager": manager}, document, content=MERGE)
 
     def delete(self, path: str) -> None:
         """DELETE; what is not there any more is no error. Raises ApiError."""

@@ -8,10 +8,12 @@ from typing import Any
 
 from ...configs import ConfigError
 from ..resources.pod import Pod
-from ..resources.slice_set import DeclaredSet, Identity, declared
+from ..resources.slice_set import DeclaredSet, Follow, Identity, declared
 from .placing import Place, Placing, Trouble, place
 
 ACTING = ("canary", "live")
+RESIZED = {"policy": "reassert", "most_reasserts": 100, "window_s": 60.0}
+"""What a loop does where the kubelet writes, at each resize that this agent asks for, 30 a minute at most."""
 MOST_SETS = 64
 """SliceSets of a namespace that are looked at."""
 
@@ -53,6 +55,7 @@ class SetPlan:
         crowded: why it has no loop although one could run: others have them all.
         places: where its slices' UPFs are.
         troubles: of slices that have pods here.
+        follows: what the API server is told of slices that have pods here.
         loop: None where there is nothing to run.
     """
 
@@ -62,6 +65,7 @@ class SetPlan:
     crowded: str | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
+    follows: Mapping[str, Follow] = field(default_factory=dict)
     loop: LoopPlan | None = None
 
 
@@ -136,7 +140,10 @@ def _plan(one: DeclaredSet, placing: Placing) -> SetPlan:
     loop = None
     if one.missing is None and placing.places:
         loop = _loop(one, placing.places)
-    return SetPlan(who, missing=one.missing, places=placing.places, troubles=placing.troubles, loop=loop)
+    follows = {each.name: each.follow for each in one.slices if each.follow and each.name in placing.places}
+    return SetPlan(
+        who, missing=one.missing, places=placing.places, troubles=placing.troubles, follows=follows, loop=loop
+    )
 
 
 def _loop(one: DeclaredSet, places: Mapping[str, Place]) -> LoopPlan:
@@ -145,6 +152,8 @@ def _loop(one: DeclaredSet, places: Mapping[str, Place]) -> LoopPlan:
     # A canary none of whose slices is here has nothing to act on here.
     mode = "shadow" if one.mode == "canary" and not canary else one.mode
     run = {**one.policy, "guard": one.guard, "period_ms": one.period_ms}
+    if any(each.follow is not None and each.follow.cpu_limit_mcpu for each in one.slices if each.name in places):
+        run["foreign"] = RESIZED
     return LoopPlan(one.instance, node, run, mode, canary if mode == "canary" else ())
 
 

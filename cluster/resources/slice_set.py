@@ -15,7 +15,7 @@ from ...node.config.spec import CheckedNodeSpec
 from .labels import LabelSelector, selector_of
 from .names import camel, instance, snake
 
-OURS = ("podSelector", "container")
+OURS = ("podSelector", "container", "follow")
 """Fields of a slice that a node's configuration does not have."""
 DESCRIBED = (
     "name",
@@ -31,6 +31,37 @@ DESCRIBED = (
     "mayExceedLimit",
 )
 """Those that it has. Of others nobody knows whether whoever writes SliceSets may choose them."""
+RANGES = ("cpuLimitMcpu", "egressMbps")
+
+
+@dataclass(frozen=True)
+class Follow:
+    """What the API server is told of a slice's knobs.
+
+    Attributes:
+        cpu_limit_mcpu: its container's limit follows by resizes inside this range, which is the loop's as well.
+        egress_mbps: its pod's annotation for the egress bandwidth does.
+        priority: its pod's annotation of Cilium's priority.
+        reassert: what others set there is set again, a few times; else it is left to them at once.
+        every_s: from one change of a pod to the next, at least.
+    """
+
+    cpu_limit_mcpu: tuple[float, float] | None = None
+    egress_mbps: tuple[float, float] | None = None
+    priority: str | None = None
+    reassert: bool = False
+    every_s: float = 2.0
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Follow:
+        """From the API's JSON."""
+        spans = {snake(key): (float(one["low"]), float(one["high"])) for key, one in document.items() if key in RANGES}
+        return cls(
+            **spans,
+            priority=document.get("priority"),
+            reassert=document.get("conflicts", "Yield") == "Reassert",
+            every_s=max(2.0, float(document.get("everySeconds", 2))),
+        )
 
 
 @dataclass(frozen=True)
@@ -41,6 +72,7 @@ class DeclaredSlice:
     pods: LabelSelector
     container: str | None
     described: Mapping[str, Any]
+    follow: Follow | None = None
 
     @property
     def shares(self) -> bool:
@@ -145,8 +177,18 @@ def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
         described["bounds"] = {key: [each["low"], each["high"]] for key, each in described["bounds"].items()}
     if "leave" in described:
         described["leave"] = [snake(knob) for knob in described["leave"]]
+    follow = Follow.of(document["follow"]) if document.get("follow") else None
+    found = _snaked(described)
+    if follow is not None and (span := follow.cpu_limit_mcpu) is not None:
+        low, high = found.setdefault("bounds", {}).setdefault("cpu_limit_mcpu", [*span])
+        if not span[0] <= low <= high <= span[1]:
+            raise ConfigError(
+                f"slices.{document['name']}.bounds.cpuLimitMcpu = {low:g} to {high:g}; accepted: inside "
+                f"follow.cpuLimitMcpu, {span[0]:g} to {span[1]:g}"
+            )
+        found |= {"ceiling_mcpu": span[1], "may_exceed_limit": True}
     return DeclaredSlice(
-        document["name"], selector_of(document["podSelector"]), document.get("container"), _snaked(described)
+        document["name"], selector_of(document["podSelector"]), document.get("container"), found, follow
     )
 
 

@@ -39,6 +39,7 @@ class SliceTargets:
             ``cgroup``, and the others none (`SharedCpu`).
         part: its part of what leaves by ``egress_device``, where others leave by the same.
         within_found: no CPU limit above the one that was found is set; asked for more, or for none, that one holds.
+        ceiling_mcpu: likewise, whatever was found.
         moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds what was found.
     """
 
@@ -50,6 +51,7 @@ class SliceTargets:
     sharing: tuple[str, ...] = ()
     part: ShaperClass | None = None
     within_found: bool = False
+    ceiling_mcpu: float = math.inf
     moves_pod: bool = False
 
     @property
@@ -126,6 +128,7 @@ class SliceKnobs:
             unused = target.cgroup is None or (target.left.issuperset(CPU_KNOBS) and awaited(target.cgroup))
             group = None if unused else CpuGroup.at(target.group)
             self._limit_as_found = math.inf if group is None else limit_mcpu(group)
+            self._most_mcpu = min(self._limit_as_found if target.within_found else math.inf, target.ceiling_mcpu)
             if group is not None and "cpu_limit_mcpu" not in target.left:
                 self.quota = CpuQuota(group, quota, PodQuota(pod_of(group)) if target.moves_pod else None)
                 undo.callback(self.quota.restore)
@@ -148,8 +151,8 @@ class SliceKnobs:
             errors.append(self._gone)
             return
         held_limit, held_nice, held_rate = self.held
-        if self.target.within_found:
-            limit = min(limit if limit > 0 else math.inf, self._limit_as_found)
+        if self._most_mcpu < math.inf:
+            limit = min(limit if limit > 0 else math.inf, self._most_mcpu)
         if limit != held_limit and self.quota is not None and "cpu_limit_mcpu" not in self.yielded:
             try:
                 held_limit = self.quota.set(limit)

@@ -34,6 +34,7 @@ class NodeSlice(SliceSpec):
         own_cgroup: whether its UPF, in mode ``live``, may be moved into a CPU cgroup that is made for it where it has
             none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
         may_exceed_limit: whether its CPU limit may be set above the one that is found, a pod's own for example.
+        ceiling_mcpu: the most that its CPU limit is ever set to, no limit included; none, whatever its bounds allow.
         test_session: what may be sent through, where that is asked for.
     """
 
@@ -46,6 +47,7 @@ class NodeSlice(SliceSpec):
     leave: tuple[KnobName, ...] = ()
     own_cgroup: bool = False
     may_exceed_limit: bool = True
+    ceiling_mcpu: Annotated[float, Field(gt=0)] | None = None
     test_session: Annotated[SessionSpec, AfterValidator(check_session)] | None = None
 
     @property

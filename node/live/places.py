@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,8 +122,15 @@ def _place(
     upf = Upf(one.name, netns, cgroup)
     points, n3 = measured_at(one, upf), n3_of(one, upf)
     limited = cgroup if own_group is not None or can_be_limited(found.cgroup) else None
-    within = not one.may_exceed_limit
-    targets = SliceTargets(one.name, limited, n6_of(one, upf), netns, frozenset(one.leave), within_found=within)
+    targets = SliceTargets(
+        one.name,
+        limited,
+        n6_of(one, upf),
+        netns,
+        frozenset(one.leave),
+        within_found=not one.may_exceed_limit,
+        ceiling_mcpu=math.inf if one.ceiling_mcpu is None else one.ceiling_mcpu,
+    )
     return Place(points, targets, authority(targets, found, points, n3, own_group), n3, family)
 
 

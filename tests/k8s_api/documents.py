@@ -55,4 +55,11 @@ FULL = slice_document(
     leave=["egressMbps"],
     upfThreads=2,
     mayExceedLimit=True,
+    follow={
+        "cpuLimitMcpu": {"low": 100, "high": 900},
+        "egressMbps": {"low": 1, "high": 90},
+        "priority": "guaranteed",
+        "conflicts": "Reassert",
+        "everySeconds": 5,
+    },
 )

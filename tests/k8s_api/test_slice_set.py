@@ -11,7 +11,7 @@ import yaml
 from slicepilot.cluster.resources.labels import selector_of
 from slicepilot.cluster.resources.names import MOST_INSTANCE, instance, node_slice_set, snake
 from slicepilot.cluster.resources.pod import Pod, mcpu
-from slicepilot.cluster.resources.slice_set import declared
+from slicepilot.cluster.resources.slice_set import Follow, declared
 from slicepilot.configs import ConfigError
 from slicepilot.node.config.spec import NodeSlice, NodeSpec
 
@@ -35,6 +35,8 @@ def test_every_field_arrives_where_a_loop_reads_it(tmp_path: Path) -> None:
     assert one.traffic is not None
     assert (one.traffic.ue_pools, one.traffic.qfis, one.traffic.s_nssai) == (("10.45.0.0/16",), (9,), True)
     assert one.may_exceed_limit
+    assert one.ceiling_mcpu == 900
+    assert found.slices[0].follow == Follow((100.0, 900.0), (1.0, 90.0), "guaranteed", True, 5.0)
     assert found.slices[0].container == "upf"
     assert found.slices[0].shares
 
@@ -44,12 +46,12 @@ def test_the_schema_has_the_fields_that_a_loop_has() -> None:
     crd = yaml.safe_load((CRDS / "slicesets.yaml").read_text())
     slices = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["slices"]
     fields = slices["items"]["properties"]
-    ours = {"podSelector", "container", "promise"}
+    ours = {"podSelector", "container", "promise", "follow"}
     known = set(NodeSlice.__dataclass_fields__)
     assert {snake(name) for name in fields.keys() - ours} <= known
     left = known - {snake(name) for name in fields} - {"sla"}
     # A pod has a cgroup of its own, and its request is its own; the rest is for UPFs of other kinds.
-    assert left == {"upf", "service", "listens", "own_cgroup", "test_session", "cpu_request_mcpu"}
+    assert left == {"upf", "service", "listens", "own_cgroup", "test_session", "cpu_request_mcpu", "ceiling_mcpu"}
     assert set(FULL) == set(fields)
 
 
@@ -63,6 +65,10 @@ def test_the_schema_has_the_fields_that_a_loop_has() -> None:
         (set_document(slices=[slice_document(), slice_document("b", "000001")]), "sNssai = 1-000001: twice"),
         (set_document(slices=[FULL | {"weights": 3}]), "slices.a.weights: no such field"),
         (set_document(slices=[FULL | {"ownCgroup": True}]), "slices.a.ownCgroup: no such field"),
+        (
+            set_document(slices=[FULL | {"bounds": {"cpuLimitMcpu": {"low": 50, "high": 900}}}]),
+            "bounds.cpuLimitMcpu = 50",
+        ),
         (set_document(policy={"bundle": {"shipped": "/tmp/mine"}}), "policy.bundle.shipped: '/tmp/mine'; accepted"),
     ],
 )

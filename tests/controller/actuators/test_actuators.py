@@ -270,6 +270,9 @@ def test_a_limit_that_was_found_is_not_exceeded_where_that_is_not_wanted(groups:
         assert node.apply(knobs([900], [0])).applied.cpu_limit_mcpu.item() == 900
     with NodeActuator([SliceTargets("b", groups[1], within_found=True)]) as node:
         assert node.apply(knobs([900], [0])).applied.cpu_limit_mcpu.item() == 900, "there was none"
+    with NodeActuator([SliceTargets("c", groups[2], ceiling_mcpu=800.0)]) as node:
+        for asked, held in ((np.inf, 800), (900, 800), (300, 300)):
+            assert node.apply(knobs([asked], [0])).applied.cpu_limit_mcpu.item() == held
 
 
 def test_scope_of_nice_moves_from_group_to_threads_and_back(groups: list[Path], busy_process: Busy) -> None:
