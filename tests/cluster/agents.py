@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ def install(cluster: Cluster) -> Path:
     cluster.kubectl("-n", SYSTEM, "create", "serviceaccount", ACCOUNT)
     cluster.kubectl("-n", SYSTEM, "apply", "-f", str(CHART / "templates" / "rbac.yaml"))
     account = f"--serviceaccount={SYSTEM}:{ACCOUNT}"
-    cluster.kubectl("create", "clusterrolebinding", ACCOUNT, f"--clusterrole={ACCOUNT}", account)
+    for role in (ACCOUNT, f"{ACCOUNT}-follow"):
+        cluster.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", account)
     cluster.kubectl("-n", SYSTEM, "create", "rolebinding", ACCOUNT, f"--role={ACCOUNT}", account)
     token = cluster.kubectl("-n", SYSTEM, "create", "token", ACCOUNT, "--duration=2h").strip()
     return cluster.write_access("agent", token)
@@ -42,12 +43,13 @@ def install(cluster: Cluster) -> Path:
 class RunningAgent:
     """One, in the machine."""
 
-    def __init__(self, cluster: Cluster, access: Path, name: str = "agent") -> None:
+    def __init__(self, cluster: Cluster, access: Path, name: str = "agent", options: Sequence[str] = ()) -> None:
         self.cluster, self.root = cluster, cluster.machine.folder / name
         self.log = cluster.machine.folder / f"{name}.log"
         self.log.unlink(missing_ok=True)
         self._command = ["slicepilot", "k8s", "agent", "--node", NODE, "--kubeconfig", str(access)]
         self._command += ["--run-root", str(self.root / "run"), "--state-root", str(self.root / "state")]
+        self._command += options
         self._process: subprocess.Popen[str] | None = None
         self.start()
 
@@ -92,9 +94,9 @@ class RunningAgent:
 
 
 @contextlib.contextmanager
-def agent(cluster: Cluster, access: Path, name: str = "agent") -> Iterator[RunningAgent]:
+def agent(cluster: Cluster, access: Path, name: str = "agent", options: Sequence[str] = ()) -> Iterator[RunningAgent]:
     """For a block."""
-    running = RunningAgent(cluster, access, name)
+    running = RunningAgent(cluster, access, name, options)
     try:
         yield running
     finally:

@@ -25,13 +25,14 @@ class PodUpfs(Runtime):
 
     Args:
         burn_ns: work on each packet.
+        limit: each container's CPU limit; None: none.
     """
 
     n6 = "eth0"
 
-    def __init__(self, cluster: Cluster, count: int = 2, burn_ns: int = 0) -> None:
+    def __init__(self, cluster: Cluster, count: int = 2, burn_ns: int = 0, limit: str | None = None) -> None:
         super().__init__(cluster.machine, {})
-        self.cluster, self.count, self._burn_ns = cluster, count, burn_ns
+        self.cluster, self.count, self._burn_ns, self._limit = cluster, count, burn_ns, limit
         self.slices = tuple(f"upf-{i}-0" for i in range(1, count + 1))
         cluster.import_image(IMAGE, ["/upf"], {"/upf": bin_folder() / "upf"})
         cluster.kubectl("create", "namespace", NAMESPACE)
@@ -113,13 +114,14 @@ class PodUpfs(Runtime):
     def _described(self, number: int) -> dict[str, object]:
         name, labels = f"upf-{number}", {"app": "upf", "slice": str(number)}
         arguments = ["--n4", "$(POD)", "--n3", "$(POD)", "--tun", "tun", "--ue-pool", f"10.61.{number}.0/24"]
+        limits = {} if self._limit is None else {"limits": {"cpu": self._limit}}
         container = {
             "name": "upf",
             "image": IMAGE,
             "imagePullPolicy": "Never",
             "args": [*arguments, "--burn-ns", str(self._burn_ns)],
             "env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
-            "resources": {"requests": {"cpu": "100m", "memory": "32Mi"}},
+            "resources": {"requests": {"cpu": "100m", "memory": "32Mi"}} | limits,
             "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
             "securityContext": {"privileged": True},  # for /dev/net/tun
         }
