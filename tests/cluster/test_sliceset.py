@@ -7,13 +7,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.system.processes import start_ticks
 
 from ..node.machine import children
@@ -30,6 +28,7 @@ from .agents import (
     told,
 )
 from .cluster import Cluster
+from .rings import goes_on, written
 from .upfs import NAMESPACE, PodUpfs
 
 COUNT = 5
@@ -308,20 +307,8 @@ def usage(running: RunningAgent) -> tuple[float, float]:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(kib.split()[1]) / 1024
 
 
-def goes_on(running: RunningAgent, loop: int) -> bool:
-    """Whether a loop was not started again, but where the whole machine stood still for as long as a supervisor
-    waits."""
-    return running.loops() == [loop] or any(" hung: " in line["event"] for line in running.lines())
-
-
 def waits(running: RunningAgent, why: str) -> bool:
     return any(line["event"] == "waiting" and why in line["why"] for line in running.lines())
-
-
-def written(ring: Path) -> int:
-    """Ticks so far."""
-    with closing(TickReader(ring)) as reader:
-        return reader.written
 
 
 def supervisors_of(loop: int) -> list[int]:

@@ -1,0 +1,163 @@
+"""An API server that is slow, or says no: loops go on, and what is declared meanwhile is taken up as soon as can be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ..node.machine import children
+from ..node.runtimes import until
+from .agents import ACCOUNT, CHART, SYSTEM, agent, condition, install, slice_set, told
+from .cluster import Cluster
+from .rings import goes_on, written
+from .upfs import NAMESPACE, PodUpfs
+
+COUNT, PORT = 2, 7443
+WITHIN_S, FAULT_S, AFTER_S = 30.0, 20.0, 60.0
+
+
+@pytest.fixture(scope="module", name="upfs")
+def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
+    upfs = PodUpfs(cluster, COUNT)
+    try:
+        yield upfs
+    finally:
+        upfs.end_sessions()
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
+
+
+@pytest.fixture(scope="module", name="access")
+def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
+    del upfs  # first
+    return install(cluster)
+
+
+Fault = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(name="fault")
+def _fault(cluster: Cluster, access: Path) -> Iterator[Fault]:
+    """Has things go wrong on the way that `agent.yaml` leads to from now on."""
+    file = cluster.folder / "fault.json"
+
+    def fault(what: dict[str, Any]) -> None:
+        fresh = file.with_suffix(".new")
+        fresh.write_text(json.dumps(what))
+        fresh.rename(file)
+
+    fault({})
+    script = Path(__file__).with_name("way.py")
+    way = cluster.machine.start("python", str(script), str(PORT), str(cluster.folder / "pki" / "ca.crt"), str(file))
+    document = yaml.safe_load(access.read_text())
+    before = access.read_text()
+    document["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{PORT}"}
+    access.write_text(yaml.safe_dump(document))
+    try:
+        yield fault
+    finally:
+        access.write_text(before)
+        for pid in children(way.pid):
+            os.kill(pid, signal.SIGKILL)
+        way.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("what", "meanwhile"),
+    [
+        ({"delay_s": 5.0}, True),
+        ({"status": 410, "watches": True}, True),
+        ({"status": 429, "retry_after_s": 2.0}, False),
+        ({"status": 500}, False),
+    ],
+    ids=["slow", "410", "429", "500"],
+)
+def test_loops_go_on_and_an_edit_is_taken_up(
+    cluster: Cluster, upfs: PodUpfs, access: Path, fault: Fault, what: dict[str, Any], meanwhile: bool
+) -> None:
+    """``meanwhile``: while things go wrong, since the server can be asked in another way, or answers in the end."""
+    before = upfs.knobs()
+    with agent(cluster, access) as running:
+        cluster.kubectl("apply", given=slice_set(count=COUNT))
+        until(lambda: upfs.knobs() != before, "nothing was moved", WITHIN_S)
+        until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
+        [loop] = running.loops()
+        moved, ring = upfs.knobs(), running.root / "run" / f"{NAMESPACE}.video" / "ticks"
+        fault(what)
+        ticks, began_s = written(ring), time.monotonic()
+        cluster.kubectl("apply", given=slice_set(count=COUNT, mode="shadow"))
+        if meanwhile:
+            taken_s = until(lambda: upfs.knobs() == before, "not taken up", AFTER_S)
+            print(f"{what}: an edit was taken up meanwhile, after {taken_s:.1f} s")
+        else:
+            time.sleep(FAULT_S)
+            assert upfs.knobs() == moved
+        rate = (written(ring) - ticks) / (time.monotonic() - began_s)
+        assert rate > 50, "of 100 ticks a second"
+        assert goes_on(running, loop)
+        fault({})
+        until(lambda: condition(told(cluster), "Controlled") == ("False", "Shadow"), f"{told(cluster)}", AFTER_S)
+        assert goes_on(running, loop)
+        assert upfs.knobs() == before
+    cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
+
+
+def rights() -> list[tuple[str, str, str]]:
+    """Role, resource and verb of all that an agent may do."""
+    found = []
+    for role in yaml.safe_load_all((CHART / "templates" / "rbac.yaml").read_text()):
+        if role["metadata"]["name"] == ACCOUNT:
+            for rule in role["rules"]:
+                found += [(role["kind"], resource, verb) for resource in rule["resources"] for verb in rule["verbs"]]
+    return found
+
+
+@contextlib.contextmanager
+def without(cluster: Cluster, kind: str, resource: str, verb: str) -> Iterator[None]:
+    """The agent's role without one verb of one resource."""
+    documents = [
+        one
+        for one in yaml.safe_load_all((CHART / "templates" / "rbac.yaml").read_text())
+        if (one["kind"], one["metadata"]["name"]) == (kind, ACCOUNT)
+    ]
+    [role] = documents
+    rules = [
+        {"apiGroups": rule["apiGroups"], "resources": [each], "verbs": left}
+        for rule in role["rules"]
+        for each in rule["resources"]
+        if (left := [one for one in rule["verbs"] if (each, one) != (resource, verb)])
+    ]
+    cluster.kubectl("-n", SYSTEM, "apply", given={**role, "rules": rules})
+    try:
+        yield
+    finally:
+        cluster.kubectl("-n", SYSTEM, "apply", given=role)
+
+
+@pytest.mark.parametrize(("kind", "resource", "verb"), rights(), ids=lambda one: str(one).replace("/", "-"))
+def test_each_right_is_needed_and_one_that_lacks_is_named(
+    cluster: Cluster, upfs: PodUpfs, access: Path, kind: str, resource: str, verb: str
+) -> None:
+    before = upfs.knobs()
+    if resource == "leases" and verb == "create":
+        cluster.kubectl("-n", SYSTEM, "delete", "lease", "--all")
+    with without(cluster, kind, resource, verb), agent(cluster, access) as running:
+        cluster.kubectl("apply", given=slice_set(count=COUNT))
+        if verb == "delete":
+            until(lambda: condition(told(cluster), "Ready")[0] == "True", f"{told(cluster)}", WITHIN_S)
+            cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video", "--cascade=orphan")
+        lines = f'cannot {verb} resource "{resource}"'
+        # A Lease that it has made itself is renewed after 40 s.
+        until(lambda: any(lines in line["event"] for line in running.lines()), lines, 2 * WITHIN_S)
+        assert Path(f"/proc/{running.pid}").exists()
+    cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
+    cluster.kubectl("-n", NAMESPACE, "delete", "nsls", "--all")
+    until(lambda: upfs.knobs() == before, "knobs are not as found", WITHIN_S)
