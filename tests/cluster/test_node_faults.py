@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +79,7 @@ def test_a_container_that_is_restarted_is_taken_up_by_the_loop_that_runs(
     """The same pod, another container: group, process and id are new, namespace and address stay."""
     [loop], old = running.loops(), upfs.group(2)
     key = "2/cpu.shares" if "2/cpu.shares" in found else "2/cpu.weight"
-    os.kill(upfs.pid(2), signal.SIGKILL)
+    cluster.machine.run("kill", "-KILL", str(upfs.pid(2)))
 
     def restarted() -> bool:
         status = cluster.get("-n", NAMESPACE, "pod", upfs.slices[1])["status"]["containerStatuses"][0]
