@@ -86,6 +86,10 @@ class Rig:
         self._senders = {
             name: mapped(one.object, ".bss.sender_slices", "u8", writable=True) for name, one in self.probes.items()
         }
+        self._senders_of = {
+            name: mapped(one.object, ".bss.senders_of", ("u4", layout.MAX_SLICES), writable=True)[0]
+            for name, one in self.probes.items()
+        }
 
     def _at(self, device: str) -> NetPoint:
         return NetPoint(self.home.path, device)
@@ -121,7 +125,7 @@ class Rig:
     def forget(self) -> None:
         """All that the programs have learned of senders and flows."""
         for name, probe in self.probes.items():
-            self._senders[name][:] = 0
+            self._senders[name][:] = self._senders_of[name][:] = probe.flows_of[:] = 0
             places = np.flatnonzero(probe.flow_keys)
             probe.flows[places] = np.zeros(1, layout.FLOW)
             probe.flow_keys[:] = 0
