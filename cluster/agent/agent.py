@@ -38,6 +38,8 @@ STEP_S = 0.25
 LOOK_S = 1.0
 LAST_WORD_S = 3.0
 TOLD_AGAIN_S = 60.0
+SUMMARY_POLL_S = 60.0
+"""All nodes but one ask in vain who sums up."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class _Office:
     ) -> None:
         self._agent, self._lease, self._writer, self._events, self._slow = agent, lease, writer, events, slow
         api, config = agent._api, agent._config
-        self._summing = Lease(api, config.namespace, SUMMARY, agent._identity)
+        self._summing = Lease(api, config.namespace, SUMMARY, agent._identity, poll_s=SUMMARY_POLL_S)
         self._summary = Summary(api, slice_sets.objects, self.wake, agent._failed)
         self._slice_sets = slice_sets
         self._woken, self._ended = threading.Event(), threading.Event()
