@@ -78,6 +78,7 @@ lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(COMPILE) --group uv $(UPGRADE) --output-file requirements/uv.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
+	$(LOCK) requirements/agent.txt --extra kubernetes --constraints requirements/dev.txt
 
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
 	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock"

@@ -45,12 +45,14 @@ class AgentConfig:
         node: its node's name in the cluster.
         namespace: where its Leases are.
         run_root, state_root: where loops have their sockets, and their journals and records.
+        highest_mode: that SliceSets may ask for; see `Planner`.
     """
 
     node: str
     namespace: str = "slicepilot-system"
     run_root: Path = Path("/run/slicepilot")
     state_root: Path = Path("/var/lib/slicepilot")
+    highest_mode: str = "shadow"
 
 
 class Agent:
@@ -123,7 +125,7 @@ class Agent:
                 one.start()
             keeper.restore()
             office.start()
-            planner, looked_s = Planner(), 0.0
+            planner, looked_s = Planner(config.highest_mode), 0.0
             plans: list[SetPlan] = []
             while not self._stop.asked and lease.held:
                 changed = self._changed.wait(STEP_S)
@@ -139,7 +141,9 @@ class Agent:
                 keeper.follow(plans, now_s)
                 if changed or looks:
                     self._post(writer, keeper, plans)
+                    self._place.tell_ready()
         finally:
+            self._place.tell_ready(False)
             keeper.close()
             office.close()
             for one in (slice_sets, pods, node):

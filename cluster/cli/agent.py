@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,18 +18,27 @@ def agent(
     state_root: Annotated[
         Path, typer.Option(help="Folder for journals and records; outlives this process, and its container.")
     ] = Path("/var/lib/slicepilot"),
+    highest_mode: Annotated[
+        Literal["shadow", "canary", "live"],
+        typer.Option(help="The most that a SliceSet may do here; one that asks for more runs in shadow."),
+    ] = "shadow",
 ) -> None:
     """Run a loop on this node for the SliceSets that have pods here, and tell the API server about it.
 
     Needs root. Each SliceSet's loop is a process of its own, which ends with the agent and gives its knobs back.
     While another agent acts for the node this one waits. Logs are lines of JSON on standard error.
-    Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml[/bold]
+    Nothing is moved unless --highest-mode says that it may be, whatever SliceSets ask for.
+    Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml --highest-mode live[/bold]
     """
     from ...controller.system.clocks import check_clocks
     from ...controller.system.signals import StopRequest
     from ..agent.agent import Agent, AgentConfig
+    from ..agent.container import prepare
     from ..client.connection import Api
 
     check_clocks()
+    run_root, state_root = run_root.absolute(), state_root.absolute()
+    prepare(state_root)
+    config = AgentConfig(node, namespace, run_root, state_root, highest_mode)
     with StopRequest() as stop:
-        Agent(Api(kubeconfig), AgentConfig(node, namespace, run_root.absolute(), state_root.absolute()), stop).run()
+        Agent(Api(kubeconfig), config, stop).run()

@@ -12,6 +12,8 @@ from ..resources.slice_set import DeclaredSet, Identity, declared
 from .placing import Place, Placing, Trouble, place
 
 ACTING = ("canary", "live")
+MODES = ("shadow", *ACTING)
+"""By how much they may do, least first."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class LoopPlan:
 
 
 @dataclass(frozen=True)
+class Forbidden:
+    """A mode that is declared, and the highest that this node's agent lets a loop have."""
+
+    mode: str
+    highest: str
+
+
+@dataclass(frozen=True)
 class SetPlan:
     """What a SliceSet is on this node.
 
@@ -50,6 +60,7 @@ class SetPlan:
         missing: what it refers to and nobody can fetch.
         places: where its slices' UPFs are.
         troubles: of slices that have pods here.
+        forbidden: the mode that it asks for and may not have on this node, whose loop runs in shadow; None for none.
         loop: None where there is nothing to run.
     """
 
@@ -58,13 +69,20 @@ class SetPlan:
     missing: str | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
+    forbidden: Forbidden | None = None
     loop: LoopPlan | None = None
 
 
 class Planner:
-    """Plans again and again, and remembers where slices were."""
+    """Plans again and again, and remembers where slices were.
 
-    def __init__(self) -> None:
+    Args:
+        highest_mode: that a loop may have; one of `MODES`. A SliceSet that asks for more has its loop in shadow: of a
+            mode that names no slices there is none lower that would name any.
+    """
+
+    def __init__(self, highest_mode: str = "live") -> None:
+        self._highest = highest_mode
         self._before: dict[str, Mapping[str, Place]] = {}
         self._known: dict[tuple[str, int], DeclaredSet | str] = {}
 
@@ -100,7 +118,8 @@ class Planner:
         meant = [one for one in valid if one.concerns(node_labels)]
         found = place(meant, there, self._before, now_s)
         self._before = {uid: placing.places for uid, placing in found.items() if placing.places}
-        plans += [_plan(one, found[one.uid]) for one in meant if found[one.uid].places or found[one.uid].troubles]
+        here = [one for one in meant if found[one.uid].places or found[one.uid].troubles]
+        plans += [_plan(one, found[one.uid], self._highest) for one in here]
         return plans
 
 
@@ -113,19 +132,20 @@ def _declared(document: Mapping[str, Any]) -> DeclaredSet | str:
         return str(error) if isinstance(error, ConfigError) else f"not as its schema has it: {error!r}"
 
 
-def _plan(one: DeclaredSet, placing: Placing) -> SetPlan:
+def _plan(one: DeclaredSet, placing: Placing, highest: str) -> SetPlan:
     who = Identity(one.name, one.namespace, one.uid, one.generation)
+    forbidden = Forbidden(one.mode, highest) if MODES.index(one.mode) > MODES.index(highest) else None
     loop = None
     if one.missing is None and placing.places:
-        loop = _loop(one, placing.places)
-    return SetPlan(who, None, one.missing, placing.places, placing.troubles, loop)
+        loop = _loop(one, placing.places, acts=forbidden is None)
+    return SetPlan(who, None, one.missing, placing.places, placing.troubles, forbidden, loop)
 
 
-def _loop(one: DeclaredSet, places: Mapping[str, Place]) -> LoopPlan:
+def _loop(one: DeclaredSet, places: Mapping[str, Place], acts: bool) -> LoopPlan:
     node = one.node_document({name: _upf(spot) for name, spot in places.items()})
     canary = tuple(name for name in one.canary if name in places)
     # A canary none of whose slices is here has nothing to act on here.
-    mode = "shadow" if one.mode == "canary" and not canary else one.mode
+    mode = "shadow" if not acts or (one.mode == "canary" and not canary) else one.mode
     run = {**one.policy, "guard": one.guard, "period_ms": one.period_ms}
     return LoopPlan(one.instance, node, run, mode, canary if mode == "canary" else ())
 

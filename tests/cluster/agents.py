@@ -13,12 +13,15 @@ from typing import Any
 
 import yaml
 
+from slicepilot.cluster.install.manifests import definitions, in_order, manifests
+from slicepilot.cluster.install.values import values
+
 from ..node.machine import children
 from ..node.runtimes import until
 from .cluster import BUILT, NODE, Cluster
 from .upfs import NAMESPACE
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "slicepilot"
+RIGHTS = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 SYSTEM = "slicepilot-system"
 ACCOUNT = "slicepilot-agent"
 LEASE = f"slicepilot-{NODE}"
@@ -26,15 +29,11 @@ LEASE = f"slicepilot-{NODE}"
 
 def install(cluster: Cluster) -> Path:
     """The resources, the roles and a service account; returns its kubeconfig."""
+    rights = manifests(values({"namespace": {"create": True}}), SYSTEM)
+    documents = [*definitions(), *(one for one in rights if one["kind"] in RIGHTS)]
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", given=in_order(documents))
     for name in ("slicesets", "nodeslicesets"):
-        cluster.kubectl("apply", "--server-side", "-f", str(CHART / "crds" / f"{name}.yaml"))
         cluster.wait(f"crd/{name}.slicepilot.dev", "--for=condition=Established")
-    cluster.kubectl("create", "namespace", SYSTEM)
-    cluster.kubectl("-n", SYSTEM, "create", "serviceaccount", ACCOUNT)
-    cluster.kubectl("-n", SYSTEM, "apply", "-f", str(CHART / "templates" / "rbac.yaml"))
-    account = f"--serviceaccount={SYSTEM}:{ACCOUNT}"
-    cluster.kubectl("create", "clusterrolebinding", ACCOUNT, f"--clusterrole={ACCOUNT}", account)
-    cluster.kubectl("-n", SYSTEM, "create", "rolebinding", ACCOUNT, f"--role={ACCOUNT}", account)
     token = cluster.kubectl("-n", SYSTEM, "create", "token", ACCOUNT, "--duration=2h").strip()
     return cluster.write_access("agent", token)
 
@@ -46,7 +45,7 @@ class RunningAgent:
         self.cluster, self.root = cluster, cluster.machine.folder / name
         self.log = cluster.machine.folder / f"{name}.log"
         self.log.unlink(missing_ok=True)
-        self._command = ["slicepilot", "k8s", "agent", "--node", NODE, "--kubeconfig", str(access)]
+        self._command = ["slicepilot", "k8s", "agent", "--node", NODE, "--kubeconfig", str(access), "--highest-mode", "live"]
         self._command += ["--run-root", str(self.root / "run"), "--state-root", str(self.root / "state")]
         self._process: subprocess.Popen[str] | None = None
         self.start()
