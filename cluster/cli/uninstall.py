@@ -23,8 +23,8 @@ def uninstall(
 ) -> None:
     """Delete all SliceSets, then the agents and their roles; knobs are as they were found when it returns.
 
-    Waits until no NodeSliceSet is left, and until the agents' pods are gone. The definitions stay unless --with-crds says
-    otherwise, and the namespace stays. Asks first, and says how many SliceSets there are.
+    Waits until no NodeSliceSet is left, and until the agents' pods are gone. The definitions stay unless --with-crds
+    says otherwise, and the namespace stays. Asks first, and says how many SliceSets there are.
     Example: [bold]slicepilot k8s uninstall --yes[/bold]
     """
     from ...cli.shared.output import stderr

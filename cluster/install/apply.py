@@ -116,7 +116,9 @@ def _established(api: Api, document: Mapping[str, Any]) -> None:
 
 def _why(api: Api, daemons: Mapping[str, Any]) -> str:
     try:
-        troubles = [(one["metadata"]["name"], pod_trouble(one)) for one in agent_pods(api, daemons["metadata"]["namespace"])]
+        troubles = [
+            (one["metadata"]["name"], pod_trouble(one)) for one in agent_pods(api, daemons["metadata"]["namespace"])
+        ]
     except ApiError:
         return ""
     told = next((f"{name}: {trouble}" for name, trouble in troubles if trouble), "")

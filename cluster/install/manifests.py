@@ -37,7 +37,9 @@ def manifests(values: Mapping[str, Any], namespace: str) -> list[dict[str, Any]]
         TemplateError: a fault of the chart.
     """
     if not _NAMESPACE.fullmatch(namespace):
-        raise ConfigError(f"namespace = {namespace!r}: accepted: at most 63 of a-z, 0-9 and -, none of them - at an end")
+        raise ConfigError(
+            f"namespace = {namespace!r}: accepted: at most 63 of a-z, 0-9 and -, none of them - at an end"
+        )
     chart = read_yaml(CHART / "Chart.yaml")
     known = {
         "Values": values,

@@ -90,5 +90,3 @@ def _listed(api: Api, plural: str) -> list[dict[str, Any]]:
 
 def _sorted(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: (one["metadata"].get("namespace", ""), one["metadata"]["name"]))
-
-

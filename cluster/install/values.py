@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 from pydantic.alias_generators import to_camel
 
 from ...configs import ConfigError, validate
@@ -18,7 +18,7 @@ from ..resources.names import camel
 CHART = Path(__file__).with_name("chart")
 
 _STRICT = ConfigDict(extra="forbid", alias_generator=to_camel)
-_PROFILE = {
+_PROFILE: dict[str, JsonValue] = {
     "if": {"properties": {"type": {"const": "Localhost"}}},
     "then": {"properties": {"localhostProfile": {"minLength": 1}}},
     "else": {"properties": {"localhostProfile": {"maxLength": 0}}},
@@ -186,20 +186,22 @@ def values(given: Mapping[str, Any] | None = None, source: str = "values") -> di
 
 
 def assigned(texts: list[str]) -> dict[str, Any]:
-    """Values of ``a.b=VALUE``, where the value is read as YAML is.
+    """Values of ``a.b=VALUE``: text where the chart has text, else read as YAML is.
 
     Raises:
         ConfigError: one has another form.
     """
     import yaml
 
+    defaults = read_yaml(CHART / "values.yaml")
     found: dict[str, Any] = {}
     for text in texts:
         names, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)*", names):
             raise ConfigError(f"--set {text!r}: accepted: NAME=VALUE or NAME.NAME=VALUE")
         try:
-            parsed: Any = yaml.safe_load(value) if value else ""
+            is_text = isinstance(_at(defaults, names.split(".")), str)  # a tag 1.20 is no number
+            parsed: Any = value if is_text else yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise ConfigError(f"--set {text!r}: no YAML; accepted: NAME=VALUE") from error
         for name in reversed(names.split(".")):
@@ -217,6 +219,12 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
+def _at(document: Any, names: list[str]) -> Any:
+    for name in names:
+        document = document.get(name) if isinstance(document, Mapping) else None
+    return document
+
+
 def _without_titles(document: Any) -> Any:
     """pydantic's titles repeat the names."""
     if isinstance(document, dict):
@@ -226,5 +234,3 @@ def _without_titles(document: Any) -> Any:
             if key != "title" or not isinstance(value, str)
         }
     return list(map(_without_titles, document)) if isinstance(document, list) else document
-
-

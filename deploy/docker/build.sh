@@ -17,6 +17,13 @@ while [[ $# -gt 0 ]]; do
 	esac
 done
 
+# Nothing is done anew for the same sources.
+sources=(agents cli cluster configs controller data env node testbed training deploy/docker deploy/helm pyproject.toml
+	hatch_build.py requirements/agent.txt README.md)
+made=$(find "${sources[@]}" -type f -not -name '*.py[co]' -not -name '*.nb[ic]' -not -name '*.bpf.o' -print0 | sort -z |
+	xargs -0 sha256sum | cat - <(echo "$tag") | sha256sum | cut -c1-16)
+[[ -n $out && -e $out && -e $out.$made ]] && exit 0
+
 context=$into/context
 mkdir -p "$context/wheels" "$into/venv"
 cp deploy/docker/Dockerfile "$context/Dockerfile"
@@ -68,6 +75,7 @@ fi
 build --build-arg BASE=localhost/slicepilot-base --tag "$tag" "$context"
 buildah rmi --prune --force >/dev/null 2>&1 || true
 if [[ -n $out ]]; then
-	rm -f "$out"
+	rm -f "$out" "$out".*
 	buildah push --quiet --signature-policy "$into/policy.json" "$tag" "docker-archive:$out:$tag"
+	touch "$out.$made"
 fi

@@ -19,44 +19,14 @@ from slicepilot.cluster.install.values import Values, assigned, schema, values
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.privileges import LOOP
 
+from .cases import CASES
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "slicepilot"
 HELM = ROOT / "build" / "charts" / "bin" / "helm"
 KUBECTL = ROOT / "build" / "cluster" / "bin" / "kubectl"
 needs_helm = pytest.mark.skipif(not HELM.exists(), reason="needs helm: make k8s-test builds it")
 NAMESPACE = "slices"
-
-CASES: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "live, by digest": {"highestMode": "live", "image": {"digest": f"sha256:{'0a' * 32}"}},
-    "by tag": {"image": {"repository": "registry.example:5000/a/agent", "tag": "1.2"}},
-    "a namespace": {"namespace": {"create": True}},
-    "another server": {"apiServer": {"host": "fd00::1", "port": 6443}, "hostNetwork": True},
-    "cri-o": {"runtime": {"name": "crio"}},
-    "k3s": {"runtime": {"stateFolder": "/run/k3s/containerd/io.containerd.runtime.v2.task"}},
-    "nothing beside": {
-        "priorityClass": {"create": False, "name": ""},
-        "podDisruptionBudget": {"create": False},
-        "tolerations": [],
-        "resources": {"requests": {}, "limits": {}},
-    },
-    "a class of others": {"priorityClass": {"create": False, "name": "system-node-critical"}},
-    "on delete": {"updateStrategy": {"type": "OnDelete"}, "terminationGracePeriodSeconds": 60},
-    "profiles": {
-        "seccomp": {"type": "Localhost", "localhostProfile": "slicepilot/agent.json"},
-        "appArmor": {"type": "Localhost", "localhostProfile": "slicepilot-agent"},
-    },
-    "no profiles": {"seccomp": {"type": "Unconfined"}, "appArmor": {"type": "Unconfined"}},
-    "places": {
-        "nodeSelector": {"kubernetes.io/os": "linux", "edge": "true"},
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "upf", "operator": "Exists"}]}]}}},
-        "tolerations": [{"key": "edge", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}],
-        "podAnnotations": {"a.example/b": "1: two # three", "c": "{{ .Values }}"},
-        "imagePullSecrets": [{"name": "pull"}],
-        "resources": {"limits": {"memory": "1Gi", "cpu": 1}},
-    },
-}  # fmt: skip
 
 
 def by_name(documents: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -179,7 +149,9 @@ def test_kustomize_makes_the_same_objects(tmp_path: Path) -> None:
     overlay = tmp_path / "kustomization.yaml"
     base = tmp_path / "base"
     base.symlink_to(ROOT / "deploy" / "kustomize")
-    overlay.write_text("resources: [base]\nimages: [{name: slicepilot-agent, newName: registry.example/a, newTag: '2'}]\n")
+    overlay.write_text(
+        "resources: [base]\nimages: [{name: slicepilot-agent, newName: registry.example/a, newTag: '2'}]\n"
+    )
     done = subprocess.run([str(KUBECTL), "kustomize", str(tmp_path)], capture_output=True, text=True, check=False)
     assert "image: registry.example/a:2" in done.stdout, done.stderr
 
@@ -208,7 +180,7 @@ def test_helm_reads_that_part_alike(tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: x\nversion: 1.0.0\n")
     for number, (text, _) in enumerate(TEMPLATES.values()):
-        body = "{{ define \"it\" }}" + text + "{{ end }}"
+        body = '{{ define "it" }}' + text + "{{ end }}"
         (tmp_path / "templates" / f"{number}.yaml").write_text(
             body.replace('"it"', f'"it{number}"') + f'made: {{{{ include "it{number}" . | b64enc }}}}\n'
         )
@@ -231,7 +203,7 @@ def test_helm_reads_that_part_alike(tmp_path: Path) -> None:
         "{{ if .Values.one }}a",
         "{{ end }}",
         "{{ range .Values.map }}{{ end }}",
-        "{{ include \"a\" . }}",
+        '{{ include "a" . }}',
         "{{ lookup }}",
         "{{ .Values.map }}",
         "{{ .Values.one | }}",
@@ -244,7 +216,8 @@ def test_what_is_not_in_that_part_is_an_error(text: str) -> None:
 
 
 def test_what_is_set_is_read_as_yaml_and_named() -> None:
-    assert assigned(["a.b=1", "a.c=x", "d="]) == {"a": {"b": 1, "c": "x"}, "d": ""}
+    assert assigned(["a.b=1", "a.c=x", "d="]) == {"a": {"b": 1, "c": "x"}, "d": None}
+    assert assigned(["image.tag=1.20", "highestMode=on"]) == {"image": {"tag": "1.20"}, "highestMode": "on"}
     for wrong in ("a", "a b=1", "=1", "a=[", "a[0]=1"):
         with pytest.raises(ConfigError, match="accepted: NAME=VALUE"):
             assigned([wrong])

@@ -45,7 +45,17 @@ class RunningAgent:
         self.cluster, self.root = cluster, cluster.machine.folder / name
         self.log = cluster.machine.folder / f"{name}.log"
         self.log.unlink(missing_ok=True)
-        self._command = ["slicepilot", "k8s", "agent", "--node", NODE, "--kubeconfig", str(access), "--highest-mode", "live"]
+        self._command = [
+            "slicepilot",
+            "k8s",
+            "agent",
+            "--node",
+            NODE,
+            "--kubeconfig",
+            str(access),
+            "--highest-mode",
+            "live",
+        ]
         self._command += ["--run-root", str(self.root / "run"), "--state-root", str(self.root / "state")]
         self._process: subprocess.Popen[str] | None = None
         self.start()

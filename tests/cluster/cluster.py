@@ -206,6 +206,9 @@ class Cluster:
     def _start_node(self) -> None:
         machine, cni = self.machine, TOOLS / "lib" / "cni"
         machine.run("mount", "--make-rshared", "/")  # as systemd does where it boots a whole machine
+        # What loops of this machine have left there is none of the node's.
+        machine.run("mkdir", "-p", "/var/lib/slicepilot")
+        machine.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/var/lib/slicepilot")
         machine.run("mknod", "/dev/kmsg", "c", "1", "11")  # in which the kubelet looks for kills
         for name, value in TUNABLES.items():
             path = self.folder / name.replace("/", "-")

@@ -21,10 +21,11 @@ from ..node.runtimes import until
 from .agents import SYSTEM, condition, slice_set, told
 from .cluster import ADDRESS, NODE, Cluster
 from .upfs import NAMESPACE, PodUpfs
+from .upfs import shares as shares_of
 
 ROOT = Path(__file__).parents[2]
 COUNT = 5
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 IMAGE, TAG = "slicepilot.test/agent", "1"
 ARCHIVE = ROOT / "build" / "image" / "agent.tar"
 VALUES = {
@@ -55,6 +56,14 @@ def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
 
 
+@pytest.fixture(autouse=True)
+def _logs(cluster: Cluster) -> Iterator[None]:
+    """What agents have said, which pytest shows where something has failed."""
+    yield
+    for path in sorted((cluster.machine.root / "var" / "log" / "pods").glob(f"{SYSTEM}_*/agent/*.log")):
+        print(path.parent.parent.name, *path.read_text(errors="replace").splitlines()[-30:], sep="\n")
+
+
 def k8s(cluster: Cluster, *arguments: str, code: int | None = 0, **values: str) -> str:
     """`slicepilot k8s` as the admin; values with a point in their name are given with two bars."""
     settings = [f"--set={name.replace('__', '.')}={value}" for name, value in values.items()]
@@ -71,7 +80,7 @@ def install(cluster: Cluster, *arguments: str, **values: str) -> float:
 
 
 def shares(upfs: PodUpfs) -> list[str]:
-    return [(upfs.group(number) / "cpu.shares").read_text().strip() for number in range(1, COUNT + 1)]
+    return shares_of(upfs.group(number) for number in range(1, COUNT + 1))
 
 
 def agent_pod(cluster: Cluster) -> dict[str, Any]:
