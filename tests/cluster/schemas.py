@@ -28,7 +28,8 @@ def write_schemas(cluster: Cluster, folder: Path, paths: set[str]) -> None:
         for name, schema in every.items():
             for one in schema.get(GVK) or ():
                 if not name.startswith("io.k8s.apimachinery"):
-                    file = f"{one['kind'].lower()}-{one['group']}-{one['version']}.json"
+                    group = one["group"] or one["version"]  # as kubeconform calls the group of ``v1``
+                    file = f"{one['kind'].lower()}-{group}-{one['version']}.json"
                     found = {"definitions": {key: _strict(value) for key, value in every.items()}}
                     found |= {"$ref": f"#/definitions/{name}"}
                     (folder / file).write_text(json.dumps(found))
@@ -40,7 +41,11 @@ def _strict(schema: Any) -> Any:
         return list(map(_strict, schema))
     if not isinstance(schema, dict):
         return schema
-    made = {key: _strict(value) for key, value in schema.items()}
+    named = {"properties", "patternProperties"}  # maps of schemas by names, which may be words of schemas, too
+    made = {
+        key: {name: _strict(one) for name, one in value.items()} if key in named else _strict(value)
+        for key, value in schema.items()
+    }
     if isinstance(made.get("$ref"), str):
         made["$ref"] = made["$ref"].replace("#/components/schemas/", "#/definitions/")
     if isinstance(made.get("properties"), dict) and "additionalProperties" not in made and "type" in made:

@@ -24,6 +24,8 @@ from .upfs import NAMESPACE, PodUpfs
 from .upfs import shares as shares_of
 
 ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "slicepilot"
+HELM = ROOT / "build" / "charts" / "bin" / "helm"
 COUNT = 5
 WITHIN_S = 120.0
 IMAGE, TAG = "slicepilot.test/agent", "1"
@@ -239,3 +241,36 @@ def test_uninstall_gives_knobs_back_and_leaves_what_it_should(
     for kind in ("clusterroles", "clusterrolebindings", "priorityclasses"):
         assert "slicepilot" not in cluster.kubectl("get", kind, "-o", "name")
     assert cluster.kubectl("get", "crd", "-o", "name").count("slicepilot.dev") == 2
+
+
+def test_helm_installs_upgrades_and_takes_away_the_same_under_our_own_seccomp_profile(
+    cluster: Cluster, upfs: PodUpfs, found: list[str]
+) -> None:
+    profile = (CHART / "profiles" / "seccomp.json").read_text()
+    cluster.machine.write("/var/lib/kubelet/seccomp/slicepilot.json", profile)
+    confined = {"seccomp.type": "Localhost", "seccomp.localhostProfile": "slicepilot.json"}
+    settings = [f"--set={name}={value}" for name, value in (VALUES | confined).items() if name != "image.tag"]
+    settings += [f"--set-string=image.tag={TAG}"]
+
+    def helm(*arguments: str) -> None:
+        environment = {"KUBECONFIG": str(cluster.folder / "admin.yaml")}
+        cluster.machine.run(str(HELM), *arguments, "-n", SYSTEM, "--wait", env=environment, timeout_s=300)
+
+    helm("install", "slices", str(CHART), *settings)
+    cluster.kubectl("apply", given=slice_set())
+    until(lambda: condition(told(cluster), "Controlled")[1] == "ModeNotAllowed", f"{told(cluster)}", WITHIN_S)
+    assert shares(upfs) == found
+    helm("upgrade", "slices", str(CHART), *settings, "--set=highestMode=live")
+    until(lambda: shares(upfs) != found, f"{told(cluster)}", WITHIN_S)
+    assert "Seccomp:\t2" in Path(f"/proc/{agent_pid(cluster)}/status").read_text()
+    given_back_once(
+        upfs,
+        found,
+        "helm upgrade",
+        lambda: helm("upgrade", "slices", str(CHART), *settings, "--set=highestMode=live", "--set=podAnnotations.a=b"),
+    )
+    helm("uninstall", "slices")
+    until(lambda: not cluster.get("-n", SYSTEM, "pods")["items"], "pods stay", WITHIN_S)
+    assert shares(upfs) == found
+    assert cluster.get("-A", "sls")["items"], "helm leaves what is declared"
+    cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
