@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...cli.schemas import cluster as schema
 from .options import AGENTS, Kubeconfig, Namespace
 
 MOST_NAME = 24
@@ -21,7 +22,6 @@ def status(
     Exit code 1 where there is no agent, or one is not ready.
     Example: [bold]slicepilot k8s status[/bold]
     """
-    from ...cli.schemas import cluster as schema
     from ...cli.shared.output import print_json
     from ...configs import FailureError
     from ..client.errors import ApiError

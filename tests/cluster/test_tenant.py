@@ -115,7 +115,7 @@ def test_selectors_do_not_reach_pods_of_others(cluster: Cluster, upfs: PodUpfs) 
     code, out = asked(cluster, "apply", given=guests())
     assert code == 0, out
     until(lambda: told(cluster) != {}, "no word of it", WITHIN_S)
-    until(lambda: condition(told(cluster), "Ready")[1] == "LoopFailed", f"{told(cluster)}", WITHIN_S)
+    until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not live", WITHIN_S)  # on his own pod
     assert [one.get("pod") for one in told(cluster)["slices"]] == ["not-a-upf"]
     assert shares(groups(upfs)) == found
     code, out = asked(cluster, "-n", GUEST, "patch", "sls", "mine", "--subresource=status", "--type=merge",
@@ -133,7 +133,7 @@ PATHS = {
     "a guard elsewhere": {"guard": {"shipped": "../../../../etc/passwd"}},
     "a guard by its path": {"guard": {"shipped": "/etc/passwd"}},
     "an agent that is none": {"policy": {"agent": "../../x"}},
-    "a claim of a bundle": {"policy": {"bundle": {"persistentVolumeClaim": {"name": "x", "digest": "0" * 64}}}},
+    "a claim of a bundle": {"policy": {"bundle": {"persistentVolumeClaim": {"claimName": "x", "digest": "0" * 64}}}},
 }
 
 
