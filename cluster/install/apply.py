@@ -115,11 +115,15 @@ def _established(api: Api, document: Mapping[str, Any]) -> None:
 
 
 def _why(api: Api, daemons: Mapping[str, Any]) -> str:
+    """What holds a pod up, or why there is none: a namespace that does not let such pods in, for instance."""
+    namespace = daemons["metadata"]["namespace"]
     try:
-        troubles = [
-            (one["metadata"]["name"], pod_trouble(one)) for one in agent_pods(api, daemons["metadata"]["namespace"])
-        ]
+        pods = agent_pods(api, namespace)
+        told = [f"{one['metadata']['name']}: {trouble}" for one in pods if (trouble := pod_trouble(one))]
+        if not pods:
+            query = {"fieldSelector": f"reason=FailedCreate,involvedObject.name={daemons['metadata']['name']}"}
+            events = api.get(f"/api/v1/namespaces/{namespace}/events", query).get("items") or ()
+            told = [str(one.get("message", "")) for one in events]
     except ApiError:
         return ""
-    told = next((f"{name}: {trouble}" for name, trouble in troubles if trouble), "")
-    return f"; {told[:300]}" if told else ""
+    return f"; {told[0][:400]}" if told else ""

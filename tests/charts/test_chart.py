@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -226,3 +227,22 @@ def test_what_is_set_is_read_as_yaml_and_named() -> None:
 def test_a_namespace_that_cannot_be_one() -> None:
     with pytest.raises(ConfigError, match="namespace = 'a: b'"):
         manifests(values(), "a: b")
+
+
+def test_the_chart_installs_the_version_that_this_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == project["version"] == chart["version"]
+    [daemons] = [one for one in manifests(values(), NAMESPACE) if one["kind"] == "DaemonSet"]
+    image = daemons["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image == f"slicepilot-agent:{project['version']}"
+
+
+def test_the_image_is_of_pins_that_the_agent_is_installed_with() -> None:
+    text = (ROOT / "requirements" / "agent.txt").read_text()
+    named = set(re.findall(r"^([a-z0-9._-]+)==", text, re.MULTILINE))
+    assert {"kubernetes", "numpy", "onnxruntime"} <= named
+    assert not named & {"torch", "ray", "mlflow", "pandas", "matplotlib", "stable-baselines3"}
+    dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    assert "--require-hashes" in dockerfile
+    assert "--no-index" in dockerfile

@@ -92,3 +92,26 @@ def test_what_helm_has_applied_is_not_taken_over_unasked(cluster: Cluster) -> No
     assert process.returncode == 1, out
     assert "PriorityClass slicepilot-agent: 409" in out
     assert "--force" in out
+
+
+def test_a_namespace_that_lets_no_such_pods_in_is_told_and_uninstall_takes_all_away(cluster: Cluster) -> None:
+    name, label = "narrow", {"pod-security.kubernetes.io/enforce": "baseline"}
+    cluster.kubectl(
+        "apply", given={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": label}}
+    )
+    access = ["--kubeconfig", str(cluster.folder / "admin.yaml"), "-n", name]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = cluster.machine.start("slicepilot", "k8s", "install", "--wait", "8", *access, **pipes)
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 1, out
+    assert "0 of 1 nodes have a ready agent after 8 s" in out
+    assert 'violates PodSecurity "baseline' in out
+    cluster.machine.run("slicepilot", "k8s", "status", *access, code=1)
+    process = cluster.machine.start("slicepilot", "k8s", "uninstall", "--with-crds", *access, **pipes)
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, out
+    assert not [kind for kind in ("ds", "sa", "role") if "slicepilot" in cluster.kubectl("-n", name, "get", kind)]
+    assert "slicepilot" not in cluster.kubectl(
+        "get", "clusterroles,clusterrolebindings,priorityclasses,crd", "-o", "name"
+    )
+    cluster.kubectl("delete", "namespace", name)
