@@ -10,7 +10,7 @@ BIN := .venv/bin
 # Python keeps what it has compiled: or each process would compile all packages that it imports again, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test k8s-test fuzz lint setup live bpf dist sbom lock clean help
+.PHONY: demo test k8s-test fuzz lint setup live bpf dist image sbom lock clean help
 
 # Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
 demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
@@ -32,7 +32,8 @@ k8s-test: .venv/.dev ## run the tests on a Kubernetes cluster of one node, which
 	-@$(MAKE) --no-print-directory live
 	@tests/packages.sh
 	@tests/cluster/build.sh
-	$(BIN)/pytest -q tests/cluster $(PYTEST_ARGS)
+	@tests/charts/build.sh
+	$(BIN)/pytest -q tests/charts tests/cluster $(PYTEST_ARGS)
 
 # Some of the tests may be of one kind alone: then pytest finds none of the other, which is its exit status 5.
 SOME = $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
@@ -68,6 +69,13 @@ dist: .venv/.dev ## build the source distribution and this platform's wheel into
 	@go=$$(testbed/go.sh) && PATH=$$(dirname "$$go"):$$PATH $(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
 
+# As root, on Debian: buildah without a daemon, and no registry. `deploy/docker/build.sh --context` is for other builders.
+image: .venv/.dev ## build the image of the Kubernetes agent into build/image/agent.tar (IMAGE=name:tag)
+	-@$(MAKE) --no-print-directory live
+	@deploy/docker/build.sh --tag $(IMAGE) --out build/image/agent.tar
+
+IMAGE = localhost/slicepilot-agent:latest
+
 sbom: .venv/.dev ## write the software bill of materials (CycloneDX) into build/
 	@$(BIN)/python deploy/supply/bill.py
 
@@ -78,6 +86,7 @@ lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(COMPILE) --group uv $(UPGRADE) --output-file requirements/uv.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
+	$(LOCK) requirements/agent.txt --extra kubernetes --constraints requirements/dev.txt
 
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
 	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...controller.contracts.answers import OrderAnswer, Status
-from . import bench, datasets, episodes, evaluation, explaining, machine, operation, training, verified
+from . import bench, cluster, datasets, episodes, evaluation, explaining, machine, operation, training, verified
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ PRINTED = (
     *(Printed(f"control {order}", OrderAnswer) for order in ("mode", "pause", "resume", "safe", "reload")),
     Printed("node discover", list[machine.DiscoveredUpf]),
     Printed("node check", list[machine.CheckedSlice], note="Exit code 1 where a slice could not be measured."),
+    Printed("k8s status", cluster.Overview, note="Exit code 1 where there is no agent, or one is not ready."),
     Printed("testbed up", machine.TestbedUp),
     Printed("testbed status", list[machine.TestbedStatus]),
     Printed("testbed verify", list[verified.VerifiedSlice], note="Exit code 1 where something is not enforced."),

@@ -131,7 +131,8 @@ class Agent:
                 one.start()
             keeper.restore()
             office.start()
-            planner, allowing, looked_s = Planner(), Allowing(config.allowance), 0.0
+            planner, allowing = Planner(config.allowance.highest_mode), Allowing(config.allowance)
+            looked_s = 0.0
             plans: list[SetPlan] = []
             while not self._stop.asked and lease.held:
                 changed = self._changed.wait(STEP_S)
@@ -149,7 +150,9 @@ class Agent:
                 if changed or looks:
                     slow.post(followed(plans, keeper.states), pods.objects())
                     self._post(writer, keeper, told(plans, slow.troubles))
+                    self._place.tell_ready()
         finally:
+            self._place.tell_ready(False)
             keeper.close()
             office.close()
             for one in (slice_sets, pods, node):

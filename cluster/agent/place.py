@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import uuid
@@ -10,7 +11,7 @@ from pathlib import Path
 from ...configs import FailureError
 from ...data.files import replace_file
 
-LOCK, NAME = "agent.lock", "agent.name"
+LOCK, NAME, READY = "agent.lock", "agent.name", "ready"
 
 
 class AgentPlace:
@@ -41,7 +42,17 @@ class AgentPlace:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        self.tell_ready(False)  # what one that was killed has left
         return True
+
+    def tell_ready(self, ready: bool = True) -> None:
+        """Whether the agent acts for its node and knows what is declared, by a file: a probe of the kubelet looks."""
+        path = self.folder / READY
+        with contextlib.suppress(OSError):  # a full disk; it is tried again
+            if not ready:
+                path.unlink(missing_ok=True)
+            elif not path.exists():
+                path.touch(0o600)
 
     def name(self) -> str:
         """Of whoever has the place; made up once."""

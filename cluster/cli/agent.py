@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,10 @@ def agent(
     state_root: Annotated[
         Path, typer.Option(help="Folder for journals and records; outlives this process, and its container.")
     ] = Path("/var/lib/slicepilot"),
+    highest_mode: Annotated[
+        Literal["shadow", "canary", "live"],
+        typer.Option(help="The most that a SliceSet may do here; one that asks for more runs in shadow."),
+    ] = "shadow",
     most_loops: Annotated[int, typer.Option(min=1, max=64, help="At most so many loops on this node.")] = 8,
     most_loops_in_namespace: Annotated[
         int, typer.Option(min=1, max=64, help="At most so many for the SliceSets of one namespace.")
@@ -37,16 +41,22 @@ def agent(
 
     Needs root. Each SliceSet's loop is a process of its own, which ends with the agent and gives its knobs back.
     While another agent acts for the node this one waits. Logs are lines of JSON on standard error.
-    Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml[/bold]
+    Nothing is moved unless --highest-mode says that it may be, whatever SliceSets ask for.
+    Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml --highest-mode live[/bold]
     """
     from ...controller.system.clocks import check_clocks
     from ...controller.system.signals import StopRequest
     from ..agent.agent import Agent, AgentConfig
+    from ..agent.container import prepare
     from ..client.connection import Api
     from ..plan.allowance import Allowance
 
     check_clocks()
-    allowance = Allowance(most_loops, most_loops_in_namespace, allow_exceed_limit, allow_follow, records_mb)
-    config = AgentConfig(node, namespace, run_root.absolute(), state_root.absolute(), allowance)
+    run_root, state_root = run_root.absolute(), state_root.absolute()
+    prepare(state_root)
+    allowance = Allowance(
+        highest_mode, most_loops, most_loops_in_namespace, allow_exceed_limit, allow_follow, records_mb
+    )
+    config = AgentConfig(node, namespace, run_root, state_root, allowance)
     with StopRequest() as stop:
         Agent(Api(kubeconfig), config, stop).run()

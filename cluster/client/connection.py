@@ -87,12 +87,16 @@ class Api:
         """PUT; raises ApiError, with status 409 where somebody else was faster."""
         return self._asked("PUT", path, None, document)
 
-    def apply(self, path: str, document: Mapping[str, Any], manager: str) -> dict[str, Any]:
-        """Server-side apply, in which fields that somebody else has set become ours; raises ApiError.
+    def apply(
+        self, path: str, document: Mapping[str, Any], manager: str, *, force: bool = True, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Server-side apply; raises ApiError.
 
+        With ``force`` fields that somebody else has set become ours, without it that is an error of status 409. A dry
+        run is checked as the real one is, and nothing is stored.
         https://kubernetes.io/docs/reference/using-api/server-side-apply/
         """
-        query = {"fieldManager": manager, "force": "true"}
+        query = {"fieldManager": manager, "force": str(force).lower(), **({"dryRun": "All"} if dry_run else {})}
         return self._asked("PATCH", path, query, document, content=APPLY)
 
     def patch(self, path: str, document: Mapping[str, Any], manager: str) -> dict[str, Any]:

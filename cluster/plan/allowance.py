@@ -16,12 +16,14 @@ class Allowance:
     """By options of the agent.
 
     Attributes:
+        highest_mode: the most that a SliceSet may do here (`MODES`); one that asks for more has a loop in shadow.
         loops, loops_in_namespace: at most, of this node. Each takes some 100 MiB, and a real-time thread.
         exceed_limit: whether `mayExceedLimit` counts: a pod's CPU limit is its namespace's share of the node.
         follow: whether pods follow their loops at the API server: resizes and annotations of any pod on the node.
         records_mb: disk space for the decision records of one loop.
     """
 
+    highest_mode: str = "shadow"
     loops: int = 8
     loops_in_namespace: int = 4
     exceed_limit: bool = False

@@ -12,6 +12,8 @@ from ..resources.slice_set import DeclaredSet, Follow, Identity, declared
 from .placing import Place, Placing, Trouble, place
 
 ACTING = ("canary", "live")
+MODES = ("shadow", *ACTING)
+"""By how much they may do, least first."""
 RESIZED = {"policy": "reassert", "most_reasserts": 100, "window_s": 60.0}
 """What a loop does where the kubelet writes, at each resize that this agent asks for, 30 a minute at most."""
 MOST_SETS = 64
@@ -45,6 +47,14 @@ class LoopPlan:
 
 
 @dataclass(frozen=True)
+class Forbidden:
+    """A mode that is declared, and the highest that this node's agent lets a loop have."""
+
+    mode: str
+    highest: str
+
+
+@dataclass(frozen=True)
 class SetPlan:
     """What a SliceSet is on this node.
 
@@ -56,6 +66,7 @@ class SetPlan:
         places: where its slices' UPFs are.
         troubles: of slices that have pods here.
         follows: what the API server is told of slices that have pods here.
+        forbidden: the mode that it asks for and may not have on this node, whose loop runs in shadow; None for none.
         loop: None where there is nothing to run.
     """
 
@@ -66,13 +77,20 @@ class SetPlan:
     places: Mapping[str, Place] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
     follows: Mapping[str, Follow] = field(default_factory=dict)
+    forbidden: Forbidden | None = None
     loop: LoopPlan | None = None
 
 
 class Planner:
-    """Plans again and again, and remembers where slices were."""
+    """Plans again and again, and remembers where slices were.
 
-    def __init__(self) -> None:
+    Args:
+        highest_mode: that a loop may have; one of `MODES`. A SliceSet that asks for more has its loop in shadow: of a
+            mode that names no slices there is none lower that would name any.
+    """
+
+    def __init__(self, highest_mode: str = "live") -> None:
+        self._highest = highest_mode
         self._before: dict[str, Mapping[str, Place]] = {}
         self._known: dict[tuple[str, int], DeclaredSet | str] = {}
 
@@ -110,7 +128,8 @@ class Planner:
         found = place(meant, there, self._before, now_s)
         self._before = {uid: placing.places for uid, placing in found.items() if placing.places}
         meant.sort(key=lambda one: one.age)
-        plans += [_plan(one, found[one.uid]) for one in meant if found[one.uid].places or found[one.uid].troubles]
+        here = [one for one in meant if found[one.uid].places or found[one.uid].troubles]
+        plans += [_plan(one, found[one.uid], self._highest) for one in here]
         return plans
 
 
@@ -135,22 +154,29 @@ def _declared(document: Mapping[str, Any]) -> DeclaredSet | str:
         return str(error) if isinstance(error, ConfigError) else f"not as its schema has it: {error!r}"
 
 
-def _plan(one: DeclaredSet, placing: Placing) -> SetPlan:
+def _plan(one: DeclaredSet, placing: Placing, highest: str) -> SetPlan:
     who = Identity(one.name, one.namespace, one.uid, one.generation)
+    forbidden = Forbidden(one.mode, highest) if MODES.index(one.mode) > MODES.index(highest) else None
     loop = None
     if one.missing is None and placing.places:
-        loop = _loop(one, placing.places)
+        loop = _loop(one, placing.places, acts=forbidden is None)
     follows = {each.name: each.follow for each in one.slices if each.follow and each.name in placing.places}
     return SetPlan(
-        who, missing=one.missing, places=placing.places, troubles=placing.troubles, follows=follows, loop=loop
+        who,
+        missing=one.missing,
+        places=placing.places,
+        troubles=placing.troubles,
+        follows=follows,
+        forbidden=forbidden,
+        loop=loop,
     )
 
 
-def _loop(one: DeclaredSet, places: Mapping[str, Place]) -> LoopPlan:
+def _loop(one: DeclaredSet, places: Mapping[str, Place], acts: bool) -> LoopPlan:
     node = one.node_document({name: _upf(spot) for name, spot in places.items()})
     canary = tuple(name for name in one.canary if name in places)
     # A canary none of whose slices is here has nothing to act on here.
-    mode = "shadow" if one.mode == "canary" and not canary else one.mode
+    mode = "shadow" if not acts or (one.mode == "canary" and not canary) else one.mode
     run = {**one.policy, "guard": one.guard, "period_ms": one.period_ms}
     if any(each.follow is not None and each.follow.cpu_limit_mcpu for each in one.slices if each.name in places):
         run["foreign"] = RESIZED

@@ -8,12 +8,12 @@ from typing import Any
 from ..loops.keeper import LoopState
 from ..loops.reading import LoopFigures, SliceFigures
 from ..plan.placing import AWAY
-from ..plan.plan import ACTING, SetPlan
+from ..plan.plan import ACTING, Forbidden, SetPlan
 from ..resources.names import snake
 from .conditions import CONTROLLED, DEGRADED, READY, Condition
 
 KNOBS = ("cpuLimitMcpu", "nice", "egressMbps")
-STARTING = "LoopStarting"
+STARTING, NOT_ALLOWED = "LoopStarting", "ModeNotAllowed"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def report(plan: SetPlan, state: LoopState | None) -> Report:
     named = {one.name: one for one in (() if figures is None else figures.slices)}
     slices = [_slice(name, place.pod.name, named.get(name)) for name, place in plan.places.items()]
     kept = sum(1 for one in slices if one.get("promiseKept"))
-    conditions = (_ready(plan, state, figures), _controlled(figures), _degraded(plan, state, figures))
+    conditions = (_ready(plan, state, figures), _controlled(plan, figures), _degraded(plan, state, figures))
     body: dict[str, Any] = {"kept": f"{kept}/{len(slices)}", "keptSlices": kept, "slices": slices}
     if figures is not None:
         body |= {"mode": figures.mode, "agent": figures.agent}
@@ -64,14 +64,20 @@ def _ready(plan: SetPlan, state: LoopState | None, figures: LoopFigures | None) 
     return Condition(READY, "False", STARTING, "the loop is being started")
 
 
-def _controlled(figures: LoopFigures | None) -> Condition:
+def _controlled(plan: SetPlan, figures: LoopFigures | None) -> Condition:
     if figures is None or figures.stale:
         return Condition(CONTROLLED, "False", "NoLoop", "knobs are as they were found")
+    if plan.forbidden is not None:
+        return Condition(CONTROLLED, "False", NOT_ALLOWED, _not_allowed(plan.forbidden))
     if figures.mode not in ACTING:
         return Condition(CONTROLLED, "False", "Shadow", "decisions are recorded and not carried out")
     if figures.mode == "canary":
         return Condition(CONTROLLED, "True", "Canary", f"acting on {', '.join(figures.canary)}")
     return Condition(CONTROLLED, "True", "Live", "acting on all slices")
+
+
+def _not_allowed(found: Forbidden) -> str:
+    return f"mode {found.mode} is declared; this node's agent allows {found.highest} at most (--highest-mode)"
 
 
 def _degraded(plan: SetPlan, state: LoopState | None, figures: LoopFigures | None) -> Condition:
@@ -83,6 +89,8 @@ def _degraded(plan: SetPlan, state: LoopState | None, figures: LoopFigures | Non
         found.append(("LoopFailed", state.failure))
     if state is not None and state.refused is not None:
         found.append(("ModeRefused", state.refused))
+    if plan.forbidden is not None:
+        found.append((NOT_ALLOWED, _not_allowed(plan.forbidden)))
     found += [(one.reason, one.message) for one in plan.troubles]
     if figures is not None:
         away = {one.slice for one in plan.troubles if one.reason == AWAY}

@@ -2,7 +2,7 @@
 
 Probe, actuators and supervisor know a slice by two paths, notice when something else is behind them, and take that up.
 Of a UPF that somebody else starts these paths change (``/proc/PID/ns/net``), so they are given links, which follow it.
-Only root can write to the folder.
+Only root can look into the folder, which has to outlive a container: whoever restores later finds groups by them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ import tempfile
 from pathlib import Path
 
 from ...controller.system.processes import start_ticks
+from ...controller.watchdog.private import private_folder
 
-PARENT = Path("/run")
 PREFIX = "slicepilot-upfs-"
 NOWHERE = Path("/nonexistent")
 
 
 class UpfLinks:
-    """Links for slices by name, in a folder of their own that goes with `close`, or when the next one is made."""
+    """Links for slices by name, in a folder of their own that goes with `close`, or when the next one is made.
 
-    def __init__(self, parent: Path = PARENT) -> None:
+    Args:
+        parent: of that folder; None: the one that locks are in.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        parent = parent or private_folder()
         for left in parent.glob(f"{PREFIX}*"):
             owner = left.name.removeprefix(PREFIX).partition("-")[0]
             if owner.isdecimal() and start_ticks(int(owner)) is None:

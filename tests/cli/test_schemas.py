@@ -52,7 +52,7 @@ def test_the_schemas_of_the_manual_are_those_that_commands_use() -> None:
 
 def schemas_in_use() -> Iterator[Any]:
     """What is given to `print_json` as a schema, anywhere in the code."""
-    for folder in ("cli", "node/cli", "testbed/cli"):
+    for folder in ("cli", "cluster/cli", "node/cli", "testbed/cli"):
         yield from schemas_in(ROOT / folder)
 
 

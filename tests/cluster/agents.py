@@ -13,29 +13,32 @@ from typing import Any
 
 import yaml
 
+from slicepilot.cluster.install.manifests import definitions, in_order, manifests
+from slicepilot.cluster.install.values import values
+
 from ..node.machine import children
 from ..node.runtimes import until
 from .cluster import BUILT, NODE, Cluster
 from .upfs import NAMESPACE
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "slicepilot"
+RIGHTS = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 SYSTEM = "slicepilot-system"
 ACCOUNT = "slicepilot-agent"
 LEASE = f"slicepilot-{NODE}"
 
 
-def install(cluster: Cluster) -> Path:
+def rights(**more: Any) -> list[dict[str, Any]]:
+    """Those of the chart's objects that say what an agent may do; ``more`` values of it."""
+    found = manifests(values({"namespace": {"create": True}, **more}), SYSTEM)
+    return [one for one in found if one["kind"] in RIGHTS]
+
+
+def install(cluster: Cluster, **more: Any) -> Path:
     """The resources, the roles and a service account; returns its kubeconfig."""
+    documents = [*definitions(), *rights(**more)]
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", given=in_order(documents))
     for name in ("slicesets", "nodeslicesets"):
-        cluster.kubectl("apply", "--server-side", "-f", str(CHART / "crds" / f"{name}.yaml"))
         cluster.wait(f"crd/{name}.slicepilot.dev", "--for=condition=Established")
-    cluster.kubectl("create", "namespace", SYSTEM)
-    cluster.kubectl("-n", SYSTEM, "create", "serviceaccount", ACCOUNT)
-    cluster.kubectl("-n", SYSTEM, "apply", "-f", str(CHART / "templates" / "rbac.yaml"))
-    account = f"--serviceaccount={SYSTEM}:{ACCOUNT}"
-    for role in (ACCOUNT, f"{ACCOUNT}-follow"):
-        cluster.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", account)
-    cluster.kubectl("-n", SYSTEM, "create", "rolebinding", ACCOUNT, f"--role={ACCOUNT}", account)
     token = cluster.kubectl("-n", SYSTEM, "create", "token", ACCOUNT, "--duration=2h").strip()
     return cluster.write_access("agent", token)
 
@@ -47,7 +50,17 @@ class RunningAgent:
         self.cluster, self.root = cluster, cluster.machine.folder / name
         self.log = cluster.machine.folder / f"{name}.log"
         self.log.unlink(missing_ok=True)
-        self._command = ["slicepilot", "k8s", "agent", "--node", NODE, "--kubeconfig", str(access)]
+        self._command = [
+            "slicepilot",
+            "k8s",
+            "agent",
+            "--node",
+            NODE,
+            "--kubeconfig",
+            str(access),
+            "--highest-mode",
+            "live",
+        ]
         self._command += ["--run-root", str(self.root / "run"), "--state-root", str(self.root / "state")]
         self._command += options
         self._process: subprocess.Popen[str] | None = None

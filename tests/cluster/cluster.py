@@ -22,6 +22,7 @@ from .image import write_image
 BUILT = Path(__file__).parents[2] / "build" / "cluster" / "bin"
 NODE = "edge"
 API = "https://127.0.0.1:6443"
+ADDRESS = "10.88.1.1"  # of the node; pods reach the API server here
 PAUSE = "slicepilot.test/pause:1"
 PODS = "10.88.0.0/24"
 READY_S = 40.0
@@ -119,8 +120,12 @@ class Cluster:
         """Have the node know an image."""
         archive = self.folder / "image.tar"
         write_image(archive, reference, os.uname().machine, entry, files)
-        self.machine.run("ctr", "--namespace", "k8s.io", "image", "import", str(archive))
+        self.import_archive(archive)
         archive.unlink()
+
+    def import_archive(self, archive: Path) -> None:
+        """The same of an archive that somebody else has written."""
+        self.machine.run("ctr", "--namespace", "k8s.io", "image", "import", str(archive))
 
     def wait(self, *arguments: str, seconds: float = READY_S) -> None:
         """``kubectl wait``; an AssertionError tells what has happened in the cluster instead."""
@@ -136,7 +141,7 @@ class Cluster:
         """One authority, a certificate of the server, a key for tokens of service accounts, tokens of people."""
         pki = self.folder / "pki"
         pki.mkdir(mode=0o700)
-        names = "subjectAltName=IP:127.0.0.1,IP:10.96.0.1,DNS:localhost,DNS:kubernetes.default.svc"
+        names = f"subjectAltName=IP:127.0.0.1,IP:10.96.0.1,IP:{ADDRESS},DNS:localhost,DNS:kubernetes.default.svc"
         key = ["-newkey", "rsa:2048", "-nodes", "-days", "2"]
         signed = ["-subj", "/CN=kube-apiserver", "-addext", names, "-CA", "ca.crt", "-CAkey", "ca.key"]
         for command in (
@@ -151,8 +156,9 @@ class Cluster:
             f"kubelet-token,system:node:{NODE},kubelet,system:nodes\n"
             "controller-manager-token,system:kube-controller-manager,manager\n"
             "scheduler-token,system:kube-scheduler,scheduler\n"
+            "tenant-token,tenant,tenant\n"
         )
-        for name in ("admin", "kubelet", "controller-manager", "scheduler"):
+        for name in ("admin", "kubelet", "controller-manager", "scheduler", "tenant"):
             self.write_access(name, f"{name}-token")
 
     def write_access(self, name: str, token: str) -> Path:
@@ -178,7 +184,7 @@ class Cluster:
             f"--advertise-client-urls={etcd}", "--listen-peer-urls=http://127.0.0.1:2380", "--unsafe-no-fsync",
         )  # fmt: skip
         self.unit(
-            "kube-apiserver", str(BUILT / "kube-apiserver"), f"--etcd-servers={etcd}", "--bind-address=127.0.0.1",
+            "kube-apiserver", str(BUILT / "kube-apiserver"), f"--etcd-servers={etcd}", "--bind-address=0.0.0.0",
             "--advertise-address=127.0.0.1", "--secure-port=6443", f"--tls-cert-file={pki}/api.crt",
             f"--tls-private-key-file={pki}/api.key", f"--token-auth-file={pki}/tokens.csv",
             "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
@@ -199,6 +205,10 @@ class Cluster:
 
     def _start_node(self) -> None:
         machine, cni = self.machine, TOOLS / "lib" / "cni"
+        machine.run("mount", "--make-rshared", "/")  # as systemd does where it boots a whole machine
+        # What loops of this machine have left there is none of the node's.
+        machine.run("mkdir", "-p", "/var/lib/slicepilot")
+        machine.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/var/lib/slicepilot")
         machine.run("mknod", "/dev/kmsg", "c", "1", "11")  # in which the kubelet looks for kills
         for name, value in TUNABLES.items():
             path = self.folder / name.replace("/", "-")
@@ -241,11 +251,11 @@ class Cluster:
         }
         (self.folder / "kubelet-config.yaml").write_text(yaml.safe_dump(kubelet))
         machine.run("ip", "link", "add", "node0", "type", "bridge")
-        machine.run("ip", "address", "add", "10.88.1.1/32", "dev", "node0")
+        machine.run("ip", "address", "add", f"{ADDRESS}/32", "dev", "node0")
         machine.run("ip", "link", "set", "node0", "up")
         self.unit(
             "kubelet", str(BUILT / "kubelet"), f"--config={self.folder}/kubelet-config.yaml",
-            f"--kubeconfig={self.folder}/kubelet.yaml", f"--hostname-override={NODE}", "--node-ip=10.88.1.1",
+            f"--kubeconfig={self.folder}/kubelet.yaml", f"--hostname-override={NODE}", f"--node-ip={ADDRESS}",
             kill="process",
         )  # fmt: skip
         ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'

@@ -16,7 +16,7 @@ import yaml
 
 from ..node.machine import children
 from ..node.runtimes import until
-from .agents import ACCOUNT, CHART, SYSTEM, agent, condition, install, slice_set, told
+from .agents import SYSTEM, agent, condition, install, rights, slice_set, told
 from .cluster import Cluster
 from .rings import goes_on, written
 from .upfs import NAMESPACE, PodUpfs
@@ -110,39 +110,41 @@ def test_loops_go_on_and_an_edit_is_taken_up(
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
 
 
-def rights() -> list[tuple[str, str, str]]:
-    """Role, resource and verb of all that an agent may do."""
-    found = []
-    for role in yaml.safe_load_all((CHART / "templates" / "rbac.yaml").read_text()):
-        if role["metadata"]["name"] == ACCOUNT:
-            for rule in role["rules"]:
-                found += [(role["kind"], resource, verb) for resource in rule["resources"] for verb in rule["verbs"]]
-    return found
+def roles() -> dict[str, dict[str, Any]]:
+    """What an agent may do, by kind of the role."""
+    return {one["kind"]: one for one in rights() if one["kind"] in {"Role", "ClusterRole"}}
+
+
+def each_right() -> list[tuple[str, str, str]]:
+    """Kind of the role, resource and verb."""
+    return [
+        (kind, resource, verb)
+        for kind, role in roles().items()
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
 
 
 @contextlib.contextmanager
 def without(cluster: Cluster, kind: str, resource: str, verb: str) -> Iterator[None]:
     """The agent's role without one verb of one resource."""
-    documents = [
-        one
-        for one in yaml.safe_load_all((CHART / "templates" / "rbac.yaml").read_text())
-        if (one["kind"], one["metadata"]["name"]) == (kind, ACCOUNT)
-    ]
-    [role] = documents
+    role = roles()[kind]
     rules = [
         {"apiGroups": rule["apiGroups"], "resources": [each], "verbs": left}
         for rule in role["rules"]
         for each in rule["resources"]
         if (left := [one for one in rule["verbs"] if (each, one) != (resource, verb)])
     ]
-    cluster.kubectl("-n", SYSTEM, "apply", given={**role, "rules": rules})
+    command = ["apply", "--server-side", "--force-conflicts"]
+    cluster.kubectl(*command, given={**role, "rules": rules})
     try:
         yield
     finally:
-        cluster.kubectl("-n", SYSTEM, "apply", given=role)
+        cluster.kubectl(*command, given=role)
 
 
-@pytest.mark.parametrize(("kind", "resource", "verb"), rights(), ids=lambda one: str(one).replace("/", "-"))
+@pytest.mark.parametrize(("kind", "resource", "verb"), each_right(), ids=lambda one: str(one).replace("/", "-"))
 def test_each_right_is_needed_and_one_that_lacks_is_named(
     cluster: Cluster, upfs: PodUpfs, access: Path, kind: str, resource: str, verb: str
 ) -> None:

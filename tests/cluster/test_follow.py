@@ -40,7 +40,7 @@ def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
 @pytest.fixture(scope="module", name="access")
 def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
     del upfs  # first
-    return install(cluster)
+    return install(cluster, follow={"allowed": True})
 
 
 @pytest.fixture(name="running")

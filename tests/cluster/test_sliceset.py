@@ -29,7 +29,7 @@ from .agents import (
 )
 from .cluster import Cluster
 from .rings import goes_on, written
-from .upfs import NAMESPACE, PodUpfs
+from .upfs import NAMESPACE, PodUpfs, shares
 
 COUNT = 5
 MOST_S = 10.0  # from `kubectl apply` to knobs that move
@@ -66,11 +66,6 @@ def _running(cluster: Cluster, access: Path) -> Iterator[RunningAgent]:
 def groups_of(upfs: PodUpfs) -> list[Path]:
     """CPU cgroups of all UPFs, as long as their containers last."""
     return [upfs.group(number) for number in range(1, COUNT + 1)]
-
-
-def shares(groups: list[Path]) -> list[str]:
-    """Weights: what `AGENT` moves."""
-    return [(group / "cpu.shares").read_text().strip() for group in groups]
 
 
 def live(cluster: Cluster, name: str = "video") -> bool:

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 from slicepilot.testbed.lifecycle.processes import bin_folder
 
@@ -140,3 +142,8 @@ class PodUpfs(Runtime):
             "metadata": {"name": name, "namespace": NAMESPACE},
             "spec": {"replicas": 1, "serviceName": name, "selector": {"matchLabels": labels}, "template": template},
         }
+
+
+def shares(groups: Iterable[Path]) -> list[str]:
+    """Weights of cgroups of version 1: what the agents of these tests move."""
+    return [(group / "cpu.shares").read_text().strip() for group in groups]

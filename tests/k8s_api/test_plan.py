@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slicepilot.cluster.plan.placing import AWAY_S
-from slicepilot.cluster.plan.plan import Planner, SetPlan
+from slicepilot.cluster.plan.plan import Forbidden, Planner, SetPlan
 from slicepilot.cluster.resources.pod import Pod
 
 from .documents import pod_document, set_document, slice_document
@@ -139,3 +139,30 @@ def test_what_can_be_ordered_needs_no_new_loop() -> None:
     assert shadow.starts_as(live)
     assert not shadow.acts_as(live)
     assert not shadow.starts_as(faster)
+
+
+def test_a_mode_that_is_not_allowed_becomes_shadow_and_is_told() -> None:
+    canary = {"mode": "canary", "canary": ["a"]}
+    allowed = {
+        ("shadow", "shadow"): "shadow",
+        ("shadow", "canary"): None,
+        ("shadow", "live"): None,
+        ("canary", "shadow"): "shadow",
+        ("canary", "canary"): "canary",
+        ("canary", "live"): None,
+        ("live", "canary"): "canary",
+        ("live", "live"): "live",
+    }
+    for (highest, mode), expected in allowed.items():
+        spec = canary if mode == "canary" else {"mode": mode}
+        plan = planned(Planner(highest), [set_document(**spec)], [A])["video"]
+        assert plan.loop is not None
+        assert plan.loop.mode == (expected or "shadow")
+        assert bool(plan.loop.canary) == (plan.loop.mode == "canary")
+        assert plan.forbidden == (None if expected else Forbidden(mode, highest))
+    asks = planned(Planner("shadow"), [set_document(mode="live")], [A])["video"].loop
+    watches = planned(Planner("shadow"), [set_document()], [A])["video"].loop
+    assert asks is not None
+    assert watches is not None
+    assert asks.starts_as(watches)
+    assert asks.acts_as(watches)

@@ -119,3 +119,14 @@ def test_waits_grow_differ_and_are_never_shorter_than_asked_for() -> None:
     assert most.failed() == 0.5
     assert (retry_after_s("7"), retry_after_s(None), retry_after_s("Wed, 21 Oct 2026 07:28:00 GMT")) == (7, None, None)
     assert retry_after_s("99999999") == 600
+
+
+def test_a_mode_that_is_not_allowed_is_told_and_what_it_is_instead() -> None:
+    [plan] = Planner("shadow").plan([set_document(mode="live")], [Pod.of(pod_document())], {}, 0.0)
+    told = report(plan, LoopState(figures=figures("shadow")))
+    assert states(told)[1:] == [("Controlled", "False", "ModeNotAllowed"), ("Degraded", "True", "ModeNotAllowed")]
+    message = "mode live is declared; this node's agent allows shadow at most (--highest-mode)"
+    assert [one.message for one in told.conditions[1:]] == [message, message]
+    assert told.body["mode"] == "shadow"
+    allowed = report(Planner("live").plan([set_document(mode="live")], [Pod.of(pod_document())], {}, 0.0)[0], None)
+    assert states(allowed)[2] == ("Degraded", "False", "AsDeclared")

@@ -79,7 +79,7 @@ def picture(foreign: Foreign) -> dict[str, str]:
                 where = f"{netns}/{device['ifname']}/{hook}"
                 found[where] = in_netns(netns, "tc", "filter", "show", "dev", device["ifname"], hook)
     found["pins"] = "\n".join(sorted(str(path) for path in Path("/sys/fs/bpf").rglob("*")))
-    links = [path.name for path in Path("/run").glob("slicepilot-upfs-*")]
+    links = [path.name for path in Path("/run/slicepilot-private").glob("slicepilot-upfs-*")]
     # Those of processes that live are other tests'.
     found["links"] = "\n".join(sorted(name for name in links if start_ticks(int(name.split("-")[2])) is None))
     return found

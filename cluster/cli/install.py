@@ -1,0 +1,48 @@
+"""``slicepilot k8s install``: the agents, onto a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import AGENTS, Kubeconfig, Namespace, Set, ValuesFile
+
+
+def install(
+    values: ValuesFile = None,
+    assignments: Set = None,
+    namespace: Namespace = AGENTS,
+    kubeconfig: Kubeconfig = None,
+    wait: Annotated[float, typer.Option(min=0, max=3600, help="Seconds for the agents to be ready; 0: do not.")] = 180,
+    force: Annotated[bool, typer.Option("--force", help="Take over fields that helm or kubectl has set.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Have the server check all, and store nothing.")] = False,
+) -> None:
+    """Install the agents, or change how they are installed: what the Helm chart does, without Helm.
+
+    Definitions first, then roles, then the DaemonSet, each by server-side apply; the namespace is made where it is not
+    there. Installed this way agents only watch: --set highestMode=live lets SliceSets act.
+    Exit code 1 where the server refuses something, or not all nodes have a ready agent in time.
+    Example: [bold]slicepilot k8s install --set image.repository=registry.example/slicepilot-agent[/bold]
+    """
+    from ...cli.shared.output import stderr
+    from ..install.apply import install as put
+    from ..install.apply import rolled_out
+    from ..install.manifests import definitions, in_order, manifests
+    from ..install.objects import namespace_there, operator_api
+    from .options import given_values
+
+    def told(line: str) -> None:
+        stderr.print(line, highlight=False, markup=False)
+
+    known = given_values(values, assignments)
+    path: Path | None = kubeconfig
+    api = operator_api(path)
+    if not namespace_there(api, namespace):
+        known = {**known, "namespace": {"create": True}}
+    documents = in_order([*definitions(), *manifests(known, namespace)])
+    daemons = put(api, documents, told, force=force, dry_run=dry_run)
+    if daemons is not None and wait > 0 and not dry_run:
+        nodes = rolled_out(api, daemons, wait, told)
+        told(f"agents run on {nodes} nodes, and let SliceSets have mode {known['highestMode']} at most")

@@ -1,0 +1,34 @@
+"""Options that commands which install, look and remove have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="Where the API server is, and who we are; else KUBECONFIG, else ~/.kube/config.")
+]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="That the agents run in.")]
+ValuesFile = Annotated[
+    Path | None, typer.Option("--values", "-f", help="YAML file of values, as for the chart (its values.yaml).")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="A value, as highestMode=live or image.tag=1.2; over --values.")
+]
+AGENTS = "slicepilot-system"
+
+
+def given_values(file: Path | None, assignments: list[str] | None) -> dict[str, Any]:
+    """All values: the chart's own, those of the file, those that are set.
+
+    Raises:
+        ConfigError: names the field, the value and what is accepted.
+    """
+    from ...configs.loader import read_yaml
+    from ..install.values import assigned, merged, values
+
+    found = {} if file is None else read_yaml(file) or {}
+    values(found, str(file))
+    return values(merged(found, assigned(assignments or [])), "--set" if assignments else str(file))

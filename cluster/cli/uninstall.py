@@ -1,0 +1,56 @@
+"""``slicepilot k8s uninstall``: everything as it was before."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .options import AGENTS, Kubeconfig, Namespace
+
+
+def uninstall(
+    namespace: Namespace = AGENTS,
+    kubeconfig: Kubeconfig = None,
+    keep_slicesets: Annotated[
+        bool, typer.Option("--keep-slicesets", help="Leave what is declared; knobs come back as the agents end.")
+    ] = False,
+    with_crds: Annotated[
+        bool, typer.Option("--with-crds", help="Delete the definitions too, and so all SliceSets of the cluster.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    wait: Annotated[float, typer.Option(min=1, max=3600, help="Seconds for each wait.")] = 120,
+) -> None:
+    """Delete all SliceSets, then the agents and their roles; knobs are as they were found when it returns.
+
+    Waits until no NodeSliceSet is left, and until the agents' pods are gone. The definitions stay unless --with-crds
+    says otherwise, and the namespace stays. Asks first, and says how many SliceSets there are.
+    Example: [bold]slicepilot k8s uninstall --yes[/bold]
+    """
+    from ...cli.shared.output import stderr
+    from ...configs import ConfigError, FailureError
+    from ..client.errors import ApiError
+    from ..install.manifests import definitions, in_order, manifests
+    from ..install.objects import operator_api
+    from ..install.removal import declared_sets, remove
+    from ..install.values import values
+
+    if keep_slicesets and with_crds:
+        raise ConfigError("--keep-slicesets: not with --with-crds, which deletes them; accepted: one of the two")
+    api = operator_api(kubeconfig)
+    try:
+        there = declared_sets(api)
+    except ApiError as error:
+        raise FailureError(str(error)) from error
+    if there and not keep_slicesets and not yes:
+        typer.confirm(f"Delete {len(there)} SliceSets of this cluster, and the agents?", abort=True, err=True)
+    documents = in_order([*definitions(), *manifests(values(), namespace)])
+    remove(
+        api,
+        documents,
+        namespace,
+        lambda line: stderr.print(line, highlight=False, markup=False),
+        slice_sets=not keep_slicesets,
+        with_crds=with_crds,
+        seconds=wait,
+    )

@@ -1,0 +1,37 @@
+"""Values that installations are tried with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CASES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "live, by digest": {"highestMode": "live", "image": {"digest": f"sha256:{'0a' * 32}"}},
+    "by tag": {"image": {"repository": "registry.example:5000/a/agent", "tag": "1.2"}},
+    "a namespace": {"namespace": {"create": True}},
+    "another server": {"apiServer": {"host": "fd00::1", "port": 6443}, "hostNetwork": True},
+    "cri-o": {"runtime": {"name": "crio"}},
+    "k3s": {"runtime": {"stateFolder": "/run/k3s/containerd/io.containerd.runtime.v2.task"}},
+    "nothing beside": {
+        "priorityClass": {"create": False, "name": ""},
+        "podDisruptionBudget": {"create": False},
+        "tolerations": [],
+        "resources": {"requests": {}, "limits": {}},
+    },
+    "a class of others": {"priorityClass": {"create": False, "name": "system-node-critical"}},
+    "on delete": {"updateStrategy": {"type": "OnDelete"}, "terminationGracePeriodSeconds": 60},
+    "profiles": {
+        "seccomp": {"type": "Localhost", "localhostProfile": "slicepilot/agent.json"},
+        "appArmor": {"type": "Localhost", "localhostProfile": "slicepilot-agent"},
+    },
+    "no profiles": {"seccomp": {"type": "Unconfined"}, "appArmor": {"type": "Unconfined"}},
+    "places": {
+        "nodeSelector": {"kubernetes.io/os": "linux", "edge": "true"},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "upf", "operator": "Exists"}]}]}}},
+        "tolerations": [{"key": "edge", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}],
+        "podAnnotations": {"a.example/b": "1: two # three", "c": "{{ .Values }}"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "resources": {"limits": {"memory": "1Gi", "cpu": 1}},
+    },
+}  # fmt: skip

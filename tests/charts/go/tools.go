@@ -1,0 +1,9 @@
+//go:build tools
+
+// What tests/charts/build.sh builds; `go mod tidy` keeps go.mod and go.sum to what these need.
+package tools
+
+import (
+	_ "github.com/yannh/kubeconform/cmd/kubeconform"
+	_ "helm.sh/helm/v3/cmd/helm"
+)

@@ -1,0 +1,276 @@
+"""The agents installed from their image, and what becomes of knobs as they are changed and taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.controller.system.privileges import CAPABILITIES
+
+from ..node.machine import children
+from ..node.runtimes import until
+from .agents import SYSTEM, condition, slice_set, told
+from .cluster import ADDRESS, NODE, Cluster
+from .upfs import NAMESPACE, PodUpfs
+from .upfs import shares as shares_of
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "slicepilot"
+HELM = ROOT / "build" / "charts" / "bin" / "helm"
+COUNT = 5
+WITHIN_S = 120.0
+IMAGE, TAG = "slicepilot.test/agent", "1"
+ARCHIVE = ROOT / "build" / "image" / "agent.tar"
+VALUES = {
+    "image.repository": IMAGE,
+    "image.tag": TAG,
+    "image.pullPolicy": "Never",
+    "apiServer.host": ADDRESS,
+    "apiServer.port": "6443",
+}
+ALLOWED = "KILL NET_ADMIN SETGID SETUID SYS_ADMIN SYS_NICE SYS_PTRACE SETPCAP CHOWN IPC_LOCK"
+
+
+@pytest.fixture(scope="module", name="upfs")
+def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
+    built = subprocess.run(
+        [str(ROOT / "deploy" / "docker" / "build.sh"), "--tag", f"{IMAGE}:{TAG}", "--out", str(ARCHIVE)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    cluster.import_archive(ARCHIVE)
+    upfs = PodUpfs(cluster, COUNT)
+    try:
+        yield upfs
+    finally:
+        upfs.end_sessions()
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
+
+
+@pytest.fixture(autouse=True)
+def _logs(cluster: Cluster) -> Iterator[None]:
+    """What agents have said, which pytest shows where something has failed."""
+    yield
+    for path in sorted((cluster.machine.root / "var" / "log" / "pods").glob(f"{SYSTEM}_*/agent/*.log")):
+        print(path.parent.parent.name, *path.read_text(errors="replace").splitlines()[-30:], sep="\n")
+
+
+def k8s(cluster: Cluster, *arguments: str, code: int | None = 0, **values: str) -> str:
+    """`slicepilot k8s` as the admin; values with a point in their name are given with two bars."""
+    settings = [f"--set={name.replace('__', '.')}={value}" for name, value in values.items()]
+    access = ["--kubeconfig", str(cluster.folder / "admin.yaml")]
+    return cluster.machine.run("slicepilot", "k8s", *arguments, *access, *settings, code=code, timeout_s=300)
+
+
+def install(cluster: Cluster, *arguments: str, **values: str) -> float:
+    """Returns how long it took, s."""
+    settings = [f"--set={name}={value}" for name, value in VALUES.items()]
+    started_s = time.monotonic()
+    k8s(cluster, "install", *settings, *arguments, **values)
+    return time.monotonic() - started_s
+
+
+def shares(upfs: PodUpfs) -> list[str]:
+    return shares_of(upfs.group(number) for number in range(1, COUNT + 1))
+
+
+def agent_pod(cluster: Cluster) -> dict[str, Any]:
+    [pod] = [one for one in cluster.get("-n", SYSTEM, "pods")["items"] if "deletionTimestamp" not in one["metadata"]]
+    return dict(pod)
+
+
+def agent_pid(cluster: Cluster) -> int:
+    """Of the agent's process, as this machine numbers it: the machine's tasks are listed with its own numbers."""
+    identity = agent_pod(cluster)["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                groups = (folder / "cgroup").read_text()
+                line = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if identity in groups and b"k8s\0agent" in line:
+                return int(folder.name)
+    raise AssertionError(f"no process of {identity}")
+
+
+class Watcher:
+    """Looks at knobs every few milliseconds, and keeps when they became others.
+
+    Args:
+        upfs: whose knobs.
+        found: as they were found.
+    """
+
+    def __init__(self, upfs: PodUpfs, found: list[str]) -> None:
+        self.states: list[tuple[float, bool]] = []  # since when, and whether as found
+        self._files = [upfs.group(number) / "cpu.shares" for number in range(1, COUNT + 1)]
+        self._found, self._ended = found, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.003):
+            as_found = [file.read_text().strip() for file in self._files] == self._found
+            if not self.states or self.states[-1][1] != as_found:
+                self.states.append((time.monotonic(), as_found))
+
+    def end(self) -> list[tuple[float, bool]]:
+        self._ended.set()
+        self._thread.join()
+        return self.states
+
+
+def test_install_makes_agents_that_are_ready_with_no_more_than_they_need(cluster: Cluster, upfs: PodUpfs) -> None:
+    del upfs
+    k8s(cluster, "status", code=1)  # nothing there
+    print(f"from nothing to a ready agent: {install(cluster):.1f} s")
+    out = k8s(cluster, "status")
+    print(out)
+    assert NODE in out
+    assert "shadow" in out
+    assert max(map(len, out.splitlines())) <= 80
+    status = json.loads(k8s(cluster, "status", "--json"))
+    assert [(one["node"], one["ready"], one["highest_mode"]) for one in status["agents"]] == [(NODE, True, "shadow")]
+    lines = Path(f"/proc/{agent_pid(cluster)}/status").read_text().splitlines()
+    facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    held = {name for number, name in enumerate(CAPABILITIES) if int(facts["CapBnd"], 16) >> number & 1}
+    assert held == {f"CAP_{name}" for name in ALLOWED.split()}
+    assert facts["NoNewPrivs"] == "1"
+    assert facts["Seccomp"] == "2"
+    container = agent_pod(cluster)["spec"]["containers"][0]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert not container["securityContext"]["privileged"]
+
+
+def test_a_sliceset_that_asks_for_more_than_is_allowed_runs_in_shadow_and_says_so(
+    cluster: Cluster, upfs: PodUpfs
+) -> None:
+    found = shares(upfs)
+    upfs.load(seconds=60, mbps=4)
+    started_s = time.monotonic()
+    cluster.kubectl("apply", given=slice_set())
+    until(lambda: condition(told(cluster), "Ready") == ("True", "LoopRunning"), f"{told(cluster)}", WITHIN_S)
+    print(f"from kubectl apply to the first loop in a new container: {time.monotonic() - started_s:.1f} s")
+    until(lambda: "p99Ms" in told(cluster)["slices"][0], f"{told(cluster)}", WITHIN_S)
+    assert condition(told(cluster), "Controlled") == ("False", "ModeNotAllowed")
+    assert condition(told(cluster), "Degraded") == ("True", "ModeNotAllowed")
+    [controlled] = [one for one in told(cluster)["conditions"] if one["type"] == "Controlled"]
+    assert "allows shadow at most" in controlled["message"]
+    assert shares(upfs) == found
+    assert told(cluster)["mode"] == "shadow"
+    print(k8s(cluster, "status"))
+    upfs.unload()
+
+
+def test_an_operator_allows_it_and_knobs_move(cluster: Cluster, upfs: PodUpfs) -> None:
+    found = shares(upfs)
+    took_s = install(cluster, highestMode="live")
+    until(lambda: shares(upfs) != found, "nothing was moved", WITHIN_S)
+    print(f"from shadow to live: {took_s:.1f} s of rolling out")
+    until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not told", WITHIN_S)
+    assert condition(told(cluster), "Degraded")[0] == "False"
+
+
+def given_back_once(upfs: PodUpfs, found: list[str], what: str, act: Any) -> None:
+    """Do something that ends an agent and brings another one: knobs are as found once in between, then move again."""
+    assert shares(upfs) != found
+    watcher = Watcher(upfs, found)
+    started_s = time.monotonic()
+    try:
+        act()
+        until(lambda: len(watcher.states) >= 3, f"{watcher.states}", WITHIN_S)
+        time.sleep(3.0)
+    finally:
+        states = watcher.end()
+    assert [as_found for _, as_found in states] == [False, True, False], states
+    print(
+        f"{what}: knobs as found after {states[1][0] - started_s:.2f} s, for {states[2][0] - states[1][0]:.2f} s, "
+        "and not again"
+    )
+
+
+@pytest.fixture(name="found")
+def _found(upfs: PodUpfs) -> list[str]:
+    """Of containers that nobody has touched: cgroup version 1 gives a pod that asks for 100m this."""
+    del upfs
+    return ["102"] * COUNT
+
+
+def test_a_change_of_the_daemonset_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, found: list[str]) -> None:
+    before = agent_pod(cluster)["metadata"]["uid"]
+    given_back_once(upfs, found, "upgrade", lambda: install(cluster, highestMode="live", podAnnotations__round="two"))
+    assert agent_pod(cluster)["metadata"]["uid"] != before
+
+
+def test_a_pod_that_is_deleted_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, found: list[str]) -> None:
+    name = agent_pod(cluster)["metadata"]["name"]
+    given_back_once(upfs, found, "pod deleted", lambda: cluster.kubectl("-n", SYSTEM, "delete", "pod", name))
+
+
+def test_an_agent_that_is_killed_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, found: list[str]) -> None:
+    pid = agent_pid(cluster)
+    assert children(pid)
+    given_back_once(upfs, found, "SIGKILL", lambda: os.kill(pid, signal.SIGKILL))
+
+
+def test_uninstall_gives_knobs_back_and_leaves_what_it_should(
+    cluster: Cluster, upfs: PodUpfs, found: list[str]
+) -> None:
+    assert shares(upfs) != found
+    started_s = time.monotonic()
+    out = k8s(cluster, "uninstall", "--yes")
+    assert shares(upfs) == found
+    print(f"uninstall: {time.monotonic() - started_s:.1f} s")
+    print(out)
+    assert not cluster.get("-A", "sls")["items"]
+    assert not cluster.get("-A", "nsls")["items"]
+    for kind in ("daemonsets", "serviceaccounts", "roles", "rolebindings", "poddisruptionbudgets", "leases"):
+        assert "slicepilot" not in cluster.kubectl("-n", SYSTEM, "get", kind, "-o", "name")
+    for kind in ("clusterroles", "clusterrolebindings", "priorityclasses"):
+        assert "slicepilot" not in cluster.kubectl("get", kind, "-o", "name")
+    assert cluster.kubectl("get", "crd", "-o", "name").count("slicepilot.dev") == 2
+
+
+def test_helm_installs_upgrades_and_takes_away_the_same_under_our_own_seccomp_profile(
+    cluster: Cluster, upfs: PodUpfs, found: list[str]
+) -> None:
+    profile = (CHART / "profiles" / "seccomp.json").read_text()
+    cluster.machine.write("/var/lib/kubelet/seccomp/slicepilot.json", profile)
+    confined = {"seccomp.type": "Localhost", "seccomp.localhostProfile": "slicepilot.json"}
+    settings = [f"--set={name}={value}" for name, value in (VALUES | confined).items() if name != "image.tag"]
+    settings += [f"--set-string=image.tag={TAG}"]
+
+    def helm(*arguments: str) -> None:
+        environment = {"KUBECONFIG": str(cluster.folder / "admin.yaml")}
+        cluster.machine.run(str(HELM), *arguments, "-n", SYSTEM, "--wait", env=environment, timeout_s=300)
+
+    helm("install", "slices", str(CHART), *settings)
+    cluster.kubectl("apply", given=slice_set())
+    until(lambda: condition(told(cluster), "Controlled")[1] == "ModeNotAllowed", f"{told(cluster)}", WITHIN_S)
+    assert shares(upfs) == found
+    helm("upgrade", "slices", str(CHART), *settings, "--set=highestMode=live")
+    until(lambda: shares(upfs) != found, f"{told(cluster)}", WITHIN_S)
+    assert "Seccomp:\t2" in Path(f"/proc/{agent_pid(cluster)}/status").read_text()
+    given_back_once(
+        upfs,
+        found,
+        "helm upgrade",
+        lambda: helm("upgrade", "slices", str(CHART), *settings, "--set=highestMode=live", "--set=podAnnotations.a=b"),
+    )
+    helm("uninstall", "slices")
+    until(lambda: not cluster.get("-n", SYSTEM, "pods")["items"], "pods stay", WITHIN_S)
+    assert shares(upfs) == found
+    assert cluster.get("-A", "sls")["items"], "helm leaves what is declared"
+    cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
