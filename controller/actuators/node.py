@@ -22,7 +22,8 @@ from .egress import EgressConfig
 from .quota import QuotaConfig
 from .shapers import Shapers
 from .shared_cpu import SharedCpu
-from .slice_knobs import Remember, SliceKnobs, SliceTargets
+from .slice_knobs import Remember, SliceKnobs
+from .targets import Pacing, SliceTargets, paced_by
 
 __all__ = ["Deviation", "NodeActuator", "SliceTargets"]
 
@@ -61,6 +62,7 @@ class NodeActuator:
         egress: how rates are enforced.
         renew: told of a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
         remember: told a slice's name and its threads' nice before they are reniced (`ThreadNice`).
+        pacing: which slices Cilium paces: as the journal has it (`JournalKeeper.pacing`), so that all is put back.
         wait_s: how long to wait for such a thread: in a loop `slicepilot.controller.system.aside.LOOP_WAIT_S`.
 
     Attributes:
@@ -78,10 +80,13 @@ class NodeActuator:
         remember: Remember | None = None,
         renew: Callable[[SliceTargets], object] | None = None,
         wait_s: float = PATIENT_WAIT_S,
+        pacing: Pacing = paced_by,
     ) -> None:
         self._shapers, self._opener = Shapers(wait_s), Aside("opener", wait_s)
         self._opening: dict[int, Future[SliceKnobs]] = {}
-        self._open = partial(SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember)
+        self._open = partial(
+            SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember, pacing=pacing
+        )
         self._tell_renewed = renew
         self._slices: list[SliceKnobs] = []
         self._requests: list[float | None] = [None] * len(targets)

@@ -82,7 +82,13 @@ class KnobLease:
                 self._house(self._housing, targets)
             keeper = self._keeper
             self.actuator = NodeActuator(
-                targets, node.quota, node.egress, keeper.remember, keeper.renew, wait_s=LOOP_WAIT_S
+                targets,
+                node.quota,
+                node.egress,
+                keeper.remember,
+                self._renew,
+                wait_s=LOOP_WAIT_S,
+                pacing=keeper.pacing,
             )
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
@@ -172,6 +178,12 @@ class KnobLease:
     def _held(self, name: str, knob: KnobName) -> float:
         row, column = KNOB_FIELDS.index(knob), list(self._cpu).index(name)
         return float(self.actuator.receipt.applied.values[row, column, 0])
+
+    def _renew(self, target: SliceTargets) -> None:
+        """What is found of a slice that was made anew, where the supervisor can put it back."""
+        self._keeper.renew(target)
+        if self._supervisor is not None:
+            self._supervisor.follow()
 
     def _end(self) -> None:
         """Everything is as it was found: there is nothing to restore any more, and nobody who would."""
