@@ -27,8 +27,8 @@ class SliceTargets:
         sharing: names of the slices that have one UPF, this one's among them, where there are several; the first has
             ``cgroup``, and the others none (`SharedCpu`).
         part: its part of what leaves by ``egress_device``, where others leave by the same.
-        cilium: where Cilium's bandwidth manager is looked for: its entry is the egress rate of a pod that it paces. None:
-            nowhere, and the slice is shaped where it leaves its UPF.
+        cilium: where Cilium's bandwidth manager is looked for, whose entry is the egress rate of a pod that it paces;
+            None: nowhere, and the slice is shaped where it leaves its UPF.
         within_found: no CPU limit above the one that was found is set; asked for more, or for none, that one holds.
     """
 

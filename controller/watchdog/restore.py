@@ -73,7 +73,7 @@ def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = Non
     start = time.perf_counter()
     report = RestoreReport()
     if journal.of_this_boot:
-        work = _Restoration(report, frozenset(journal.released), dry_run, maps or OpenMaps())
+        work = _Restoration(report, frozenset(journal.released), dry_run, OpenMaps() if maps is None else maps)
         for found in sorted(journal.slices, key=_renamed):  # a group that has to be looked for keeps no other waiting
             work.cpu(found)
         for found in journal.slices:  # no lock of interfaces is needed for these

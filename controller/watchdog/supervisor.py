@@ -69,7 +69,7 @@ def main() -> int:
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
         facts = supervisor.prepare()
-        facts["confined"] = confine_supervisor(bool(supervisor.maps)) if arguments.harden else OFF
+        facts["confined"] = confine_supervisor(supervisor.maps.any) if arguments.harden else OFF
         channel.send(json.dumps(facts).encode())
     return supervisor.restore(supervisor.wait())
 

@@ -45,8 +45,10 @@ class Choice:
 
 
 def choose(device: str, netns: Path | None, places: CiliumPlaces) -> Choice:
-    """By what is pinned, by the kernel's links and by the agent's state; writes nothing. What cannot be looked at is not
-    chosen, and `Choice.why` says so."""
+    """By what is pinned, the kernel's links and the agent's state; writes nothing.
+
+    What cannot be looked at is not chosen, and `Choice.why` says so.
+    """
     try:
         throttle = ThrottleMap(places.pin)
     except ActuatorError as error:

@@ -74,7 +74,9 @@ class OpenMaps:
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], ThrottleMap] = {}
 
-    def __bool__(self) -> bool:
+    @property
+    def any(self) -> bool:
+        """Whether one is open."""
         return bool(self._open)
 
     def get(self, pin: str, map_id: int) -> ThrottleMap:
