@@ -15,6 +15,7 @@ from ...controller.telemetry.layout import SHAPER_FIRST
 from ...controller.telemetry.points import SlicePoints
 from ...env.knobs import KnobName
 from ..authority.authority import Authority, authority, can_be_limited, without
+from ..authority.pacing import cilium_of
 from ..config.spec import NodeSlice, NodeSpec
 from ..find.links import UpfLinks
 from ..find.locate import Located
@@ -108,8 +109,8 @@ def _place(
     upf = Upf(one.name, netns, cgroup)
     points, n3 = measured_at(one, upf), n3_of(one, upf)
     limited = cgroup if own_group is not None or can_be_limited(found.cgroup) else None
-    within = not one.may_exceed_limit
-    targets = SliceTargets(one.name, limited, n6_of(one, upf), netns, frozenset(one.leave), within_found=within)
+    within, cilium = not one.may_exceed_limit, cilium_of(one.egress_by, points, netns)
+    targets = SliceTargets(one.name, limited, n6_of(one, upf), netns, frozenset(one.leave), (), None, within, cilium)
     return Place(points, targets, authority(targets, found, points, n3, own_group), n3, family)
 
 
