@@ -59,7 +59,6 @@ class SliceKnobs:
 
     Attributes:
         held: what holds; the first one as found.
-        paced: whether Cilium's bandwidth manager paces it, so that its entry is the egress rate.
         yielded: knobs that are not written, nor restored: somebody else's values hold. Nor are `SliceTargets.fixed`.
 
     Raises:
@@ -81,7 +80,6 @@ class SliceKnobs:
         self.weight: GroupWeight | None = None
         self.threads: ThreadNice | None = None
         self.egress: Shaper | None = None
-        self.paced = False
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             # One whose knobs are left alone, and that was to be made for them, is not there at all.
@@ -97,7 +95,6 @@ class SliceKnobs:
                 self.threads = ThreadNice(group, tell)
             if target.egress_device is not None and "egress_mbps" not in target.left:
                 self.egress = shapers.add(_rate(target, target.egress_device, egress, pacing(target)))
-                self.paced = isinstance(self.egress.rate, ThrottleRate)
                 undo.callback(self.egress.restore)
             self.yielded: set[KnobName] = set()
             # A shaper is put there pacing nothing; where Cilium paces, there is a rate already.
@@ -140,6 +137,12 @@ class SliceKnobs:
                 self.held = self.held._replace(egress_mbps=shaper.held)
         return self.held
 
+    @property
+    def throttle(self) -> ThrottleRate | None:
+        """Cilium's entry, where that is the egress rate; looking into it is allowed on any thread."""
+        rate = None if self.egress is None else self.egress.rate
+        return rate if isinstance(rate, ThrottleRate) else None
+
     def vanished(self) -> str:
         """Why a group, namespace or device has gone, also when another has its name now; empty where all are there.
 
@@ -174,7 +177,7 @@ class SliceKnobs:
             found = [told for part in self._parts(knob) if (told := part.deviation()) is not None]
         except ActuatorError as error:
             if error.vanished:  # not somebody's change; the next write says it
-                if knob == "egress_mbps" and self.paced:  # of which there may be none: as found it is Cilium's
+                if knob == "egress_mbps" and self.throttle is not None:  # there may be none: what holds is as found
                     self._gone = f"{self.name}: {error}"
                 return None
             raise

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...env.knobs import KNOB_FIELDS, KnobName
+from ..actuators.cilium.rate import mbps
 from ..actuators.node import NodeActuator
 from ..actuators.slice_knobs import CPU_KNOBS, SliceTargets
 from ..loop.node import Housing, Node
@@ -136,6 +137,18 @@ class KnobLease:
     def foreign(self) -> list[dict[str, Any]]:
         """Knobs that are somebody else's now, and the latest that were set again, for the ring's notes."""
         return sorted([*self._standing.values(), *self._reasserted], key=lambda note: note["time_ns"])
+
+    def paced(self) -> list[dict[str, Any]]:
+        """Slices whose egress rate is Cilium's entry, with what waits there, for the ring's notes."""
+        now_ns, told = time.monotonic_ns(), []
+        for name, rate in self.actuator.paced.items():
+            waits_ms = None
+            with contextlib.suppress(ActuatorError):  # receipts tell what is gone
+                waits_ms = rate.waits_ms(now_ns)
+            found = mbps(rate.found_entry.bytes_per_s)
+            note = {"slice": name, "endpoint": rate.found_entry.endpoint, "waits_ms": waits_ms}
+            told.append(note | {"found_mbps": None if found == math.inf else found})
+        return told
 
     def supervisor(self) -> dict[str, Any] | None:
         """For the ring's notes."""
