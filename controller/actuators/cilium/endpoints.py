@@ -26,6 +26,7 @@ from typing import Any
 
 from ....configs.errors import ConfigError
 from ....configs.reading import opened_folder, place_of, read_in
+from ...system.bpf.pinned import WRITABLE_BY_OTHERS
 from ...system.kernel_file import ActuatorError
 from ...system.net.links import Pair
 from .layout import MOST_ENDPOINT
@@ -75,8 +76,7 @@ def endpoints(state: Path = STATE) -> list[Endpoint]:
     """All that the agent would restore, by number; raises ActuatorError. Files that are none are left out."""
     try:
         with opened_folder(state, str(state)) as folder:
-            status = os.fstat(folder)
-            if status.st_uid != 0 or status.st_mode & 0o022:
+            if not _roots(folder):
                 raise ActuatorError(f"{place_of(folder)}: can be changed by others; accepted: root's alone")
             there = (entry.name for entry in Path(f"/proc/self/fd/{folder}").iterdir())
             names = sorted((name for name in there if _number(name)), key=int)
@@ -85,6 +85,11 @@ def endpoints(state: Path = STATE) -> list[Endpoint]:
         raise ActuatorError(str(error)) from None
     except OSError as error:
         raise ActuatorError.of(f"{state}: read Cilium's state", error) from error
+
+
+def _roots(folder: int) -> bool:
+    status = os.fstat(folder)
+    return status.st_uid == 0 and not status.st_mode & WRITABLE_BY_OTHERS
 
 
 def _number(name: str) -> bool:
@@ -98,7 +103,7 @@ def _read(state: int, name: str) -> Endpoint | None:
     except OSError:  # removed meanwhile
         return None
     try:
-        if os.fstat(folder).st_uid != 0:
+        if not _roots(folder):
             return None
         data = read_in(folder, JSON_FILE, MOST_BYTES, JSON_FILE)
         documents = _from_header(read_in(folder, HEADER_FILE, MOST_BYTES, HEADER_FILE)) if data is None else [data]

@@ -52,7 +52,7 @@ def peer_of(device: str, netns: Path) -> Pair | None:
     """
     with contextlib.closing(RouteSocket(netns)) as there:
         number = there.index_of(device)
-        [other] = [link for index, _, link, _ in _links(there) if index == number]
+        other = next((link for index, _, link, _ in _links(there) if index == number), None)
     if other is None:
         return None
     with contextlib.closing(RouteSocket()) as here:

@@ -120,7 +120,12 @@ def test_state_that_others_can_change_is_not_read(paced: Agent, pod: Pod) -> Non
     assert choice.throttle is None
     assert "can be changed by others; accepted: root's alone" in choice.why
     paced.places.state.chmod(0o755)
-    os.chown(paced.places.state / str(ENDPOINT), 1000, 1000)
+    folder = paced.places.state / str(ENDPOINT)
+    folder.chmod(0o770)
+    assert choose("eth0", pod.netns, paced.places).throttle is None
+    folder.chmod(0o750)
+    assert choose("eth0", pod.netns, paced.places).throttle is not None
+    os.chown(folder, 1000, 1000)
     assert choose("eth0", pod.netns, paced.places).throttle is None
 
 
@@ -240,10 +245,14 @@ def test_the_node_moves_ciliums_entry(paced: Agent, pod: Pod) -> None:
         assert float(receipt.applied.values[2, 0, 0]) == 10
         assert entry_of(paced.read(ENDPOINT)).bytes_per_s == 1_250_000
         assert "htb" not in pod.tool("tc", "qdisc", "show", "dev", "eth0")
+        assert node.paced["a"].found_entry.endpoint == ENDPOINT
+        now_ns = time.monotonic_ns()
+        paced.write(ENDPOINT, value_of(1_250_000, last_ns=now_ns + 3_000_000, prio=9))
+        assert node.paced["a"].waits_ms(now_ns) == 3
         receipt = node.apply(knobs(math.inf))
         assert float(receipt.applied.values[2, 0, 0]) == 50, "what holds is told"
         node.apply(knobs(5))
-    assert paced.read(ENDPOINT) == FOUND
+    assert paced.read(ENDPOINT) == value_of(6_250_000, last_ns=now_ns + 3_000_000, prio=9)
 
 
 def test_without_an_entry_the_slice_is_shaped_in_its_pod(paced: Agent, pod: Pod) -> None:
