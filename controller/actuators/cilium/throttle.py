@@ -27,6 +27,9 @@ class ThrottleMap:
         ActuatorError: none is pinned there (`vanished`), or it is not Cilium's, or not root's alone; one line.
     """
 
+    info: MapInfo
+    layout: LayoutName
+
     def __init__(self, path: Path = PIN) -> None:
         self.path = path
         try:

@@ -77,14 +77,14 @@ class Btf:
         for _ in range(MOST_STEPS):
             number = self._real(number)
             kind, _, size, more = self._type(number)
+            if kind in (INT, STRUCT, UNION, ENUM, ENUM64, FLOAT):
+                return length * size
+            if kind == PTR:
+                return length * 8
             if kind != ARRAY:
                 break
             number, _, elements = struct.unpack_from("=III", self._types, more)
             length *= elements
-        if kind in (INT, STRUCT, UNION, ENUM, ENUM64, FLOAT):
-            return length * size
-        if kind == PTR:
-            return length * 8
         raise BtfError(f"BTF: type {number} has no size")
 
     def _members(self, number: int, offset: int) -> list[Member]:
