@@ -33,6 +33,7 @@ FULL = slice_document(
     leave=["egressMbps"],
     upfThreads=2,
     mayExceedLimit=True,
+    egressBy="cilium",
 )
 
 
@@ -51,6 +52,7 @@ def test_every_field_arrives_where_a_loop_reads_it(tmp_path: Path) -> None:
     assert one.traffic is not None
     assert (one.traffic.ue_pools, one.traffic.qfis, one.traffic.s_nssai) == (("10.45.0.0/16",), (9,), True)
     assert one.may_exceed_limit
+    assert one.egress_by == "cilium"
     assert found.slices[0].container == "upf"
     assert found.slices[0].shares
 
