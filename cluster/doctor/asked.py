@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from ..client.connection import Api
 from ..client.errors import ApiError
 
 NEEDED_FOR = "kubernetes"
+BUSY, TRIES, MOST_WAIT_S = 429, 4, 2.0
+"""A server whose resource was declared just now says so for a second or two."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,13 @@ class Asked:
         """An object or a list. A kind of object that the server does not know is one of which there is none."""
         if self._api is None:
             return Answer(why="no API server to ask (--kubeconfig)")
-        try:
-            return Answer(self._api.get(path, query))
-        except ApiError as error:
-            if error.status == 404:
-                return Answer()
-            return Answer(why="not allowed to look" if error.status in (401, 403) else str(error))
+        for attempt in range(TRIES):
+            try:
+                return Answer(self._api.get(path, query))
+            except ApiError as error:
+                if error.status == 404:
+                    return Answer()
+                if error.status != BUSY or attempt == TRIES - 1:
+                    return Answer(why="not allowed to look" if error.status in (401, 403) else str(error))
+                time.sleep(min(error.retry_after_s or 1.0, MOST_WAIT_S))
+        raise AssertionError("a try ends in an answer")
