@@ -59,14 +59,14 @@ def doctor(
             table.add_column(column)
         for check in checks:
             mark = "[green]ok[/green]" if check.ok else "[yellow]--[/yellow]"
-            table.add_row(mark, check.name, check.found, check.needed_for)
+            table.add_row(mark, escape(check.name), escape(check.found), check.needed_for)
         console.print(table)
         hints: dict[str, list[str]] = {}
         for check in checks:
             if not check.ok:
                 hints.setdefault(check.hint, []).append(check.name)
         for hint, names in hints.items():
-            console.print(f"[yellow]{', '.join(names)}[/yellow]: {escape(hint)}", highlight=False)
+            console.print(f"[yellow]{escape(', '.join(names))}[/yellow]: {escape(hint)}", highlight=False)
     if not all(check.ok for check in checks if check.name in needed):
         raise typer.Exit(1)
 

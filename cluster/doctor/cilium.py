@@ -20,6 +20,7 @@ from ...controller.actuators.cilium.endpoints import Endpoint, endpoints
 from ...controller.actuators.cilium.rate import words
 from ...controller.actuators.cilium.throttle import ThrottleMap
 from ...controller.system.kernel_file import ActuatorError
+from ...node.find.processes import printable
 from .asked import NEEDED_FOR, Answer, Asked
 
 CONFIG = "/api/v1/namespaces/kube-system/configmaps/cilium-config"
@@ -145,7 +146,7 @@ def _policies(asked: Asked) -> Check:
         why = why or answer.why
         for one in answer.items:
             meta = one.get("metadata") or {}
-            if any(_is_l7(spec) for spec in (one.get("spec"), *(one.get("specs") or ())) if spec):
+            if any(_is_l7(spec) for spec in (one.get("spec"), *_list(one.get("specs")))):
                 names.append("/".join(filter(None, (meta.get("namespace"), meta.get("name")))))
     if why:
         return _check("L7 egress policies", False, why, _RIGHTS)
@@ -153,9 +154,18 @@ def _policies(asked: Asked) -> Check:
     return _check("L7 egress policies", not names, ", ".join(sorted(names)) or "none", hint)
 
 
-def _is_l7(spec: Mapping[str, Any]) -> bool:
-    rules = spec.get("egress") or ()
-    return any(port.get("rules") for rule in rules for port in rule.get("toPorts") or ())
+def _is_l7(spec: Any) -> bool:
+    """Of one rule set, whatever has been written into it."""
+    rules = _list(_field(spec, "egress"))
+    return any(_field(port, "rules") for rule in rules for port in _list(_field(rule, "toPorts")))
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _version(agent: Answer) -> str:
@@ -183,7 +193,7 @@ def _is_bpffs(path: Path) -> bool:
 
 
 def _check(name: str, ok: bool, found: str, hint: str = "") -> Check:
-    return Check(name, ok, found, NEEDED_FOR, hint)
+    return Check(name, ok, printable(found), NEEDED_FOR, hint)
 
 
 _RIGHTS = "ask with a kubeconfig that may read ConfigMaps of kube-system and Cilium's policies"

@@ -11,9 +11,15 @@ import pytest
 
 from slicepilot.cluster.doctor.asked import Asked
 from slicepilot.cluster.doctor.checks import checks
+from slicepilot.cluster.doctor.cilium import CONFIG, MULTUS, POLICIES
 from slicepilot.cluster.doctor.node import kubelet_checks
+from slicepilot.cluster.resources.names import path as path_of
 from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import Check
 from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+
+from .documents import set_document, slice_document
+from .test_client import Answer, serving
 
 STATIC: dict[str, Any] = {"policyName": "static", "defaultCpuSet": "0-1", "checksum": 1}
 
@@ -57,3 +63,50 @@ def test_without_a_server_the_node_is_told(tmp_path: Path) -> None:
 def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"kubeconfig = .*none\.yaml.*accepted"):
         checks(tmp_path / "none.yaml", "edge")
+
+
+def test_a_server_that_is_busy_is_asked_again(tmp_path: Path) -> None:
+    answers = iter([429, 429, 200])
+
+    def script(method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+        del method, path, query, body
+        return next(answers), {"Retry-After": "0"}, [{"kind": "Status", "message": "storage is (re)initializing"}]
+
+    with serving(tmp_path, script) as (api, server):
+        assert Asked(api).get("/version").found is not None
+        assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("spec", [None, 3, "a", [], {"egress": "a"}, {"egress": [3, {"toPorts": 7}, {"toPorts": [1]}]}])
+def test_a_policy_of_whatever_shape_is_no_failure(tmp_path: Path, spec: Any) -> None:
+    """Whoever writes policies of a namespace writes them without Cilium's schema where that is not installed whole."""
+    told = doctored(tmp_path, spec, "net1")
+    assert (told["L7 egress policies"].ok, told["L7 egress policies"].found) == (True, "none")
+
+
+def test_what_others_write_is_printed_as_text(tmp_path: Path) -> None:
+    told = doctored(tmp_path, {"egress": [{"toPorts": [{"rules": {"http": []}}]}]}, "net1\x1b[2J[red]")
+    assert (told["L7 egress policies"].ok, told["L7 egress policies"].found) == (False, "core/p")
+    name = "core/video/a: networks"
+    assert "\x1b" not in told[name].found
+
+
+def doctored(folder: Path, spec: Any, networks: str) -> dict[str, Check]:
+    """A server with Cilium, a policy and a pod of a slice."""
+    pod = {"name": "upf-0", "namespace": "core", "labels": {"app": "a"}, "annotations": {MULTUS: networks}}
+    one = slice_document(podSelector={"matchLabels": {"app": "a"}})
+    answers: dict[str, dict[str, Any]] = {
+        "/version": {"gitVersion": "v1.35.3"},
+        CONFIG: {"data": {"enable-bandwidth-manager": "true"}},
+        POLICIES[0]: {"items": [{"metadata": {"name": "p", "namespace": "core"}, "spec": spec, "specs": spec}]},
+        "/api/v1/pods": {"items": [{"metadata": pod}]},
+        path_of("slicesets"): {"items": [set_document(slices=[one])]},
+    }
+
+    def script(method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+        del method, query, body
+        return (200, {}, [answers[path]]) if path in answers else (404, {}, [{"message": "none"}])
+
+    places = CiliumPlaces(folder / "bpf" / "tc" / "globals" / "cilium_throttle", folder / "state")
+    with serving(folder, script):
+        return {one.name: one for one in checks(folder / "config.yaml", "edge", places, folder)}
