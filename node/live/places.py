@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ...configs import ConfigError
@@ -53,11 +55,21 @@ def places_of(spec: NodeSpec, found: Mapping[str, Located], links: UpfLinks) -> 
     """
     families = {name: family for family in families_of(found) for name in family}
     allowed = {one.name for one in spec.slices if one.own_cgroup}
-    places = {}
+    places: dict[str, Place] = {}
+    again: dict[str, Callable[[], Place]] = {}
     for one, first in zip(spec.slices, firsts(found).values(), strict=True):
         family = families[one.name]
         label = f"{spec.name}-{family[0]}" if allowed.issuperset(family) else None
-        places[one.name] = _place(one, found[one.name], family, label, links.netns(first), links)
+        placed = partial(
+            _place, found=found[one.name], family=family, own_group=label, netns=links.netns(first), links=links
+        )
+        places[one.name] = placed(one)
+        again[one.name] = partial(placed, dataclasses.replace(one, egress_by="shaper"))
+    shared = Counter((one.targets.netns, one.targets.egress_device) for one in places.values())
+    for name, one in list(places.items()):
+        # Cilium has one rate for a pod, a shaper a class for each slice.
+        if one.targets.cilium is not None and shared[one.targets.netns, one.targets.egress_device] > 1:
+            places[name] = again[name]()
     housed = {
         name for name, one in places.items() if all(other in allowed and _acts(places[other]) for other in one.family)
     }

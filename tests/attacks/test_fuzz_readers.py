@@ -254,9 +254,7 @@ def test_estimates(tmp_path: Path) -> None:
 
 def test_journals(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
-    throttle = FoundThrottle(
-        "/sys/fs/bpf/tc/globals/cilium_throttle", 3, 12, 1_250_000, 2 * 10**9, "/run/netns/a", 4, 5
-    )
+    throttle = FoundThrottle("/sys/fs/bpf/tc/globals/cilium_throttle", 3, 12, 1_250_000, 2 * 10**9, "lxc1", 5)
     found = FoundSlice("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024, throttle=throttle)
     sound = Journal.of((found,), os.getpid()).dump()
 

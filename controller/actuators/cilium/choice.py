@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...system.kernel_file import ActuatorError
-from ...system.net import namespaces
 from ...system.net.links import peer_of
 from .endpoints import STATE, endpoint_of
 from .layout import DEFAULT_HORIZON_NS, LayoutName
@@ -72,9 +71,8 @@ def _choose(throttle: ThrottleMap, device: str, netns: Path | None, places: Cili
     if entry is None:
         why = f"Cilium's {endpoint} has no rate: the pod has to have the annotation {ANNOTATION} first"
         return Choice(why=why, layout=throttle.layout)
-    identity = namespaces.identity(netns)
     found = FoundThrottle(
-        str(places.pin), throttle.info.id, endpoint.id, entry.bytes_per_s, entry.horizon_ns, str(netns), *identity
+        str(places.pin), throttle.info.id, endpoint.id, entry.bytes_per_s, entry.horizon_ns, pair.name, pair.ifindex
     )
     horizon = "" if entry.horizon_ns == DEFAULT_HORIZON_NS else f", drop horizon {entry.horizon_ns / 1e6:g} ms"
     return Choice(found, f"Cilium paces its {endpoint} with {words(entry.bytes_per_s)}{horizon}", throttle.layout)

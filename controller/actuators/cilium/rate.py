@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import errno
 import math
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...system.kernel_file import ActuatorError
-from ...system.net import namespaces
 from .layout import Entry, changed, entry_of
 from .throttle import ThrottleMap, pinned_id
 
@@ -36,9 +36,8 @@ class FoundThrottle:
         endpoint: of the pod on this node.
         bytes_per_s: its rate; 0 paced nothing.
         horizon_ns: its drop horizon.
-        netns: path of the pod's network namespace as it was given.
-        netns_device, netns_inode: which namespace that was. Numbers of endpoints are used again: where it has gone, the
-            entry is another pod's.
+        link: name of the host's end of the pod's pair; ifindex: its number. Numbers of endpoints and of namespaces are
+            used again, the kernel's for links count on: where the link has gone, the entry is another pod's.
     """
 
     pin: str
@@ -46,20 +45,17 @@ class FoundThrottle:
     endpoint: int
     bytes_per_s: int
     horizon_ns: int
-    netns: str
-    netns_device: int
-    netns_inode: int
+    link: str
+    ifindex: int
 
     @property
     def pod_lives(self) -> bool:
-        """Whether its network namespace is still there, under whatever path."""
-        wanted = self.netns_device, self.netns_inode
+        """Whether its pair is still there, which goes with either end. Asked by an ioctl (netdevice(7)), which does not
+        wait for the kernel's lock of interfaces."""
         try:
-            if namespaces.identity(Path(self.netns)) == wanted:
-                return True
+            return socket.if_nametoindex(self.link) == self.ifindex
         except OSError:
-            pass
-        return namespaces.find(wanted) is not None
+            return False
 
 
 class ThrottleRate:

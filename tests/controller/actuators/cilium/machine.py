@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,12 +174,16 @@ class Pod:
         return run("nsenter", f"--net={self.netns}", *command)
 
     def close(self) -> None:
-        """The namespace goes, with its links."""
+        """The namespace goes, with its links: the first to notice that is the kernel, a little later."""
         assert self._holder.stdin is not None
         assert self._holder.stdout is not None
         self._holder.stdin.close()
         self._holder.wait()
         self._holder.stdout.close()
+        deadline = time.monotonic() + 10
+        while self.link in [name for _, name in socket.if_nameindex()]:
+            assert time.monotonic() < deadline, f"{self.link} stays"
+            time.sleep(0.01)
 
 
 class Datapath:
@@ -196,7 +201,7 @@ class Datapath:
             ):  # fmt: skip
                 tool("ip", "address", "add", f"{address}/24", "dev", device)
             self.pod.tool("ip", "route", "add", "default", "via", GATEWAY)
-            run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
             config = {".rodata.model": struct.pack("=II", ENDPOINT, int(stamped))}
             self.object = BpfObject(compiled(layout, folder), config)
             undo.callback(self.object.close)

@@ -16,7 +16,6 @@ from pathlib import Path
 from slicepilot.controller.actuators.cilium.layout import entry_of
 from slicepilot.controller.actuators.cilium.rate import FoundThrottle, ThrottleRate
 from slicepilot.controller.actuators.cilium.throttle import pinned_id
-from slicepilot.controller.system.net import namespaces
 
 from .machine import ENDPOINT, Agent, Datapath, own_namespaces, value_of
 from .packets import first_after, in_time, send, send_segments
@@ -40,7 +39,7 @@ def knob(agent: Agent, path: Datapath, horizon_ms: float | None = None) -> Throt
     entry = entry_of(agent.read(ENDPOINT))
     number = pinned_id(agent.places.pin)
     assert number is not None
-    where = str(path.pod.netns), *namespaces.identity(path.pod.netns)
+    where = path.pod.link, path.pod.ifindex
     found = FoundThrottle(str(agent.places.pin), number, ENDPOINT, entry.bytes_per_s, entry.horizon_ns, *where)
     return ThrottleRate(found, horizon_ms, dead_band_ratio=0)
 
