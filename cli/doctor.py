@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from ..configs import ConfigError
 from ..configs.backends import Check, plugins
 from ..configs.compiled import remedy
 from .schemas import machine as schema
@@ -21,12 +22,32 @@ MIN_MEMORY_GIB = 4.0
 MIN_FREE_DISK_GIB = 2.0
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Say it of a Kubernetes cluster, and of this node of it.")
+    ] = False,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Where its API server is, and who we are; else this pod's service account.")
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Name of this node in the cluster; else the host's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Say what this machine can run: simulation and training, and the parts a live user plane will need.
 
-    Exit code 0 when simulation and training can run, else 1. Example: [bold]slicepilot doctor[/bold]
+    With --kubernetes: whether pods can be resized in place, how the kubelet divides CPU time, and whether Cilium paces
+    the pods of declared slices, with its map and each pod's entry. Without a server to ask, what is on this node.
+    Exit code 0 when simulation and training can run, or the API server answers, else 1.
+    Example: [bold]slicepilot doctor[/bold]
     """
-    checks = [*_python_checks(), *_machine_checks(), *_kernel_checks()]
+    if not kubernetes and (kubeconfig or node):
+        given = "kubeconfig" if kubeconfig else "node"
+        raise ConfigError(f"--{given} = {kubeconfig or node}: of --kubernetes; accepted: together with it")
+    if kubernetes:
+        checks = [check for one in plugins().values() for check in one.call("cluster_checks", kubeconfig, node)]
+        needed = {"API server"} if kubeconfig else set[str]()
+    else:
+        checks = [*_python_checks(), *_machine_checks(), *_kernel_checks()]
+        needed = {one.name for one in checks if one.needed_for in {"everything", "simulate", "train"}}
     if as_json:
         print_json([asdict(check) for check in checks], list[schema.Check])
     else:
@@ -38,15 +59,15 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
             table.add_column(column)
         for check in checks:
             mark = "[green]ok[/green]" if check.ok else "[yellow]--[/yellow]"
-            table.add_row(mark, check.name, check.found, check.needed_for)
+            table.add_row(mark, escape(check.name), escape(check.found), check.needed_for)
         console.print(table)
         hints: dict[str, list[str]] = {}
         for check in checks:
             if not check.ok:
                 hints.setdefault(check.hint, []).append(check.name)
         for hint, names in hints.items():
-            console.print(f"[yellow]{', '.join(names)}[/yellow]: {escape(hint)}", highlight=False)
-    if not all(check.ok for check in checks if check.needed_for in {"everything", "simulate", "train"}):
+            console.print(f"[yellow]{escape(', '.join(names))}[/yellow]: {escape(hint)}", highlight=False)
+    if not all(check.ok for check in checks if check.name in needed):
         raise typer.Exit(1)
 
 

@@ -6,6 +6,7 @@ from ..configs.backends import BackendPlugin, Command
 
 BACKEND = BackendPlugin(
     name="cluster",
+    cluster_checks="slicepilot.cluster.doctor.checks:checks",
     groups={"k8s": "Slices of a Kubernetes cluster: agents of its nodes, and installing them."},
     commands={
         "k8s agent": Command(

@@ -66,6 +66,7 @@ class BackendPlugin:
             `slicepilot.controller.telemetry.points.SlicePoints`.
         missing: ``()`` to what this machine lacks for it, a line each.
         checks: ``()`` to what ``slicepilot doctor`` says of it, a list of `Check`.
+        cluster_checks: ``(kubeconfig, node)`` to what ``slicepilot doctor --kubernetes`` says, likewise.
         groups: groups of commands that it adds, with their help.
         commands: that it adds, by name, as in ``"bench loop"``.
     """
@@ -78,6 +79,7 @@ class BackendPlugin:
     points: str | None = None
     missing: str | None = None
     checks: str | None = None
+    cluster_checks: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
 
@@ -89,11 +91,11 @@ class BackendPlugin:
     def call(self, which: str, *arguments: Any, **named: Any) -> Any:
         """Call one of the functions above; raises what it raises, and ConfigError for one to open that is left out.
 
-        Without ``missing`` nothing is missing, without ``checks`` there are no findings.
+        Without ``missing`` nothing is missing, without ``checks`` or ``cluster_checks`` there are no findings.
         """
         target: str | None = getattr(self, which)
         if target is None:
-            if which in {"missing", "checks"}:
+            if which in {"missing", "checks", "cluster_checks"}:
                 return []
             able = ", ".join(sorted(name for name, other in plugins().items() if getattr(other, which)))
             raise ConfigError(f"backend = {self.name!r}: has no {which}; accepted: {able}")

@@ -29,6 +29,7 @@ DESCRIBED = (
     "traffic",
     "upfThreads",
     "mayExceedLimit",
+    "egressBy",
 )
 """Those that it has. Of others nobody knows whether whoever writes SliceSets may choose them."""
 RANGES = ("cpuLimitMcpu", "egressMbps")

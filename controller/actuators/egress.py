@@ -61,11 +61,14 @@ class EgressConfig:
         burst_ms: depth of the token bucket, in time at the configured rate.
         queue_packets: what may wait; beyond, packets are dropped. Bounds the delay that shaping adds.
         dead_band_ratio: relative change below which the rate stays.
+        drop_horizon_ms: where Cilium paces a slice, how long its packets may have to wait at most; None leaves what is
+            there. See docs/cilium.md for what that does to large segments.
     """
 
     burst_ms: float = 1.0
     queue_packets: int = 200
     dead_band_ratio: float = 0.005
+    drop_horizon_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,11 @@ class EgressRate:
             self._socket.close()
             raise
         self._bytes_per_s = UNPACED_BYTES_PER_S
+
+    @property
+    def mbps(self) -> float:
+        """What was set last; inf where nothing is paced."""
+        return mbps(self._bytes_per_s)
 
     def set(self, egress_mbps: float) -> float:
         """Set the rate; returns the one that holds (dead band, a floor of 1 kbit/s)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from types import TracebackType
@@ -16,34 +15,17 @@ from ...env.backend import Receipt
 from ...env.knobs import EGRESS, KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
 from ...env.slices import FloatArray
 from ..system.aside import PATIENT_WAIT_S, Aside
-from ..system.cgroup_paths import managers
 from ..system.kernel_file import ActuatorError
+from .cilium.rate import ThrottleRate
+from .deviation import Deviation, suspects
 from .egress import EgressConfig
 from .quota import QuotaConfig
 from .shapers import Shapers
 from .shared_cpu import SharedCpu
-from .slice_knobs import Remember, SliceKnobs, SliceTargets
+from .slice_knobs import Remember, SliceKnobs
+from .targets import Pacing, SliceTargets, paced_by
 
 __all__ = ["Deviation", "NodeActuator", "SliceTargets"]
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """A knob that somebody else has set.
-
-    Attributes:
-        slice: its name.
-        knob: which.
-        found: in the kernel, in the knob's unit (inf: none).
-        ours: what had been set.
-        text: both as the kernel has them: shares and rates may agree where files do not; and who may have done it.
-    """
-
-    slice: str
-    knob: KnobName
-    found: float
-    ours: float
-    text: str
 
 
 class NodeActuator:
@@ -61,6 +43,7 @@ class NodeActuator:
         egress: how rates are enforced.
         renew: told of a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
         remember: told a slice's name and its threads' nice before they are reniced (`ThreadNice`).
+        pacing: which slices Cilium paces: as the journal has it (`JournalKeeper.pacing`), so that all is put back.
         wait_s: how long to wait for such a thread: in a loop `slicepilot.controller.system.aside.LOOP_WAIT_S`.
 
     Attributes:
@@ -78,10 +61,13 @@ class NodeActuator:
         remember: Remember | None = None,
         renew: Callable[[SliceTargets], object] | None = None,
         wait_s: float = PATIENT_WAIT_S,
+        pacing: Pacing = paced_by,
     ) -> None:
         self._shapers, self._opener = Shapers(wait_s), Aside("opener", wait_s)
         self._opening: dict[int, Future[SliceKnobs]] = {}
-        self._open = partial(SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember)
+        self._open = partial(
+            SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember, pacing=pacing
+        )
         self._tell_renewed = renew
         self._slices: list[SliceKnobs] = []
         self._requests: list[float | None] = [None] * len(targets)
@@ -171,7 +157,7 @@ class NodeActuator:
             for knob in KNOB_FIELDS:
                 text = None if knob in one.yielded else one.deviation(knob)
                 if text is not None:
-                    text += _suspects(one.target, knob)
+                    text += suspects(one.target, knob)
                     found.append(Deviation(one.name, knob, one.found(knob), getattr(one.held, knob), text))
         return found
 
@@ -236,6 +222,11 @@ class NodeActuator:
         """Slices and knobs that were left to somebody else."""
         return [(one.name, knob) for one in self._slices for knob in KNOB_FIELDS if knob in one.yielded]
 
+    @property
+    def paced(self) -> dict[str, ThrottleRate]:
+        """Cilium's entries of slices that it paces, by name."""
+        return {one.name: throttle for one in self._slices if (throttle := one.throttle) is not None}
+
     def restore(self) -> None:
         """Put everything back as found; what has vanished needs nothing, and what was yielded stays.
 
@@ -292,11 +283,3 @@ class NodeActuator:
         values = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
         self._shared.part(values, self._wanted)
         return Knobs(values, nice_scope)
-
-
-def _suspects(target: SliceTargets, knob: KnobName) -> str:
-    """Who writes the files of a slice's group, by its name."""
-    if target.cgroup is None or knob == "egress_mbps":
-        return ""
-    names = managers(target.cgroup)
-    return f"; perhaps by {' or '.join(names)}" if names else ""

@@ -6,12 +6,49 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from ..system.aside import Aside, Look
 from ..system.kernel_file import ActuatorError
-from .egress import EgressRate
 
 TOLD_AFTER_S = 1.0
+
+
+class Rate(Protocol):
+    """What sets one slice's egress rate in the kernel; all but `mbps` may wait, and raise ActuatorError."""
+
+    @property
+    def mbps(self) -> float:
+        """What holds as far as it is known without looking; inf where nothing is paced."""
+        ...
+
+    def set(self, egress_mbps: float) -> float:
+        """Set it; returns what holds."""
+        ...
+
+    def read(self) -> float:
+        """What the kernel has."""
+        ...
+
+    def deviation(self) -> str | None:
+        """What the kernel has in place of what was set last; None where that holds."""
+        ...
+
+    def adopt(self) -> float:
+        """Take what somebody else has set for what holds."""
+        ...
+
+    def reassert(self) -> float:
+        """Set again what holds here."""
+        ...
+
+    def restore(self) -> None:
+        """What was found."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held open."""
+        ...
 
 
 class Shapers:
@@ -28,7 +65,7 @@ class Shapers:
         self._looks = Look(self._aside, self._look)
         self._since_s: float | None = None
 
-    def add(self, rate: EgressRate) -> Shaper:
+    def add(self, rate: Rate) -> Shaper:
         """One more, open, which from now on is this thread's alone."""
         shaper = Shaper(rate, self._asked, self._aside)
         self._all.append(shaper)
@@ -86,9 +123,10 @@ class Shaper:
         wanted: what was asked for last.
     """
 
-    def __init__(self, rate: EgressRate, asked: list[Shaper], aside: Aside) -> None:
+    def __init__(self, rate: Rate, asked: list[Shaper], aside: Aside) -> None:
         self.rate, self._asked, self._aside = rate, asked, aside
-        self.held = self.found = self.wanted = math.inf
+        self.held = self.found = rate.mbps
+        self.wanted = math.inf
         self._waiting = self._again = self._taking = False
         self._failure: ActuatorError | None = None
         self._seen: str | ActuatorError | None = None

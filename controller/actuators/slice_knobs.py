@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ...env.knobs import KNOB_FIELDS, KnobName, NiceScope
@@ -14,59 +12,18 @@ from ..system.cgroup import CpuGroup
 from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
 from .bandwidth import limit_mcpu
-from .egress import EgressConfig, EgressRate, ShaperClass
+from .cilium.choice import Choice
+from .cilium.rate import ThrottleRate
+from .egress import EgressConfig, EgressRate
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, PodQuota, QuotaConfig
-from .shapers import Shaper, Shapers
+from .shapers import Rate, Shaper, Shapers
+from .targets import CPU_KNOBS, Pacing, SliceTargets, paced_by, pod_of
 from .weight import GroupWeight
 
-CPU_KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice")
+__all__ = ["CPU_KNOBS", "SliceKnobs", "SliceTargets"]
+
 Remember = Callable[[str, Sequence[ThreadOriginal]], None]
-
-
-@dataclass(frozen=True)
-class SliceTargets:
-    """Where one slice's knobs are.
-
-    Attributes:
-        name: for messages.
-        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone. A link to
-            one that is made when control begins is `slicepilot.controller.system.cgroup_paths.awaited` until then.
-        egress_device: device through which it leaves towards N6; none leaves its egress alone.
-        netns: path of that device's network namespace; none is this process's own.
-        left: knobs that are left alone though they are there: they would not act on its packets, or are not ours.
-        sharing: names of the slices that have one UPF, this one's among them, where there are several; the first has
-            ``cgroup``, and the others none (`SharedCpu`).
-        part: its part of what leaves by ``egress_device``, where others leave by the same.
-        within_found: no CPU limit above the one that was found is set; asked for more, or for none, that one holds.
-        ceiling_mcpu: likewise, whatever was found.
-        moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds what was found.
-    """
-
-    name: str
-    cgroup: Path | None
-    egress_device: str | None = None
-    netns: Path | None = None
-    left: frozenset[KnobName] = frozenset()
-    sharing: tuple[str, ...] = ()
-    part: ShaperClass | None = None
-    within_found: bool = False
-    ceiling_mcpu: float = math.inf
-    moves_pod: bool = False
-
-    @property
-    def group(self) -> Path:
-        """Its cgroup, of a slice that has one."""
-        assert self.cgroup is not None
-        return self.cgroup
-
-    @property
-    def fixed(self) -> frozenset[KnobName]:
-        """Knobs that are never moved."""
-        missing: set[KnobName] = set() if self.cgroup is not None or self.sharing else set(CPU_KNOBS)
-        if self.egress_device is None:
-            missing.add("egress_mbps")
-        return self.left | missing
 
 
 class Held(NamedTuple):
@@ -115,6 +72,7 @@ class SliceKnobs:
         egress: EgressConfig | None,
         shapers: Shapers,
         remember: Remember | None = None,
+        pacing: Pacing = paced_by,
     ) -> None:
         self.name, self.target, self._shapers = target.name, target, shapers
         self._where = _identity(target)
@@ -137,10 +95,11 @@ class SliceKnobs:
                 tell = None if remember is None else lambda originals: remember(target.name, originals)
                 self.threads = ThreadNice(group, tell)
             if target.egress_device is not None and "egress_mbps" not in target.left:
-                self.egress = shapers.add(EgressRate(target.egress_device, target.netns, egress, target.part))
+                self.egress = shapers.add(_rate(target, target.egress_device, egress, pacing(target)))
                 undo.callback(self.egress.restore)
             self.yielded: set[KnobName] = set()
-            self.held = Held(*self._read_cpu("group"), math.inf)  # a shaper is put there pacing nothing
+            # A shaper is put there pacing nothing; where Cilium paces, there is a rate already.
+            self.held = Held(*self._read_cpu("group"), math.inf if self.egress is None else self.egress.held)
             self._gone = ""
             undo.pop_all()
 
@@ -179,6 +138,12 @@ class SliceKnobs:
                 self.held = self.held._replace(egress_mbps=shaper.held)
         return self.held
 
+    @property
+    def throttle(self) -> ThrottleRate | None:
+        """Cilium's entry, where that is the egress rate; looking into it is allowed on any thread."""
+        rate = None if self.egress is None else self.egress.rate
+        return rate if isinstance(rate, ThrottleRate) else None
+
     def vanished(self) -> str:
         """Why a group, namespace or device has gone, also when another has its name now; empty where all are there.
 
@@ -213,6 +178,8 @@ class SliceKnobs:
             found = [told for part in self._parts(knob) if (told := part.deviation()) is not None]
         except ActuatorError as error:
             if error.vanished:  # not somebody's change; the next write says it
+                if knob == "egress_mbps" and self.throttle is not None:  # there may be none: what holds is as found
+                    self._gone = f"{self.name}: {error}"
                 return None
             raise
         return "; ".join(found) or None
@@ -300,9 +267,12 @@ class SliceKnobs:
             self._gone = errors[-1]
 
 
-def pod_of(group: CpuGroup) -> CpuGroup:
-    """The group above, wherever a link to it leads; raises ActuatorError."""
-    return CpuGroup.at(group.path.resolve().parent)
+def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice: Choice) -> Rate:
+    """What sets the egress rate: Cilium's entry of the pod where there is one, else a shaper."""
+    config = config or EgressConfig()
+    if choice.throttle is not None:
+        return ThrottleRate(choice.throttle, config.drop_horizon_ms, config.dead_band_ratio)
+    return EgressRate(device, target.netns, config, target.part)
 
 
 def _identity(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:

@@ -288,6 +288,19 @@ class Trip(Document):
     """What ends it, and what to look at before; null where it ends by itself."""
 
 
+class Paced(Document):
+    """A slice that Cilium's bandwidth manager paces: what waits there is in none of the slice's figures."""
+
+    slice: SliceName
+    """The slice's name."""
+    endpoint: Annotated[int, Example(1234)]
+    """Cilium's number of its pod on this node."""
+    found_mbps: Annotated[float | None, Example(50.0)]
+    """The rate that was found, which is the highest that is set; null: none."""
+    waits_ms: Annotated[float | None, Example(3.2)]
+    """How long a packet that comes now waits at least, by what is ahead of it; null where the entry is gone."""
+
+
 class Supervisor(Document):
     """The process that puts the knobs back if the controller dies."""
 
@@ -342,6 +355,8 @@ class Notes(Document, total=False):
     """Slices that have their safe setting because they were below a service floor."""
     foreign: list[ForeignChange]
     """Knobs that others have set, theirs or ours again since."""
+    paced: list[Paced]
+    """Slices whose egress rate is their pod's in Cilium's map, while it is moved."""
     supervisor: Supervisor | None
     """Null in shadow, where there is nothing to put back."""
     publisher_restarts: int

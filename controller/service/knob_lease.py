@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...env.knobs import KNOB_FIELDS, KnobName
+from ..actuators.cilium.rate import mbps
 from ..actuators.node import NodeActuator
 from ..actuators.slice_knobs import CPU_KNOBS, SliceTargets
 from ..loop.node import Housing, Node
@@ -82,7 +83,13 @@ class KnobLease:
                 self._house(self._housing, targets)
             keeper = self._keeper
             self.actuator = NodeActuator(
-                targets, node.quota, node.egress, keeper.remember, keeper.renew, wait_s=LOOP_WAIT_S
+                targets,
+                node.quota,
+                node.egress,
+                keeper.remember,
+                self._renew,
+                wait_s=LOOP_WAIT_S,
+                pacing=keeper.pacing,
             )
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
@@ -131,6 +138,18 @@ class KnobLease:
         """Knobs that are somebody else's now, and the latest that were set again, for the ring's notes."""
         return sorted([*self._standing.values(), *self._reasserted], key=lambda note: note["time_ns"])
 
+    def paced(self) -> list[dict[str, Any]]:
+        """Slices whose egress rate is Cilium's entry, with what waits there, for the ring's notes."""
+        now_ns, told = time.monotonic_ns(), []
+        for name, rate in self.actuator.paced.items():
+            waits_ms = None
+            with contextlib.suppress(ActuatorError):  # receipts tell what is gone
+                waits_ms = rate.waits_ms(now_ns)
+            found = mbps(rate.found_entry.bytes_per_s)
+            note = {"slice": name, "endpoint": rate.found_entry.endpoint, "waits_ms": waits_ms}
+            told.append(note | {"found_mbps": None if found == math.inf else found})
+        return told
+
     def supervisor(self) -> dict[str, Any] | None:
         """For the ring's notes."""
         return None if self._supervisor is None else self._supervisor.notes()
@@ -172,6 +191,12 @@ class KnobLease:
     def _held(self, name: str, knob: KnobName) -> float:
         row, column = KNOB_FIELDS.index(knob), list(self._cpu).index(name)
         return float(self.actuator.receipt.applied.values[row, column, 0])
+
+    def _renew(self, target: SliceTargets) -> None:
+        """What is found of a slice that was made anew, where the supervisor can put it back."""
+        self._keeper.renew(target)
+        if self._supervisor is not None:
+            self._supervisor.follow()
 
     def _end(self) -> None:
         """Everything is as it was found: there is nothing to restore any more, and nobody who would."""

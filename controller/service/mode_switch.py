@@ -141,6 +141,7 @@ class ModeSwitch:
         return {
             "canary": list(self.slices) if self._loop.active.mode is Mode.CANARY else [],
             "foreign": [] if lease is None else lease.foreign(),
+            "paced": [] if lease is None else lease.paced(),
             "supervisor": None if lease is None else lease.supervisor(),
         }
 

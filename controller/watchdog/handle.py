@@ -51,10 +51,15 @@ class SupervisorHandle:
         harden: bool = True,
     ) -> None:
         file, memory = keeper.file, keeper.memory
+        self._keeper, self._starting = keeper, threading.Lock()
         self._arguments = ["--state", str(file.descriptor), "--copy", str(file.copy), "--journal", file.name]
         self._arguments += ["--memory", str(memory.descriptor), "--ring", str(ring.absolute())]
         self._arguments += ["--hang-s", repr(hang_s), *([] if harden else ["--no-harden"])]
         self._inherited = (file.descriptor, memory.descriptor, *lock_descriptors)
+        self._process: subprocess.Popen[bytes]
+        self._channel: socket.socket
+        self._maps: frozenset[tuple[str, int]]
+        self.facts: dict[str, Any]
         self._sentinel = Sentinel()
         self._reviving: threading.Thread | None = None
         self.restarts = 0
@@ -71,9 +76,27 @@ class SupervisorHandle:
 
     def restart(self) -> None:
         """Start it again after it was killed; takes a tenth of a second. Raises ActuatorError."""
-        self._reap()
-        self._start()
-        self.restarts += 1
+        with self._starting:
+            self._reap()
+            self._start()
+            self.restarts += 1
+
+    def follow(self) -> None:
+        """Where the journal speaks of a map of Cilium that the one that runs does not have open, have another take its
+        place; until then both are on guard. Raises ActuatorError."""
+        with self._starting:
+            if self._keeper.maps <= self._maps:
+                return
+            before = self._process, self._channel, self.facts, self._maps
+            try:
+                self._start()
+            except BaseException:
+                self._process, self._channel, self.facts, self._maps = before
+                raise
+            process, channel, *_ = before
+            process.kill()
+            process.wait()
+            channel.close()
 
     def revive(self) -> bool:
         """Whether it runs; if not, start it again from a thread of its own, so that who asks loses no time."""
@@ -107,6 +130,7 @@ class SupervisorHandle:
         self._sentinel.close()
 
     def _start(self) -> None:
+        self._maps = self._keeper.maps
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [*python(f"{__package__}.supervisor", "-S"), *self._arguments]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..actuators.cilium.rate import FoundThrottle
 from ..actuators.nice import ThreadOriginal
 from ..system.own_groups import MovedThread, OwnGroup
 from ..system.processes import start_ticks
@@ -62,7 +63,7 @@ class FoundSlice:
         quota_us, period_us: CFS bandwidth; a quota of -1 is none.
         weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2).
         threads: originals of threads that were reniced, oldest first.
-        egress: its device, or none.
+        egress: its device, or none; throttle: its entry in Cilium's map, where that is its egress rate instead.
         pod: the group above, where that follows.
     """
 
@@ -75,6 +76,7 @@ class FoundSlice:
     threads: tuple[ThreadOriginal, ...] = ()
     egress: FoundEgress | None = None
     pod: FoundPod | None = None
+    throttle: FoundThrottle | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...env.knobs import KnobName
+from ..actuators.cilium.choice import Choice
 from ..actuators.nice import ThreadOriginal
 from ..actuators.slice_knobs import SliceTargets
 from ..system.kernel_file import ActuatorError
@@ -56,6 +57,16 @@ class JournalKeeper:
     def journal(self) -> Journal:
         """What is on disk."""
         return self._journal
+
+    def pacing(self, target: SliceTargets) -> Choice:
+        """What the journal has of a slice that Cilium paces: the one thing that may be set for it."""
+        return next((Choice(one.throttle) for one in self._journal.slices if one.name == target.name), Choice())
+
+    @property
+    def maps(self) -> frozenset[tuple[str, int]]:
+        """Path and number of the maps of Cilium that the journal speaks of."""
+        entries = (one.throttle for one in self._journal.slices)
+        return frozenset((entry.pin, entry.map_id) for entry in entries if entry is not None)
 
     def remember(self, name: str, threads: Sequence[ThreadOriginal]) -> None:
         """Add originals of a slice's threads (`NodeActuator` calls it before it renices them); raises ActuatorError."""

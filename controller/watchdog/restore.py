@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
+from ..actuators.cilium.rate import put_back
+from ..actuators.cilium.throttle import OpenMaps
 from ..actuators.egress import unpace
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup, CpuHierarchy
@@ -60,19 +62,22 @@ class RestoreReport:
         return f"{', '.join(parts)} in {1e3 * self.took_s:.1f} ms{notes}"
 
 
-def restore(journal: Journal, dry_run: bool = False) -> RestoreReport:
+def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = None) -> RestoreReport:
     """Put everything back; never raises for what cannot be done, but reports it.
 
     Args:
         journal: what was found.
         dry_run: look at everything and write nothing: brings code and data into memory.
+        maps: of Cilium that stay open from one call to the next; None: opened where they are pinned.
     """
     start = time.perf_counter()
     report = RestoreReport()
     if journal.of_this_boot:
-        work = _Restoration(report, frozenset(journal.released), dry_run)
+        work = _Restoration(report, frozenset(journal.released), dry_run, OpenMaps() if maps is None else maps)
         for found in sorted(journal.slices, key=_renamed):  # a group that has to be looked for keeps no other waiting
             work.cpu(found)
+        for found in journal.slices:  # no lock of interfaces is needed for these
+            work.throttle(found)
         work.egress([one for one in journal.slices if one.egress is not None])
         work.moves(journal)
     else:
@@ -84,8 +89,10 @@ def restore(journal: Journal, dry_run: bool = False) -> RestoreReport:
 class _Restoration:
     """One pass over a journal."""
 
-    def __init__(self, report: RestoreReport, released: frozenset[tuple[str, str]], dry_run: bool) -> None:
-        self._report, self._released, self._dry_run = report, released, dry_run
+    def __init__(
+        self, report: RestoreReport, released: frozenset[tuple[str, str]], dry_run: bool, maps: OpenMaps
+    ) -> None:
+        self._report, self._released, self._dry_run, self._maps = report, released, dry_run, maps
 
     def cpu(self, found: FoundSlice) -> None:
         """Quota, weight, and nice of threads."""
@@ -109,6 +116,16 @@ class _Restoration:
                     self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(CpuGroup.at(above), pod))
         if found.threads:
             self._knob(found.name, "nice", lambda: restore_threads(found, self._dry_run))
+
+    def throttle(self, found: FoundSlice) -> None:
+        """The rate of its pod in Cilium's map."""
+        entry = found.throttle
+        if entry is not None:
+            self._knob(
+                found.name,
+                "egress_mbps",
+                lambda: put_back(self._maps.get(entry.pin, entry.map_id), entry, self._dry_run),
+            )
 
     def egress(self, slices: list[FoundSlice]) -> None:
         """Shapers off."""

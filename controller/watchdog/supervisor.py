@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...data.files import PRIVATE, replace_file
+from ..actuators.cilium.throttle import OpenMaps
 from ..record.header import Pulse
 from ..system.confinement.processes import OFF, confine_supervisor
 from .journal import Journal
@@ -68,7 +69,7 @@ def main() -> int:
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
         facts = supervisor.prepare()
-        facts["confined"] = confine_supervisor() if arguments.harden else OFF
+        facts["confined"] = confine_supervisor(supervisor.maps.any) if arguments.harden else OFF
         channel.send(json.dumps(facts).encode())
     return supervisor.restore(supervisor.wait())
 
@@ -83,6 +84,9 @@ class Supervisor:
         sentinel: id of a thread of the controller that does nothing and is not its first.
         hang_s: without a beat for so long it counts as hung.
         channel: on which it says that it has restored everything itself.
+
+    Attributes:
+        maps: of Cilium that the journal speaks of, opened by `prepare`: once confined it opens none.
 
     Raises:
         OSError, JournalError, ValueError: journal or ring cannot be read.
@@ -107,11 +111,12 @@ class Supervisor:
         # A parent that has died meanwhile has given its number back, perhaps to another process.
         self._orphan = os.getppid() != pid
         self._told = False
+        self.maps = OpenMaps()
         self.noticed_ns = 0
 
     def prepare(self) -> dict[str, Any]:
         """Be quick and small from now on; what has become of that, for the controller's log."""
-        restore(self._journal, dry_run=True)
+        restore(self._journal, dry_run=True, maps=self.maps)
         return {"pid": os.getpid(), **be_ready()}
 
     def wait(self) -> Cause:
@@ -175,7 +180,7 @@ class Supervisor:
         data = self._memory.read()
         if not data:
             return None
-        report = restore(Journal.parse(data, self._file.name))
+        report = restore(Journal.parse(data, self._file.name), maps=self.maps)
         finished_ns = time.monotonic_ns()
         if not self._told or report.restored:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..actuators.bandwidth import bandwidth_files
-from ..actuators.slice_knobs import SliceTargets, pod_of
+from ..actuators.targets import SliceTargets, paced_by, pod_of
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup
 from ..system.cgroup_paths import awaited
@@ -32,11 +32,13 @@ def survey(targets: Sequence[SliceTargets]) -> tuple[FoundSlice, ...]:
 
 
 def _slice(target: SliceTargets) -> FoundSlice:
-    egress = None
-    if target.egress_device is not None and "egress_mbps" not in target.left:
+    egress, throttle = None, paced_by(target).throttle
+    if throttle is None and target.egress_device is not None and "egress_mbps" not in target.left:
         egress = _egress(target.egress_device, target.netns)
     if target.cgroup is None or awaited(target.cgroup):
-        return FoundSlice(target.name, cgroup=None, cgroup_inode=0, quota_us=0, period_us=0, weight=0, egress=egress)
+        return FoundSlice(
+            target.name, None, cgroup_inode=0, quota_us=0, period_us=0, weight=0, egress=egress, throttle=throttle
+        )
     # By its own path: a link to it may lead elsewhere by the time that this is needed.
     path = target.cgroup.resolve()
     group = CpuGroup.at(path)
@@ -51,6 +53,7 @@ def _slice(target: SliceTargets) -> FoundSlice:
             weight=int(weight.read()),
             egress=egress,
             pod=_pod(pod_of(group)) if target.moves_pod else None,
+            throttle=throttle,
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...controller.actuators.slice_knobs import SliceTargets
+from ...controller.actuators.targets import SliceTargets, paced_by
 from ...controller.system.cgroup import CpuGroup
 from ...controller.system.kernel_file import ActuatorError
 from ...controller.system.net.qdisc import RootQdisc
@@ -21,6 +21,7 @@ from ..find.known import known
 from ..find.locate import Located
 from ..find.xdp import forwards_in_xdp
 from .own_group import needs_one, place_for
+from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of
 
 ALLOWED = "own_cgroup allows mode live to move what works for it"
@@ -134,6 +135,9 @@ def _egress(target: SliceTargets, found: Located, points: SlicePoints, n3: str) 
         return Authority(False, f"{device} is N3 as well: a limit would hold back both directions")
     if not service and forwards_in_xdp(found, n3):
         return Authority(False, f"XDP on {n3} sends packets on by itself, past the queue of {device}")
+    choice = paced_by(target)
+    if choice.throttle is not None and not lacking(["CAP_SYS_ADMIN"]):
+        return Authority(True, choice.why if seen(points, target.netns) else f"{choice.why}; {UNSEEN}")
     if points.n6 is None or points.n6.direction == "egress":
         return Authority(
             False,
@@ -148,4 +152,5 @@ def _egress(target: SliceTargets, found: Located, points: SlicePoints, n3: str) 
             RootQdisc(route, device).check()
     except ActuatorError as error:
         return Authority(False, str(error))
-    return Authority(True, f"{device} has its default qdisc, and an HTB can take its place")
+    told = f"; {choice.why}" if choice.why else ""
+    return Authority(True, f"{device} has its default qdisc, and an HTB can take its place{told}")

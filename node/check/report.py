@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...controller.actuators.bandwidth import limit_mcpu
+from ...controller.actuators.cilium.choice import CiliumPlaces, choose
 from ...controller.actuators.slice_knobs import CPU_KNOBS
 from ...controller.system.cgroup import CpuGroup
 from ...controller.system.cgroup_paths import awaited
 from ...controller.telemetry.n4.learning import Learned
 from ...env.knobs import KnobName
 from ..authority.authority import Authority
+from ..authority.pacing import UNSEEN
 from ..authority.softirqs import in_softirqs, proposal
 from ..live.backend import NodeBackend
 from ..send.deliver import Outcome
@@ -93,6 +95,7 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
     if around.cpus < backend.context.logical_cpus.item():
         notes.append(f"it may use {around.cpus} of the CPUs only")
     notes += _limits(backend, name)
+    notes += _unseen(backend, name)
     notes += [f"its cgroup is written by others as well: {writer}" for writer in around.writers]
     answers = dict(backend.authority[name])
     for knob in CPU_KNOBS:
@@ -118,6 +121,18 @@ def _limits(backend: NodeBackend, name: str) -> list[str]:
         period = f"{backend.spec.quota_period_ms:g} ms"
         notes.append(f"CPU limits below {least:g} mCPU are set as {least:g}: the least quota is 1 ms, here in {period}")
     return notes
+
+
+def _unseen(backend: NodeBackend, name: str) -> list[str]:
+    """A rate of Cilium that is not the knob, because nobody would see what it does."""
+    target = backend.targets[backend.slices.names.index(name)]
+    device = target.egress_device
+    if target.cilium is not None or device is None or "egress_mbps" in target.left:
+        return []
+    choice = choose(device, target.netns, CiliumPlaces())
+    return (
+        [] if choice.throttle is None else [f"{choice.why}; a shaper is its knob, since {UNSEEN} (egress_by: cilium)"]
+    )
 
 
 def _untimed(load: Load) -> list[str]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -19,6 +19,7 @@ from .traffic import DeviceNames, ListensSpec, SessionSpec, TrafficSpec, check_s
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 NOT_NAMED = DeviceNames()
+EgressBy = Literal["auto", "cilium", "shaper"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,9 @@ class NodeSlice(SliceSpec):
         devices: where a UPF's packets pass.
         listens: where a service's packets pass.
         leave: knobs that are not to be moved, whatever they would do.
+        egress_by: what its egress rate is. ``auto``: the entry of Cilium's bandwidth manager where that paces its pod
+            and what it holds back is measured, else a shaper where it leaves its UPF; ``cilium``: that entry also where
+            what it does is not seen; ``shaper``: never.
         own_cgroup: whether its UPF, in mode ``live``, may be moved into a CPU cgroup that is made for it where it has
             none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
         may_exceed_limit: whether its CPU limit may be set above the one that is found, a pod's own for example.
@@ -45,6 +49,7 @@ class NodeSlice(SliceSpec):
     devices: DeviceNames = NOT_NAMED
     listens: ListensSpec | None = None
     leave: tuple[KnobName, ...] = ()
+    egress_by: EgressBy = "auto"
     own_cgroup: bool = False
     may_exceed_limit: bool = True
     ceiling_mcpu: Annotated[float, Field(gt=0)] | None = None
@@ -84,6 +89,8 @@ class NodeSpec:
         uplink_mbps: rate of the N6 uplink that they share; none: not known, and taken for unlimited.
         cpus: that the UPFs may use; none: those that their processes may use, which is looked at again once a second.
         quota_period_ms: of CPU limits.
+        drop_horizon_ms: where Cilium paces a slice that is controlled, how long its packets may have to wait at most;
+            none: as Cilium has it, 2 s.
         n3_buffer_packets: what a UPF's N3 socket holds; with Linux' default of 212,992 octets some 110 of full size.
         hardware: configuration of the identified hardware that a simulator of this node uses.
         telemetry: none: BPF programs measure every packet.
@@ -96,6 +103,7 @@ class NodeSpec:
     cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
     quota_period_ms: Annotated[float, Field(ge=1, le=1000)] = 100.0
     n3_buffer_packets: Annotated[float, Field(gt=0)] = 110.0
+    drop_horizon_ms: Annotated[float, Field(ge=10, le=2000)] | None = None
     hardware: str = "testbed"
     telemetry: TelemetrySpec | None = None
 

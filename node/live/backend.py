@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...configs import ConfigError
+from ...controller.actuators.egress import EgressConfig
 from ...controller.actuators.quota import QuotaConfig
 from ...controller.actuators.shadow import ShadowActuator
 from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, TelemetrySource, live_traits
@@ -203,4 +204,7 @@ def node_of(backend: NodeBackend) -> Node:
     """What a controller works on."""
     spec = backend.spec
     quota = QuotaConfig(period_us=round(1e3 * spec.quota_period_ms))
-    return Node(spec.name, "node", backend, backend.targets, quota, hardware=spec.hardware, housing=backend.housing)
+    egress = EgressConfig(drop_horizon_ms=spec.drop_horizon_ms)
+    return Node(
+        spec.name, "node", backend, backend.targets, quota, egress, hardware=spec.hardware, housing=backend.housing
+    )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ...configs import ConfigError
@@ -17,6 +19,7 @@ from ...controller.telemetry.layout import SHAPER_FIRST
 from ...controller.telemetry.points import SlicePoints
 from ...env.knobs import KnobName
 from ..authority.authority import Authority, authority, can_be_limited, without
+from ..authority.pacing import cilium_of
 from ..config.spec import NodeSlice, NodeSpec
 from ..find.links import UpfLinks
 from ..find.locate import Located
@@ -54,13 +57,28 @@ def places_of(spec: NodeSpec, found: Mapping[str, Located], links: UpfLinks) -> 
     """
     families = {name: family for family in families_of(found) for name in family}
     allowed = {one.name for one in spec.slices if one.own_cgroup}
-    places, moving = {}, moving_pods(spec, found)
+    places: dict[str, Place] = {}
+    again: dict[str, Callable[[], Place]] = {}
+    moving = moving_pods(spec, found)
     for one, first in zip(spec.slices, firsts(found).values(), strict=True):
         family = families[one.name]
         label = f"{spec.name}-{family[0]}" if allowed.issuperset(family) else None
-        placed = _place(one, found[one.name], family, label, links.netns(first), links)
-        targets = dataclasses.replace(placed.targets, moves_pod=one.name in moving)
-        places[one.name] = dataclasses.replace(placed, targets=targets)
+        placed = partial(
+            _place,
+            found=found[one.name],
+            family=family,
+            own_group=label,
+            netns=links.netns(first),
+            links=links,
+            moves_pod=one.name in moving,
+        )
+        places[one.name] = placed(one)
+        again[one.name] = partial(placed, dataclasses.replace(one, egress_by="shaper"))
+    shared = Counter((one.targets.netns, one.targets.egress_device) for one in places.values())
+    for name, place in list(places.items()):
+        # Cilium has one rate for a pod, a shaper a class for each slice.
+        if place.targets.cilium is not None and shared[place.targets.netns, place.targets.egress_device] > 1:
+            places[name] = again[name]()
     housed = {
         name for name, one in places.items() if all(other in allowed and _acts(places[other]) for other in one.family)
     }
@@ -115,9 +133,15 @@ def check_apart(targets: Sequence[SliceTargets], families: Sequence[tuple[str, .
 
 
 def _place(
-    one: NodeSlice, found: Located, family: tuple[str, ...], own_group: str | None, netns: Path, links: UpfLinks
+    one: NodeSlice,
+    found: Located,
+    family: tuple[str, ...],
+    own_group: str | None,
+    netns: Path,
+    links: UpfLinks,
+    moves_pod: bool,
 ) -> Place:
-    """As if there were no other slices. ``own_group``: as `authority` has it."""
+    """As if there were no other slices. ``own_group``: as `authority` has it; ``moves_pod``: see `moving_pods`."""
     cgroup = links.cgroup(family[0]) if found.cgroup is not None or own_group is not None else None
     upf = Upf(one.name, netns, cgroup)
     points, n3 = measured_at(one, upf), n3_of(one, upf)
@@ -129,7 +153,9 @@ def _place(
         netns,
         frozenset(one.leave),
         within_found=not one.may_exceed_limit,
+        cilium=cilium_of(one.egress_by, points, netns),
         ceiling_mcpu=math.inf if one.ceiling_mcpu is None else one.ceiling_mcpu,
+        moves_pod=moves_pod,
     )
     return Place(points, targets, authority(targets, found, points, n3, own_group), n3, family)
 

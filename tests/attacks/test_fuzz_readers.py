@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,8 @@ from slicepilot.cluster.plan.plan import Planner
 from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.status.report import report
 from slicepilot.configs import ConfigError, read_yaml
+from slicepilot.controller.actuators.cilium.endpoints import parse as parse_endpoint
+from slicepilot.controller.actuators.cilium.rate import FoundThrottle
 from slicepilot.controller.contracts.orders import decode, parse
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.promotion import certificate
@@ -41,6 +44,7 @@ from slicepilot.controller.record.sealed import Seals
 from slicepilot.controller.record.seals import LOG
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.controller.service.run_config import RunConfig
+from slicepilot.controller.system.bpf.btf import Btf, BtfError
 from slicepilot.controller.telemetry.prometheus.answers import FUTURE_S, NoAnswerError
 from slicepilot.controller.telemetry.prometheus.answers import read as read_answer
 from slicepilot.controller.telemetry.prometheus.config import TAG, Row
@@ -317,7 +321,8 @@ def test_estimates(tmp_path: Path) -> None:
 
 def test_journals(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
-    found = FoundSlice("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024)
+    throttle = FoundThrottle("/sys/fs/bpf/tc/globals/cilium_throttle", 3, 12, 1_250_000, 2 * 10**9, "lxc1", 5)
+    found = FoundSlice("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024, throttle=throttle)
     sound = Journal.of((found,), os.getpid()).dump()
 
     def read(data: bytes) -> None:
@@ -325,6 +330,34 @@ def test_journals(tmp_path: Path) -> None:
         Journal.load(path)
 
     fuzz(mutants(sound), read, 500, JournalError)
+
+
+def test_states_of_ciliums_endpoints() -> None:
+    document = {"ID": 7, "IfName": "lxc7", "IfIndex": 12, "K8sNamespace": "core", "K8sPodName": "upf-7"}
+
+    def read(data: bytes) -> None:
+        found = parse_endpoint(data, 7)
+        assert found is None or (found.id == 7 and found.link.isprintable() and found.ifindex > 0)
+
+    fuzz(mutants(json.dumps(document).encode()), read, 500)
+
+
+def test_types_of_maps() -> None:
+    """Of the kernel, so what is wrong in them would be the kernel's mistake; and ours where we write by them."""
+    strings = b"\0edt_info\0bps\0u64\0"
+    number = struct.pack("=IIII", 14, 1 << 24, 8, 64)
+    members = struct.pack("=III", 1, 4 << 24 | 1, 8) + struct.pack("=III", 10, 1, 0)
+    header = struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, 28 + 12, 40, len(strings))
+    sound = header + number + members + strings
+    assert [(one.name, one.bytes) for one in Btf(sound).members(2)] == [("bps", 8)]
+
+    def read(data: bytes) -> None:
+        types = Btf(data)
+        for number in range(1, 4):
+            with contextlib.suppress(BtfError):
+                types.members(number)
+
+    fuzz(mutants(sound), read, 500, BtfError)
 
 
 def test_seals(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ FULL = slice_document(
     leave=["egressMbps"],
     upfThreads=2,
     mayExceedLimit=True,
+    egressBy="cilium",
     follow={
         "cpuLimitMcpu": {"low": 100, "high": 900},
         "egressMbps": {"low": 1, "high": 90},

@@ -36,6 +36,7 @@ def test_every_field_arrives_where_a_loop_reads_it(tmp_path: Path) -> None:
     assert (one.traffic.ue_pools, one.traffic.qfis, one.traffic.s_nssai) == (("10.45.0.0/16",), (9,), True)
     assert one.may_exceed_limit
     assert one.ceiling_mcpu == 900
+    assert one.egress_by == "cilium"
     assert found.slices[0].follow == Follow((100.0, 900.0), (1.0, 90.0), "guaranteed", True, 5.0)
     assert found.slices[0].container == "upf"
     assert found.slices[0].shares

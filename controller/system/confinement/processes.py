@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import landlock, seccomp
-from .rules import ASKER, CONTROLLER, PUBLISHER, REMOVING_A_TESTBED, SUPERVISOR
+from .rules import ASKER, CONTROLLER, PUBLISHER, REMOVING_A_TESTBED, SUPERVISOR, SUPERVISOR_OF_MAPS
 
 OFF = "off (harden: false)"
 _PACKAGE = Path(__file__).resolve().parents[3]  # in an editable installation `sys.path` leads to links to it
@@ -27,10 +27,14 @@ def confine_controller(own_testbed: bool = False) -> str:
     return _said(lambda: seccomp.install(dataclasses.replace(CONTROLLER, allowed=CONTROLLER.allowed | more)))
 
 
-def confine_supervisor() -> str:
+def confine_supervisor(maps: bool = False) -> str:
     """To what waiting and restoring need; what has become of it. A call that is not among it fails with EPERM: a
-    supervisor that is ended for it would restore nothing."""
-    return _said(lambda: seccomp.install(SUPERVISOR))
+    supervisor that is ended for it would restore nothing.
+
+    Args:
+        maps: it has BPF maps open in which it has to put something back.
+    """
+    return _said(lambda: seccomp.install(SUPERVISOR_OF_MAPS if maps else SUPERVISOR))
 
 
 def confine_publisher(writable: Sequence[Path]) -> str:

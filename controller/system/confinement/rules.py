@@ -6,8 +6,10 @@ the controller's, so those hold what a Python process needs to start.
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 
+from ..bpf.pinned import ELEMENTS
 from .seccomp import Only, Rules
 
 CLONE_NEWNET = 0x40000000
@@ -95,6 +97,9 @@ SUPERVISOR = Rules(
     },
 )
 """Nothing ends it: a supervisor that is killed restores nothing. All else fails with EPERM."""
+
+SUPERVISOR_OF_MAPS = dataclasses.replace(SUPERVISOR, conditions={**SUPERVISOR.conditions, "bpf": Only(0, ELEMENTS)})
+"""One that has maps of Cilium open: it may read and write elements of what it has, and open, make or load nothing."""
 
 CONTROLLER = Rules(
     _calls(

@@ -113,6 +113,32 @@ class RouteSocket:
         if code:
             raise self._refusal(code, size, what)
 
+    def ask(self, message: bytearray, what: str) -> bytes:
+        """Send one request that is answered by one message, and by its acknowledgement; returns the answer's payload.
+
+        Raises:
+            ActuatorError: as `send`; or no answer.
+        """
+        found = b""
+        try:
+            self._post(message)
+            while True:
+                size, offset = self._socket.recv_into(self._answer), 0
+                while offset + HEADER.size <= size:
+                    length, kind, _, sequence, _ = HEADER.unpack_from(self._answer, offset)
+                    payload = bytes(self._view[offset + HEADER.size : offset + length])
+                    offset += (length + 3) & ~3
+                    if sequence != self._sequence:
+                        continue
+                    if kind != NLMSG_ERROR:
+                        found = payload
+                    elif code := struct.unpack_from("=i", payload)[0]:
+                        raise self._refusal(code, size, what)
+                    else:
+                        return found
+        except OSError as error:
+            raise ActuatorError.of(f"{self}: {what}", error) from error
+
     def dump(self, message: bytearray, what: str) -> list[tuple[int, bytes]]:
         """Send a request with NLM_F_DUMP; returns (type, payload) of every message of the answer."""
         found: list[tuple[int, bytes]] = []

@@ -15,7 +15,12 @@ import pytest
 
 from slicepilot.controller.system.confinement import landlock, seccomp
 from slicepilot.controller.system.confinement.calls import NEWEST, NUMBERS
-from slicepilot.controller.system.confinement.rules import CONTROLLER, PUBLISHER, SUPERVISOR
+from slicepilot.controller.system.confinement.rules import (
+    CONTROLLER,
+    PUBLISHER,
+    SUPERVISOR,
+    SUPERVISOR_OF_MAPS,
+)
 from slicepilot.controller.system.confinement.seccomp import (
     ALLOW,
     AUDIT_ARCH,
@@ -26,7 +31,7 @@ from slicepilot.controller.system.confinement.seccomp import (
     program,
 )
 
-RULES = {"controller": CONTROLLER, "publisher": PUBLISHER, "supervisor": SUPERVISOR}
+RULES = {"controller": CONTROLLER, "publisher": PUBLISHER, "supervisor": SUPERVISOR, "of maps": SUPERVISOR_OF_MAPS}
 EPERM, ENOSYS = ERRNO | 1, ERRNO | 38
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -108,7 +113,7 @@ def test_rules_do_not_contradict_themselves(process: str) -> None:
 
 def test_children_of_the_controller_have_what_they_need_on_top() -> None:
     """A filter is inherited: what the controller's refuses is refused to a supervisor that it starts later, too."""
-    for rules in (PUBLISHER, SUPERVISOR):
+    for rules in (PUBLISHER, SUPERVISOR, SUPERVISOR_OF_MAPS):
         assert rules.allowed <= CONTROLLER.allowed
         assert set(rules.conditions) <= CONTROLLER.allowed | set(CONTROLLER.conditions)
 

@@ -1,0 +1,199 @@
+"""Whether Cilium paces pods here, and what keeps it from that.
+
+Settings: ConfigMap ``cilium-config`` (the agent's options by name). What the bandwidth manager does not do:
+https://docs.cilium.io/en/stable/network/kubernetes/bandwidth-manager/ (Limitations), and pkg/datapath/linux/bandwidth,
+``probe``, which switches it off with IPsec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...configs.backends import Check
+from ...controller.actuators.cilium.choice import ANNOTATION, CiliumPlaces
+from ...controller.actuators.cilium.endpoints import Endpoint, endpoints
+from ...controller.actuators.cilium.rate import words
+from ...controller.actuators.cilium.throttle import ThrottleMap
+from ...controller.system.kernel_file import ActuatorError
+from ...node.find.processes import printable
+from .asked import NEEDED_FOR, Answer, Asked
+
+CONFIG = "/api/v1/namespaces/kube-system/configmaps/cilium-config"
+AGENT = "/apis/apps/v1/namespaces/kube-system/daemonsets/cilium"
+POLICIES = ("/apis/cilium.io/v2/ciliumnetworkpolicies", "/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies")
+MULTUS = "k8s.v1.cni.cncf.io/networks"
+BPF_FS_MAGIC = 0xCAFE4A11  # linux/magic.h
+
+
+def cilium_checks(asked: Asked, places: CiliumPlaces) -> list[Check]:
+    """Of Cilium as a whole: whether it is there, and its bandwidth manager is on."""
+    config = asked.get(CONFIG)
+    if config.found is None:
+        there = places.state.is_dir()
+        found = "state of its agent is on this node" if there else "none: pods are shaped where they send"
+        return [_check("Cilium", not config.why, f"{config.why}; {found}" if config.why else found, _RIGHTS)]
+    options = {str(key): str(value) for key, value in (config.found.get("data") or {}).items()}
+    manager, ipsec = _on(options, "enable-bandwidth-manager"), _on(options, "enable-ipsec")
+    routed = not _on(options, "enable-host-legacy-routing")
+    return [
+        _check("Cilium", True, _version(asked.get(AGENT))),
+        _check(
+            "bandwidth manager",
+            manager,
+            "on" if manager else "off: pods are shaped where they send",
+            "to have Cilium pace pods: bandwidthManager.enabled=true in its chart",
+        ),
+        _check(
+            "host routing",
+            routed,
+            "by BPF" if routed else "by the host's stack",
+            "bpf.hostLegacyRouting=false: else pacing costs delay, and BBR cannot be had",
+        ),
+        _check(
+            "IPsec",
+            not ipsec,
+            "on: the bandwidth manager is off then" if ipsec else "off",
+            "WireGuard (encryption.type=wireguard), or shapers in the pods",
+        ),
+        _policies(asked),
+    ]
+
+
+def map_checks(places: CiliumPlaces) -> list[Check]:
+    """Of what is pinned on this node."""
+    mounted = _is_bpffs(places.pin.parents[2]) or _is_bpffs(places.pin.parent)
+    checks = [
+        _check(
+            "bpffs",
+            mounted,
+            str(places.pin.parents[2]) if mounted else f"not at {places.pin.parents[2]}",
+            "in a container: mount the host's /sys/fs/bpf",
+        )
+    ]
+    try:
+        with contextlib.closing(ThrottleMap(places.pin)) as throttle:
+            told = "without types" if throttle.layout == "not told" else f"layout: {throttle.layout}"
+            return [*checks, _check("map of rates", True, f"{places.pin.name}, {told}")]
+    except ActuatorError as error:
+        found = "none" if error.vanished else str(error)
+        hint = "it comes with the bandwidth manager" if error.vanished else "see docs/cilium.md"
+        return [*checks, _check("map of rates", False, found, hint)]
+
+
+def pod_checks(asked: Asked, places: CiliumPlaces, pods: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Check]:
+    """Of each declared slice's pod on this node.
+
+    Args:
+        pods: name of the slice, and the pod as the server has it.
+    """
+    try:
+        known = {(one.namespace, one.pod): one for one in endpoints(places.state)}
+    except ActuatorError:
+        known = {}
+    checks = []
+    for name, pod in pods:
+        meta = pod.get("metadata") or {}
+        namespace, pod_name = str(meta.get("namespace")), str(meta.get("name"))
+        annotations = meta.get("annotations") or {}
+        checks.append(_entry(asked, places, known, name, namespace, pod_name, ANNOTATION in annotations))
+        if networks := annotations.get(MULTUS):
+            found = f"{networks} of {namespace}/{pod_name}: Cilium does not pace these"
+            checks.append(_check(f"{name}: networks", False, found, "a slice that leaves by one is shaped in its pod"))
+    return checks
+
+
+def _entry(
+    asked: Asked,
+    places: CiliumPlaces,
+    known: Mapping[tuple[str, str], Endpoint],
+    name: str,
+    namespace: str,
+    pod: str,
+    annotated: bool,
+) -> Check:
+    where = f"{namespace}/{pod}"
+    number = known[namespace, pod].id if (namespace, pod) in known else _resource_id(asked, namespace, pod)
+    if number is None:
+        return _check(f"{name}: rate", False, f"{where} is no endpoint of Cilium", "it is shaped in its pod")
+    try:
+        with contextlib.closing(ThrottleMap(places.pin)) as throttle:
+            entry = throttle.entry(number)
+    except (ActuatorError, ValueError):
+        return _check(f"{name}: rate", False, f"endpoint {number}, no map to look in", "it is shaped in its pod")
+    if entry is not None:
+        return _check(f"{name}: rate", True, f"endpoint {number}: {words(entry.bytes_per_s)}")
+    hint = f"annotate the pod: {ANNOTATION}" if not annotated else "annotated: what does the agent's log say?"
+    return _check(f"{name}: rate", False, f"endpoint {number} ({where}) has none", hint)
+
+
+def _resource_id(asked: Asked, namespace: str, pod: str) -> int | None:
+    """By the CiliumEndpoint, which is good enough to be shown."""
+    found = asked.get(f"/apis/cilium.io/v2/namespaces/{namespace}/ciliumendpoints/{pod}").found or {}
+    number = (found.get("status") or {}).get("id")
+    return number if type(number) is int else None
+
+
+def _policies(asked: Asked) -> Check:
+    """Those with rules of layer 7 for egress: what goes through the proxy is not paced."""
+    names, why = [], ""
+    for path in POLICIES:
+        answer = asked.get(path)
+        why = why or answer.why
+        for one in answer.items:
+            meta = one.get("metadata") or {}
+            if any(_is_l7(spec) for spec in (one.get("spec"), *_list(one.get("specs")))):
+                names.append("/".join(filter(None, (meta.get("namespace"), meta.get("name")))))
+    if why:
+        return _check("L7 egress policies", False, why, _RIGHTS)
+    hint = "pods that they select are not paced: their slices are to be shaped in the pod (egress_by: shaper)"
+    return _check("L7 egress policies", not names, ", ".join(sorted(names)) or "none", hint)
+
+
+def _is_l7(spec: Any) -> bool:
+    """Of one rule set, whatever has been written into it."""
+    rules = _list(_field(spec, "egress"))
+    return any(_field(port, "rules") for rule in rules for port in _list(_field(rule, "toPorts")))
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _version(agent: Answer) -> str:
+    """By the image of its agents."""
+    if agent.found is None:
+        return f"version not known ({agent.why or 'no DaemonSet cilium'})"
+    containers = (((agent.found.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+    images = [str(one.get("image")) for one in containers if one.get("name") == "cilium-agent"]
+    tag = images[0].partition("@")[0].rpartition(":")[2] if images else ""
+    return tag if tag and "/" not in tag else "version not known"
+
+
+def _on(options: Mapping[str, str], name: str) -> bool:
+    return options.get(name, "").lower() == "true"
+
+
+def _is_bpffs(path: Path) -> bool:
+    """statvfs(3) does not tell which file system it is; this does: f_type of statfs(2)."""
+    import ctypes
+
+    buffer = ctypes.create_string_buffer(256)
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), buffer):
+        return False
+    return struct.unpack_from("@l", buffer)[0] & 0xFFFFFFFF == BPF_FS_MAGIC
+
+
+def _check(name: str, ok: bool, found: str, hint: str = "") -> Check:
+    return Check(name, ok, printable(found), NEEDED_FOR, hint)
+
+
+_RIGHTS = "ask with a kubeconfig that may read ConfigMaps of kube-system and Cilium's policies"

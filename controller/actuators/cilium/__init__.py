@@ -1,0 +1,1 @@
+"""Cilium's bandwidth manager: the rates of its map of endpoints."""

@@ -1,0 +1,78 @@
+"""Whether Cilium's bandwidth manager paces what leaves by a slice's device; looked at whenever a slice is opened."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...system.kernel_file import ActuatorError
+from ...system.net.links import peer_of
+from .endpoints import STATE, endpoint_of
+from .layout import DEFAULT_HORIZON_NS, LayoutName
+from .rate import FoundThrottle, words
+from .throttle import PIN, ThrottleMap
+
+ANNOTATION = "kubernetes.io/egress-bandwidth"
+
+
+@dataclass(frozen=True)
+class CiliumPlaces:
+    """Where Cilium keeps what is needed here.
+
+    Attributes:
+        pin: of its map of rates; state: of its agent's endpoints.
+    """
+
+    pin: Path = PIN
+    state: Path = STATE
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found.
+
+    Attributes:
+        throttle: the entry of the slice's pod; None where Cilium does not pace it.
+        why: in words; empty where this node has no such map, and there is nothing to say.
+        layout: of the map.
+    """
+
+    throttle: FoundThrottle | None = None
+    why: str = ""
+    layout: LayoutName | None = None
+
+
+def choose(device: str, netns: Path | None, places: CiliumPlaces) -> Choice:
+    """By what is pinned, the kernel's links and the agent's state; writes nothing.
+
+    What cannot be looked at is not chosen, and `Choice.why` says so.
+    """
+    try:
+        throttle = ThrottleMap(places.pin)
+    except ActuatorError as error:
+        return Choice(why="" if error.vanished else str(error))
+    with contextlib.closing(throttle):
+        try:
+            return _choose(throttle, device, netns, places)
+        except (ActuatorError, OSError) as error:
+            return Choice(why=f"Cilium's map is not used: {error}", layout=throttle.layout)
+
+
+def _choose(throttle: ThrottleMap, device: str, netns: Path | None, places: CiliumPlaces) -> Choice:
+    pair = None if netns is None else peer_of(device, netns)
+    if netns is None or pair is None:
+        return Choice(why=f"{device} is no pod's end of a pair, so Cilium does not pace it", layout=throttle.layout)
+    endpoint = endpoint_of(pair, places.state)
+    if endpoint is None:
+        why = f"{device} ends at {pair.name}, which is no endpoint's of Cilium: it does not pace it"
+        return Choice(why=why, layout=throttle.layout)
+    entry = throttle.entry(endpoint.id)
+    if entry is None:
+        why = f"Cilium's {endpoint} has no rate: the pod has to have the annotation {ANNOTATION} first"
+        return Choice(why=why, layout=throttle.layout)
+    found = FoundThrottle(
+        str(places.pin), throttle.info.id, endpoint.id, entry.bytes_per_s, entry.horizon_ns, pair.name, pair.ifindex
+    )
+    horizon = "" if entry.horizon_ns == DEFAULT_HORIZON_NS else f", drop horizon {entry.horizon_ns / 1e6:g} ms"
+    return Choice(found, f"Cilium paces its {endpoint} with {words(entry.bytes_per_s)}{horizon}", throttle.layout)

@@ -1,0 +1,143 @@
+"""Keys and values of Cilium's map ``cilium_throttle``: which layouts there are, and how they are told apart.
+
+From Cilium's source (github.com/cilium/cilium; ``struct edt_id`` and ``edt_info`` in bpf/lib/common.h, later
+bpf/lib/edt.h, and pkg/maps/bwmap; commits in parentheses):
+
+| | key, 8 bytes | value, 56 bytes | seen in |
+|---|---|---|---|
+| plain | u64 id | u64 bps, t_last, t_horizon_drop, pad[4] | 1.9 to 1.16 (18cde1cf) |
+| priority | u64 id | u64 bps, t_last, t_horizon_drop; u32 prio, pad_32; u64 pad[3] | 02674019 |
+| direction | u32 id, u8 direction, u8 pad[3] | the same; the third u64 is a union with tokens | b5b1dfca |
+
+``bps`` is in **bytes** per second, and 0 paces nothing: since there are priorities the program skips such an entry, and
+before that BPF's division by 0 gives 0. ``prio`` is one more than the priority, 0 none. ``direction`` is 0 for egress.
+Processors here are little-endian, so a key of egress has the same bytes in all three; and the rate and the drop horizon
+have the same places. Nothing else is ever changed: it is read, and written back as it is.
+
+Types (BTF) come with a map whose maker has given them. Cilium's agent makes this map before it loads its programs, and
+older ones give none (pkg/bpf/map_linux.go, ``NewMap``, 02674019); later ones take its description from the compiled
+programs, with types (pkg/maps/bwmap/cell.go, ``NewMapFromRegistry``, 20136678). So a map without types is taken by its
+name, kind, sizes and flags, and one with types has to have these places too.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+from ...system.bpf.btf import Btf, BtfError, Member
+from ...system.bpf.pinned import MapInfo
+
+NAME = "cilium_throttle"
+HASH, NO_PREALLOC = 1, 1
+KEY_BYTES, VALUE_BYTES = 8, 56
+EGRESS = 0
+MOST_ENDPOINT = 0xFFFF  # pkg/endpoint: a uint16, and 0 is none
+_KEY = struct.Struct("<IB3x")
+_RATE, _HORIZON = struct.Struct("<Q"), struct.Struct("<Q")
+_RATE_AT, _LAST_AT, _HORIZON_AT, _PRIO_AT = 0, 8, 16, 24
+DEFAULT_HORIZON_NS = 2_000_000_000
+"""``DefaultDropHorizon`` of pkg/maps/bwmap/bwmap.go, in every version."""
+
+LayoutName = Literal["plain", "priority", "direction", "not told"]
+
+
+class LayoutError(ValueError):
+    """No map that this can write to; one line with what is there and what is accepted."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a value says.
+
+    Attributes:
+        bytes_per_s: 0 paces nothing.
+        last_ns: departure of the last packet, CLOCK_MONOTONIC; the program's own.
+        horizon_ns: packets that would wait for so long or longer are dropped.
+        priority: of its packets (`skb->priority`), or None.
+    """
+
+    bytes_per_s: int
+    last_ns: int
+    horizon_ns: int
+    priority: int | None
+
+    def waits_ns(self, now_ns: int) -> int:
+        """How long a packet that came now would wait at least, by CLOCK_MONOTONIC: what is ahead of it."""
+        return max(self.last_ns - now_ns, 0)
+
+
+def key_of(endpoint: int) -> bytes:
+    """Of an endpoint's egress; raises LayoutError for a number that Cilium gives to none."""
+    if not 0 < endpoint <= MOST_ENDPOINT:
+        raise LayoutError(f"endpoint = {endpoint}; accepted: 1 to {MOST_ENDPOINT}")
+    return _KEY.pack(endpoint, EGRESS)
+
+
+def entry_of(value: bytes, layout: LayoutName = "direction") -> Entry:
+    """A value as it is read; raises LayoutError for another size."""
+    _check_size(value)
+    (prio,) = struct.unpack_from("<I", value, _PRIO_AT)
+    if layout == "plain":
+        prio = 0
+    rate, last, horizon = struct.unpack_from("<QQQ", value)
+    return Entry(rate, last, horizon, prio - 1 if prio else None)
+
+
+def changed(value: bytes, bytes_per_s: int, horizon_ns: int | None = None) -> bytes:
+    """The same value with another rate, and another horizon where one is given; every other byte stays."""
+    _check_size(value)
+    fresh = bytearray(value)
+    _RATE.pack_into(fresh, _RATE_AT, bytes_per_s)
+    if horizon_ns is not None:
+        _HORIZON.pack_into(fresh, _HORIZON_AT, horizon_ns)
+    return bytes(fresh)
+
+
+def check_map(info: MapInfo) -> None:
+    """Refuse what is not Cilium's map of rates; raises LayoutError."""
+    for what, found, accepted in (
+        ("name", info.name, NAME),
+        ("type", info.kind, HASH),
+        ("key size", info.key_bytes, KEY_BYTES),
+        ("value size", info.value_bytes, VALUE_BYTES),
+        ("flags", info.flags, NO_PREALLOC),
+    ):
+        if found != accepted:
+            raise LayoutError(f"{what} = {found}; accepted: {accepted}")
+
+
+def layout_of(types: Btf | None, info: MapInfo) -> LayoutName:
+    """Which layout a map has, by its types; raises LayoutError for one of which the places are not known."""
+    if types is None or not info.key_type or not info.value_type:
+        return "not told"
+    try:
+        key = {one.name: one for one in types.members(info.key_type)}
+        value = {one.name: one for one in types.members(info.value_type)}
+    except BtfError as error:
+        raise LayoutError(f"types = {error}; accepted: edt_id and edt_info") from None
+    for name, at, size in (("bps", _RATE_AT, 8), ("t_last", _LAST_AT, 8), ("t_horizon_drop", _HORIZON_AT, 8)):
+        _check_member("value", value, name, at, size)
+    if "prio" in value:
+        _check_member("value", value, "prio", _PRIO_AT, 4)
+    if "direction" in key:
+        _check_member("key", key, "id", 0, 4)
+        _check_member("key", key, "direction", 4, 1)
+        return "direction"
+    _check_member("key", key, "id", 0, 8)
+    return "priority" if "prio" in value else "plain"
+
+
+def _check_member(where: str, found: dict[str, Member], name: str, at: int, size: int) -> None:
+    member = found.get(name)
+    if member is None:
+        raise LayoutError(f"{where}.{name}: not in {', '.join(found) or 'it'}; accepted: Cilium's edt_id and edt_info")
+    if (member.at, member.bytes, member.integer) != (at, size, True):
+        what = f"{member.bytes} bytes at {member.at}" + ("" if member.integer else ", no number")
+        raise LayoutError(f"{where}.{name} = {what}; accepted: a number of {size} bytes at {at}")
+
+
+def _check_size(value: bytes) -> None:
+    if len(value) != VALUE_BYTES:
+        raise LayoutError(f"value = {len(value)} bytes; accepted: {VALUE_BYTES}")

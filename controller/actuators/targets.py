@@ -1,0 +1,80 @@
+"""Where the knobs of a slice are, and what sets its egress rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...env.knobs import KnobName
+from ..system.cgroup import CpuGroup
+from .cilium.choice import Choice, CiliumPlaces, choose
+from .egress import ShaperClass
+
+CPU_KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice")
+
+
+@dataclass(frozen=True)
+class SliceTargets:
+    """Where one slice's knobs are.
+
+    Attributes:
+        name: for messages.
+        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone. A link to
+            one that is made when control begins is `slicepilot.controller.system.cgroup_paths.awaited` until then.
+        egress_device: device through which it leaves towards N6; none leaves its egress alone.
+        netns: path of that device's network namespace; none is this process's own.
+        left: knobs that are left alone though they are there: they would not act on its packets, or are not ours.
+        sharing: names of the slices that have one UPF, this one's among them, where there are several; the first has
+            ``cgroup``, and the others none (`SharedCpu`).
+        part: its part of what leaves by ``egress_device``, where others leave by the same.
+        cilium: where Cilium's bandwidth manager is looked for, whose entry is the egress rate of a pod that it paces;
+            None: nowhere, and the slice is shaped where it leaves its UPF.
+        within_found: no CPU limit above the one that was found is set; asked for more, or for none, that one holds.
+        ceiling_mcpu: likewise, whatever was found.
+        moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds what was found.
+    """
+
+    name: str
+    cgroup: Path | None
+    egress_device: str | None = None
+    netns: Path | None = None
+    left: frozenset[KnobName] = frozenset()
+    sharing: tuple[str, ...] = ()
+    part: ShaperClass | None = None
+    within_found: bool = False
+    cilium: CiliumPlaces | None = None
+    ceiling_mcpu: float = math.inf
+    moves_pod: bool = False
+
+    @property
+    def group(self) -> Path:
+        """Its cgroup, of a slice that has one."""
+        assert self.cgroup is not None
+        return self.cgroup
+
+    @property
+    def fixed(self) -> frozenset[KnobName]:
+        """Knobs that are never moved."""
+        missing: set[KnobName] = set() if self.cgroup is not None or self.sharing else set(CPU_KNOBS)
+        if self.egress_device is None:
+            missing.add("egress_mbps")
+        return self.left | missing
+
+
+def pod_of(group: CpuGroup) -> CpuGroup:
+    """The group above, wherever a link to it leads; raises ActuatorError."""
+    return CpuGroup.at(group.path.resolve().parent)
+
+
+def paced_by(target: SliceTargets) -> Choice:
+    """Whether Cilium paces a slice. One that shares its device with others is not: Cilium has one rate for a pod."""
+    if target.cilium is None or target.egress_device is None or "egress_mbps" in target.left:
+        return Choice()
+    if target.part is not None:
+        return Choice(why=f"{target.egress_device} is that of other slices too, and Cilium has one rate for a pod")
+    return choose(target.egress_device, target.netns, target.cilium)
+
+
+Pacing = Callable[[SliceTargets], Choice]

@@ -1,0 +1,341 @@
+"""A pod's rate in Cilium's map as an egress knob: chosen, set, watched, given back."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slicepilot.controller.actuators.cilium.choice import choose
+from slicepilot.controller.actuators.cilium.endpoints import Endpoint, endpoints, parse
+from slicepilot.controller.actuators.cilium.layout import entry_of
+from slicepilot.controller.actuators.cilium.rate import FoundThrottle, ThrottleRate
+from slicepilot.controller.actuators.egress import EgressConfig, EgressRate
+from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.links import peer_of
+from slicepilot.controller.watchdog.external_change import ExternalChangeConfig, ExternalChangeWatch
+from slicepilot.env.knobs import Knobs
+
+from .machine import DIRECTION, ENDPOINT, Agent, Pod, map_of, run, typed_map, untyped_map, value_of
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: BPF maps, network namespaces")
+
+FOUND = value_of(6_250_000, last_ns=77, prio=9)  # 50 Mbit/s
+
+
+@pytest.fixture(name="paced")
+def _paced(agent: Agent, pod: Pod, objects: Path) -> Iterator[Agent]:
+    """The pod is endpoint `ENDPOINT`, and has 50 Mbit/s."""
+    with contextlib.closing(typed_map(DIRECTION, objects)) as made:
+        agent.pin(map_of(made).fd)
+        agent.endpoint(ENDPOINT, pod.link, pod.ifindex)
+        agent.write(ENDPOINT, FOUND)
+        yield agent
+
+
+def target(pod: Pod, agent: Agent) -> SliceTargets:
+    return SliceTargets("a", None, "eth0", pod.netns, cilium=agent.places)
+
+
+def knobs(egress_mbps: float) -> Knobs:
+    found = Knobs.none(1)
+    found.values[2, 0, 0] = egress_mbps
+    return found
+
+
+def found_of(pod: Pod, agent: Agent) -> FoundThrottle:
+    found = choose("eth0", pod.netns, agent.places).throttle
+    assert found is not None
+    return found
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_with_an_entry_is_chosen(paced: Agent, pod: Pod) -> None:
+    choice = choose("eth0", pod.netns, paced.places)
+    assert choice.throttle is not None
+    assert (choice.throttle.endpoint, choice.throttle.bytes_per_s) == (ENDPOINT, 6_250_000)
+    assert choice.why == "Cilium paces its endpoint 1234 (core/upf-0) with 50 Mbit/s"
+    assert choice.layout == "direction"
+
+
+def test_without_a_map_there_is_nothing_to_say(agent: Agent, pod: Pod) -> None:
+    choice = choose("eth0", pod.netns, agent.places)
+    assert (choice.throttle, choice.why) == (None, "")
+
+
+def test_a_pod_without_an_annotation_is_told_to_have_one(paced: Agent, pod: Pod) -> None:
+    paced.delete(ENDPOINT)
+    choice = choose("eth0", pod.netns, paced.places)
+    assert choice.throttle is None
+    assert "has to have the annotation kubernetes.io/egress-bandwidth first" in choice.why
+
+
+def test_a_second_interface_of_a_pod_is_not_ciliums(paced: Agent, pod: Pod) -> None:
+    run("ip", "link", "add", "mv1", "type", "veth", "peer", "name", "net1", "netns", str(pod.pid))
+    choice = choose("net1", pod.netns, paced.places)
+    assert choice.throttle is None
+    assert choice.why == "net1 ends at mv1, which is no endpoint's of Cilium: it does not pace it"
+
+
+def test_another_pods_file_that_names_the_link_is_not_believed(paced: Agent, pod: Pod) -> None:
+    other = Pod(9)
+    paced.endpoint(77, other.link, pod.ifindex)  # by number alone
+    paced.endpoint(78, pod.link, other.ifindex)  # by name alone
+    assert found_of(pod, paced).endpoint == ENDPOINT
+    paced.endpoint(79, pod.link, pod.ifindex)  # by both: which of them is it?
+    choice = choose("eth0", pod.netns, paced.places)
+    assert choice.throttle is None
+    assert "endpoints 79 and 1234 have the same link lxc1; accepted: one" in choice.why
+    other.close()
+
+
+def test_a_link_that_a_pod_makes_up_is_not_its_end(paced: Agent, pod: Pod) -> None:
+    """A device of the pod whose other end has the number of somebody's link, elsewhere."""
+    victim, inner = Pod(5), Pod(6, "other")
+    paced.endpoint(88, victim.link, victim.ifindex)
+    paced.write(88, FOUND)
+    number = str(victim.ifindex)
+    command = ["ip", "link", "add", "fake", "type", "veth", "peer", "name", victim.link, "index", number]
+    pod.tool(*command, "netns", str(inner.pid))
+    assert peer_of("fake", pod.netns) is None
+    assert choose("fake", pod.netns, paced.places).throttle is None
+    for one in (victim, inner):
+        one.close()
+
+
+def test_state_that_others_can_change_is_not_read(paced: Agent, pod: Pod) -> None:
+    paced.places.state.chmod(0o777)
+    choice = choose("eth0", pod.netns, paced.places)
+    assert choice.throttle is None
+    assert "can be changed by others; accepted: root's alone" in choice.why
+    paced.places.state.chmod(0o755)
+    folder = paced.places.state / str(ENDPOINT)
+    folder.chmod(0o770)
+    assert choose("eth0", pod.netns, paced.places).throttle is None
+    folder.chmod(0o750)
+    assert choose("eth0", pod.netns, paced.places).throttle is not None
+    os.chown(folder, 1000, 1000)
+    assert choose("eth0", pod.netns, paced.places).throttle is None
+
+
+def test_files_of_older_versions_are_read_too(agent: Agent) -> None:
+    document = {"ID": 7, "IfName": "lxc7", "IfIndex": 12, "K8sNamespace": "core", "K8sPodName": "upf-7"}
+    folder = agent.places.state / "7"
+    folder.mkdir()
+    encoded = base64.b64encode(json.dumps(document).encode()).decode()
+    (folder / "ep_config.h").write_text(f"/*\n * CILIUM_BASE64_djEuMTM=:{encoded}\n *\n */\n#define LXC_ID 7\n")
+    assert endpoints(agent.places.state) == [Endpoint(7, "lxc7", 12, "core", "upf-7")]
+    (folder / "ep_config.json").write_text(json.dumps(document | {"K8sPodName": "newer"}))
+    assert endpoints(agent.places.state) == [Endpoint(7, "lxc7", 12, "core", "newer")]
+    for name in ("7_next", "8", "x", "70000"):
+        (agent.places.state / name).mkdir()
+    (agent.places.state / "8" / "ep_config.json").symlink_to(folder / "ep_config.json")
+    assert [one.id for one in endpoints(agent.places.state)] == [7]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"[]", b"{", b'{"ID": 7}', b'{"ID": 8, "IfIndex": 1, "IfName": "a"}', b'{"ID": true, "IfIndex": 1}',
+        b'{"ID": 7, "IfIndex": 0, "IfName": "a"}', b'{"ID": 7, "IfIndex": 1, "IfName": "a\\n"}', b"[" * 100_000,
+        b'{"ID": 7, "IfIndex": 1, "IfName": "a", "K8sPodName": 3}',
+    ],
+)  # fmt: skip
+def test_what_is_no_endpoints_file_is_none(data: bytes) -> None:
+    assert parse(data, 7) is None
+
+
+# -- setting -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_is_set_and_given_back(paced: Agent, pod: Pod) -> None:
+    with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
+        assert rate.mbps == rate.read() == 50
+        assert rate.set(10) == 10
+        assert paced.read(ENDPOINT) == value_of(1_250_000, last_ns=77, prio=9), "nothing else has changed"
+        assert rate.deviation() is None
+        assert rate.set(10.02) == 10, "within the dead band"
+        assert rate.set(math.inf) == 50, "none is what was found"
+        assert rate.set(400) == 50, "and no more than that"
+        assert rate.set(10) == 10
+        rate.restore()
+        assert paced.read(ENDPOINT) == FOUND
+
+
+def test_a_rate_is_never_so_low_that_nothing_passes(paced: Agent, pod: Pod) -> None:
+    with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
+        assert rate.set(0.001) == pytest.approx(rate.least_mbps, abs=1e-5) == pytest.approx(0.262144)
+    with contextlib.closing(ThrottleRate(found_of(pod, paced), horizon_ms=50)) as short:
+        assert short.least_mbps == pytest.approx(10.48576)
+
+
+def test_a_drop_horizon_is_set_where_it_is_asked_for(paced: Agent, pod: Pod) -> None:
+    with contextlib.closing(ThrottleRate(found_of(pod, paced), horizon_ms=50)) as rate:
+        assert paced.read(ENDPOINT) == FOUND, "not before the first rate"
+        rate.set(20)
+        assert paced.read(ENDPOINT) == value_of(2_500_000, 77, 50_000_000, prio=9)
+        paced.write(ENDPOINT, value_of(2_500_000, 77, 2_000_000_000, prio=9))
+        assert rate.deviation() == "a drop horizon of 2000 ms in place of 50 ms"
+        rate.reassert()
+        assert entry_of(paced.read(ENDPOINT)).horizon_ns == 50_000_000
+        rate.restore()
+        assert paced.read(ENDPOINT) == FOUND
+
+
+def test_what_the_agent_writes_is_not_written_over_before_it_is_judged(paced: Agent, pod: Pod) -> None:
+    with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
+        rate.set(10)
+        paced.write(ENDPOINT, value_of(5_000_000, prio=9))
+        with pytest.raises(ActuatorError, match="40 Mbit/s in place of 10 Mbit/s") as raised:
+            rate.set(12)
+        assert not raised.value.vanished
+        assert paced.read(ENDPOINT) == value_of(5_000_000, prio=9)
+        assert rate.deviation() == "40 Mbit/s in place of 10 Mbit/s"
+        assert rate.reassert() == 10
+        assert rate.set(12) == 12
+
+
+@pytest.mark.parametrize("what", ["entry", "map", "pin", "pod"])
+def test_what_vanishes_is_gone(paced: Agent, pod: Pod, what: str) -> None:
+    with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
+        rate.set(10)
+        if what == "entry":
+            paced.delete(ENDPOINT)
+        elif what == "map":
+            descriptor = untyped_map()
+            paced.pin(descriptor)
+            paced.write(ENDPOINT, FOUND)
+            os.close(descriptor)
+        elif what == "pin":
+            paced.places.pin.unlink()
+        else:
+            pod.close()
+        if what != "pod":
+            with pytest.raises(ActuatorError) as raised:
+                rate.deviation()
+            assert raised.value.vanished
+            assert "\n" not in str(raised.value)
+        if what in {"entry", "pod"}:  # of a map that nobody uses any more it does not matter
+            with pytest.raises(ActuatorError, match="is gone") as raised:
+                rate.restore()
+            assert raised.value.vanished
+        if what == "pod":  # the number may be another pod's by now
+            assert entry_of(paced.read(ENDPOINT)).bytes_per_s == 1_250_000
+
+
+# -- as the egress knob ------------------------------------------------------------------------------------------------
+
+
+def test_the_node_moves_ciliums_entry(paced: Agent, pod: Pod) -> None:
+    with NodeActuator([target(pod, paced)]) as node:
+        assert float(node.receipt.applied.values[2, 0, 0]) == 50
+        receipt = node.apply(knobs(10))
+        assert receipt.error is None
+        assert float(receipt.applied.values[2, 0, 0]) == 10
+        assert entry_of(paced.read(ENDPOINT)).bytes_per_s == 1_250_000
+        assert "htb" not in pod.tool("tc", "qdisc", "show", "dev", "eth0")
+        assert node.paced["a"].found_entry.endpoint == ENDPOINT
+        now_ns = time.monotonic_ns()
+        paced.write(ENDPOINT, value_of(1_250_000, last_ns=now_ns + 3_000_000, prio=9))
+        assert node.paced["a"].waits_ms(now_ns) == 3
+        receipt = node.apply(knobs(math.inf))
+        assert float(receipt.applied.values[2, 0, 0]) == 50, "what holds is told"
+        node.apply(knobs(5))
+    assert paced.read(ENDPOINT) == value_of(6_250_000, last_ns=now_ns + 3_000_000, prio=9)
+
+
+def test_without_an_entry_the_slice_is_shaped_in_its_pod(paced: Agent, pod: Pod) -> None:
+    paced.delete(ENDPOINT)
+    with NodeActuator([target(pod, paced)]) as node:
+        node.apply(knobs(10))
+        assert "htb" in pod.tool("tc", "qdisc", "show", "dev", "eth0")
+    assert "htb" not in pod.tool("tc", "qdisc", "show", "dev", "eth0")
+    with contextlib.closing(EgressRate("eth0", pod.netns)) as rate:  # and a slice with neither has none
+        rate.restore()
+    with NodeActuator([SliceTargets("a", None, cilium=paced.places)]) as node:
+        assert float(node.apply(knobs(10)).applied.values[2, 0, 0]) == math.inf
+
+
+def test_a_slice_goes_on_with_a_shaper_when_its_annotation_is_taken_away(paced: Agent, pod: Pod) -> None:
+    with NodeActuator([target(pod, paced)]) as node:
+        node.apply(knobs(10))
+        paced.delete(ENDPOINT)
+        for _ in range(100):
+            node.deviations()
+            lost = node.refresh()
+            node.apply(knobs(10))
+            if not lost and "htb" in pod.tool("tc", "qdisc", "show", "dev", "eth0"):
+                break
+            time.sleep(0.02)
+        assert float(node.apply(knobs(12)).applied.values[2, 0, 0]) == 12
+        assert "12Mbit" in pod.tool("tc", "class", "show", "dev", "eth0")
+    assert "htb" not in pod.tool("tc", "qdisc", "show", "dev", "eth0")
+
+
+def test_a_write_of_the_agent_is_noticed_and_left_to_it(paced: Agent, pod: Pod) -> None:
+    with NodeActuator([target(pod, paced)]) as node:
+        watch = ExternalChangeWatch(node)
+        node.apply(knobs(10))
+        assert watch.look(0) == []
+        theirs = value_of(2_500_000, prio=7)
+        paced.write(ENDPOINT, theirs)
+        [change] = watch.look(1)
+        assert (change.found, change.ours, change.policy) == (20, 10, "respect")
+        assert change.text == "20 Mbit/s in place of 10 Mbit/s"
+        assert float(node.apply(knobs(5)).applied.values[2, 0, 0]) == 20
+    assert paced.read(ENDPOINT) == theirs, "what was left to others is not restored"
+
+
+def test_ours_is_set_again_where_that_is_wanted(paced: Agent, pod: Pod) -> None:
+    with NodeActuator([target(pod, paced)]) as node:
+        watch = ExternalChangeWatch(node, ExternalChangeConfig(policy="reassert"))
+        node.apply(knobs(10))
+        paced.write(ENDPOINT, value_of(2_500_000, prio=7))
+        [change] = watch.look(1)
+        assert change.policy == "reassert"
+        deadline = time.monotonic() + 5
+        while entry_of(paced.read(ENDPOINT)).bytes_per_s != 1_250_000:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert entry_of(paced.read(ENDPOINT)).priority == 6, "the agent's other values stay"
+    assert entry_of(paced.read(ENDPOINT)).bytes_per_s == 6_250_000
+
+
+def test_the_horizon_is_the_configurations(paced: Agent, pod: Pod) -> None:
+    with NodeActuator([target(pod, paced)], egress=EgressConfig(drop_horizon_ms=100)) as node:
+        node.apply(knobs(20))
+        assert entry_of(paced.read(ENDPOINT)).horizon_ns == 100_000_000
+    assert paced.read(ENDPOINT) == FOUND
+
+
+def test_the_loop_does_not_wait_for_who_holds_the_lock_of_interfaces(paced: Agent, pod: Pod) -> None:
+    """No lock of interfaces is needed to set a rate: links that come and go meanwhile hold nothing up."""
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            run("ip", "link", "add", "churn0", "type", "veth", "peer", "name", "churn1")
+            run("ip", "link", "del", "churn0")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    with NodeActuator([target(pod, paced)]) as node:
+        took = []
+        for index in range(100):
+            start = time.monotonic()
+            assert node.apply(knobs(10 + index % 7)).error is None
+            took.append(time.monotonic() - start)
+        stop.set()
+        thread.join()
+    assert sorted(took)[50] < 0.02

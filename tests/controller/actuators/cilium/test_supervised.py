@@ -1,0 +1,231 @@
+"""Cilium's entry after its controller was killed: what was found comes back, by a process that may do little else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.controller.actuators.cilium.layout import entry_of
+from slicepilot.controller.system.confinement import seccomp
+from slicepilot.controller.watchdog.recovery import recover
+
+from .machine import DIRECTION, ENDPOINT, Agent, Pod, map_of, typed_map, untyped_map, value_of
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: BPF maps, network namespaces"),
+    pytest.mark.skipif(bool(seccomp.available()), reason=seccomp.available() or "none"),
+]
+FOUND = value_of(6_250_000, last_ns=77, prio=9)
+CONTROLLER = """
+import json, sys, time
+from pathlib import Path
+from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
+from slicepilot.controller.record.ring import Tick, TickRing
+from slicepilot.controller.watchdog.handle import SupervisorHandle
+from slicepilot.controller.watchdog.keeper import JournalKeeper
+from slicepilot.controller.watchdog.recovery import recover
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
+import numpy as np
+
+state, netns, pin, folder = map(Path, sys.argv[1:])
+target = SliceTargets("a", None, "eth0", netns, cilium=CiliumPlaces(pin, folder))
+state.mkdir(exist_ok=True)
+recovered = recover(state)
+ring = TickRing(state.with_name(f"{state.name}-ticks"), 1, 16)
+keeper = JournalKeeper(state, [target])
+supervisor = SupervisorHandle(keeper, ring.path, [])
+def renew(one):
+    keeper.renew(one)
+    supervisor.follow()
+node = NodeActuator([target], remember=keeper.remember, renew=renew, pacing=keeper.pacing)
+knobs = Knobs.none(1)
+knobs.values[2] = 10
+telemetry, nothing = Telemetry.empty(1), np.zeros(1, np.uint32)
+receipt = node.apply(knobs)
+print(json.dumps({"error": receipt.error, "recovered": recovered, **supervisor.facts}), flush=True)
+pid = supervisor.facts["pid"]
+while True:
+    ring.write(Tick(monotonic_ns=time.monotonic_ns()), telemetry, knobs, knobs, knobs, nothing)
+    node.deviations()
+    node.refresh()
+    receipt = node.apply(knobs)
+    if supervisor.facts["pid"] != pid and receipt.error is None:
+        pid = supervisor.facts["pid"]
+        print(json.dumps(supervisor.facts), flush=True)
+    time.sleep(0.02)
+"""
+# What a process that was taken over there could try: its rules, and a map that is open.
+CALLS = """
+import ctypes, errno, json, os, struct, sys
+from pathlib import Path
+from slicepilot.controller.actuators.cilium.layout import key_of
+from slicepilot.controller.actuators.cilium.throttle import ThrottleMap
+from slicepilot.controller.system.bpf.pinned import type_data
+from slicepilot.controller.system.confinement.processes import confine_supervisor
+from slicepilot.controller.system.confinement.seccomp import NUMBERS, AUDIT_ARCH
+maps, pin = sys.argv[1] == "maps", Path(sys.argv[2])
+throttle = ThrottleMap(pin)
+confine_supervisor(maps)
+number = NUMBERS["bpf"][list(AUDIT_ARCH).index(os.uname().machine)]
+libc = ctypes.CDLL(None, use_errno=True)
+answers = {}
+for command in range(40):
+    if command not in (1, 2):
+        libc.syscall(number, command, ctypes.create_string_buffer(128), 128)
+        answers[command] = ctypes.get_errno()
+def attempt(action):
+    try:
+        return action()
+    except Exception as error:
+        return str(error)
+answers["lookup"] = attempt(lambda: throttle.entry(1234).bytes_per_s)
+answers["replace"] = attempt(lambda: throttle.replace(1234, throttle.value(1234)))
+answers["open"] = attempt(lambda: ThrottleMap(pin) and "opened")
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(name="paced")
+def _paced(agent: Agent, pod: Pod, objects: Path) -> Iterator[Agent]:
+    with contextlib.closing(typed_map(DIRECTION, objects)) as made:
+        agent.pin(map_of(made).fd)
+        agent.endpoint(ENDPOINT, pod.link, pod.ifindex)
+        agent.write(ENDPOINT, FOUND)
+        yield agent
+
+
+class Controller:
+    """The script above; `facts` is what it has said when it was acting."""
+
+    def __init__(self, agent: Agent, pod: Pod, state: Path) -> None:
+        arguments = map(str, (state, pod.netns, agent.places.pin, agent.places.state))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", CONTROLLER, *arguments], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            self.facts = self.told()
+            assert self.facts["error"] is None
+        except BaseException:
+            self.kill()
+            raise
+
+    def told(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def until(agent: Agent, value: bytes, seconds: float = 5) -> float:
+    """How long it took for the entry to be this."""
+    start = time.monotonic()
+    while agent.read(ENDPOINT) != value:
+        assert time.monotonic() - start < seconds, entry_of(agent.read(ENDPOINT))
+        time.sleep(0.001)
+    return time.monotonic() - start
+
+
+def restored(state: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + 5
+    while not (state / "restored.json").exists() or (state / "journal.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return json.loads((state / "restored.json").read_text())
+
+
+def test_a_killed_controllers_rate_comes_back(paced: Agent, pod: Pod, tmp_path: Path) -> None:
+    controller = Controller(paced, pod, tmp_path / "run")
+    assert controller.facts["confined"] == "seccomp"
+    assert paced.read(ENDPOINT) == value_of(1_250_000, 77, prio=9)
+    controller.kill()
+    took_s = until(paced, FOUND)
+    assert took_s < 1
+    report = restored(tmp_path / "run")
+    assert report["restored"] == ["a: Cilium's endpoint 1234: 10 Mbit/s -> 50 Mbit/s"]
+    assert report["failed"] == []
+
+
+def test_the_program_goes_on_meanwhile(paced: Agent, pod: Pod, tmp_path: Path) -> None:
+    """Its own time, and whatever the agent has changed beside the rate, stay as they are."""
+    controller = Controller(paced, pod, tmp_path / "run")
+    paced.write(ENDPOINT, value_of(1_250_000, 12_345, prio=3))
+    controller.kill()
+    until(paced, value_of(6_250_000, 12_345, prio=3))
+    restored(tmp_path / "run")
+
+
+@pytest.mark.parametrize("what", ["entry", "pod"])
+def test_what_is_gone_is_told_and_no_failure(paced: Agent, pod: Pod, tmp_path: Path, what: str) -> None:
+    controller = Controller(paced, pod, tmp_path / "run")
+    os.kill(controller.facts["pid"], 19)  # the supervisor sleeps until both are as they would be found
+    paced.delete(ENDPOINT)
+    if what == "pod":
+        pod.close()
+        paced.write(ENDPOINT, value_of(9_000_000))  # of another pod, whose endpoint has the number now
+    controller.kill()
+    os.kill(controller.facts["pid"], 18)
+    report = restored(tmp_path / "run")
+    assert report["restored"] == report["failed"] == []
+    [gone] = report["gone"]
+    assert gone.startswith("a: ")
+    assert ("its pod is gone" if what == "pod" else "its entry is gone") in gone
+    if what == "pod":
+        assert paced.read(ENDPOINT) == value_of(9_000_000)
+
+
+def test_a_map_that_is_made_anew_meanwhile_is_followed(paced: Agent, pod: Pod, tmp_path: Path) -> None:
+    """Cilium's agent makes its map anew where its size has changed; the supervisor could open none any more."""
+    controller = Controller(paced, pod, tmp_path / "run")
+    first = controller.facts["pid"]
+    descriptor = untyped_map()
+    paced.pin(descriptor)
+    paced.write(ENDPOINT, FOUND)
+    assert controller.told()["pid"] != first
+    until(paced, value_of(1_250_000, 77, prio=9))
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    controller.kill()
+    until(paced, FOUND)
+    restored(tmp_path / "run")
+    os.close(descriptor)
+
+
+def test_the_next_start_puts_back_what_two_deaths_have_left(paced: Agent, pod: Pod, tmp_path: Path) -> None:
+    controller = Controller(paced, pod, tmp_path / "run")
+    os.kill(controller.facts["pid"], 9)
+    controller.kill()
+    if paced.read(ENDPOINT) != FOUND:  # another supervisor may have been faster
+        told = recover(tmp_path / "run")
+        assert told is not None
+        assert "1 restored in" in told
+    assert paced.read(ENDPOINT) == FOUND
+
+
+@pytest.mark.parametrize("maps", [True, False])
+def test_a_supervisor_may_do_no_more_with_bpf_than_it_has_to(paced: Agent, maps: bool) -> None:
+    command = [sys.executable, "-c", CALLS, "maps" if maps else "none", str(paced.places.pin)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    answers = json.loads(done.stdout)
+    commands = {name: code for name, code in answers.items() if name.isdecimal()}
+    assert len(commands) == 38
+    assert set(commands.values()) == {1}, "EPERM, before the kernel looks at what is asked"
+    assert "EPERM" in answers["open"]
+    if maps:
+        assert (answers["lookup"], answers["replace"]) == (6_250_000, True)
+    else:
+        assert "EPERM" in answers["lookup"]

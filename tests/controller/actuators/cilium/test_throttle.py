@@ -1,0 +1,216 @@
+"""Cilium's map of rates as the kernel has it: which one is taken, and what is left of a value when it is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicepilot.controller.actuators.cilium.layout import LayoutError, changed, check_map, entry_of, key_of, layout_of
+from slicepilot.controller.actuators.cilium.throttle import ThrottleMap, pinned_id
+from slicepilot.controller.system.bpf.btf import Btf, BtfError
+from slicepilot.controller.system.bpf.pinned import NotRootsError, PinnedMap, type_data
+from slicepilot.controller.system.kernel_file import ActuatorError
+
+from .machine import (
+    DIRECTION,
+    ENDPOINT,
+    LARGER,
+    MOVED,
+    OTHER_FLAGS,
+    PLAIN,
+    PRIORITY,
+    UNNAMED,
+    Agent,
+    map_of,
+    pin,
+    typed_map,
+    untyped_map,
+    value_of,
+)
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: BPF maps")
+
+
+@contextlib.contextmanager
+def pinned(agent: Agent, objects: Path, layout: int) -> Iterator[None]:
+    with contextlib.closing(typed_map(layout, objects)) as made:
+        agent.pin(map_of(made).fd)
+        yield
+
+
+@pytest.mark.parametrize(("layout", "name"), [(PLAIN, "plain"), (PRIORITY, "priority"), (DIRECTION, "direction")])
+def test_each_layout_is_told_by_its_types(agent: Agent, objects: Path, layout: int, name: str) -> None:
+    with pinned(agent, objects, layout):
+        agent.write(ENDPOINT, value_of(1_250_000, 7, 2_000_000_000, prio=9 if layout else 0))
+        with contextlib.closing(ThrottleMap(agent.places.pin)) as throttle:
+            assert throttle.layout == name
+            entry = throttle.entry(ENDPOINT)
+            assert entry is not None
+            assert (entry.bytes_per_s, entry.last_ns, entry.horizon_ns) == (1_250_000, 7, 2_000_000_000)
+            assert entry.priority == (8 if layout else None)
+            assert throttle.entry(ENDPOINT + 1) is None
+
+
+def test_a_map_without_types_is_taken_by_what_it_is(agent: Agent) -> None:
+    descriptor = untyped_map()
+    agent.pin(descriptor)
+    agent.write(ENDPOINT, value_of(1_250_000))
+    with contextlib.closing(ThrottleMap(agent.places.pin)) as throttle:
+        assert throttle.layout == "not told"
+        entry = throttle.entry(ENDPOINT)
+        assert entry is not None
+        assert entry.bytes_per_s == 1_250_000
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (MOVED, r"value\.bps = 8 bytes at 8; accepted: a number of 8 bytes at 0"),
+        (UNNAMED, r"value\.bps: not in rate, t_last, t_horizon_drop, pad; accepted"),
+        (LARGER, "value size = 64; accepted: 56"),
+        (OTHER_FLAGS, "flags = 0; accepted: 1"),
+    ],
+)
+def test_what_no_version_has_is_refused(agent: Agent, objects: Path, layout: int, message: str) -> None:
+    with pinned(agent, objects, layout), pytest.raises(ActuatorError, match=message) as raised:
+        ThrottleMap(agent.places.pin)
+    assert "\n" not in str(raised.value)
+    assert not raised.value.vanished
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"key_bytes": 4}, "key size = 4; accepted: 8"),
+        ({"value_bytes": 48}, "value size = 48; accepted: 56"),
+        ({"name": "cilium_lxc"}, "name = cilium_lxc; accepted: cilium_throttle"),
+        ({"kind": 9, "flags": 0}, "type = 9; accepted: 1"),  # least recently used
+    ],
+)
+def test_another_map_in_its_place_is_refused(agent: Agent, wrong: dict[str, int | str], message: str) -> None:
+    descriptor = untyped_map(**wrong)  # type: ignore[arg-type]
+    agent.pin(descriptor)
+    with pytest.raises(ActuatorError, match=message):
+        ThrottleMap(agent.places.pin)
+    os.close(descriptor)
+
+
+def test_a_program_in_its_place_is_refused(agent: Agent, objects: Path) -> None:
+    with contextlib.closing(typed_map(DIRECTION, objects)) as made:
+        agent.pin(made.program("to_netdev").fd)
+        with pytest.raises(ActuatorError, match=r"cilium_throttle.*accepted"):
+            ThrottleMap(agent.places.pin)
+
+
+def test_nothing_there_is_told_as_gone(agent: Agent) -> None:
+    with pytest.raises(ActuatorError) as raised:
+        ThrottleMap(agent.places.pin)
+    assert raised.value.vanished
+    assert pinned_id(agent.places.pin) is None
+
+
+def test_what_others_can_put_there_is_not_opened(agent: Agent) -> None:
+    descriptor = untyped_map()
+    agent.pin(descriptor)
+    place = agent.places.pin
+    for change, undo, message in (
+        (lambda: os.chown(place, 1000, 0), lambda: os.chown(place, 0, 0), "is user 1000's; accepted: root's"),
+        (lambda: os.chown(place.parent, 1000, 0), lambda: os.chown(place.parent, 0, 0), r"globals is user 1000's"),
+        (lambda: place.chmod(0o622), lambda: place.chmod(0o600), "can be changed by others"),
+        (lambda: place.parent.chmod(0o777), lambda: place.parent.chmod(0o700), "can be changed by others"),
+    ):
+        change()
+        with pytest.raises(ActuatorError, match=message):
+            ThrottleMap(place)
+        undo()
+        ThrottleMap(place).close()
+    place.parent.chmod(0o1777)  # as bpffs is by default: what is root's stays in its place
+    ThrottleMap(place).close()
+    link = agent.places.state / "throttle"
+    link.symlink_to(place)
+    with pytest.raises(ActuatorError, match="is a link"):
+        ThrottleMap(link)
+    with pytest.raises(NotRootsError, match="absolute"):
+        PinnedMap.open(Path("cilium_throttle"))
+    os.close(descriptor)
+
+
+def test_a_map_that_was_made_anew_has_another_number(agent: Agent) -> None:
+    first, second = untyped_map(), untyped_map()
+    agent.pin(first)
+    with contextlib.closing(ThrottleMap(agent.places.pin)) as throttle:
+        assert pinned_id(agent.places.pin) == throttle.info.id
+        agent.pin(second)
+        assert pinned_id(agent.places.pin) not in {None, throttle.info.id}
+    os.close(first)
+    os.close(second)
+
+
+def test_no_entry_is_made(agent: Agent) -> None:
+    descriptor = untyped_map()
+    agent.pin(descriptor)
+    with contextlib.closing(ThrottleMap(agent.places.pin)) as throttle:
+        assert not throttle.replace(ENDPOINT, value_of(1_000_000))
+        assert throttle.value(ENDPOINT) is None
+    os.close(descriptor)
+
+
+@given(
+    st.binary(min_size=56, max_size=56),
+    st.integers(0, 2**64 - 1),
+    st.none() | st.integers(0, 2**64 - 1),
+)
+def test_a_change_leaves_every_other_byte(value: bytes, rate: int, horizon_ns: int | None) -> None:
+    fresh = changed(value, rate, horizon_ns)
+    assert struct.unpack_from("<Q", fresh)[0] == rate
+    assert fresh[8:16] == value[8:16], "the program's own"
+    assert fresh[16:24] == (value[16:24] if horizon_ns is None else struct.pack("<Q", horizon_ns))
+    assert fresh[24:] == value[24:], "priority and what may come"
+
+
+def test_keys_are_those_of_both_structures() -> None:
+    assert key_of(0x1234) == struct.pack("<Q", 0x1234) == struct.pack("<IB3x", 0x1234, 0)
+    for wrong in (0, -1, 65536):
+        with pytest.raises(LayoutError, match=f"endpoint = {wrong}; accepted: 1 to 65535"):
+            key_of(wrong)
+    with pytest.raises(LayoutError, match="value = 48 bytes; accepted: 56"):
+        entry_of(bytes(48))
+
+
+def test_types_that_are_cut_are_refused(objects: Path) -> None:
+    with contextlib.closing(typed_map(PLAIN, objects)) as made:
+        found = PinnedMap(os.dup(map_of(made).fd))
+        info = found.info()
+        found.close()
+        data = type_data(info.btf_id)
+        check_map(info)
+        assert layout_of(Btf(data), info) == "plain"
+        for cut in (*range(0, 64, 3), len(data) // 2):
+            with pytest.raises((BtfError, LayoutError)):
+                layout_of(Btf(data[:cut]), info)
+
+
+@given(st.binary(max_size=200))
+def test_types_of_anybody_do_no_harm(data: bytes) -> None:
+    header = struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(data) // 2, len(data) // 2, len(data) - len(data) // 2)
+    with contextlib.suppress(BtfError):
+        types = Btf(header + data)
+        for number in range(8):
+            with contextlib.suppress(BtfError):
+                types.members(number)
+
+
+def test_pins_need_a_file_system_of_their_own(agent: Agent) -> None:
+    """What a test pins is gone with its mount namespace."""
+    descriptor = untyped_map()
+    with pytest.raises(OSError, match=r"Operation not permitted|Invalid argument"):
+        pin(descriptor, agent.places.state / "map")
+    os.close(descriptor)
