@@ -24,8 +24,8 @@ test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
 	-@tests/packages.sh
 	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
 	@testbed/fuzz.sh $(FUZZ_TIME)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime" --ignore=tests/cluster $(SOME)
-	$(BIN)/pytest -q -m realtime --ignore=tests/cluster $(SOME)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime" --ignore=tests/cluster --ignore=tests/charts $(SOME)
+	$(BIN)/pytest -q -m realtime --ignore=tests/cluster --ignore=tests/charts $(SOME)
 
 # As root, on Debian or Ubuntu. The first time it builds Kubernetes, which takes some ten minutes on two cores.
 k8s-test: .venv/.dev ## run the tests on a Kubernetes cluster of one node, which it builds and starts here
