@@ -28,6 +28,8 @@ _PLURALS = {
     "Role": "roles",
     "RoleBinding": "rolebindings",
     "ServiceAccount": "serviceaccounts",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 
 

@@ -106,6 +106,14 @@ class BudgetValues:
 
 
 @dataclass(frozen=True)
+class AdmissionValues:
+    """Whether the API server holds each agent to its own node."""
+
+    __pydantic_config__ = _STRICT
+    create: Flag = True
+
+
+@dataclass(frozen=True)
 class ResourceValues:
     """As a container's in the API."""
 
@@ -157,6 +165,7 @@ class Values:
     loops: LoopsValues = LoopsValues()
     allow_exceed_limit: Flag = False
     follow: FollowValues = FollowValues()
+    admission_policy: AdmissionValues = AdmissionValues()
     image: ImageValues = ImageValues()
     image_pull_secrets: list[NamedValues] = field(default_factory=list)
     namespace: NamespaceValues = NamespaceValues()

@@ -10,6 +10,9 @@ CASES: dict[str, dict[str, Any]] = {
     "by tag": {"image": {"repository": "registry.example:5000/a/agent", "tag": "1.2"}},
     "a namespace": {"namespace": {"create": True}},
     "another server": {"apiServer": {"host": "fd00::1", "port": 6443}, "hostNetwork": True},
+    "follow": {"follow": {"allowed": True}, "loops": {"most": 2, "recordsMb": 0}, "allowExceedLimit": True},
+    "follow with annotations": {"follow": {"allowed": True, "annotations": True}},
+    "no policy": {"admissionPolicy": {"create": False}},
     "cri-o": {"runtime": {"name": "crio"}},
     "k3s": {"runtime": {"stateFolder": "/run/k3s/containerd/io.containerd.runtime.v2.task"}},
     "nothing beside": {
