@@ -66,9 +66,9 @@ def places_of(spec: NodeSpec, found: Mapping[str, Located], links: UpfLinks) -> 
         places[one.name] = placed(one)
         again[one.name] = partial(placed, dataclasses.replace(one, egress_by="shaper"))
     shared = Counter((one.targets.netns, one.targets.egress_device) for one in places.values())
-    for name, one in list(places.items()):
+    for name, place in list(places.items()):
         # Cilium has one rate for a pod, a shaper a class for each slice.
-        if one.targets.cilium is not None and shared[one.targets.netns, one.targets.egress_device] > 1:
+        if place.targets.cilium is not None and shared[place.targets.netns, place.targets.egress_device] > 1:
             places[name] = again[name]()
     housed = {
         name for name, one in places.items() if all(other in allowed and _acts(places[other]) for other in one.family)
