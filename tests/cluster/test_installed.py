@@ -117,14 +117,18 @@ class Watcher:
         self.states: list[tuple[float, bool]] = []  # since when, and whether as found
         self._files = [upfs.group(number) / "cpu.shares" for number in range(1, COUNT + 1)]
         self._found, self._ended = found, threading.Event()
+        self._look()  # before whoever made this does anything
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._ended.wait(0.003):
-            as_found = [file.read_text().strip() for file in self._files] == self._found
-            if not self.states or self.states[-1][1] != as_found:
-                self.states.append((time.monotonic(), as_found))
+            self._look()
+
+    def _look(self) -> None:
+        as_found = [file.read_text().strip() for file in self._files] == self._found
+        if not self.states or self.states[-1][1] != as_found:
+            self.states.append((time.monotonic(), as_found))
 
     def end(self) -> list[tuple[float, bool]]:
         self._ended.set()
