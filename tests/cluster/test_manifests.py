@@ -43,6 +43,13 @@ def conforms(schemas: Path, tmp_path: Path, documents: list[dict[str, Any]]) -> 
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def said(cluster: Cluster, *arguments: str) -> tuple[int, str]:
+    """`slicepilot k8s`, and all that it prints."""
+    process = cluster.machine.start("slicepilot", "k8s", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    out, _ = process.communicate(timeout=90)
+    return process.returncode, str(out)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_all_conform_to_the_servers_schemas(schemas: Path, tmp_path: Path, name: str) -> None:
     documents = [*definitions(), *manifests(values(CASES[name]), NAMESPACE)]
@@ -70,11 +77,8 @@ def test_the_server_takes_all_in_a_dry_run(cluster: Cluster, name: str) -> None:
 
 def test_install_has_all_checked_and_stores_nothing(cluster: Cluster) -> None:
     access = ["--kubeconfig", str(cluster.folder / "admin.yaml")]
-    process = cluster.machine.start(
-        "slicepilot", "k8s", "install", "--dry-run", *access, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, out
+    code, out = said(cluster, "install", "--dry-run", *access)
+    assert code == 0, out
     assert "DaemonSet slicepilot-agent checked" in out
     assert "slicepilot-agent" not in cluster.kubectl("-n", SYSTEM, "get", "ds", "-o", "name")
 
@@ -84,12 +88,9 @@ def test_what_helm_has_applied_is_not_taken_over_unasked(cluster: Cluster) -> No
     others = {**priority, "description": "of somebody else"}
     cluster.kubectl("apply", "--server-side", "--field-manager=helm", given=others)
     access = ["--kubeconfig", str(cluster.folder / "admin.yaml")]
-    process = cluster.machine.start(
-        "slicepilot", "k8s", "install", *access, "--dry-run", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    out, _ = process.communicate(timeout=60)
+    code, out = said(cluster, "install", "--dry-run", *access)
     cluster.kubectl("delete", "priorityclass", priority["metadata"]["name"])
-    assert process.returncode == 1, out
+    assert code == 1, out
     assert "PriorityClass slicepilot-agent: 409" in out
     assert "--force" in out
 
@@ -100,16 +101,13 @@ def test_a_namespace_that_lets_no_such_pods_in_is_told_and_uninstall_takes_all_a
         "apply", given={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": label}}
     )
     access = ["--kubeconfig", str(cluster.folder / "admin.yaml"), "-n", name]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = cluster.machine.start("slicepilot", "k8s", "install", "--wait", "8", *access, **pipes)
-    out, _ = process.communicate(timeout=90)
-    assert process.returncode == 1, out
+    code, out = said(cluster, "install", "--wait", "8", *access)
+    assert code == 1, out
     assert "0 of 1 nodes have a ready agent after 8 s" in out
     assert 'violates PodSecurity "baseline' in out
     cluster.machine.run("slicepilot", "k8s", "status", *access, code=1)
-    process = cluster.machine.start("slicepilot", "k8s", "uninstall", "--with-crds", *access, **pipes)
-    out, _ = process.communicate(timeout=90)
-    assert process.returncode == 0, out
+    code, out = said(cluster, "uninstall", "--with-crds", *access)
+    assert code == 0, out
     assert not [kind for kind in ("ds", "sa", "role") if "slicepilot" in cluster.kubectl("-n", name, "get", kind)]
     assert "slicepilot" not in cluster.kubectl(
         "get", "clusterroles,clusterrolebindings,priorityclasses,crd", "-o", "name"
