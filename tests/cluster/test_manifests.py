@@ -36,6 +36,12 @@ def _schemas(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.fixture(name="namespace")
+def _namespace(cluster: Cluster) -> None:
+    """A dry run makes none."""
+    cluster.kubectl("apply", given={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+
+
 def conforms(schemas: Path, tmp_path: Path, documents: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "all.yaml"
     path.write_text(yaml.safe_dump_all(documents))
@@ -66,23 +72,28 @@ def test_a_field_that_there_is_not_does_not_conform(schemas: Path, tmp_path: Pat
     assert "volumeMount" in done.stdout
 
 
+@pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("name", CASES)
 def test_the_server_takes_all_in_a_dry_run(cluster: Cluster, name: str) -> None:
-    cluster.kubectl("apply", given={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     documents = in_order([*definitions(), *manifests(values(CASES[name]), SYSTEM)])
     out = cluster.kubectl("apply", "--server-side", "--dry-run=server", "--force-conflicts", given=documents)
     assert out.count("(server dry run)") == len(documents)
     assert "daemonsets" not in cluster.kubectl("-n", SYSTEM, "get", "ds", "-o", "name")
 
 
+@pytest.mark.usefixtures("namespace")
 def test_install_has_all_checked_and_stores_nothing(cluster: Cluster) -> None:
     access = ["--kubeconfig", str(cluster.folder / "admin.yaml")]
+    code, out = said(cluster, "install", "--dry-run", "-n", "not-there", *access)
+    assert code == 1
+    assert "namespace not-there: not there" in out
     code, out = said(cluster, "install", "--dry-run", *access)
     assert code == 0, out
     assert "DaemonSet slicepilot-agent checked" in out
     assert "slicepilot-agent" not in cluster.kubectl("-n", SYSTEM, "get", "ds", "-o", "name")
 
 
+@pytest.mark.usefixtures("namespace")
 def test_what_helm_has_applied_is_not_taken_over_unasked(cluster: Cluster) -> None:
     [priority] = [one for one in manifests(values(), SYSTEM) if one["kind"] == "PriorityClass"]
     others = {**priority, "description": "of somebody else"}
