@@ -27,6 +27,7 @@ def install(
     Example: [bold]slicepilot k8s install --set image.repository=registry.example/slicepilot-agent[/bold]
     """
     from ...cli.shared.output import stderr
+    from ...configs import FailureError
     from ..install.apply import install as put
     from ..install.apply import rolled_out
     from ..install.manifests import definitions, in_order, manifests
@@ -40,6 +41,8 @@ def install(
     path: Path | None = kubeconfig
     api = operator_api(path)
     if not namespace_there(api, namespace):
+        if dry_run:
+            raise FailureError(f"namespace {namespace}: not there; a dry run needs it, since what is in it is checked")
         known = {**known, "namespace": {"create": True}}
     documents = in_order([*definitions(), *manifests(known, namespace)])
     daemons = put(api, documents, told, force=force, dry_run=dry_run)

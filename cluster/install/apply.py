@@ -10,9 +10,8 @@ from ...configs import FailureError
 from ..client.connection import Api
 from ..client.errors import ApiError
 from .manifests import DEFINITION
-from .objects import APP, MANAGER, path_of, title
+from .objects import APP, MANAGER, STEP_S, listed, path_of, title
 
-STEP_S = 0.5
 ESTABLISHED_S = 30.0
 
 
@@ -86,7 +85,7 @@ def rolled_out(api: Api, daemons: Mapping[str, Any], seconds: float, told: Calla
 
 def agent_pods(api: Api, namespace: str) -> list[dict[str, Any]]:
     """Pods of agents; raises ApiError."""
-    return list(api.get(f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": APP}).get("items") or ())
+    return listed(api, f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": APP})
 
 
 def pod_trouble(pod: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ..client.errors import ApiError
 MANAGER = "slicepilot-install"
 """Who the fields are managed by (server-side apply)."""
 APP = "app.kubernetes.io/name=slicepilot"
-AGENT = "slicepilot-agent"
+STEP_S, PATIENCE_S = 0.5, 20.0
 
 _PLURALS = {
     "ClusterRole": "clusterroles",
@@ -54,6 +55,24 @@ def path_of(document: Mapping[str, Any]) -> str:
 def title(document: Mapping[str, Any]) -> str:
     """As people call it."""
     return f"{document['kind']} {document['metadata']['name']}"
+
+
+def listed(api: Api, where: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Objects of a kind; none where the server does not know the kind.
+
+    A server that is not ready for a kind yet (429 just after its definition was made; 503) is asked again for a while.
+    Raises ApiError.
+    """
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return list(api.get(where, query).get("items") or ())
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            if error.status not in {429, 503} or time.monotonic() > deadline_s:
+                raise
+            time.sleep(max(STEP_S, min(error.retry_after_s or 0.0, PATIENCE_S / 4.0)))
 
 
 def namespace_there(api: Api, name: str) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..client.connection import Api
-from ..client.errors import ApiError
 from ..resources.names import NODE_SLICE_SETS, SLICE_SETS, path
 from .apply import agent_pods, pod_trouble
+from .objects import listed
 
 HIGHEST = "--highest-mode="
 
@@ -22,8 +22,8 @@ def overview(api: Api, namespace: str) -> dict[str, Any]:
     return {
         "namespace": namespace,
         "agents": [_agent(one) for one in _sorted(agent_pods(api, namespace))],
-        "slice_sets": [_slice_set(one) for one in _sorted(_listed(api, SLICE_SETS))],
-        "nodes": [_node(one) for one in _sorted(_listed(api, NODE_SLICE_SETS))],
+        "slice_sets": [_slice_set(one) for one in _sorted(listed(api, path(SLICE_SETS)))],
+        "nodes": [_node(one) for one in _sorted(listed(api, path(NODE_SLICE_SETS)))],
     }
 
 
@@ -77,15 +77,6 @@ def _node(one: Mapping[str, Any]) -> dict[str, Any]:
 def _conditions(status: Mapping[str, Any]) -> list[dict[str, str]]:
     keys = ("type", "status", "reason", "message")
     return [{key: str(each.get(key) or "") for key in keys} for each in status.get("conditions") or ()]
-
-
-def _listed(api: Api, plural: str) -> list[dict[str, Any]]:
-    try:
-        return list(api.get(path(plural)).get("items") or ())
-    except ApiError as error:
-        if error.status == 404:  # not installed
-            return []
-        raise
 
 
 def _sorted(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

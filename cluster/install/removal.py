@@ -10,14 +10,14 @@ from ...configs import FailureError
 from ..client.connection import Api
 from ..client.errors import ApiError
 from ..resources.names import NODE_SLICE_SETS, SLICE_SETS, path
-from .apply import STEP_S, agent_pods
+from .apply import agent_pods
 from .manifests import DEFINITION
-from .objects import path_of, title
+from .objects import STEP_S, listed, path_of, title
 
 
 def declared_sets(api: Api) -> list[dict[str, Any]]:
     """All SliceSets of the cluster; none where the resource is not known. Raises ApiError."""
-    return _listed(api, path(SLICE_SETS))
+    return listed(api, path(SLICE_SETS))
 
 
 def remove(
@@ -53,7 +53,7 @@ def remove(
                 meta = one["metadata"]
                 api.delete(path(SLICE_SETS, meta["namespace"], meta["name"]))
                 told(f"SliceSet {meta['namespace']}/{meta['name']} deleted")
-            _gone("NodeSliceSets", lambda: _listed(api, path(NODE_SLICE_SETS)), seconds)
+            _gone("NodeSliceSets", lambda: listed(api, path(NODE_SLICE_SETS)), seconds)
         for document in reversed(list(documents)):
             if document["kind"] == "Namespace" or (document["kind"] == DEFINITION and not with_crds):
                 continue
@@ -62,20 +62,11 @@ def remove(
             if document["kind"] == "DaemonSet":
                 _gone("agents' pods", lambda: agent_pods(api, namespace), seconds)
                 told("the agents have ended: knobs are as they were found")
-        for lease in _listed(api, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"):
+        for lease in listed(api, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"):
             if lease["metadata"]["name"].startswith("slicepilot-"):
                 api.delete(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease['metadata']['name']}")
     except ApiError as error:
         raise FailureError(str(error)) from error
-
-
-def _listed(api: Api, where: str) -> list[dict[str, Any]]:
-    try:
-        return list(api.get(where).get("items") or ())
-    except ApiError as error:
-        if error.status == 404:
-            return []
-        raise
 
 
 def _gone(what: str, look: Callable[[], list[dict[str, Any]]], seconds: float) -> None:

@@ -42,7 +42,7 @@ def _strict(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     named = {"properties", "patternProperties"}  # maps of schemas by names, which may be words of schemas, too
-    made = {
+    made: dict[str, Any] = {
         key: {name: _strict(one) for name, one in value.items()} if key in named else _strict(value)
         for key, value in schema.items()
     }

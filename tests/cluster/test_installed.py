@@ -66,18 +66,17 @@ def _logs(cluster: Cluster) -> Iterator[None]:
         print(path.parent.parent.name, *path.read_text(errors="replace").splitlines()[-30:], sep="\n")
 
 
-def k8s(cluster: Cluster, *arguments: str, code: int | None = 0, **values: str) -> str:
-    """`slicepilot k8s` as the admin; values with a point in their name are given with two bars."""
-    settings = [f"--set={name.replace('__', '.')}={value}" for name, value in values.items()]
+def k8s(cluster: Cluster, *arguments: str, code: int = 0) -> str:
+    """`slicepilot k8s` as the admin."""
     access = ["--kubeconfig", str(cluster.folder / "admin.yaml")]
-    return cluster.machine.run("slicepilot", "k8s", *arguments, *access, *settings, code=code, timeout_s=300)
+    return cluster.machine.run("slicepilot", "k8s", *arguments, *access, code=code, timeout_s=300)
 
 
-def install(cluster: Cluster, *arguments: str, **values: str) -> float:
-    """Returns how long it took, s."""
-    settings = [f"--set={name}={value}" for name, value in VALUES.items()]
+def install(cluster: Cluster, **values: str) -> float:
+    """Returns how long it took, s; values with a point in their name are given with two bars."""
+    given = VALUES | {name.replace("__", "."): value for name, value in values.items()}
     started_s = time.monotonic()
-    k8s(cluster, "install", *settings, *arguments, **values)
+    k8s(cluster, "install", *(f"--set={name}={value}" for name, value in given.items()))
     return time.monotonic() - started_s
 
 
@@ -117,14 +116,18 @@ class Watcher:
         self.states: list[tuple[float, bool]] = []  # since when, and whether as found
         self._files = [upfs.group(number) / "cpu.shares" for number in range(1, COUNT + 1)]
         self._found, self._ended = found, threading.Event()
+        self._look()  # before whoever made this does anything
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._ended.wait(0.003):
-            as_found = [file.read_text().strip() for file in self._files] == self._found
-            if not self.states or self.states[-1][1] != as_found:
-                self.states.append((time.monotonic(), as_found))
+            self._look()
+
+    def _look(self) -> None:
+        as_found = [file.read_text().strip() for file in self._files] == self._found
+        if not self.states or self.states[-1][1] != as_found:
+            self.states.append((time.monotonic(), as_found))
 
     def end(self) -> list[tuple[float, bool]]:
         self._ended.set()

@@ -36,11 +36,24 @@ def _schemas(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.fixture(name="namespace")
+def _namespace(cluster: Cluster) -> None:
+    """A dry run makes none."""
+    cluster.kubectl("apply", given={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+
+
 def conforms(schemas: Path, tmp_path: Path, documents: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "all.yaml"
     path.write_text(yaml.safe_dump_all(documents))
     command = [str(KUBECONFORM), "-strict", "-summary", "-schema-location", f"{schemas}/{NAMED}", str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def said(cluster: Cluster, *arguments: str) -> tuple[int, str]:
+    """`slicepilot k8s`, and all that it prints."""
+    process = cluster.machine.start("slicepilot", "k8s", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    out, _ = process.communicate(timeout=90)
+    return process.returncode, str(out)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -59,37 +72,36 @@ def test_a_field_that_there_is_not_does_not_conform(schemas: Path, tmp_path: Pat
     assert "volumeMount" in done.stdout
 
 
+@pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("name", CASES)
 def test_the_server_takes_all_in_a_dry_run(cluster: Cluster, name: str) -> None:
-    cluster.kubectl("apply", given={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     documents = in_order([*definitions(), *manifests(values(CASES[name]), SYSTEM)])
     out = cluster.kubectl("apply", "--server-side", "--dry-run=server", "--force-conflicts", given=documents)
     assert out.count("(server dry run)") == len(documents)
     assert "daemonsets" not in cluster.kubectl("-n", SYSTEM, "get", "ds", "-o", "name")
 
 
+@pytest.mark.usefixtures("namespace")
 def test_install_has_all_checked_and_stores_nothing(cluster: Cluster) -> None:
     access = ["--kubeconfig", str(cluster.folder / "admin.yaml")]
-    process = cluster.machine.start(
-        "slicepilot", "k8s", "install", "--dry-run", *access, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, out
+    code, out = said(cluster, "install", "--dry-run", "-n", "not-there", *access)
+    assert code == 1
+    assert "namespace not-there: not there" in out
+    code, out = said(cluster, "install", "--dry-run", *access)
+    assert code == 0, out
     assert "DaemonSet slicepilot-agent checked" in out
     assert "slicepilot-agent" not in cluster.kubectl("-n", SYSTEM, "get", "ds", "-o", "name")
 
 
+@pytest.mark.usefixtures("namespace")
 def test_what_helm_has_applied_is_not_taken_over_unasked(cluster: Cluster) -> None:
     [priority] = [one for one in manifests(values(), SYSTEM) if one["kind"] == "PriorityClass"]
     others = {**priority, "description": "of somebody else"}
     cluster.kubectl("apply", "--server-side", "--field-manager=helm", given=others)
     access = ["--kubeconfig", str(cluster.folder / "admin.yaml")]
-    process = cluster.machine.start(
-        "slicepilot", "k8s", "install", *access, "--dry-run", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    out, _ = process.communicate(timeout=60)
+    code, out = said(cluster, "install", "--dry-run", *access)
     cluster.kubectl("delete", "priorityclass", priority["metadata"]["name"])
-    assert process.returncode == 1, out
+    assert code == 1, out
     assert "PriorityClass slicepilot-agent: 409" in out
     assert "--force" in out
 
@@ -100,16 +112,13 @@ def test_a_namespace_that_lets_no_such_pods_in_is_told_and_uninstall_takes_all_a
         "apply", given={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": label}}
     )
     access = ["--kubeconfig", str(cluster.folder / "admin.yaml"), "-n", name]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = cluster.machine.start("slicepilot", "k8s", "install", "--wait", "8", *access, **pipes)
-    out, _ = process.communicate(timeout=90)
-    assert process.returncode == 1, out
+    code, out = said(cluster, "install", "--wait", "8", *access)
+    assert code == 1, out
     assert "0 of 1 nodes have a ready agent after 8 s" in out
     assert 'violates PodSecurity "baseline' in out
     cluster.machine.run("slicepilot", "k8s", "status", *access, code=1)
-    process = cluster.machine.start("slicepilot", "k8s", "uninstall", "--with-crds", *access, **pipes)
-    out, _ = process.communicate(timeout=90)
-    assert process.returncode == 0, out
+    code, out = said(cluster, "uninstall", "--with-crds", *access)
+    assert code == 0, out
     assert not [kind for kind in ("ds", "sa", "role") if "slicepilot" in cluster.kubectl("-n", name, "get", kind)]
     assert "slicepilot" not in cluster.kubectl(
         "get", "clusterroles,clusterrolebindings,priorityclasses,crd", "-o", "name"
