@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from .agents import CHART
+from slicepilot.cluster.install.values import CHART
+
 from .cluster import NODE, PAUSE, Cluster
 
 REPOSITORY = Path(__file__).parents[2]
