@@ -21,6 +21,7 @@ from .cluster import Cluster
 from .rings import goes_on, written
 from .upfs import NAMESPACE, PodUpfs
 
+pytestmark = pytest.mark.slow
 COUNT, PORT = 2, 7443
 WITHIN_S, FAULT_S, AFTER_S = 30.0, 20.0, 60.0
 

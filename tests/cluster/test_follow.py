@@ -120,6 +120,7 @@ def test_limits_settle_within_three_seconds_and_come_back(
     upfs.unload()
 
 
+@pytest.mark.slow
 def test_a_loop_that_moves_all_the_time_is_followed_at_its_pace_and_restarts_nothing(
     cluster: Cluster, upfs: PodUpfs, running: RunningAgent
 ) -> None:

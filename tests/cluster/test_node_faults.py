@@ -14,6 +14,7 @@ from .cluster import NODE, Cluster
 from .rings import goes_on, written
 from .upfs import NAMESPACE, PodUpfs
 
+pytestmark = pytest.mark.slow
 COUNT = 2
 WITHIN_S, AGAIN_S, AWAY_S = 30.0, 60.0, 100.0
 WATCHED_S = 8.0

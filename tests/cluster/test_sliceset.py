@@ -270,6 +270,7 @@ def test_knobs_are_as_found_when_the_agent_is_killed(cluster: Cluster, upfs: Pod
     until(lambda: shares(groups) == found, "knobs are not as found", WITHIN_S)
 
 
+@pytest.mark.slow
 def test_steady_state_asks_less_than_once_in_ten_seconds(
     cluster: Cluster, upfs: PodUpfs, running: RunningAgent
 ) -> None:
