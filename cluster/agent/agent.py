@@ -37,6 +37,7 @@ from .place import AgentPlace
 STEP_S = 0.25
 LOOK_S = 1.0
 LAST_WORD_S = 3.0
+GIVE_BACK_S = 8.0
 TOLD_AGAIN_S = 60.0
 SUMMARY_POLL_S = 60.0
 """All nodes but one ask in vain who sums up."""
@@ -201,7 +202,11 @@ class _Office:
         self._woken.set()
 
     def close(self) -> None:
-        """End, and let go of the Leases. An answer that is on its way is waited for, for a while."""
+        """End, and let go of the Leases. An answer that is on its way is waited for, for a while, and so are pods that
+        are to have theirs back: where an installation is taken away, nobody else will do it."""
+        until_s = time.monotonic() + GIVE_BACK_S
+        while self._thread.is_alive() and self._slow.owes and time.monotonic() < until_s:
+            time.sleep(STEP_S)
         self._ended.set()
         self._woken.set()
         if self._thread.ident is not None:

@@ -91,9 +91,11 @@ class SlowTier:
             return dict(self._troubles)
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is to be given back."""
-        return not self._file.pods
+    def owes(self) -> bool:
+        """Whether something is to be given back to a pod that is not followed any more."""
+        with self._lock:
+            followed, there = {one.pod.uid for one in self._followed.values()}, self._pods or {}
+        return any(uid in there and uid not in followed for uid in self._file.pods)
 
     def step(self, now_s: float) -> None:
         """Do what is due, for `STEP_S` and a request at most. Raises the first ApiError; the rest is tried, too."""
@@ -232,14 +234,12 @@ class SlowTier:
             notes = {note: value for note, value in found.notes.items() if note not in kept_notes}
             container = pod.container(found.container)
             if not keeps_limit and found.cpu_limit is not None:
-                if (
-                    container is None
-                    or container.cpu_limit is None
-                    or mcpu(container.cpu_limit) == mcpu(found.cpu_limit)
-                ):
-                    self._file.put(uid, _without_limit(found))
-                elif course.due("", None, near=False, now_s=now_s):
+                has = None if container is None else container.cpu_limit
+                if has is not None and not _same(has, found.cpu_limit):
+                    if not course.due("", None, near=False, now_s=now_s):
+                        return
                     self._resize(pod, found.container, found.cpu_limit, found.cpu_request, course, now_s)
+                self._file.put(uid, _without_limit(found))
             elif notes and course.due("", None, near=False, now_s=now_s):
                 self._annotate(pod, notes, course, now_s)
                 left = {note: value for note, value in found.notes.items() if note not in notes}

@@ -180,6 +180,21 @@ def test_what_an_agent_that_was_killed_has_left_the_next_one_gives_back(
         until(lambda: upfs.knobs() == before, f"{before} became {upfs.knobs()}", WITHIN_S)
 
 
+def test_an_agent_that_ends_gives_back_what_is_not_declared_any_more(
+    cluster: Cluster, upfs: PodUpfs, access: Path
+) -> None:
+    """So that nothing stays where an installation is taken away: SliceSets first, and agents right after them."""
+    before = upfs.knobs()
+    with agent(cluster, access, options=OPTIONS) as running:
+        cluster.kubectl("apply", given=following())
+        until(lambda: done(cluster) == ["600m"] * COUNT, f"{done(cluster)}", WITHIN_S)
+        cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
+        until(lambda: not running.loops(), "its loop goes on", WITHIN_S)
+        assert running.stop() == 0
+        assert declared(cluster) == ["1"] * COUNT
+    until(lambda: upfs.knobs() == before, f"{before} became {upfs.knobs()}", WITHIN_S)
+
+
 def test_without_leave_of_the_operator_no_pod_is_touched(cluster: Cluster, upfs: PodUpfs, access: Path) -> None:
     del upfs
     with agent(cluster, access):

@@ -103,10 +103,14 @@ def test_a_limit_follows_inside_its_range_no_more_often_than_it_may_and_comes_ba
     assert rig.after(3, 1.0) == 1
     assert rig.pods.limit == "250m", "not below its request"
     assert rig.after(3, None) == 0, "its loop says nothing: as it is"
+    rig.pods.answer = 500
+    rig.after(3, ended=True)
+    assert rig.tier.owes, "who ends now waits"
+    rig.pods.answer = 200
     assert rig.after(3, ended=True) == 1
     assert rig.pods.limit == "1"
+    assert not rig.tier.owes
     assert rig.after(3, ended=True) == 0
-    assert rig.tier.idle
     assert not rig.tier.troubles
 
 
