@@ -33,7 +33,7 @@ def uninstall(
     from ..install.manifests import definitions, in_order, manifests
     from ..install.objects import operator_api
     from ..install.removal import declared_sets, remove
-    from ..install.values import values
+    from ..install.values import EVERYTHING, values
 
     if keep_slicesets and with_crds:
         raise ConfigError("--keep-slicesets: not with --with-crds, which deletes them; accepted: one of the two")
@@ -44,7 +44,7 @@ def uninstall(
         raise FailureError(str(error)) from error
     if there and not keep_slicesets and not yes:
         typer.confirm(f"Delete {len(there)} SliceSets of this cluster, and the agents?", abort=True, err=True)
-    documents = in_order([*definitions(), *manifests(values(), namespace)])
+    documents = in_order([*definitions(), *manifests(values(EVERYTHING), namespace)])  # whatever it was made with
     remove(
         api,
         documents,

@@ -17,6 +17,9 @@ from ..resources.names import camel
 
 CHART = Path(__file__).with_name("chart")
 
+EVERYTHING = {"follow": {"allowed": True, "annotations": True}}
+"""Beside the chart's own values: under which there is every object that an installation can have."""
+
 _STRICT = ConfigDict(extra="forbid", alias_generator=to_camel)
 _PROFILE: dict[str, JsonValue] = {
     "if": {"properties": {"type": {"const": "Localhost"}}},

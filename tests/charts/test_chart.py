@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from slicepilot.cluster.install.manifests import definitions, in_order, manifests
 from slicepilot.cluster.install.template import TemplateError, rendered
-from slicepilot.cluster.install.values import Values, assigned, schema, values
+from slicepilot.cluster.install.values import EVERYTHING, Values, assigned, schema, values
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.privileges import LOOP
 
@@ -140,6 +140,12 @@ def test_nothing_may_act_unless_somebody_says_so() -> None:
 
 
 @pytest.mark.skipif(not KUBECTL.exists(), reason="needs kubectl: make k8s-test builds it")
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_taken_away_is_all_that_there_can_be(name: str) -> None:
+    whole = by_name(manifests(values(EVERYTHING), NAMESPACE))
+    assert by_name(manifests(values(CASES[name]), NAMESPACE)).keys() - {("Namespace", NAMESPACE)} <= whole.keys()
+
+
 def test_kustomize_makes_the_same_objects(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(KUBECTL), "kustomize", str(ROOT / "deploy" / "kustomize")], capture_output=True, text=True, check=False
