@@ -21,6 +21,7 @@ KUBECONFORM = Path(__file__).parents[2] / "build" / "charts" / "bin" / "kubeconf
 NAMESPACE = "slicepilot-dry"
 PATHS = {
     "api/v1",
+    "apis/admissionregistration.k8s.io/v1",
     "apis/apps/v1",
     "apis/policy/v1",
     "apis/rbac.authorization.k8s.io/v1",

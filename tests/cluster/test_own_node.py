@@ -35,9 +35,11 @@ def _policy(cluster: Cluster) -> Iterator[None]:
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "far", "namespace": NAMESPACE}, "spec": pod},
     ]
     cluster.kubectl("apply", given=documents)
+    cluster.kubectl("-n", SYSTEM, "delete", "lease", "--all")  # that of an agent whose rights went before itself
     try:
         yield
     finally:
+        cluster.kubectl("-n", SYSTEM, "delete", "lease", "--all")
         names = ["validatingadmissionpolicy/slicepilot-agent", "validatingadmissionpolicybinding/slicepilot-agent"]
         cluster.kubectl("delete", *names)
         cluster.kubectl("-n", NAMESPACE, "delete", "pod", "far", "--force", "--grace-period=0")
@@ -120,4 +122,3 @@ def test_it_writes_what_is_its_own_nodes_and_nothing_of_others(cluster: Cluster,
     assert "pods of its own node" in said(cluster, mine, "patch", pods, labels)
     limits = {"spec": {"containers": [{"name": "upf", "resources": {"limits": {"cpu": "2"}}}]}}
     assert "pods of its own node" in said(cluster, mine, "patch", f"{pods}/resize", json.dumps(limits))
-    cluster.kubectl("-n", SYSTEM, "delete", "lease", "--all")
