@@ -15,11 +15,11 @@ BACKEND = BackendPlugin(
         ),
         "k8s install": Command(
             "slicepilot.cluster.cli.install:install",
-            "Install the agents on a cluster, or change how they are installed, without Helm.",
+            "Install the agents, or change how they are installed: what the Helm chart does, without Helm.",
         ),
         "k8s render": Command(
             "slicepilot.cluster.cli.render:render",
-            "Print the objects of an installation as YAML: what the Helm chart makes of some values.",
+            "Print what the Helm chart makes of some values, without Helm, for `kubectl apply --server-side -f -`.",
         ),
         "k8s status": Command(
             "slicepilot.cluster.cli.status:status",
@@ -27,7 +27,7 @@ BACKEND = BackendPlugin(
         ),
         "k8s uninstall": Command(
             "slicepilot.cluster.cli.uninstall:uninstall",
-            "Delete SliceSets, agents and roles; knobs are as they were found when it returns.",
+            "Delete all SliceSets, then the agents and their roles; knobs are as they were found when it returns.",
         ),
     },
 )

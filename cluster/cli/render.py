@@ -15,7 +15,7 @@ def render(
     namespace: Namespace = AGENTS,
     crds: Annotated[bool, typer.Option(help="With the definitions of SliceSet and NodeSliceSet.")] = True,
 ) -> None:
-    """Print what the Helm chart makes of some values, without Helm: for `kubectl apply --server-side -f -`, or to read.
+    """Print what the Helm chart makes of some values, without Helm, for `kubectl apply --server-side -f -`.
 
     Example: [bold]slicepilot k8s render --set highestMode=canary --set namespace.create=true[/bold]
     """
