@@ -246,6 +246,7 @@ def test_uninstall_gives_knobs_back_and_leaves_what_it_should(
     assert cluster.kubectl("get", "crd", "-o", "name").count("slicepilot.dev") == 2
 
 
+@pytest.mark.slow
 def test_helm_installs_upgrades_and_takes_away_the_same_under_our_own_seccomp_profile(
     cluster: Cluster, upfs: PodUpfs, found: list[str]
 ) -> None:

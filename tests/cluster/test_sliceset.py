@@ -191,6 +191,7 @@ def test_what_is_invalid_or_claims_the_pod_of_another_stops_nobody(
     assert condition(told(cluster, "second"), "Degraded")[0] == "False"
 
 
+@pytest.mark.slow
 def test_the_loop_does_not_notice_that_the_api_server_is_away(
     cluster: Cluster, upfs: PodUpfs, running: RunningAgent
 ) -> None:
