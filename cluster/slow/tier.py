@@ -121,6 +121,8 @@ class SlowTier:
                 first = first or error
             except OSError as error:  # nothing was sent
                 first = first or ApiError(0, f"what pods had cannot be written: {error.strerror or error}")
+            except ValueError as error:  # a range that a schema of another version has let through
+                first = first or ApiError(0, str(error))
             if time.monotonic() > until_s:
                 break
         with self._lock:

@@ -19,7 +19,7 @@ from ..node.runtimes import until
 from .agents import SYSTEM, agent, condition, install, rights, slice_set, told
 from .cluster import Cluster
 from .rings import goes_on, written
-from .upfs import NAMESPACE, PodUpfs
+from .upfs import NAMESPACE, PodUpfs, pod_upfs
 
 pytestmark = pytest.mark.slow
 COUNT, PORT = 2, 7443
@@ -28,12 +28,8 @@ WITHIN_S, FAULT_S, AFTER_S = 30.0, 20.0, 60.0
 
 @pytest.fixture(scope="module", name="upfs")
 def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    upfs = PodUpfs(cluster, COUNT)
-    try:
+    with pod_upfs(cluster, COUNT) as upfs:
         yield upfs
-    finally:
-        upfs.end_sessions()
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
 
 
 @pytest.fixture(scope="module", name="access")

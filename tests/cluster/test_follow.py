@@ -18,7 +18,7 @@ from ..effort import repetitions
 from ..node.runtimes import until
 from .agents import RunningAgent, agent, condition, install, slice_set, told
 from .cluster import Cluster
-from .upfs import NAMESPACE, PodUpfs
+from .upfs import NAMESPACE, PodUpfs, pod_upfs
 
 COUNT = 5
 WITHIN_S = 30.0
@@ -29,12 +29,8 @@ OPTIONS = ("--allow-follow",)
 
 @pytest.fixture(scope="module", name="upfs")
 def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    upfs = PodUpfs(cluster, COUNT, limit="1")
-    try:
+    with pod_upfs(cluster, COUNT, limit="1") as upfs:
         yield upfs
-    finally:
-        upfs.end_sessions()
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
 
 
 @pytest.fixture(scope="module", name="access")

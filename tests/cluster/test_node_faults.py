@@ -12,7 +12,7 @@ from ..node.runtimes import until
 from .agents import RunningAgent, agent, condition, install, slice_set, told
 from .cluster import NODE, Cluster
 from .rings import goes_on, written
-from .upfs import NAMESPACE, PodUpfs
+from .upfs import NAMESPACE, PodUpfs, pod_upfs
 
 pytestmark = pytest.mark.slow
 COUNT = 2
@@ -22,12 +22,8 @@ WATCHED_S = 8.0
 
 @pytest.fixture(scope="module", name="upfs")
 def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    upfs = PodUpfs(cluster, COUNT)
-    try:
+    with pod_upfs(cluster, COUNT) as upfs:
         yield upfs
-    finally:
-        upfs.end_sessions()
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
 
 
 @pytest.fixture(scope="module", name="access")

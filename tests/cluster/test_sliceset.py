@@ -29,7 +29,7 @@ from .agents import (
 )
 from .cluster import Cluster
 from .rings import goes_on, written
-from .upfs import NAMESPACE, PodUpfs, shares
+from .upfs import NAMESPACE, PodUpfs, pod_upfs, shares
 
 COUNT = 5
 MOST_S = 10.0  # from `kubectl apply` to knobs that move
@@ -40,12 +40,8 @@ WATCHED_S = 120.0
 
 @pytest.fixture(scope="module", name="upfs")
 def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    upfs = PodUpfs(cluster, COUNT)
-    try:
+    with pod_upfs(cluster, COUNT) as upfs:
         yield upfs
-    finally:
-        upfs.end_sessions()
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
 
 
 @pytest.fixture(scope="module", name="access")

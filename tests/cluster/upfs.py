@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from slicepilot.testbed.lifecycle.processes import bin_folder
@@ -20,6 +21,17 @@ IMAGE = "slicepilot.test/upf:1"
 GNB, HOST = "10.88.0.1", "10.213.0.1"  # the bridge that pods are on; a host behind N6
 SYSCTLS = {"ip_forward": "1", "conf.all.rp_filter": "0", "conf.default.rp_filter": "0"}
 ESTABLISHED_S = 20.0
+
+
+@contextlib.contextmanager
+def pod_upfs(cluster: Cluster, count: int, limit: str | None = None) -> Iterator[PodUpfs]:
+    """For a module; its namespace is gone afterwards."""
+    upfs = PodUpfs(cluster, count, limit=limit)
+    try:
+        yield upfs
+    finally:
+        upfs.end_sessions()
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
 
 
 class PodUpfs(Runtime):

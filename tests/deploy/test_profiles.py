@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,14 @@ NEVER = {"add_key", "keyctl", "request_key", "mount", "umount2", "pivot_root", "
          "clone3", "unshare", "perf_event_open", "settimeofday"}  # fmt: skip
 
 
-def seccomp() -> dict[str, object]:
-    document: dict[str, object] = json.loads((PROFILES / "seccomp.json").read_text())
+def seccomp() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((PROFILES / "seccomp.json").read_text())
     return document
 
 
 def allowed() -> set[str]:
     found: set[str] = set()
-    for one in seccomp()["syscalls"]:  # type: ignore[attr-defined]
+    for one in seccomp()["syscalls"]:
         if one["action"] == "SCMP_ACT_ALLOW":
             found |= set(one["names"])
     return found

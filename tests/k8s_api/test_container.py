@@ -12,6 +12,7 @@ import pytest
 
 from slicepilot.cluster.agent import container
 from slicepilot.cluster.agent.place import AgentPlace
+from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.own_programs import ROOT, check_compiled
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -28,13 +29,9 @@ print(told() == sys.argv[2].split("\\n"), enter_cgroup_namespace(Path(f"/proc/{s
 @pytest.fixture(name="group")
 def _group() -> Path:
     """A group of our own in some hierarchy, as a container has one."""
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, point, kind, options, *_ = line.split(" ")
-        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
-            group = Path(point) / f"spc{os.getpid()}"
-            group.mkdir()
-            return group
-    pytest.skip("no cgroups")
+    group = CpuHierarchy.find().root / f"spc{os.getpid()}"
+    group.mkdir()
+    return group
 
 
 @root

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -95,8 +96,8 @@ def test_what_no_version_has_is_refused(agent: Agent, objects: Path, layout: int
         ({"kind": 9, "flags": 0}, "type = 9; accepted: 1"),  # least recently used
     ],
 )
-def test_another_map_in_its_place_is_refused(agent: Agent, wrong: dict[str, int | str], message: str) -> None:
-    descriptor = untyped_map(**wrong)  # type: ignore[arg-type]
+def test_another_map_in_its_place_is_refused(agent: Agent, wrong: dict[str, Any], message: str) -> None:
+    descriptor = untyped_map(**wrong)
     agent.pin(descriptor)
     with pytest.raises(ActuatorError, match=message):
         ThrottleMap(agent.places.pin)
