@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..kernel_file import ActuatorError
@@ -120,28 +121,23 @@ class RouteSocket:
             ActuatorError: as `send`; or no answer.
         """
         found = b""
-        try:
-            self._post(message)
-            while True:
-                size, offset = self._socket.recv_into(self._answer), 0
-                while offset + HEADER.size <= size:
-                    length, kind, _, sequence, _ = HEADER.unpack_from(self._answer, offset)
-                    payload = bytes(self._view[offset + HEADER.size : offset + length])
-                    offset += (length + 3) & ~3
-                    if sequence != self._sequence:
-                        continue
-                    if kind != NLMSG_ERROR:
-                        found = payload
-                    elif code := struct.unpack_from("=i", payload)[0]:
-                        raise self._refusal(code, size, what)
-                    else:
-                        return found
-        except OSError as error:
-            raise ActuatorError.of(f"{self}: {what}", error) from error
+        for kind, payload in self._answers(message, what):
+            if kind == NLMSG_ERROR:
+                break
+            found = payload
+        return found
 
     def dump(self, message: bytearray, what: str) -> list[tuple[int, bytes]]:
         """Send a request with NLM_F_DUMP; returns (type, payload) of every message of the answer."""
         found: list[tuple[int, bytes]] = []
+        for kind, payload in self._answers(message, what):
+            if kind in {NLMSG_DONE, NLMSG_ERROR}:
+                break
+            found.append((kind, payload))
+        return found
+
+    def _answers(self, message: bytearray, what: str) -> Iterator[tuple[int, bytes]]:
+        """Send a request; (type, payload) of what is answered, without end: acknowledgements are errors of code 0."""
         try:
             self._post(message)
             while True:
@@ -152,11 +148,9 @@ class RouteSocket:
                     offset += (length + 3) & ~3
                     if sequence != self._sequence:
                         continue
-                    if kind == NLMSG_DONE:
-                        return found
-                    if kind == NLMSG_ERROR:
-                        raise self._refusal(struct.unpack_from("=i", payload)[0], size, what)
-                    found.append((kind, payload))
+                    if kind == NLMSG_ERROR and (code := struct.unpack_from("=i", payload)[0]):
+                        raise self._refusal(code, size, what)
+                    yield kind, payload
         except OSError as error:
             raise ActuatorError.of(f"{self}: {what}", error) from error
 
