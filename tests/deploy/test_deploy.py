@@ -80,6 +80,28 @@ def test_the_unit_exposes_little_and_each_line_is_explained(tmp_path: Path) -> N
     assert sorted(one.replace("\\|", "|") for one in explained) == sorted(counted)
 
 
+@needs_systemd
+def test_what_other_arrangements_would_be_worth(tmp_path: Path) -> None:
+    """A publisher that is a unit of its own, and a loop whose user is not root: docs/operation.md has the figures."""
+    [first, *others] = settings()["CapabilityBoundingSet"]
+    for_others = {"CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_CHOWN"}
+    fewer = " ".join(one for one in " ".join([first, *others]).split() if one not in for_others)
+    own_publisher = UNIT.read_text().replace(f"={first}\n", f"={fewer}\n")
+    for each in others:
+        own_publisher = own_publisher.replace(f"CapabilityBoundingSet={each}\n", "")
+    other_user = own_publisher.replace("User=root", "User=slicepilot").replace(fewer, f"{fewer} CAP_DAC_OVERRIDE")
+    figures = []
+    for text in (own_publisher, other_user):
+        for drop_in in ("", (UNIT.parent / "private-network.conf").read_text()):
+            unit = tmp_path / UNIT.name
+            unit.write_text(text + drop_in)
+            figures.append(exposure(unit)[0])
+    print("publisher apart, and with private-network.conf; not root besides, and with it:", *figures)
+    text = " ".join((DEPLOY.parent / "docs" / "operation.md").read_text().split())
+    assert "{} and {} (with `private-network.conf`)".format(*figures[:2]) in text
+    assert "{} and {} for a loop that is not root".format(*figures[2:]) in text
+
+
 def test_the_unit_bounds_the_capabilities_to_those_the_controller_names() -> None:
     """What the loop keeps, and what it needs before: to bound itself to that, and to give its publisher a folder."""
     bounded = {*LOOP, "CAP_SETPCAP", "CAP_CHOWN"} - {"CAP_IPC_LOCK"}
