@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -173,7 +174,8 @@ def _plan(one: DeclaredSet, placing: Placing, highest: str) -> SetPlan:
 
 
 def _loop(one: DeclaredSet, places: Mapping[str, Place], acts: bool) -> LoopPlan:
-    node = one.node_document({name: _upf(spot) for name, spot in places.items()})
+    uses = Counter(spot.pod.uid for spot in places.values())
+    node = one.node_document({name: _upf(spot, alone=uses[spot.pod.uid] == 1) for name, spot in places.items()})
     canary = tuple(name for name in one.canary if name in places)
     # A canary none of whose slices is here has nothing to act on here.
     mode = "shadow" if not acts or (one.mode == "canary" and not canary) else one.mode
@@ -183,12 +185,16 @@ def _loop(one: DeclaredSet, places: Mapping[str, Place], acts: bool) -> LoopPlan
     return LoopPlan(one.instance, node, run, mode, canary if mode == "canary" else ())
 
 
-def _upf(spot: Place) -> dict[str, Any]:
-    """How the loop finds it. By uid only where no other pod will have the name: else it finds the next one itself."""
+def _upf(spot: Place, alone: bool) -> dict[str, Any]:
+    """How the loop finds it. By uid only where no other pod will have the name: else it finds the next one itself.
+
+    ``alone``: the slice has the pod to itself, so that the pod's weight is its own, which all its containers' requests
+    have made.
+    """
     pod = spot.pod
     uid = {} if pod.lasting_name or pod.known_uid is None else {"uid": pod.known_uid}
     named = {"name": pod.name, "namespace": pod.namespace, "container": spot.container, **uid}
-    request = next((one.cpu_request_mcpu for one in pod.containers if one.name == spot.container), 0.0)
+    request = sum(one.cpu_request_mcpu for one in pod.containers if alone or one.name == spot.container)
     return {"upf": {"pod": named}, "cpu_request_mcpu": request}
 
 

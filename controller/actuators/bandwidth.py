@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from typing import Protocol
 
 from ..system.cgroup import CpuGroup
-from ..system.kernel_file import KernelFile
+from ..system.kernel_file import ActuatorError, KernelFile
 
 NO_QUOTA = -1
+LET_GO_S, AGAIN_S = 0.5, 0.001
 
 
 class BandwidthFiles(Protocol):
@@ -46,6 +48,24 @@ def limit_mcpu(group: CpuGroup) -> float:
     return math.inf if quota in {b"max", b"-1"} else 1e3 * int(quota) / int(period)
 
 
+def write_above(files: BandwidthFiles, quota_us: int, period_us: int) -> None:
+    """Set both for a group whose groups below may just have been removed. With version 1 their quotas bind it until
+    the kernel has let go of them, which takes it some 15 ms (kernel/sched/core.c, ``cpu_cgroup_css_released``).
+
+    Raises:
+        ActuatorError: it is refused for longer than that.
+    """
+    until_s = time.monotonic() + LET_GO_S
+    while True:
+        try:
+            files.write(quota_us, period_us)
+            return
+        except ActuatorError as error:
+            if error.vanished or time.monotonic() > until_s:
+                raise
+        time.sleep(AGAIN_S)
+
+
 def bandwidth_files(group: CpuGroup) -> BandwidthFiles:
     """The files of a group; raises ActuatorError."""
     return _V1Files(group) if group.version == 1 else _V2File(group)
@@ -66,10 +86,17 @@ class _V1Files:
         self._quota.write(b"%d" % quota_us)
 
     def write(self, quota_us: int, period_us: int) -> None:
-        # Without a quota in between no combination of old and new value can be refused.
+        before_us, before_period_us = self.read()
+        # Without a quota in between no combination of old and new value can be refused, but for one that does not fit
+        # the groups above and below.
         self._quota.write(b"-1")
-        self._period.write(b"%d" % period_us)
-        self._quota.write(b"%d" % quota_us)
+        try:
+            self._period.write(b"%d" % period_us)
+            self._quota.write(b"%d" % quota_us)
+        except ActuatorError:
+            self._period.write(b"%d" % before_period_us)
+            self._quota.write(b"%d" % before_us)
+            raise
 
     def close(self) -> None:
         self._quota.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...env.knobs import MIN_QUOTA_US, QUOTA_DEAD_BAND_RATIO, QUOTA_PERIODS_PER_WRITE, QUOTA_WRITE_STOCK
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError
-from .bandwidth import NO_QUOTA, bandwidth_files
+from .bandwidth import NO_QUOTA, bandwidth_files, write_above
 
 MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
 UNLIMITED = math.inf
@@ -68,7 +68,7 @@ class PodQuota:
     def restore(self) -> None:
         """As found."""
         if self._held != self._original:
-            self._files.write(*self._original)
+            write_above(self._files, *self._original)
             self._held = self._original
 
     def close(self) -> None:
@@ -158,10 +158,12 @@ class CpuQuota:
 
     def restore(self) -> None:
         """Quota and period as found."""
-        if self._files.read() != self._original:
-            self._files.write(*self._original)
-        if self._pod is not None:
-            self._pod.restore()
+        try:
+            if self._files.read() != self._original:
+                self._files.write(*self._original)
+        finally:  # a pod outlives a container that is started again
+            if self._pod is not None:
+                self._pod.restore()
         self._quota_us = self._original[0]
         self._limit_mcpu = self._limit(*self._original)
 

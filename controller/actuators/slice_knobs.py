@@ -91,7 +91,7 @@ class SliceKnobs:
                 self.quota = CpuQuota(group, quota, PodQuota(pod_of(group)) if target.moves_pod else None)
                 undo.callback(self.quota.restore)
             if group is not None and "nice" not in target.left:
-                self.weight = GroupWeight(group)
+                self.weight = GroupWeight(pod_of(group) if target.weighs_pod else group)
                 tell = None if remember is None else lambda originals: remember(target.name, originals)
                 self.threads = ThreadNice(group, tell)
             if target.egress_device is not None and "egress_mbps" not in target.left:

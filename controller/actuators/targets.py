@@ -34,6 +34,8 @@ class SliceTargets:
         within_found: no CPU limit above the one that was found is set; asked for more, or for none, that one holds.
         ceiling_mcpu: likewise, whatever was found.
         moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds what was found.
+        weighs_pod: the group above is its pod's, whose weight is moved in place of its own: that one ranks a container
+            against those of the same pod alone.
     """
 
     name: str
@@ -47,6 +49,7 @@ class SliceTargets:
     cilium: CiliumPlaces | None = None
     ceiling_mcpu: float = math.inf
     moves_pod: bool = False
+    weighs_pod: bool = False
 
     @property
     def group(self) -> Path:

@@ -70,6 +70,9 @@ class KnobLease:
             folders |= {
                 f"slice {one.name}": one.cgroup for one in targets if one.cgroup is not None and not awaited(one.cgroup)
             }
+            # Two controllers may not have two containers of a pod whose weight one of them moves.
+            weighed = [one for one in targets if one.weighs_pod and one.cgroup is not None]
+            folders |= {f"pod of slice {one.name}": one.group.resolve().parent for one in weighed}
             self._locks = undo.enter_context(Locks(folders))
             self.recovered = recover(state)
             if self.recovered is not None and self._housing is not None:

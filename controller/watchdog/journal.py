@@ -21,7 +21,7 @@ from ..system.own_groups import MovedThread, OwnGroup
 from ..system.processes import start_ticks
 from .schema import JournalError, as_value
 
-VERSION = 4
+VERSION = 5
 FILE = "journal.json"
 
 
@@ -44,12 +44,19 @@ class FoundEgress:
 
 @dataclass(frozen=True)
 class FoundPod:
-    """The group above a container's, whose limit follows it: as in `FoundSlice`."""
+    """The group above a container's: as in `FoundSlice`, and None for what stays as it is.
+
+    Attributes:
+        cgroup, cgroup_inode: which.
+        quota_us, period_us: where its limit follows the container's.
+        weight: where it is moved in place of the container's.
+    """
 
     cgroup: str
     cgroup_inode: int
-    quota_us: int
-    period_us: int
+    quota_us: int | None
+    period_us: int | None
+    weight: int | None
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,10 @@ class FoundSlice:
         cgroup: path of its group; none where its CPU time is left alone.
         cgroup_inode: which group that was: one that was removed and made again has nothing of ours.
         quota_us, period_us: CFS bandwidth; a quota of -1 is none.
-        weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2).
+        weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2); None: its pod's is moved.
         threads: originals of threads that were reniced, oldest first.
         egress: its device, or none; throttle: its entry in Cilium's map, where that is its egress rate instead.
-        pod: the group above, where that follows.
+        pod: the group above, where that follows, or has the weight.
     """
 
     name: str
@@ -72,7 +79,7 @@ class FoundSlice:
     cgroup_inode: int
     quota_us: int
     period_us: int
-    weight: int
+    weight: int | None
     threads: tuple[ThreadOriginal, ...] = ()
     egress: FoundEgress | None = None
     pod: FoundPod | None = None

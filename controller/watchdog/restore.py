@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
+from ..actuators.bandwidth import NO_QUOTA, bandwidth_files, write_above
 from ..actuators.cilium.rate import put_back
 from ..actuators.cilium.throttle import OpenMaps
 from ..actuators.egress import unpace
@@ -79,6 +79,8 @@ def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = Non
         for found in journal.slices:  # no lock of interfaces is needed for these
             work.throttle(found)
         work.egress([one for one in journal.slices if one.egress is not None])
+        for found in journal.slices:
+            work.pod_limit(found)
         work.moves(journal)
     else:
         report.gone.append("everything: the machine was started anew")
@@ -95,7 +97,7 @@ class _Restoration:
         self._report, self._released, self._dry_run, self._maps = report, released, dry_run, maps
 
     def cpu(self, found: FoundSlice) -> None:
-        """Quota, weight, and nice of threads."""
+        """Quota, weight, also that of its pod, and nice of threads."""
         if found.cgroup is None:
             return
         with self._reported(found.name):
@@ -109,13 +111,23 @@ class _Restoration:
                 group = CpuGroup.at(path)
                 self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(group, found))
                 self._knob(found.name, "nice", lambda: self._weight(group, found))
-        if (pod := found.pod) is not None:
+        pod = found.pod
+        if pod is not None and pod.weight is not None:
             with self._reported(found.name):
                 above = group_of(Path(pod.cgroup), pod.cgroup_inode)
                 if above is not None:  # where it has gone, its container has, too, which is told
-                    self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(CpuGroup.at(above), pod))
+                    self._knob(found.name, "nice", lambda: self._weight(CpuGroup.at(above), pod))
         if found.threads:
             self._knob(found.name, "nice", lambda: restore_threads(found, self._dry_run))
+
+    def pod_limit(self, found: FoundSlice) -> None:
+        """The quota of its pod: may have to wait for the kernel where its container has just been removed."""
+        pod = found.pod
+        if pod is not None and pod.quota_us is not None:
+            with self._reported(found.name):
+                above = group_of(Path(pod.cgroup), pod.cgroup_inode)
+                if above is not None:
+                    self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(CpuGroup.at(above), pod))
 
     def throttle(self, found: FoundSlice) -> None:
         """The rate of its pod in Cilium's map."""
@@ -159,15 +171,22 @@ class _Restoration:
                 self._told(group.slice, group_back(group, self._dry_run))
 
     def _quota(self, group: CpuGroup, found: FoundSlice | FoundPod) -> str:
+        if found.quota_us is None or found.period_us is None:
+            return ""
         with contextlib.closing(bandwidth_files(group)) as files:
             now, wanted = files.read(), (found.quota_us, found.period_us)
             if now == wanted:
                 return ""
             if not self._dry_run:
-                files.write(*wanted)
+                if isinstance(found, FoundPod):
+                    write_above(files, *wanted)
+                else:
+                    files.write(*wanted)
             return f"{_bandwidth(*now)} -> {_bandwidth(*wanted)}"
 
-    def _weight(self, group: CpuGroup, found: FoundSlice) -> str:
+    def _weight(self, group: CpuGroup, found: FoundSlice | FoundPod) -> str:
+        if found.weight is None:
+            return ""
         with contextlib.closing(weight_file(group)) as file:
             now = int(file.read())
             if now == found.weight:

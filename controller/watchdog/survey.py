@@ -50,16 +50,18 @@ def _slice(target: SliceTargets) -> FoundSlice:
             cgroup_inode=_stat(path).st_ino,
             quota_us=quota_us,
             period_us=period_us,
-            weight=int(weight.read()),
+            weight=None if target.weighs_pod else int(weight.read()),
             egress=egress,
-            pod=_pod(pod_of(group)) if target.moves_pod else None,
+            pod=_pod(pod_of(group), target) if target.moves_pod or target.weighs_pod else None,
             throttle=throttle,
         )
 
 
-def _pod(group: CpuGroup) -> FoundPod:
-    with contextlib.closing(bandwidth_files(group)) as bandwidth:
-        return FoundPod(str(group.path), _stat(group.path).st_ino, *bandwidth.read())
+def _pod(group: CpuGroup, target: SliceTargets) -> FoundPod:
+    with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
+        quota_us, period_us = bandwidth.read() if target.moves_pod else (None, None)
+        found = int(weight.read()) if target.weighs_pod else None
+        return FoundPod(str(group.path), _stat(group.path).st_ino, quota_us, period_us, found)
 
 
 def _egress(device: str, netns: Path | None) -> FoundEgress:

@@ -86,6 +86,8 @@ def _cpu(target: SliceTargets, found: Located, n3: str, own: str | None, service
             limit = Authority(False, why)
             where = "once they are in its cgroup: " + ALLOWED if outside(found, threads) else "which are in its cgroup"
             return limit, dataclasses.replace(one, why=f"{what}, in {named(threads)}, {where}")
+    if one.moves and target.weighs_pod:
+        return one, dataclasses.replace(one, why=f"{one.why}; the weight is that of its pod, the group above")
     return one, one
 
 

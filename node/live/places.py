@@ -19,6 +19,7 @@ from ...controller.telemetry.layout import SHAPER_FIRST
 from ...controller.telemetry.points import SlicePoints
 from ...env.knobs import KnobName
 from ..authority.authority import Authority, authority, can_be_limited, without
+from ..authority.own_group import needs_one
 from ..authority.pacing import cilium_of
 from ..config.spec import NodeSlice, NodeSpec
 from ..find.links import UpfLinks
@@ -59,7 +60,7 @@ def places_of(spec: NodeSpec, found: Mapping[str, Located], links: UpfLinks) -> 
     allowed = {one.name for one in spec.slices if one.own_cgroup}
     places: dict[str, Place] = {}
     again: dict[str, Callable[[], Place]] = {}
-    moving = moving_pods(spec, found)
+    alone, moving = alone_in_pods(found), moving_pods(spec, found)
     for one, first in zip(spec.slices, firsts(found).values(), strict=True):
         family = families[one.name]
         label = f"{spec.name}-{family[0]}" if allowed.issuperset(family) else None
@@ -70,6 +71,7 @@ def places_of(spec: NodeSpec, found: Mapping[str, Located], links: UpfLinks) -> 
             own_group=label,
             netns=links.netns(first),
             links=links,
+            weighs_pod=one.name in alone,
             moves_pod=one.name in moving,
         )
         places[one.name] = placed(one)
@@ -89,12 +91,16 @@ def places_of(spec: NodeSpec, found: Mapping[str, Located], links: UpfLinks) -> 
 
 def moving_pods(spec: NodeSpec, found: Mapping[str, Located]) -> frozenset[str]:
     """Slices whose CPU limit may exceed the one found, and with it that of their pod, where no other slice has it."""
+    return alone_in_pods(found) & {one.name for one in spec.slices if one.may_exceed_limit}
+
+
+def alone_in_pods(found: Mapping[str, Located]) -> frozenset[str]:
+    """Slices that have a pod to themselves, or the first of those that share a UPF in it; not those whose UPF is not
+    alone in its container's group, which are at most given one below it."""
     firsts_of = [family[0] for family in families_of(found)]
     pods = {name: None if (group := found[name].cgroup) is None else pod_of(group) for name in firsts_of}
-    allowed = {one.name for one in spec.slices if one.may_exceed_limit}
-    return frozenset(
-        name for name, pod in pods.items() if pod is not None and name in allowed and [*pods.values()].count(pod) == 1
-    )
+    alone = {name for name, pod in pods.items() if pod is not None and [*pods.values()].count(pod) == 1}
+    return frozenset(name for name in alone if not needs_one(found[name]))
 
 
 def in_parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTargets]:
@@ -139,9 +145,15 @@ def _place(
     own_group: str | None,
     netns: Path,
     links: UpfLinks,
+    weighs_pod: bool,
     moves_pod: bool,
 ) -> Place:
-    """As if there were no other slices. ``own_group``: as `authority` has it; ``moves_pod``: see `moving_pods`."""
+    """As if there were no other slices.
+
+    Args:
+        own_group: as `authority` has it.
+        weighs_pod, moves_pod: see `alone_in_pods` and `moving_pods`.
+    """
     cgroup = links.cgroup(family[0]) if found.cgroup is not None or own_group is not None else None
     upf = Upf(one.name, netns, cgroup)
     points, n3 = measured_at(one, upf), n3_of(one, upf)
@@ -156,6 +168,7 @@ def _place(
         cilium=cilium_of(one.egress_by, points, netns),
         ceiling_mcpu=math.inf if one.ceiling_mcpu is None else one.ceiling_mcpu,
         moves_pod=moves_pod,
+        weighs_pod=weighs_pod,
     )
     return Place(points, targets, authority(targets, found, points, n3, own_group), n3, family)
 

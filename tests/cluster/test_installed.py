@@ -114,7 +114,7 @@ class Watcher:
 
     def __init__(self, upfs: PodUpfs, found: list[str]) -> None:
         self.states: list[tuple[float, bool]] = []  # since when, and whether as found
-        self._files = [upfs.group(number) / "cpu.shares" for number in range(1, COUNT + 1)]
+        self._files = [upfs.group(number).parent / "cpu.shares" for number in range(1, COUNT + 1)]
         self._found, self._ended = found, threading.Event()
         self._look()  # before whoever made this does anything
         self._thread = threading.Thread(target=self._run)

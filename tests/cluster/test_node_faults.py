@@ -75,7 +75,7 @@ def test_a_container_that_is_restarted_is_taken_up_by_the_loop_that_runs(
 ) -> None:
     """The same pod, another container: group, process and id are new, namespace and address stay."""
     [loop], old = running.loops(), upfs.group(2)
-    key = "2/cpu.shares" if "2/cpu.shares" in found else "2/cpu.weight"
+    key = "2/pod/cpu.shares" if "2/pod/cpu.shares" in found else "2/pod/cpu.weight"
     cluster.machine.run("kill", "-KILL", str(upfs.pid(2)))
 
     def restarted() -> bool:

@@ -48,6 +48,6 @@ def test_a_pod_that_is_deleted_is_taken_up_again_and_everything_is_put_back(upfs
         upfs.sessions()
         upfs.load(seconds=10, mbps=4)
         until(lambda: measured(running, 2), "not measured again", AGAIN_S)
-        until(lambda: upfs.knobs()["2/cpu.shares"] != before["2/cpu.shares"], "not moved again", AGAIN_S)
+        until(lambda: upfs.knobs()["2/pod/cpu.shares"] != before["2/pod/cpu.shares"], "not moved again", AGAIN_S)
     upfs.unload()
     assert upfs.knobs() == before

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from slicepilot.testbed.bench.rig import KNOB_FILES
 from slicepilot.testbed.lifecycle.processes import bin_folder
 
 from ..node.machine import children
@@ -125,6 +126,15 @@ class PodUpfs(Runtime):
         [line] = [line for line in tasks.splitlines() if line.startswith(self.container(number))]
         return int(line.split()[1])
 
+    def knobs(self) -> dict[str, str]:
+        """Those of the pods' groups besides."""
+        found = super().knobs()
+        for number in range(1, self.count + 1):
+            for name in KNOB_FILES:
+                with contextlib.suppress(OSError):
+                    found[f"{number}/pod/{name}"] = (self.group(number).parent / name).read_text().strip()
+        return found
+
     def _described(self, number: int) -> dict[str, object]:
         name, labels = f"upf-{number}", {"app": "upf", "slice": str(number)}
         arguments = ["--n4", "$(POD)", "--n3", "$(POD)", "--tun", "tun", "--ue-pool", f"10.61.{number}.0/24"]
@@ -157,5 +167,5 @@ class PodUpfs(Runtime):
 
 
 def shares(groups: Iterable[Path]) -> list[str]:
-    """Weights of cgroups of version 1: what the agents of these tests move."""
-    return [(group / "cpu.shares").read_text().strip() for group in groups]
+    """Weights of the pods of containers' groups, version 1: what the agents of these tests move."""
+    return [(group.parent / "cpu.shares").read_text().strip() for group in groups]

@@ -505,6 +505,64 @@ def test_a_pod_that_was_widened_is_put_back_by_what_the_journal_says(pod: Path) 
     node.close()
 
 
+def weight(group: Path) -> int:
+    return int((group / ("cpu.shares" if (group / "cpu.shares").exists() else "cpu.weight")).read_text())
+
+
+def test_a_pods_weight_is_moved_in_place_of_its_containers(pod: Path) -> None:
+    """A container's ranks it against the others of its pod alone."""
+    target = SliceTargets("a", pod, weighs_pod=True)
+    container, above, limit = weight(pod), weight(pod.parent), limits(pod)
+    with NodeActuator([target]) as node:
+        node.apply(knobs([400.0], [-10.0]))
+        assert weight(pod) == container
+        assert weight(pod.parent) > 5 * above
+        assert limits(pod) == [400.0, limit[1]], "the pod's limit is not ours"
+        GroupWeight(CpuGroup.at(pod.parent)).set(5)
+        [told] = node.deviations()
+        assert told.knob == "nice"
+        assert told.text.startswith("weight ")
+        node.reassert("a", "nice")
+        assert weight(pod.parent) > 5 * above
+    assert (weight(pod), weight(pod.parent), limits(pod)) == (container, above, limit)
+
+
+def test_a_pods_weight_is_put_back_by_what_the_journal_says_and_its_limit_left_to_whoever_sets_it(pod: Path) -> None:
+    target = SliceTargets("a", pod, weighs_pod=True)
+    container, above = weight(pod), weight(pod.parent)
+    journal = Journal.of(survey([target]), os.getpid())
+    assert Journal.parse(journal.dump(), "j") == journal
+    node = NodeActuator([target])
+    node.apply(knobs([math.inf], [-10.0]))
+    GroupWeight(CpuGroup.at(pod)).set(3)
+    CpuQuota(CpuGroup.at(pod.parent)).set(math.inf)
+    report = restore(journal)
+    assert not report.failed
+    assert weight(pod.parent) == above
+    assert weight(pod) < container, "nor is the container's weight ours"
+    assert limits(pod) == [500.0, math.inf]
+    node.close()
+
+
+def test_a_pod_has_its_own_again_when_its_container_is_started_again(pod: Path) -> None:
+    """Its group is a new one then, the pod's is the same."""
+    target = SliceTargets("a", pod, moves_pod=True, weighs_pod=True)
+    above = weight(pod.parent)
+    with NodeActuator([target]) as node:
+        node.apply(knobs([900.0], [-10.0]))
+        assert limits(pod) == [900.0, 1100.0]
+        pod.rmdir()
+        pod.mkdir()
+        until_s = time.monotonic() + 5
+        while node.refresh() and time.monotonic() < until_s:
+            assert time.monotonic() < until_s
+        assert limits(pod) == [math.inf, 700.0]
+        assert weight(pod.parent) == above
+        node.apply(knobs([400.0], [-5.0]))
+        assert weight(pod.parent) > 2 * above
+    assert weight(pod.parent) == above
+
+
 def test_requests_that_change_while_a_slice_is_opened_anew_are_the_ones_it_gets(
     groups: list[Path], hierarchy: CpuHierarchy, tmp_path: Path
 ) -> None:
