@@ -25,9 +25,9 @@ ESTABLISHED_S = 20.0
 
 
 @contextlib.contextmanager
-def pod_upfs(cluster: Cluster, count: int, limit: str | None = None) -> Iterator[PodUpfs]:
+def pod_upfs(cluster: Cluster, count: int, burn_ns: int = 0, limit: str | None = None) -> Iterator[PodUpfs]:
     """For a module; its namespace is gone afterwards."""
-    upfs = PodUpfs(cluster, count, limit=limit)
+    upfs = PodUpfs(cluster, count, burn_ns, limit)
     try:
         yield upfs
     finally:

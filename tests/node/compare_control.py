@@ -137,14 +137,14 @@ def main(arguments: list[str]) -> int:
                     for number in (0, 1) if turn % 2 else (1, 0):
                         found[index, number, :, turn] = both[number].turn(agent, options.seconds, folder)
                 print(f"turn {turn + 1} of {options.turns}", file=sys.stderr)
-    offered = sum(load.rate_mbps for loads in scenario.loads.values() for load in loads) / len(scenario.loads)
-    return int(not report(agents, found, offered))
+    return int(not report(agents, found, scenario))
 
 
-def report(agents: list[str], found: np.ndarray[Any, Any], offered_mbps: float) -> bool:
+def report(agents: list[str], found: np.ndarray[Any, Any], scenario: Scenario, second: str = "node") -> bool:
     """The table; whether no rate that is carried differs by more than noise."""
+    offered_mbps = sum(load.rate_mbps for loads in scenario.loads.values() for load in loads) / len(scenario.loads)
     same = True
-    print(f"{'agent':18} {'figure':26} {'testbed':>8} {'node':>8}   node less testbed")
+    print(f"{'agent':18} {'figure':26} {'testbed':>8} {second:>8}   {second} less testbed")
     for index, agent in enumerate(agents):
         for number, figure in enumerate(FIGURES):
             testbed, node = found[index, :, number]
