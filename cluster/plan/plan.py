@@ -15,8 +15,9 @@ from .placing import Place, Placing, Trouble, place
 ACTING = ("canary", "live")
 MODES = ("shadow", *ACTING)
 """By how much they may do, least first."""
-RESIZED = {"policy": "reassert", "most_reasserts": 100, "window_s": 60.0}
-"""What a loop does where the kubelet writes, at each resize that this agent asks for, 30 a minute at most."""
+RESIZED = {"policy": "reassert", "most_reasserts": 100, "window_s": 60.0, "restore": "newest"}
+"""What a loop does where the kubelet writes: at each resize that this agent asks for, 30 a minute at most, and at those
+of others, which are then what holds without the loop."""
 MOST_SETS = 64
 """SliceSets of a namespace that are looked at."""
 
@@ -94,6 +95,7 @@ class Planner:
         self._highest = highest_mode
         self._before: dict[str, Mapping[str, Place]] = {}
         self._known: dict[tuple[str, int], DeclaredSet | str] = {}
+        self._requests: dict[tuple[str, str], float] = {}
 
     def plan(
         self,
@@ -130,8 +132,17 @@ class Planner:
         self._before = {uid: placing.places for uid, placing in found.items() if placing.places}
         meant.sort(key=lambda one: one.age)
         here = [one for one in meant if found[one.uid].places or found[one.uid].troubles]
-        plans += [_plan(one, found[one.uid], self._highest) for one in here]
+        self._request(spot for one in here for spot in found[one.uid].places.values())
+        plans += [_plan(one, found[one.uid], self._highest, self._requests) for one in here]
         return plans
+
+    def _request(self, spots: Iterable[Place]) -> None:
+        """CPU requests of pods as they were at first: where they are resized amid a loop, it is not started anew."""
+        kept, self._requests = self._requests, {}
+        for pod in [spot.pod for spot in spots]:
+            for container in pod.containers:
+                key = pod.uid, container.name
+                self._requests[key] = kept.get(key, container.cpu_request_mcpu)
 
 
 def _oldest(documents: Iterable[Mapping[str, Any]], namespaces: set[str]) -> list[Mapping[str, Any]]:
@@ -155,12 +166,13 @@ def _declared(document: Mapping[str, Any]) -> DeclaredSet | str:
         return str(error) if isinstance(error, ConfigError) else f"not as its schema has it: {error!r}"
 
 
-def _plan(one: DeclaredSet, placing: Placing, highest: str) -> SetPlan:
+def _plan(one: DeclaredSet, placing: Placing, highest: str, requests_mcpu: Mapping[tuple[str, str], float]) -> SetPlan:
+    """``requests_mcpu``: of containers, by their pods' uids and their names."""
     who = Identity(one.name, one.namespace, one.uid, one.generation)
     forbidden = Forbidden(one.mode, highest) if MODES.index(one.mode) > MODES.index(highest) else None
     loop = None
     if one.missing is None and placing.places:
-        loop = _loop(one, placing.places, acts=forbidden is None)
+        loop = _loop(one, placing.places, requests_mcpu, acts=forbidden is None)
     follows = {each.name: each.follow for each in one.slices if each.follow and each.name in placing.places}
     return SetPlan(
         who,
@@ -173,9 +185,13 @@ def _plan(one: DeclaredSet, placing: Placing, highest: str) -> SetPlan:
     )
 
 
-def _loop(one: DeclaredSet, places: Mapping[str, Place], acts: bool) -> LoopPlan:
+def _loop(
+    one: DeclaredSet, places: Mapping[str, Place], requests_mcpu: Mapping[tuple[str, str], float], acts: bool
+) -> LoopPlan:
     uses = Counter(spot.pod.uid for spot in places.values())
-    node = one.node_document({name: _upf(spot, alone=uses[spot.pod.uid] == 1) for name, spot in places.items()})
+    node = one.node_document(
+        {name: _upf(spot, requests_mcpu, alone=uses[spot.pod.uid] == 1) for name, spot in places.items()}
+    )
     canary = tuple(name for name in one.canary if name in places)
     # A canary none of whose slices is here has nothing to act on here.
     mode = "shadow" if not acts or (one.mode == "canary" and not canary) else one.mode
@@ -185,7 +201,7 @@ def _loop(one: DeclaredSet, places: Mapping[str, Place], acts: bool) -> LoopPlan
     return LoopPlan(one.instance, node, run, mode, canary if mode == "canary" else ())
 
 
-def _upf(spot: Place, alone: bool) -> dict[str, Any]:
+def _upf(spot: Place, requests_mcpu: Mapping[tuple[str, str], float], alone: bool) -> dict[str, Any]:
     """How the loop finds it. By uid only where no other pod will have the name: else it finds the next one itself.
 
     ``alone``: the slice has the pod to itself, so that the pod's weight is its own, which all its containers' requests
@@ -194,7 +210,7 @@ def _upf(spot: Place, alone: bool) -> dict[str, Any]:
     pod = spot.pod
     uid = {} if pod.lasting_name or pod.known_uid is None else {"uid": pod.known_uid}
     named = {"name": pod.name, "namespace": pod.namespace, "container": spot.container, **uid}
-    request = sum(one.cpu_request_mcpu for one in pod.containers if alone or one.name == spot.container)
+    request = sum(requests_mcpu[pod.uid, one.name] for one in pod.containers if alone or one.name == spot.container)
     return {"upf": {"pod": named}, "cpu_request_mcpu": request}
 
 

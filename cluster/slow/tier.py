@@ -158,6 +158,8 @@ class SlowTier:
             if not course.due(_plain(has_mcpu), _plain(wanted_mcpu), close and not course.contested, now_s):
                 if one.pod.resize is not None and one.pod.resize[0] == "PodResizePending":
                     course.trouble = f"its resize waits: {one.pod.resize[1]}: {one.pod.resize[2]}"
+                elif close:
+                    course.trouble = None
                 return
             self._remember(one, cpu_limit=container.cpu_limit, cpu_request=_request_of(one.pod, container))
             text = cpu_text(wanted_mcpu)

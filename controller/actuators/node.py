@@ -22,7 +22,7 @@ from .egress import EgressConfig
 from .quota import QuotaConfig
 from .shapers import Shapers
 from .shared_cpu import SharedCpu
-from .slice_knobs import Remember, SliceKnobs
+from .slice_knobs import FoundCpu, Remember, SliceKnobs
 from .targets import Pacing, SliceTargets, paced_by
 
 __all__ = ["Deviation", "NodeActuator", "SliceTargets"]
@@ -207,12 +207,17 @@ class NodeActuator:
         one.yielded.add(knob)
         self._renew()
 
-    def reassert(self, name: str, knob: KnobName) -> None:
+    def reassert(self, name: str, knob: KnobName, newest: bool = False) -> None:
         """Write again what was written last, also after `yield_knob`, which ends.
+
+        Args:
+            newest: what is found now is put back in the end, and no longer what was found at first (`found_cpu`).
 
         Raises ActuatorError; KeyError for an unknown slice.
         """
         one = self._slice(name)
+        if newest:
+            one.rebase(knob)
         one.reassert(knob)
         one.yielded.discard(knob)
         self._renew()
@@ -221,6 +226,10 @@ class NodeActuator:
     def yielded(self) -> list[tuple[str, KnobName]]:
         """Slices and knobs that were left to somebody else."""
         return [(one.name, knob) for one in self._slices for knob in KNOB_FIELDS if knob in one.yielded]
+
+    def found_cpu(self, name: str) -> FoundCpu:
+        """What is put back of a slice's CPU knobs; KeyError for an unknown slice."""
+        return self._slice(name).found_cpu
 
     @property
     def paced(self) -> dict[str, ThrottleRate]:

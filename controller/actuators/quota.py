@@ -60,6 +60,17 @@ class PodQuota:
             return None
         return f"{_words(*found)} in place of {_words(*self._held)} for its pod"
 
+    def rebase(self) -> None:
+        """Put back in the end what somebody else has written, where that is so."""
+        found = self._files.read()
+        if found != self._held:
+            self._original = found
+
+    @property
+    def original(self) -> tuple[int, int]:
+        """Quota and period that are put back, in microseconds."""
+        return self._original
+
     def reassert(self) -> None:
         """Write again what holds here."""
         if self._original[0] >= 0:
@@ -67,9 +78,9 @@ class PodQuota:
 
     def restore(self) -> None:
         """As found."""
-        if self._held != self._original:
+        if self._original[0] >= 0 and self._files.read() != self._original:
             write_above(self._files, *self._original)
-            self._held = self._original
+        self._held = self._original
 
     def close(self) -> None:
         """Release the files."""
@@ -148,22 +159,36 @@ class CpuQuota:
         self._limit_mcpu = self._limit(quota_us, period_us)
         return self._limit_mcpu
 
+    def rebase(self) -> None:
+        """Put back in the end what somebody else has written, where that is so, for the pod as well."""
+        found = self._files.read()
+        if found != (self._quota_us, self.period_us):
+            self._original = found
+        if self._pod is not None:
+            self._pod.rebase()
+
+    @property
+    def originals(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
+        """Quota and period that are put back, in microseconds, and those of the pod where that follows."""
+        return self._original, None if self._pod is None else self._pod.original
+
     def reassert(self) -> float:
         """Write again what holds here, under our period; returns that limit."""
-        if self._pod is not None:
+        narrows = self._limit(self._quota_us, self.period_us) < self.read()
+        if self._pod is not None and not narrows:
             self._pod.reassert()
         self._files.write(self._quota_us, self.period_us)
+        if self._pod is not None and narrows:
+            self._pod.reassert()
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
         return self._limit_mcpu
 
     def restore(self) -> None:
         """Quota and period as found."""
-        try:
-            if self._files.read() != self._original:
-                self._files.write(*self._original)
-        finally:  # a pod outlives a container that is started again
-            if self._pod is not None:
-                self._pod.restore()
+        if self._pod is None:
+            self._put_back()
+        else:
+            self._put_back_both(self._pod)
         self._quota_us = self._original[0]
         self._limit_mcpu = self._limit(*self._original)
 
@@ -172,6 +197,23 @@ class CpuQuota:
         self._files.close()
         if self._pod is not None:
             self._pod.close()
+
+    def _put_back(self) -> None:
+        if self._files.read() != self._original:
+            self._files.write(*self._original)
+
+    def _put_back_both(self, pod: PodQuota) -> None:
+        """A pod outlives a container that is started again; and where somebody has narrowed it meanwhile, it is widened
+        before its container is."""
+        try:
+            self._put_back()
+        except ActuatorError as error:
+            pod.restore()
+            if error.vanished:
+                raise
+            self._put_back()
+        else:
+            pod.restore()
 
     def _write_both(self, pod: PodQuota, quota_us: int) -> None:
         """The pod's first where the container's grows, the container's first where it shrinks."""

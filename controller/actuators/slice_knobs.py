@@ -34,6 +34,15 @@ class Held(NamedTuple):
     egress_mbps: float
 
 
+class FoundCpu(NamedTuple):
+    """What is put back of a slice's CPU knobs: quota and period, those of its pod, and the weight; None for what is
+    not moved."""
+
+    quota: tuple[int, int] | None
+    pod_quota: tuple[int, int] | None
+    weight: int | None
+
+
 class Knob(Protocol):
     """What quota, weight, threads and egress have in common; all raise ActuatorError."""
 
@@ -200,6 +209,20 @@ class SliceKnobs:
     def reassert(self, knob: KnobName) -> float:
         """Write again what holds here; raises ActuatorError."""
         return self._hold(knob, [] if self._gone else [part.reassert() for part in self._parts(knob)])
+
+    def rebase(self, knob: KnobName) -> None:
+        """Have what somebody else has set put back in the end, and no longer what was found at first; raises
+        ActuatorError. An egress rate stays as it was found."""
+        if knob == "cpu_limit_mcpu" and self.quota is not None:
+            self.quota.rebase()
+        if knob == "nice" and self.weight is not None:
+            self.weight.rebase()
+
+    @property
+    def found_cpu(self) -> FoundCpu:
+        """What is put back, for the journal."""
+        quota, pod = (None, None) if self.quota is None else self.quota.originals
+        return FoundCpu(quota, pod, None if self.weight is None else self.weight.original)
 
     def restorers(self, knob: KnobName) -> list[Callable[[], None]]:
         """What puts a knob back as found; nothing for one that was yielded or never moved."""

@@ -71,6 +71,16 @@ class GroupWeight:
         self._nice = self.read()
         return self._nice
 
+    def rebase(self) -> None:
+        """Put back in the end what somebody else has written, where that is so."""
+        if self.deviation() is not None:
+            self._original = int(self._weight.read())
+
+    @property
+    def original(self) -> int:
+        """The weight that is put back."""
+        return self._original
+
     def reassert(self) -> int:
         """Write again what holds here; returns that level."""
         self._write(self._nice)

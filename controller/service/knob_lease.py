@@ -218,6 +218,9 @@ class KnobLease:
                 self._standing[change.slice, change.knob] = _as_note(change)
             else:
                 self._reasserted.append(_as_note(change))
+                if self._external.config.restore == "newest":
+                    found = self.actuator.found_cpu(change.slice)
+                    self._entry = self._later.submit(self._keeper.rebase, change.slice, found)
         theirs = {(change.slice, change.knob) for change in self._external.standing}
         self._standing = {key: note for key, note in self._standing.items() if key in theirs}
         oldest_ns = time.time_ns() - 1e9 * self._external.config.window_s

@@ -27,12 +27,15 @@ class ExternalChangeConfig:
             whoever insists.
         most_reasserts: of one knob in a window; beyond, it is respected.
         window_s: length of that window.
+        restore: what is put back in the end of CPU knobs that were reasserted: what was found at ``first``, or the
+            ``newest`` that somebody else has set, where what they set is what is declared by then.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     policy: Policy = "respect"
     most_reasserts: Annotated[int, Field(ge=1, le=100)] = 3
     window_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    restore: Literal["first", "newest"] = "first"
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ class ExternalChangeWatch:
         refusal = self._reasserts.refusal((found.slice, found.knob), now_ns)
         if refusal is None:
             try:
-                self._actuator.reassert(found.slice, found.knob)
+                self._actuator.reassert(found.slice, found.knob, newest=self.config.restore == "newest")
             except ActuatorError as error:
                 refusal = str(error)
         return refusal

@@ -161,6 +161,22 @@ class Journal:
         others = tuple(one for one in self.slices if one.name != found.name)
         return dataclasses.replace(self, slices=(*others, found))
 
+    def with_cpu(
+        self, name: str, quota: tuple[int, int] | None, pod_quota: tuple[int, int] | None, weight: int | None
+    ) -> Journal:
+        """With other CPU knobs of one slice, in microseconds of quota and period; None for those that stay."""
+        [one] = [each for each in self.slices if each.name == name]
+        pod = one.pod
+        if pod is not None:
+            quota_us, period_us = pod_quota or (pod.quota_us, pod.period_us)
+            pod_weight = pod.weight if weight is None or pod.weight is None else weight
+            pod = dataclasses.replace(pod, quota_us=quota_us, period_us=period_us, weight=pod_weight)
+        quota_us, period_us = quota or (one.quota_us, one.period_us)
+        own_weight = one.weight if weight is None or one.weight is None else weight
+        return self.with_slice(
+            dataclasses.replace(one, quota_us=quota_us, period_us=period_us, weight=own_weight, pod=pod)
+        )
+
     def with_threads(self, name: str, threads: tuple[ThreadOriginal, ...]) -> Journal:
         """With originals of one slice's threads added; raises KeyError for an unknown slice."""
         for one in self.slices:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...env.knobs import KnobName
 from ..actuators.cilium.choice import Choice
 from ..actuators.nice import ThreadOriginal
-from ..actuators.slice_knobs import SliceTargets
+from ..actuators.slice_knobs import FoundCpu, SliceTargets
 from ..system.kernel_file import ActuatorError
 from ..system.own_groups import MovedThread, OwnGroup
 from .journal import Journal
@@ -80,6 +80,11 @@ class JournalKeeper:
             others = tuple(one for one in self._journal.released if one[0] != target.name)
             released = (*others, *((target.name, knob) for knob in sorted(target.left)))
             self._save(dataclasses.replace(self._journal.with_slice(found), released=released))
+
+    def rebase(self, name: str, found: FoundCpu) -> None:
+        """Have what others have set since put back, in place of what was found at first; raises ActuatorError."""
+        with self._lock:
+            self._save(self._journal.with_cpu(name, found.quota, found.pod_quota, found.weight))
 
     def house(self, groups: Sequence[OwnGroup], threads: Sequence[MovedThread]) -> None:
         """What is made and moved for UPFs from now on, all of it, before that is done; raises ActuatorError."""

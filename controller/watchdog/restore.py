@@ -109,7 +109,7 @@ class _Restoration:
                     self._report.notes.append(f"{found.name}: {found.cgroup} is {path} now")
                 found = replace(found, cgroup=str(path))
                 group = CpuGroup.at(path)
-                self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(group, found))
+                self._knob(found.name, "cpu_limit_mcpu", lambda: self._container_quota(group, found))
                 self._knob(found.name, "nice", lambda: self._weight(group, found))
         pod = found.pod
         if pod is not None and pod.weight is not None:
@@ -169,6 +169,16 @@ class _Restoration:
         for group in journal.groups:
             with self._reported(group.slice):
                 self._told(group.slice, group_back(group, self._dry_run))
+
+    def _container_quota(self, group: CpuGroup, found: FoundSlice) -> str:
+        """Its pod's first where somebody has narrowed that meanwhile, and the kernel refuses the container more."""
+        try:
+            return self._quota(group, found)
+        except ActuatorError as error:
+            if error.vanished or found.pod is None or found.pod.quota_us is None:
+                raise
+        self.pod_limit(found)
+        return self._quota(group, found)
 
     def _quota(self, group: CpuGroup, found: FoundSlice | FoundPod) -> str:
         if found.quota_us is None or found.period_us is None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..actuators.bandwidth import bandwidth_files
+from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
 from ..actuators.targets import SliceTargets, paced_by, pod_of
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup
@@ -59,9 +59,11 @@ def _slice(target: SliceTargets) -> FoundSlice:
 
 def _pod(group: CpuGroup, target: SliceTargets) -> FoundPod:
     with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
-        quota_us, period_us = bandwidth.read() if target.moves_pod else (None, None)
+        quota_us, period_us = bandwidth.read()
+        follows = target.moves_pod and quota_us != NO_QUOTA  # without a limit there is nothing to follow
         found = int(weight.read()) if target.weighs_pod else None
-        return FoundPod(str(group.path), _stat(group.path).st_ino, quota_us, period_us, found)
+        limit = (quota_us, period_us) if follows else (None, None)
+        return FoundPod(str(group.path), _stat(group.path).st_ino, limit[0], limit[1], found)
 
 
 def _egress(device: str, netns: Path | None) -> FoundEgress:

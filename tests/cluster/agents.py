@@ -46,11 +46,20 @@ def install(cluster: Cluster, **more: Any) -> Path:
 class RunningAgent:
     """One, in the machine."""
 
-    def __init__(self, cluster: Cluster, access: Path, name: str = "agent", options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        access: Path,
+        name: str = "agent",
+        options: Sequence[str] = (),
+        environment: Sequence[str] = (),
+    ) -> None:
         self.cluster, self.root = cluster, cluster.machine.folder / name
         self.log = cluster.machine.folder / f"{name}.log"
         self.log.unlink(missing_ok=True)
         self._command = [
+            "env",
+            *environment,
             "slicepilot",
             "k8s",
             "agent",
@@ -107,9 +116,15 @@ class RunningAgent:
 
 
 @contextlib.contextmanager
-def agent(cluster: Cluster, access: Path, name: str = "agent", options: Sequence[str] = ()) -> Iterator[RunningAgent]:
-    """For a block."""
-    running = RunningAgent(cluster, access, name, options)
+def agent(
+    cluster: Cluster,
+    access: Path,
+    name: str = "agent",
+    options: Sequence[str] = (),
+    environment: Sequence[str] = (),
+) -> Iterator[RunningAgent]:
+    """For a block; ``environment``: words as for env(1)."""
+    running = RunningAgent(cluster, access, name, options, environment)
     try:
         yield running
     finally:

@@ -107,6 +107,43 @@ def test_loops_go_on_and_an_edit_is_taken_up(
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
 
 
+COMPACT = """
+import json, urllib.request
+
+def ask(what, body):
+    request = urllib.request.Request(f"http://127.0.0.1:2379/v3/kv/{what}", json.dumps(body).encode())
+    return json.load(urllib.request.urlopen(request, timeout=10))
+
+revision = ask("range", {"key": "AA=="})["header"]["revision"]
+ask("compaction", {"revision": revision, "physical": True})
+print(revision)
+"""
+
+
+def test_what_the_store_has_forgotten_is_listed_anew(
+    cluster: Cluster, upfs: PodUpfs, access: Path, fault: Fault
+) -> None:
+    """etcd's history is compacted, and the API server started again, while the agent cannot watch."""
+    before = upfs.knobs()
+    with agent(cluster, access) as running:
+        cluster.kubectl("apply", given=slice_set(count=COUNT))
+        until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
+        [loop] = running.loops()
+        fault({"status": 503, "watches": True})
+        cluster.kubectl("apply", given=slice_set(count=COUNT, mode="shadow"))
+        revision = int(cluster.machine.run("python", "-c", COMPACT))
+        cluster.machine.run("systemctl", "restart", "kube-apiserver")
+        until(lambda: cluster.kubectl("get", "--raw", "/readyz", code=None).strip() == "ok", "no API server", AFTER_S)
+        fault({})
+        until(lambda: condition(told(cluster), "Controlled") == ("False", "Shadow"), f"{told(cluster)}", AFTER_S)
+        gone = [line["event"] for line in running.lines() if "410" in line["event"] or "too old" in line["event"]]
+        assert gone, f"nothing was forgotten up to revision {revision}"
+        print(f"compacted up to revision {revision}: {gone[0]}")
+        assert goes_on(running, loop)
+        assert upfs.knobs() == before
+    cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
+
+
 def roles() -> dict[str, dict[str, Any]]:
     """What an agent may do, by kind of the role."""
     return {one["kind"]: one for one in rights() if one["kind"] in {"Role", "ClusterRole"}}

@@ -156,6 +156,7 @@ def test_who_else_resizes_has_the_pod_and_the_loop_goes_on(
     assert declared(cluster) == ["600m", "900m", "600m", "600m", "600m"]
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
     until(lambda: done(cluster) == ["1", "900m", "1", "1", "1"], f"{done(cluster)}", WITHIN_S)
+    until(lambda: quotas(upfs) == pytest.approx([1.0, 0.9, 1.0, 1.0, 1.0]), "not what is declared by now", WITHIN_S)
     cluster.kubectl(*command, "--patch", patch.replace("900m", "1"))
     until(lambda: done(cluster) == ["1"] * COUNT, f"{done(cluster)}", WITHIN_S)
 

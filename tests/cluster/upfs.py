@@ -25,9 +25,11 @@ ESTABLISHED_S = 20.0
 
 
 @contextlib.contextmanager
-def pod_upfs(cluster: Cluster, count: int, burn_ns: int = 0, limit: str | None = None) -> Iterator[PodUpfs]:
+def pod_upfs(
+    cluster: Cluster, count: int, burn_ns: int = 0, limit: str | None = None, guaranteed: bool = False
+) -> Iterator[PodUpfs]:
     """For a module; its namespace is gone afterwards."""
-    upfs = PodUpfs(cluster, count, burn_ns, limit)
+    upfs = PodUpfs(cluster, count, burn_ns, limit, guaranteed)
     try:
         yield upfs
     finally:
@@ -41,13 +43,23 @@ class PodUpfs(Runtime):
     Args:
         burn_ns: work on each packet.
         limit: each container's CPU limit; None: none.
+        guaranteed: that is what it requests, too, so that pods are of this class of quality of service.
     """
 
     n6 = "eth0"
 
-    def __init__(self, cluster: Cluster, count: int = 2, burn_ns: int = 0, limit: str | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        count: int = 2,
+        burn_ns: int = 0,
+        limit: str | None = None,
+        guaranteed: bool = False,
+    ) -> None:
         super().__init__(cluster.machine, {})
-        self.cluster, self.count, self._burn_ns, self._limit = cluster, count, burn_ns, limit
+        self.cluster, self.count, self._burn_ns = cluster, count, burn_ns
+        self._limits = {} if limit is None else {"cpu": limit} | ({"memory": "64Mi"} if guaranteed else {})
+        self._requests = self._limits if guaranteed else {"cpu": "100m", "memory": "32Mi"}
         self.slices = tuple(f"upf-{i}-0" for i in range(1, count + 1))
         cluster.import_image(IMAGE, ["/upf"], {"/upf": bin_folder() / "upf"})
         cluster.kubectl("create", "namespace", NAMESPACE)
@@ -138,14 +150,13 @@ class PodUpfs(Runtime):
     def _described(self, number: int) -> dict[str, object]:
         name, labels = f"upf-{number}", {"app": "upf", "slice": str(number)}
         arguments = ["--n4", "$(POD)", "--n3", "$(POD)", "--tun", "tun", "--ue-pool", f"10.61.{number}.0/24"]
-        limits = {} if self._limit is None else {"limits": {"cpu": self._limit}}
         container = {
             "name": "upf",
             "image": IMAGE,
             "imagePullPolicy": "Never",
             "args": [*arguments, "--burn-ns", str(self._burn_ns)],
             "env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
-            "resources": {"requests": {"cpu": "100m", "memory": "32Mi"}} | limits,
+            "resources": {"requests": self._requests, "limits": self._limits},
             "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
             "securityContext": {"privileged": True},  # for /dev/net/tun
         }

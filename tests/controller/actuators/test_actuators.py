@@ -505,6 +505,31 @@ def test_a_pod_that_was_widened_is_put_back_by_what_the_journal_says(pod: Path) 
     node.close()
 
 
+def test_what_others_have_set_since_is_put_back_where_that_is_wanted(pod: Path) -> None:
+    """A kubelet that has resized a pod amid a run: pod first where it widens, container first where it narrows."""
+    target = SliceTargets("a", pod, moves_pod=True, weighs_pod=True)
+    journal = Journal.of(survey([target]), os.getpid())
+    with NodeActuator([target]) as node:
+        node.apply(knobs([400.0], [-10.0]))
+        for container, above, shares in ((200.0, 400.0, 30), (800.0, 1000.0, 60)):
+            # From another quota than its own: the kernel refuses none of the steps.
+            for path, limit in ((pod, 100.0), (pod.parent, above), (pod, container)):
+                CpuQuota(CpuGroup.at(path)).set(limit)
+            name = "cpu.shares" if (pod / "cpu.shares").exists() else "cpu.weight"
+            (pod.parent / name).write_text(str(shares))
+            for knob in ("cpu_limit_mcpu", "nice"):
+                node.reassert("a", knob, newest=True)
+            assert limits(pod)[0] == 400.0
+            found = node.found_cpu("a")
+            since = journal.with_cpu("a", found.quota, found.pod_quota, found.weight)
+            assert Journal.parse(since.dump(), "j") == since
+    assert (limits(pod), weight(pod.parent)) == ([800.0, 1000.0], 60)
+    CpuQuota(CpuGroup.at(pod)).set(100.0)
+    CpuQuota(CpuGroup.at(pod.parent)).set(300.0)
+    assert restore(since).failed == []
+    assert (limits(pod), weight(pod.parent)) == ([800.0, 1000.0], 60)
+
+
 def weight(group: Path) -> int:
     return int((group / ("cpu.shares" if (group / "cpu.shares").exists() else "cpu.weight")).read_text())
 
