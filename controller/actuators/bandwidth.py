@@ -6,6 +6,7 @@ Without NumPy: what restores after a crash uses them, too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import time
 from typing import Protocol
@@ -14,6 +15,9 @@ from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError, KernelFile
 
 NO_QUOTA = -1
+Bandwidth = tuple[int, int]
+"""Quota and period, in microseconds."""
+LEAST_US = 1000  # min_cfs_quota_period
 LET_GO_S, AGAIN_S = 0.5, 0.001
 
 
@@ -48,22 +52,55 @@ def limit_mcpu(group: CpuGroup) -> float:
     return math.inf if quota in {b"max", b"-1"} else 1e3 * int(quota) / int(period)
 
 
-def write_above(files: BandwidthFiles, quota_us: int, period_us: int) -> None:
-    """Set both for a group whose groups below may just have been removed. With version 1 their quotas bind it until
-    the kernel has let go of them, which takes it some 15 ms (kernel/sched/core.c, ``cpu_cgroup_css_released``).
+def put_back_limit(
+    files: BandwidthFiles, wanted: Bandwidth, above: BandwidthFiles, wanted_above: Bandwidth
+) -> Bandwidth:
+    """Put a container's limit back, whoever has narrowed its pod meanwhile: the kernel refuses it more than the pod has
+    (version 1). Then the pod's is put back first, and if that does not help it gets what the pod has.
+
+    Returns:
+        What was written.
 
     Raises:
-        ActuatorError: it is refused for longer than that.
+        ActuatorError: the kernel refuses it for another reason.
     """
-    until_s = time.monotonic() + LET_GO_S
-    while True:
-        try:
-            files.write(quota_us, period_us)
-            return
-        except ActuatorError as error:
-            if error.vanished or time.monotonic() > until_s:
-                raise
+    if _try(files, wanted) or (_try(above, wanted_above) and _try(files, wanted)):
+        return wanted
+    quota_us, period_us = above.read()
+    most = max(LEAST_US, quota_us * wanted[1] // period_us), wanted[1]
+    files.write(*most)
+    return most
+
+
+def put_back_pod_limit(files: BandwidthFiles, wanted: Bandwidth, until_s: float) -> bool:
+    """Put a pod's limit back, after those of its containers.
+
+    With version 1 the quota of a group that was removed binds the one above until the kernel has let go of it, which
+    takes it some 15 ms (kernel/sched/core.c, ``cpu_cgroup_css_released``).
+
+    Args:
+        until_s: how long it is tried, by the monotonic clock.
+
+    Returns:
+        False where it stays as it is: somebody has given a container more meanwhile.
+
+    Raises:
+        ActuatorError: the kernel refuses it for another reason.
+    """
+    while not (done := _try(files, wanted)) and time.monotonic() < until_s:
         time.sleep(AGAIN_S)
+    return done
+
+
+def _try(files: BandwidthFiles, wanted: Bandwidth) -> bool:
+    """Whether it could be written, or was refused for what the groups above and below have."""
+    try:
+        files.write(*wanted)
+    except ActuatorError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def bandwidth_files(group: CpuGroup) -> BandwidthFiles:

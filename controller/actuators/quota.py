@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from ...env.knobs import MIN_QUOTA_US, QUOTA_DEAD_BAND_RATIO, QUOTA_PERIODS_PER_WRITE, QUOTA_WRITE_STOCK
 from ..system.cgroup import CpuGroup
 from ..system.kernel_file import ActuatorError
-from .bandwidth import NO_QUOTA, bandwidth_files, write_above
+from .bandwidth import (
+    LET_GO_S,
+    NO_QUOTA,
+    Bandwidth,
+    BandwidthFiles,
+    bandwidth_files,
+    put_back_limit,
+    put_back_pod_limit,
+)
 
 MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
 UNLIMITED = math.inf
@@ -66,6 +74,11 @@ class PodQuota:
         if found != self._held:
             self._original = found
 
+    def share_of(self, period_us: int) -> int:
+        """The quota of another period that would be as much as what is put back; -1 is none."""
+        quota_us, own_period_us = self._original
+        return NO_QUOTA if quota_us < 0 else quota_us * period_us // own_period_us
+
     @property
     def original(self) -> tuple[int, int]:
         """Quota and period that are put back, in microseconds."""
@@ -76,11 +89,16 @@ class PodQuota:
         if self._original[0] >= 0:
             self._files.write(*self._held)
 
-    def restore(self) -> None:
-        """As found."""
+    def restore(self, removed: bool) -> None:
+        """As found, after its containers; as it is where somebody has given one of them more meanwhile. ``removed``:
+        one of them has just been, and the kernel may not have let go of it."""
         if self._original[0] >= 0 and self._files.read() != self._original:
-            write_above(self._files, *self._original)
+            put_back_pod_limit(self._files, self._original, time.monotonic() + (LET_GO_S if removed else 0.0))
         self._held = self._original
+
+    def put_back(self, files: BandwidthFiles, wanted: Bandwidth) -> None:
+        """A container's, within this one's."""
+        put_back_limit(files, wanted, self._files, self._original)
 
     def close(self) -> None:
         """Release the files."""
@@ -166,6 +184,9 @@ class CpuQuota:
             self._original = found
         if self._pod is not None:
             self._pod.rebase()
+            most = self._pod.share_of(self._original[1])  # which the container has not noticed where it was at that
+            if 0 <= most < self._original[0] or self._original[0] < 0 <= most:
+                self._original = most, self._original[1]
 
     @property
     def originals(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
@@ -185,10 +206,18 @@ class CpuQuota:
 
     def restore(self) -> None:
         """Quota and period as found."""
-        if self._pod is None:
-            self._put_back()
-        else:
-            self._put_back_both(self._pod)
+        try:
+            if self._files.read() != self._original:
+                if self._pod is None:
+                    self._files.write(*self._original)
+                else:
+                    self._pod.put_back(self._files, self._original)
+        except ActuatorError as error:
+            if self._pod is not None:  # a pod outlives a container that is started again
+                self._pod.restore(removed=error.vanished)
+            raise
+        if self._pod is not None:
+            self._pod.restore(removed=False)
         self._quota_us = self._original[0]
         self._limit_mcpu = self._limit(*self._original)
 
@@ -197,23 +226,6 @@ class CpuQuota:
         self._files.close()
         if self._pod is not None:
             self._pod.close()
-
-    def _put_back(self) -> None:
-        if self._files.read() != self._original:
-            self._files.write(*self._original)
-
-    def _put_back_both(self, pod: PodQuota) -> None:
-        """A pod outlives a container that is started again; and where somebody has narrowed it meanwhile, it is widened
-        before its container is."""
-        try:
-            self._put_back()
-        except ActuatorError as error:
-            pod.restore()
-            if error.vanished:
-                raise
-            self._put_back()
-        else:
-            pod.restore()
 
     def _write_both(self, pod: PodQuota, quota_us: int) -> None:
         """The pod's first where the container's grows, the container's first where it shrinks."""

@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..actuators.bandwidth import NO_QUOTA, bandwidth_files, write_above
+from ..actuators.bandwidth import (
+    LET_GO_S,
+    NO_QUOTA,
+    Bandwidth,
+    BandwidthFiles,
+    bandwidth_files,
+    put_back_limit,
+    put_back_pod_limit,
+)
 from ..actuators.cilium.rate import put_back
 from ..actuators.cilium.throttle import OpenMaps
 from ..actuators.egress import unpace
@@ -79,8 +87,9 @@ def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = Non
         for found in journal.slices:  # no lock of interfaces is needed for these
             work.throttle(found)
         work.egress([one for one in journal.slices if one.egress is not None])
+        until_s = time.monotonic() + LET_GO_S
         for found in journal.slices:
-            work.pod_limit(found)
+            work.pod_limit(found, until_s)
         work.moves(journal)
     else:
         report.gone.append("everything: the machine was started anew")
@@ -120,14 +129,24 @@ class _Restoration:
         if found.threads:
             self._knob(found.name, "nice", lambda: restore_threads(found, self._dry_run))
 
-    def pod_limit(self, found: FoundSlice) -> None:
+    def pod_limit(self, found: FoundSlice, until_s: float) -> None:
         """The quota of its pod: may have to wait for the kernel where its container has just been removed."""
         pod = found.pod
-        if pod is not None and pod.quota_us is not None:
-            with self._reported(found.name):
-                above = group_of(Path(pod.cgroup), pod.cgroup_inode)
-                if above is not None:
-                    self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(CpuGroup.at(above), pod))
+        if pod is None or pod.quota_us is None or pod.period_us is None:
+            return
+        wanted = pod.quota_us, pod.period_us
+
+        def write(files: BandwidthFiles) -> None:
+            if not put_back_pod_limit(files, wanted, until_s):
+                self._report.notes.append(f"{found.name}: its pod's limit stays: somebody has given a container more")
+
+        with self._reported(found.name):
+            above = group_of(Path(pod.cgroup), pod.cgroup_inode)
+            if found.cgroup is not None and Path(found.cgroup).exists():
+                until_s = 0.0  # nothing that the kernel would have to let go of
+            if above is not None:
+                group = CpuGroup.at(above)
+                self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(group, wanted, write))
 
     def throttle(self, found: FoundSlice) -> None:
         """The rate of its pod in Cilium's map."""
@@ -171,27 +190,26 @@ class _Restoration:
                 self._told(group.slice, group_back(group, self._dry_run))
 
     def _container_quota(self, group: CpuGroup, found: FoundSlice) -> str:
-        """Its pod's first where somebody has narrowed that meanwhile, and the kernel refuses the container more."""
-        try:
-            return self._quota(group, found)
-        except ActuatorError as error:
-            if error.vanished or found.pod is None or found.pod.quota_us is None:
-                raise
-        self.pod_limit(found)
-        return self._quota(group, found)
+        wanted, pod = (found.quota_us, found.period_us), found.pod
 
-    def _quota(self, group: CpuGroup, found: FoundSlice | FoundPod) -> str:
-        if found.quota_us is None or found.period_us is None:
-            return ""
+        def write(files: BandwidthFiles) -> None:
+            above = None if pod is None else group_of(Path(pod.cgroup), pod.cgroup_inode)
+            if above is None or pod is None or pod.quota_us is None or pod.period_us is None:
+                files.write(*wanted)
+                return
+            with contextlib.closing(bandwidth_files(CpuGroup.at(above))) as pods:
+                if put_back_limit(files, wanted, pods, (pod.quota_us, pod.period_us)) != wanted:
+                    self._report.notes.append(f"{found.name}: its pod has less by now, and it what the pod has")
+
+        return self._quota(group, wanted, write)
+
+    def _quota(self, group: CpuGroup, wanted: Bandwidth, write: Callable[[BandwidthFiles], None]) -> str:
         with contextlib.closing(bandwidth_files(group)) as files:
-            now, wanted = files.read(), (found.quota_us, found.period_us)
+            now = files.read()
             if now == wanted:
                 return ""
             if not self._dry_run:
-                if isinstance(found, FoundPod):
-                    write_above(files, *wanted)
-                else:
-                    files.write(*wanted)
+                write(files)
             return f"{_bandwidth(*now)} -> {_bandwidth(*wanted)}"
 
     def _weight(self, group: CpuGroup, found: FoundSlice | FoundPod) -> str:

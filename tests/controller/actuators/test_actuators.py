@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -527,7 +528,39 @@ def test_what_others_have_set_since_is_put_back_where_that_is_wanted(pod: Path) 
     CpuQuota(CpuGroup.at(pod)).set(100.0)
     CpuQuota(CpuGroup.at(pod.parent)).set(300.0)
     assert restore(since).failed == []
-    assert (limits(pod), weight(pod.parent)) == ([800.0, 1000.0], 60)
+    assert (limits(pod), weight(pod.parent)) == ([800.0, 1000.0], 60), "its pod is widened first"
+
+
+@pytest.mark.parametrize("journalled", [True, False])
+def test_what_the_kernel_refuses_since_others_have_changed_it_holds_up_nothing(
+    pod: Path, hierarchy: CpuHierarchy, journalled: bool
+) -> None:
+    """Somebody has given the pod and another container in it more than they were found with."""
+    if hierarchy.version == 2:
+        pytest.skip("version 2 takes any limit, and the least one on the way up holds")
+    target = SliceTargets("a", pod, moves_pod=True)
+    journal = Journal.of(survey([target]), os.getpid())
+    node = NodeActuator([target])
+    node.apply(knobs([300.0], [0.0]))
+    CpuQuota(CpuGroup.at(pod.parent / "sidecar")).set(100.0)
+    CpuQuota(CpuGroup.at(pod.parent)).set(2000.0)
+    CpuQuota(CpuGroup.at(pod.parent / "sidecar")).set(900.0)
+    if journalled:
+        report = restore(journal)
+        assert report.failed == []
+        assert report.notes == ["a: its pod's limit stays: somebody has given a container more"]
+        assert report.took_s < 0.7
+    else:
+        node.restore()
+    assert limits(pod) == [500.0, 2000.0]
+    node.close()
+    for name in (pod.parent / "sidecar", pod, pod.parent):
+        CpuQuota(CpuGroup.at(name)).set(100.0)
+    if journalled:  # a pod that nothing is to be put back of
+        [found] = journal.slices
+        kept = replace(journal, slices=(replace(found, pod=replace(found.pod, quota_us=10_000)),))
+        assert restore(kept).failed == []
+        assert limits(pod) == [100.0, 100.0], "as much as the pod has"
 
 
 def weight(group: Path) -> int:
