@@ -68,6 +68,7 @@ class Registry:
     """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
+        import encodings.idna  # noqa: F401 (which a connection imports, when it may not read it any more)
         import ssl
 
         import urllib3
@@ -149,7 +150,10 @@ class Registry:
             status, got, data = self._asked(url, sent, most, what)
             if status not in REDIRECTS:
                 return status, got, data
-            url = urljoin(url, str(got.get("Location") or ""))
+            try:
+                url = urljoin(url, str(got.get("Location") or ""))
+            except ValueError as error:
+                raise FetchError(f"registry {self._host}: {what}: redirects to no address") from error
         raise FetchError(f"registry {self._host}: {what}: more than {MOST_REDIRECTS} redirects")
 
     def _checked(self, url: str, what: str) -> str:

@@ -62,9 +62,14 @@ def files_in(pid: int, container: str, mount: str, within: str) -> dict[str, byt
         after = look_at(pid)
         if after is None or after.start_ticks != before.start_ticks:
             raise FetchError("its container has just ended")
-        mounted = _opened(root, mount, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS, f"mount {mount!r:.200}")
+        return bundle_in(root, mount, within)
     finally:
         os.close(root)
+
+
+def bundle_in(root: int, mount: str, within: str) -> dict[str, bytes]:
+    """The same of a root that is open (O_PATH)."""
+    mounted = _opened(root, mount, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS, f"mount {mount!r:.200}")
     try:
         what = f"path {within!r:.200}"
         folder = _opened(mounted, within or ".", RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV, what)

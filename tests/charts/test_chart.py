@@ -184,7 +184,7 @@ GIVEN = {
     "text": 't: "u"',
     "no": False,
     "empty": [],
-    "words": ["x", "y"],
+    "words": ["u", "v"],
     "map": {"a": 1, "b": [2]},
 }
 
