@@ -142,7 +142,7 @@ def answer(
         files = fetch()
     except (ConfigError, FailureError) as error:
         _say({"refused": str(error)})
-    except (OSError, LookupError, RuntimeError, TypeError, ValueError, MemoryError) as error:
+    except (ArithmeticError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
         _say({"refused": f"{type(error).__name__}: {error}"})
     else:
         _say({"files": {name: len(data) for name, data in files.items()}})

@@ -7,12 +7,11 @@ refers to them is edited.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..client.connection import Api
@@ -29,6 +28,9 @@ RULES_S = 90.0
 """From one look at rules to the next, for each that a node has: so a node asks seldom, however many there are."""
 EDITED_S = 5.0
 """Whoever edits a SliceSet again and again does not have them asked for more often than this."""
+REST_S = 1.0
+"""A namespace's next fetch comes so much later than the last one ended, or as long as that took: who makes SliceSets
+anew again and again has a thread for half of the time."""
 MOST_AT_ONCE = 4
 MOST_IN_NAMESPACE = 8
 AGAIN_S, MOST_AGAIN_S = 2.0, 120.0
@@ -47,10 +49,10 @@ class _Course:
     path: Path | None = None
     problem: str | None = None
     refusal: str | None = None
-    running: bool = False
     asked_s: float = -1e9
     again_s: float = 0.0
-    looked_s: float = field(default=-1e9)
+    looked_s: float = -1e9
+    marks: tuple[object, ...] = ()
 
 
 class Fetcher:
@@ -77,6 +79,8 @@ class Fetcher:
         self._lock = threading.Lock()
         self._courses: dict[Wanted, _Course] = {}
         self._crowded: dict[Wanted, Fetched] = {}
+        self._busy: set[str] = set()  # namespaces, also where what was wanted is not any more
+        self._resting_s: dict[str, float] = {}
         self._pods: tuple[Pod, ...] = ()
         self._used: frozenset[Path] = frozenset()
         self._tidied_s = 0.0
@@ -141,7 +145,8 @@ class Fetcher:
                 try:
                     thread.start()
                 except RuntimeError:  # no threads: tried again
-                    course.running = False
+                    with self._lock:
+                        self._busy.discard(one.namespace)
             self._look(now_s)
             if now_s - self._tidied_s > TIDY_S:
                 self._tidied_s = now_s
@@ -149,19 +154,19 @@ class Fetcher:
             self._ended.wait(STEP_S)
 
     def _due(self, now_s: float) -> list[tuple[Wanted, _Course]]:
-        """What to fetch now; marked as running."""
+        """What to fetch now; its namespace is marked as busy."""
         with self._lock:
-            busy = {one.namespace for one, each in self._courses.items() if each.running}
-            running, found = len(busy), list[tuple[Wanted, _Course]]()
+            self._resting_s = {key: until_s for key, until_s in self._resting_s.items() if now_s < until_s}
+            found = list[tuple[Wanted, _Course]]()
             for one, course in sorted(self._courses.items(), key=lambda item: item[1].asked_s):
-                if running >= MOST_AT_ONCE:
+                if len(self._busy) >= MOST_AT_ONCE:
                     break
                 done = bool(one.digest) and course.path is not None
-                if course.running or done or now_s < course.again_s or one.namespace in busy:
+                waits = one.namespace in self._busy or one.namespace in self._resting_s
+                if done or waits or now_s < course.again_s:
                     continue
-                course.running, course.asked_s = True, now_s
-                busy.add(one.namespace)
-                running += 1
+                course.asked_s = now_s
+                self._busy.add(one.namespace)
                 found.append((one, course))
         return found
 
@@ -175,6 +180,7 @@ class Fetcher:
             if path is None or one.kind == RULES:
                 path = self._got(one)
             if one.digest:
+                course.marks = self._store.marks(path)
                 refusal = self._store.refusal(path)
         except FetchError as error:
             problem = f"{one.field}: {error}"
@@ -184,8 +190,10 @@ class Fetcher:
             self._failed(f"fetch {one.field}: {error!r}", MOST_AGAIN_S)
         with self._lock:
             before = course.path, course.problem, course.refusal
-            course.problem, course.running = problem, False
+            course.problem = problem
+            self._busy.discard(one.namespace)
             now_s = time.monotonic()
+            self._resting_s[one.namespace] = now_s + max(REST_S, now_s - course.asked_s)
             if problem is None:
                 course.path, course.refusal = path, refusal
                 course.back_off.succeeded()
@@ -235,8 +243,7 @@ class Fetcher:
             ]
         for course, path in held:
             course.looked_s = now_s
-            with contextlib.suppress(OSError):
-                refusal = self._store.refusal(path)
-                if refusal != course.refusal:
-                    course.refusal = refusal
-                    self._changed()
+            marks = self._store.marks(path)
+            if marks != course.marks:
+                course.marks, course.refusal = marks, self._store.refusal(path)
+                self._changed()

@@ -20,7 +20,15 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ...agents.learned.files import DESCRIPTION_FILE, LIMITS_BYTES, MODEL_FILE, SUMS_FILE, BundleFiles
+from ...agents.learned.files import (
+    DESCRIPTION_FILE,
+    LIMITS_BYTES,
+    MODEL_FILE,
+    PROMOTION_FILE,
+    SIGNATURE_FILE,
+    SUMS_FILE,
+    BundleFiles,
+)
 from ...agents.learned.signature import verify
 from ...configs import ConfigError, FailureError
 from ...controller.promotion.certificate import check
@@ -138,6 +146,18 @@ class Store:
         except ConfigError as error:
             return str(error)
         return None
+
+    def marks(self, folder: Path) -> tuple[object, ...]:
+        """Others when the bundle has been promoted, or signed, meanwhile."""
+        found: list[object] = []
+        for name in (PROMOTION_FILE, SIGNATURE_FILE):
+            try:
+                one = (folder / name).lstat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((one.st_ino, one.st_mtime_ns, one.st_size))
+        return tuple(found)
 
     def whole(self, folder: Path) -> bool:
         """Whether a kept bundle is still what its name says: a disk may have lost some of it."""

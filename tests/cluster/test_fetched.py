@@ -23,6 +23,7 @@ from ..k8s_fetch.registry import PROGRAM, Pusher, configuration, running, titled
 from ..node.runtimes import until
 from .agents import RunningAgent, agent, condition, install, slice_set, told
 from .cluster import PAUSE, Cluster
+from .test_sliceset import requests
 from .upfs import NAMESPACE, PodUpfs, pod_upfs, shares
 
 COUNT = 6
@@ -291,10 +292,13 @@ def test_rules_that_are_edited_are_taken_up(cluster: Cluster, upfs: PodUpfs, run
         return Path(yaml.safe_load(path.read_text())["guard"]).read_text()
 
     assert runs_with() == "dwell: {nice_s: 0.02}"
-    began_s = time.monotonic()
+    time.sleep(15.0)  # first words on all there is
+    began_s, before = time.monotonic(), requests(cluster)
     cluster.kubectl("apply", given=rules("dwell: {nice_s: 0.5}"))
     until(lambda: runs_with() == "dwell: {nice_s: 0.5}", "rules are as they were", 1.2 * RULES_S)
-    print(f"edited rules were taken up after {time.monotonic() - began_s:.1f} s")
+    took_s, asked = time.monotonic() - began_s, requests(cluster) - before
+    print(f"edited rules were taken up after {took_s:.1f} s; {asked} requests in that time")
+    assert asked <= 1.0 + took_s / 10.0
     until(lambda: running_agent.loops() not in ([], [loop]), "the same loop", WITHIN_S)
     is_ready(cluster, "ruled")
     [loop] = running_agent.loops()
