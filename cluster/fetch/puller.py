@@ -126,13 +126,12 @@ class Registry:
 
     def _get(self, url: str, accept: str, most: int, what: str) -> bytes:
         """From the registry, or from where it says within what is listed; once more with what it asks for."""
-        for _ in range(2):
-            status, headers, data = self._followed(url, {"Accept": accept}, most, what)
-            if status == 200:
-                return data
-            if status != 401 or self._allowed is not None:
-                break
+        status, headers, data = self._followed(url, {"Accept": accept}, most, what)
+        if status == 401 and self._allowed is None:
             self._allowed = self._permission(str(headers.get("WWW-Authenticate") or ""), url)
+            status, headers, data = self._followed(url, {"Accept": accept}, most, what)
+        if status == 200:
+            return data
         hint = {401: " (who asks is not known)", 403: " (who asks may not)", 404: " (there is none)"}.get(status, "")
         raise FetchError(f"registry {self._host}: {what}: answer {status}{hint}")
 

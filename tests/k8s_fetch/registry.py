@@ -171,7 +171,7 @@ def hostile(script: Callable[[str, dict[str, str]], Answer | None]) -> Iterator[
                     self.wfile.write(b" " * (1 << 16))
                 self.wfile.write(found[2])
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: Any, **named: Any) -> None:
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
