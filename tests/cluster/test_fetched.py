@@ -30,10 +30,7 @@ COUNT = 6
 WITHIN_S = 90.0
 REGISTRY = "127.0.0.1:5000"
 GRANT = "slicepilot-agent-config-maps"
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason="needs docker-registry: tests/packages.sh"),
-    pytest.mark.slow,
-]
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs docker-registry: tests/packages.sh")
 
 
 def config_map(name: str, of: dict[str, bytes], namespace: str = NAMESPACE) -> dict[str, Any]:
@@ -278,6 +275,7 @@ def test_a_right_that_is_taken_away_is_told_and_what_is_here_stays(
     is_ready(cluster, "late")
 
 
+@pytest.mark.slow
 def test_rules_that_are_edited_are_taken_up(cluster: Cluster, upfs: PodUpfs, running_agent: RunningAgent) -> None:
     del upfs
     cluster.kubectl("apply", given=rules("dwell: {nice_s: 0.02}"))
