@@ -1,7 +1,7 @@
 """The agent of a node: SliceSets and pods in, loops and status out.
 
 The main thread plans and looks after the loops, and waits for no answer: where the API server is away, loops that run
-are looked after nevertheless. A thread of its own writes and renews Leases, one each watches.
+are looked after nevertheless. A thread of its own writes and renews Leases, one each watches, one fetches.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from ..client.connection import Api
 from ..client.errors import ApiError
 from ..client.lease import Lease
 from ..client.reflector import Reflector, Source
+from ..fetch.fetcher import Fetcher
+from ..fetch.image import Registries
+from ..fetch.store import Store
 from ..loops.keeper import Keeper
 from ..plan.allowance import Allowance, Allowing
 from ..plan.plan import Planner, SetPlan
@@ -52,6 +55,8 @@ class AgentConfig:
         namespace: where its Leases are.
         run_root, state_root: where loops have their sockets, and their journals and records.
         allowance: what SliceSets may ask for.
+        registries: that bundles may be had from.
+        trust: public key (PEM) that bundles which are fetched have to be signed with; None: they need not be.
     """
 
     node: str
@@ -59,6 +64,8 @@ class AgentConfig:
     run_root: Path = Path("/run/slicepilot")
     state_root: Path = Path("/var/lib/slicepilot")
     allowance: Allowance = field(default_factory=Allowance)
+    registries: Registries = field(default_factory=Registries)
+    trust: Path | None = None
 
 
 class Agent:
@@ -126,13 +133,16 @@ class Agent:
         writer = Writer(self._api, config.node, events)
         slow = SlowTier(self._api, config.node, config.state_root)
         office = _Office(self, lease, writer, events, slice_sets, slow)
+        store = Store(config.state_root, config.trust)
+        fetcher = Fetcher(self._api, config.registries, store, self._changed.set, self._failed)
         keeper = Keeper(self._place.folder, (config.run_root, config.state_root), config.allowance.records_mb, _log_of)
         try:
             for one in (slice_sets, pods, node):
                 one.start()
             keeper.restore()
             office.start()
-            planner, allowing = Planner(config.allowance.highest_mode), Allowing(config.allowance)
+            fetcher.start()
+            planner, allowing = Planner(config.allowance.highest_mode, config.trust), Allowing(config.allowance)
             looked_s = 0.0
             plans: list[SetPlan] = []
             while not self._stop.asked and lease.held:
@@ -145,7 +155,8 @@ class Agent:
                     looked_s = now_s
                     keeper.look()
                 if changed or looks:
-                    found = planner.plan(slice_sets.objects(), pods.objects(), labels[0], now_s)
+                    found = planner.plan(slice_sets.objects(), pods.objects(), labels[0], now_s, fetcher.found)
+                    fetcher.post(planner.wanted, pods.objects(), planner.used)
                     plans = allowing.hold(found)
                 keeper.follow(plans, now_s)
                 if changed or looks:
@@ -154,6 +165,7 @@ class Agent:
                     self._place.tell_ready()
         finally:
             self._place.tell_ready(False)
+            fetcher.close()
             keeper.close()
             office.close()
             for one in (slice_sets, pods, node):

@@ -36,6 +36,22 @@ def agent(
     records_mb: Annotated[
         float, typer.Option(min=0, max=1_000_000, help="Disk space for the decision records of one loop; 0: none.")
     ] = 64.0,
+    bundle_registry: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="HOST[:PORT] of a registry that policy bundles may be had from, and that others may redirect to; may "
+            "be given several times. http://HOST:PORT: without TLS. None: no registry is asked."
+        ),
+    ] = None,
+    bundle_registry_ca: Annotated[
+        Path | None, typer.Option(help="Certificates (PEM) that registries have theirs from; else this machine's.")
+    ] = None,
+    bundle_registry_auth: Annotated[
+        Path | None, typer.Option(help="Credentials for registries, as docker keeps them (config.json).")
+    ] = None,
+    bundle_trust: Annotated[
+        Path | None, typer.Option(help="Public key (PEM) that bundles which are fetched have to be signed with.")
+    ] = None,
 ) -> None:
     """Run a loop on this node for the SliceSets that have pods here, and tell the API server about it.
 
@@ -44,11 +60,13 @@ def agent(
     Nothing is moved unless --highest-mode says that it may be, whatever SliceSets ask for.
     Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml --highest-mode live[/bold]
     """
+    from ...agents.learned.signature import load_public_key
     from ...controller.system.clocks import check_clocks
     from ...controller.system.signals import StopRequest
     from ..agent.agent import Agent, AgentConfig
     from ..agent.container import prepare
     from ..client.connection import Api
+    from ..fetch.image import Registries
     from ..plan.allowance import Allowance
 
     check_clocks()
@@ -57,6 +75,10 @@ def agent(
     allowance = Allowance(
         highest_mode, most_loops, most_loops_in_namespace, allow_exceed_limit, allow_follow, records_mb
     )
-    config = AgentConfig(node, namespace, run_root, state_root, allowance)
+    registries = Registries.of(bundle_registry or (), bundle_registry_ca, bundle_registry_auth)
+    trust = None if bundle_trust is None else bundle_trust.absolute()
+    if trust is not None:
+        load_public_key(trust)
+    config = AgentConfig(node, namespace, run_root, state_root, allowance, registries, trust)
     with StopRequest() as stop:
         Agent(Api(kubeconfig), config, stop).run()

@@ -32,6 +32,7 @@ def install(
     from ..install.apply import rolled_out
     from ..install.manifests import definitions, in_order, manifests
     from ..install.objects import namespace_there, operator_api
+    from ..install.removal import withdraw
     from .options import given_values
 
     def told(line: str) -> None:
@@ -46,6 +47,8 @@ def install(
         known = {**known, "namespace": {"create": True}}
     documents = in_order([*definitions(), *manifests(known, namespace)])
     daemons = put(api, documents, told, force=force, dry_run=dry_run)
+    if not dry_run:
+        withdraw(api, documents, told)
     if daemons is not None and wait > 0 and not dry_run:
         nodes = rolled_out(api, daemons, wait, told)
         told(f"agents run on {nodes} nodes, and let SliceSets have mode {known['highestMode']} at most")

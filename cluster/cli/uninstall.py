@@ -32,7 +32,7 @@ def uninstall(
     from ..client.errors import ApiError
     from ..install.manifests import definitions, in_order, manifests
     from ..install.objects import operator_api
-    from ..install.removal import declared_sets, remove
+    from ..install.removal import declared_sets, remove, withdraw
     from ..install.values import EVERYTHING, values
 
     if keep_slicesets and with_crds:
@@ -45,12 +45,17 @@ def uninstall(
     if there and not keep_slicesets and not yes:
         typer.confirm(f"Delete {len(there)} SliceSets of this cluster, and the agents?", abort=True, err=True)
     documents = in_order([*definitions(), *manifests(values(EVERYTHING), namespace)])  # whatever it was made with
+
+    def told(line: str) -> None:
+        stderr.print(line, highlight=False, markup=False)
+
     remove(
         api,
         documents,
         namespace,
-        lambda line: stderr.print(line, highlight=False, markup=False),
+        told,
         slice_sets=not keep_slicesets,
         with_crds=with_crds,
         seconds=wait,
     )
+    withdraw(api, (), told)

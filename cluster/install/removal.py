@@ -14,6 +14,10 @@ from .apply import agent_pods
 from .manifests import DEFINITION
 from .objects import STEP_S, listed, path_of, title
 
+RIGHTS = "rbac.authorization.k8s.io/v1"
+CONFIG_MAPS = "slicepilot-agent-config-maps"
+"""Role and binding in each namespace in which agents may read ConfigMaps."""
+
 
 def declared_sets(api: Api) -> list[dict[str, Any]]:
     """All SliceSets of the cluster; none where the resource is not known. Raises ApiError."""
@@ -65,6 +69,26 @@ def remove(
         for lease in listed(api, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"):
             if lease["metadata"]["name"].startswith("slicepilot-"):
                 api.delete(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease['metadata']['name']}")
+    except ApiError as error:
+        raise FailureError(str(error)) from error
+
+
+def withdraw(api: Api, documents: Iterable[Mapping[str, Any]], told: Callable[[str], None]) -> None:
+    """Take away rights in namespaces that an earlier installation has given and these documents do not.
+
+    Raises:
+        FailureError: what the server refuses.
+    """
+    kept = {path_of(one) for one in documents}
+    try:
+        for kind in ("RoleBinding", "Role"):
+            query = {"labelSelector": "app.kubernetes.io/name=slicepilot"}
+            for one in listed(api, f"/apis/{RIGHTS}/{kind.lower()}s", query):
+                meta = {key: one["metadata"][key] for key in ("name", "namespace")}
+                document = {"apiVersion": RIGHTS, "kind": kind, "metadata": meta}
+                if meta["name"] == CONFIG_MAPS and path_of(document) not in kept:
+                    api.delete(path_of(document))
+                    told(f"{title(document)} of namespace {meta['namespace']} deleted")
     except ApiError as error:
         raise FailureError(str(error)) from error
 

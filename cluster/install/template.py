@@ -1,7 +1,8 @@
 """The part of Helm's templates that the chart is written in, so that it is the one source of its objects.
 
-Text with actions: ``{{ .Values.NAME }}``, ``if``/``else if``/``else``/``end``, pipelines, and the functions of
-`FUNCTIONS`; ``{{-`` and ``-}}`` take the white space before and after (https://pkg.go.dev/text/template,
+Text with actions: ``{{ .Values.NAME }}``, ``if``/``else if``/``else``/``end``, ``range``/``end`` over a list (``.`` is
+an item of it, and ``$`` what a path begins in outside), pipelines, and the functions of `FUNCTIONS`; ``{{-`` and
+``-}}`` take the white space before and after (https://pkg.go.dev/text/template,
 https://helm.sh/docs/chart_template_guide/). Anything else is an error, never a guess. What helm makes of the chart and
 what this makes of it are compared in `tests/charts`.
 """
@@ -77,6 +78,8 @@ def _block(parts: Iterator[tuple[bool, str]], values: Mapping[str, Any], run: bo
             return "".join(out), part
         elif part.startswith("if "):
             out.append(_choice(parts, values, part.removeprefix("if "), run))
+        elif part.startswith("range "):
+            out.append(_repeated(parts, values, part.removeprefix("range "), run))
         elif run:
             out.append(_text(_pipeline(part, values)))
     return "".join(out), None
@@ -100,6 +103,30 @@ def _choice(parts: Iterator[tuple[bool, str]], values: Mapping[str, Any], condit
             holds = open_yet and bool(_pipeline(ended_by.removeprefix("else if "), values))
         else:
             raise TemplateError(f"{ended_by!r} is not known")
+
+
+def _repeated(parts: Iterator[tuple[bool, str]], values: Mapping[str, Any], over: str, run: bool) -> str:
+    """What is inside of a ``range``, once for each item of a list."""
+    inside: list[tuple[bool, str]] = []
+    depth = 1
+    for is_action, part in parts:
+        depth += is_action and part.startswith(("if ", "range "))
+        depth -= is_action and part == "end"
+        if not depth:
+            break
+        inside.append((is_action, part))
+    else:
+        raise TemplateError(f"range {over}: no end")
+    items = _pipeline(over, values) if run else []
+    if not isinstance(items, list):
+        raise TemplateError(f"range {over}: accepted: a list")
+    out = []
+    for item in items:
+        body, ended_by = _block(iter(inside), {"": item, "$": values.get("$", values)}, run=True)
+        if ended_by is not None:
+            raise TemplateError(f"{ended_by!r} in a range without an if")
+        out.append(body)
+    return "".join(out)
 
 
 def _pipeline(text: str, values: Mapping[str, Any]) -> Any:
@@ -127,9 +154,9 @@ def _pipeline(text: str, values: Mapping[str, Any]) -> Any:
 
 
 def _operand(word: str, values: Mapping[str, Any]) -> Any:
-    if word.startswith("."):
-        found: Any = values
-        for name in word[1:].split("."):
+    if word.startswith((".", "$.")):
+        found: Any = values["$"] if word.startswith("$.") and "$" in values else values
+        for name in word.removeprefix("$").removeprefix(".").split("."):
             if not isinstance(found, Mapping) or name not in found:
                 raise TemplateError(f"{word}: no {name!r}")
             found = found[name]

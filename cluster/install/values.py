@@ -32,6 +32,10 @@ Whole = Annotated[int, Field(strict=True)]
 Port = Annotated[Whole, Field(ge=1, le=65535)]
 Folder = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._][A-Za-z0-9._-]*)*$")]
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+Registry = Annotated[
+    str, Field(pattern=r"^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?$")
+]
 Words = dict[str, str]
 
 
@@ -160,6 +164,18 @@ class FollowValues:
 
 
 @dataclass(frozen=True)
+class BundlesValues:
+    """Where bundles and rules may come from that SliceSets refer to."""
+
+    __pydantic_config__ = _STRICT
+    config_map_namespaces: list[Namespace] = field(default_factory=list)
+    registries: list[Registry] = field(default_factory=list)
+    credentials_secret: Name | Literal[""] = ""
+    authority_secret: Name | Literal[""] = ""
+    trust_secret: Name | Literal[""] = ""
+
+
+@dataclass(frozen=True)
 class Values:
     """All of them; the chart's values.yaml says what each is for."""
 
@@ -168,6 +184,7 @@ class Values:
     loops: LoopsValues = LoopsValues()
     allow_exceed_limit: Flag = False
     follow: FollowValues = FollowValues()
+    bundles: BundlesValues = field(default_factory=BundlesValues)
     admission_policy: AdmissionValues = AdmissionValues()
     image: ImageValues = ImageValues()
     image_pull_secrets: list[NamedValues] = field(default_factory=list)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...configs import ConfigError
 from ..resources.pod import Pod
 from ..resources.slice_set import DeclaredSet, Follow, Identity, declared
+from ..resources.wanted import FETCHING, NOT_FETCHED, Fetched, Wanted
 from .placing import Place, Placing, Trouble, place
 
 ACTING = ("canary", "live")
@@ -57,13 +60,22 @@ class Forbidden:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """What it refers to and is not here (yet): a reason of conditions, and a line."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
 class SetPlan:
     """What a SliceSet is on this node.
 
     Attributes:
         who: it is.
         invalid: why no loop could run with it, in a line.
-        missing: what it refers to and nobody can fetch.
+        missing: what it refers to and is not as it is now declared. A loop that has run goes on with what it had.
+        unpromoted: why its bundle may not act, whose loop runs in shadow although more is declared; None for none.
         crowded: why it has no loop although one could run: others have them all.
         places: where its slices' UPFs are.
         troubles: of slices that have pods here.
@@ -74,7 +86,8 @@ class SetPlan:
 
     who: Identity
     invalid: str | None = None
-    missing: str | None = None
+    missing: Missing | None = None
+    unpromoted: str | None = None
     crowded: str | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
@@ -89,13 +102,26 @@ class Planner:
     Args:
         highest_mode: that a loop may have; one of `MODES`. A SliceSet that asks for more has its loop in shadow: of a
             mode that names no slices there is none lower that would name any.
+        trust: public key that loops have to find fetched bundles signed with; None: they need not be.
+
+    Attributes:
+        wanted: what the SliceSets that have pods here refer to, the older ones' first, with which SliceSets, by uid and
+            generation, do; as last planned.
     """
 
-    def __init__(self, highest_mode: str = "live") -> None:
-        self._highest = highest_mode
+    def __init__(self, highest_mode: str = "live", trust: Path | None = None) -> None:
+        self._highest, self._trust = highest_mode, trust
         self._before: dict[str, Mapping[str, Place]] = {}
         self._known: dict[tuple[str, int], DeclaredSet | str] = {}
         self._requests: dict[tuple[str, str], float] = {}
+        self._had: dict[str, _Sources] = {}
+        self.wanted: dict[Wanted, frozenset[tuple[str, int]]] = {}
+
+    @property
+    def used(self) -> set[Path]:
+        """Paths that loops were last planned with: whatever is declared now, these may still run."""
+        texts = [one.run.get(key) for one in self._had.values() for key in ("bundle", "guard")]
+        return {Path(text) for text in texts if text is not None and text.startswith("/")}
 
     def plan(
         self,
@@ -103,6 +129,7 @@ class Planner:
         pods: Iterable[Pod],
         node_labels: Mapping[str, str],
         now_s: float,
+        fetched: Mapping[Wanted, Fetched] = MappingProxyType({}),
     ) -> list[SetPlan]:
         """Plans of all SliceSets that this node has to say something about: those that are invalid and might have pods
         here, then those that have, the older ones first.
@@ -112,6 +139,7 @@ class Planner:
             pods: of this node.
             node_labels: its labels.
             now_s: by the monotonic clock.
+            fetched: what has become of what was `wanted`.
         """
         there = list(pods)
         valid: list[DeclaredSet] = []
@@ -133,7 +161,13 @@ class Planner:
         meant.sort(key=lambda one: one.age)
         here = [one for one in meant if found[one.uid].places or found[one.uid].troubles]
         self._request(spot for one in here for spot in found[one.uid].places.values())
-        plans += [_plan(one, found[one.uid], self._highest, self._requests) for one in here]
+        self.wanted = _wanted(here)
+        had, self._had = self._had, {}
+        for one in here:
+            sources, missing = _sources(one, fetched, had.get(one.uid), self._trust)
+            if sources is not None:
+                self._had[one.uid] = sources
+            plans.append(_plan(one, found[one.uid], self._highest, self._requests, sources, missing))
         return plans
 
     def _request(self, spots: Iterable[Place]) -> None:
@@ -143,6 +177,48 @@ class Planner:
             for container in pod.containers:
                 key = pod.uid, container.name
                 self._requests[key] = kept.get(key, container.cpu_request_mcpu)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """What a loop is told of policy and rules, and why the policy may not act."""
+
+    run: Mapping[str, Any]
+    refusal: str | None = None
+
+
+def _wanted(sets: Iterable[DeclaredSet]) -> dict[Wanted, frozenset[tuple[str, int]]]:
+    found: dict[Wanted, frozenset[tuple[str, int]]] = {}
+    for one in sets:
+        for each in filter(None, (one.bundle_from, one.rules_from)):
+            found[each] = found.get(each, frozenset()) | {(one.uid, one.generation)}
+    return found
+
+
+def _sources(
+    one: DeclaredSet, fetched: Mapping[Wanted, Fetched], had: _Sources | None, trust: Path | None
+) -> tuple[_Sources | None, Missing | None]:
+    """What is declared, as far as it is here, else what it had; and what is not as declared."""
+    wanted = [each for each in (one.bundle_from, one.rules_from) if each is not None]
+    states = {each: fetched.get(each, Fetched()) for each in wanted}
+    absent = [each for each in wanted if states[each].path is None]
+    problems = [text for each in wanted if (text := states[each].problem) is not None]
+    missing = None
+    if problems:
+        missing = Missing(NOT_FETCHED, "; ".join(problems))
+    elif absent:
+        missing = Missing(FETCHING, "; ".join(f"{each.field}: being fetched" for each in absent))
+    if absent:
+        return had, missing
+    run: dict[str, Any] = {**one.policy, "guard": one.guard}
+    refusal = None
+    if one.bundle_from is not None:
+        run["bundle"], refusal = str(states[one.bundle_from].path), states[one.bundle_from].refusal
+        if trust is not None:
+            run["trust"] = str(trust)
+    if one.rules_from is not None:
+        run["guard"] = str(states[one.rules_from].path)
+    return _Sources(run, refusal), missing
 
 
 def _oldest(documents: Iterable[Mapping[str, Any]], namespaces: set[str]) -> list[Mapping[str, Any]]:
@@ -166,17 +242,27 @@ def _declared(document: Mapping[str, Any]) -> DeclaredSet | str:
         return str(error) if isinstance(error, ConfigError) else f"not as its schema has it: {error!r}"
 
 
-def _plan(one: DeclaredSet, placing: Placing, highest: str, requests_mcpu: Mapping[tuple[str, str], float]) -> SetPlan:
+def _plan(
+    one: DeclaredSet,
+    placing: Placing,
+    highest: str,
+    requests_mcpu: Mapping[tuple[str, str], float],
+    sources: _Sources | None,
+    missing: Missing | None,
+) -> SetPlan:
     """``requests_mcpu``: of containers, by their pods' uids and their names."""
     who = Identity(one.name, one.namespace, one.uid, one.generation)
     forbidden = Forbidden(one.mode, highest) if MODES.index(one.mode) > MODES.index(highest) else None
+    # Such a loop would not start: in shadow it is recorded, by which it can be promoted.
+    unpromoted = sources.refusal if sources is not None and forbidden is None and one.mode in ACTING else None
     loop = None
-    if one.missing is None and placing.places:
-        loop = _loop(one, placing.places, requests_mcpu, acts=forbidden is None)
+    if sources is not None and placing.places:
+        loop = _loop(one, placing.places, requests_mcpu, sources, acts=forbidden is None and unpromoted is None)
     follows = {each.name: each.follow for each in one.slices if each.follow and each.name in placing.places}
     return SetPlan(
         who,
-        missing=one.missing,
+        missing=missing,
+        unpromoted=unpromoted,
         places=placing.places,
         troubles=placing.troubles,
         follows=follows,
@@ -186,7 +272,11 @@ def _plan(one: DeclaredSet, placing: Placing, highest: str, requests_mcpu: Mappi
 
 
 def _loop(
-    one: DeclaredSet, places: Mapping[str, Place], requests_mcpu: Mapping[tuple[str, str], float], acts: bool
+    one: DeclaredSet,
+    places: Mapping[str, Place],
+    requests_mcpu: Mapping[tuple[str, str], float],
+    sources: _Sources,
+    acts: bool,
 ) -> LoopPlan:
     uses = Counter(spot.pod.uid for spot in places.values())
     node = one.node_document(
@@ -195,7 +285,7 @@ def _loop(
     canary = tuple(name for name in one.canary if name in places)
     # A canary none of whose slices is here has nothing to act on here.
     mode = "shadow" if not acts or (one.mode == "canary" and not canary) else one.mode
-    run = {**one.policy, "guard": one.guard, "period_ms": one.period_ms}
+    run = {**sources.run, "period_ms": one.period_ms}
     if any(each.follow is not None and each.follow.cpu_limit_mcpu for each in one.slices if each.name in places):
         run["foreign"] = RESIZED
     return LoopPlan(one.instance, node, run, mode, canary if mode == "canary" else ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ class Container:
         cpu_request_mcpu: 0: none.
         cpu_limit: as its specification has it; None: none.
         restarts: another CPU limit would start it anew (``resizePolicy``).
+        mounts: volumes that it sees whole, by the pod's name for them, and where.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Container:
     cpu_request_mcpu: float = 0.0
     cpu_limit: str | None = None
     restarts: bool = False
+    mounts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Pod:
         resize: how a resize that was asked for is going on, type, reason and message of its condition; None: well.
         resized_by: who has resized it last, as the API server knows clients; None: nobody.
         notes: those of `NOTES` that it has.
+        claims: its volumes that are PersistentVolumeClaims: name of the volume, and of the claim.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Pod:
     resize: tuple[str, str, str] | None = None
     resized_by: str | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
+    claims: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -95,6 +99,7 @@ class Pod:
             resize=_resize(status),
             resized_by=_resized_by(meta),
             notes={key: str(annotations[key]) for key in NOTES if key in annotations},
+            claims=tuple(_claims(spec)),
         )
 
 
@@ -108,7 +113,19 @@ def _container(spec: Mapping[str, Any], state: Mapping[str, Any]) -> Container:
         mcpu((resources.get("requests") or {}).get("cpu", "0")),
         None if limit is None else str(limit),
         policies.get("cpu") == "RestartContainer",
+        tuple(
+            (str(one["name"]), str(one["mountPath"]))
+            for one in spec.get("volumeMounts") or ()
+            if not one.get("subPath") and not one.get("subPathExpr")
+        ),
     )
+
+
+def _claims(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for one in spec.get("volumes") or ():
+        claim = one.get("persistentVolumeClaim")
+        if claim:
+            yield str(one["name"]), str(claim["claimName"])
 
 
 def _resize(status: Mapping[str, Any]) -> tuple[str, str, str] | None:

@@ -14,6 +14,7 @@ from ...controller.service.run_config import RunConfig
 from ...node.config.spec import CheckedNodeSpec
 from .labels import LabelSelector, selector_of
 from .names import camel, instance, snake
+from .wanted import Wanted, bundle_wanted, rules_wanted
 
 OURS = ("podSelector", "container", "follow")
 """Fields of a slice that a node's configuration does not have."""
@@ -88,7 +89,9 @@ class DeclaredSet:
     Attributes:
         age: sorts the older ones first, and no two alike.
         node_labels: that a node has to have.
-        missing: what it refers to and nobody can fetch yet; then no loop runs.
+        policy: who decides, as a run's configuration has it; empty where that is fetched.
+        guard: its rules by name; not looked at where they are fetched.
+        bundle_from, rules_from: what it refers to, which has to be fetched first; None: nothing.
     """
 
     name: str
@@ -104,7 +107,8 @@ class DeclaredSet:
     period_ms: float
     uplink_mbps: float | None
     slices: tuple[DeclaredSlice, ...]
-    missing: str | None = None
+    bundle_from: Wanted | None = None
+    rules_from: Wanted | None = None
 
     @property
     def instance(self) -> str:
@@ -146,8 +150,8 @@ def declared(document: Mapping[str, Any]) -> DeclaredSet:
     """
     meta, spec = document["metadata"], document["spec"]
     who = Identity.of(document)
-    policy, missing = _policy(spec.get("policy") or {})
-    guard, no_guard = _guard(spec.get("guard") or {})
+    policy, bundle_from = _policy(who.namespace, spec.get("policy") or {})
+    guard, rules_from = _guard(who.namespace, spec.get("guard") or {})
     found = DeclaredSet(
         name=who.name,
         namespace=who.namespace,
@@ -162,7 +166,8 @@ def declared(document: Mapping[str, Any]) -> DeclaredSet:
         period_ms=float(spec.get("periodMs", 10)),
         uplink_mbps=spec.get("uplinkMbps"),
         slices=tuple(map(_slice, spec["slices"])),
-        missing=missing or no_guard,
+        bundle_from=bundle_from,
+        rules_from=rules_from,
     )
     _check(found)
     return found
@@ -200,8 +205,8 @@ def _snaked(value: Any) -> Any:
     return list(map(_snaked, value)) if isinstance(value, list | tuple) else value
 
 
-def _policy(document: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
-    """What a run's configuration says of who decides, and what there is not."""
+def _policy(namespace: str, document: Mapping[str, Any]) -> tuple[dict[str, str], Wanted | None]:
+    """What a run's configuration says of who decides, or what has to be fetched."""
     if "bundle" not in document:
         name = document.get("agent", "queue-greedy")
         known = [*agents_by_name(), *agents_by_name(scaled=True), *UNLISTED]
@@ -213,13 +218,12 @@ def _policy(document: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
         if bundle["shipped"] != GENERALIST:  # a path, perhaps
             raise ConfigError(f"policy.bundle.shipped: {bundle['shipped']!r}; accepted: {GENERALIST}")
         return {"bundle": GENERALIST}, None
-    [kind] = bundle
-    return {}, f"policy.bundle.{kind}: cannot be fetched by this version; accepted: shipped, or policy.agent"
+    return {}, bundle_wanted(namespace, bundle)
 
 
-def _guard(document: Mapping[str, Any]) -> tuple[str, str | None]:
+def _guard(namespace: str, document: Mapping[str, Any]) -> tuple[str, Wanted | None]:
     if "configMap" in document:
-        return "default", "guard.configMap: cannot be fetched by this version; accepted: shipped"
+        return "default", rules_wanted(namespace, document["configMap"])
     name, known = document.get("shipped", "default"), available("guard")
     if name not in known:
         raise ConfigError(f"guard.shipped: unknown name {name!r}; {did_you_mean(name, known)}")

@@ -19,7 +19,7 @@ from .conditions import DEGRADED, READY, Condition
 
 MOST_WAITING = 100
 MOST_NOTE, MOST_INSTANCE = 1024, 128
-QUIET = {"LoopStarting", "AsDeclared"}
+QUIET = {"LoopStarting", "Fetching", "AsDeclared"}
 """Reasons that are no news by themselves."""
 
 

@@ -13,7 +13,7 @@ from ..resources.names import snake
 from .conditions import CONTROLLED, DEGRADED, READY, Condition
 
 KNOBS = ("cpuLimitMcpu", "nice", "egressMbps")
-STARTING, NOT_ALLOWED = "LoopStarting", "ModeNotAllowed"
+STARTING, NOT_ALLOWED, NOT_PROMOTED = "LoopStarting", "ModeNotAllowed", "NotPromoted"
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def report(plan: SetPlan, state: LoopState | None) -> Report:
 def _ready(plan: SetPlan, state: LoopState | None, figures: LoopFigures | None) -> Condition:
     if plan.invalid is not None:
         return Condition(READY, "False", "Invalid", plan.invalid)
-    if plan.missing is not None:
-        return Condition(READY, "False", "NotFetched", plan.missing)
+    if plan.missing is not None and plan.loop is None and plan.crowded is None:
+        return Condition(READY, "False", plan.missing.reason, plan.missing.message)
     if plan.crowded is not None:
         return Condition(READY, "False", "TooManyLoops", plan.crowded)
     if plan.loop is None:
@@ -69,6 +69,8 @@ def _controlled(plan: SetPlan, figures: LoopFigures | None) -> Condition:
         return Condition(CONTROLLED, "False", "NoLoop", "knobs are as they were found")
     if plan.forbidden is not None:
         return Condition(CONTROLLED, "False", NOT_ALLOWED, _not_allowed(plan.forbidden))
+    if plan.unpromoted is not None and figures.mode not in ACTING:
+        return Condition(CONTROLLED, "False", NOT_PROMOTED, plan.unpromoted)
     if figures.mode not in ACTING:
         return Condition(CONTROLLED, "False", "Shadow", "decisions are recorded and not carried out")
     if figures.mode == "canary":
@@ -91,6 +93,11 @@ def _degraded(plan: SetPlan, state: LoopState | None, figures: LoopFigures | Non
         found.append(("ModeRefused", state.refused))
     if plan.forbidden is not None:
         found.append((NOT_ALLOWED, _not_allowed(plan.forbidden)))
+    if plan.missing is not None:
+        before = "" if plan.loop is None else "; its loop goes on with what it had"
+        found.append((plan.missing.reason, plan.missing.message + before))
+    if plan.unpromoted is not None:
+        found.append((NOT_PROMOTED, plan.unpromoted))
     found += [(one.reason, one.message) for one in plan.troubles]
     if figures is not None:
         away = {one.slice for one in plan.troubles if one.reason == AWAY}

@@ -21,8 +21,11 @@ import pytest
 from hypothesis import strategies as st
 
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.files import BundleFiles
+from slicepilot.agents.learned.files import LIMITS_BYTES, BundleFiles
 from slicepilot.agents.learned.signature import verify
+from slicepilot.cluster.fetch.child import FetchError
+from slicepilot.cluster.fetch.config_map import check_rules
+from slicepilot.cluster.fetch.layers import TITLE, UNPACK, Unpacked
 from slicepilot.cluster.plan.allowance import Allowance, Allowing
 from slicepilot.cluster.plan.plan import Planner
 from slicepilot.cluster.resources.pod import Pod
@@ -59,6 +62,8 @@ from ..controller.record.conftest import description, seal, ticks
 from ..effort import examples
 from ..fuzzing import fuzz as try_all
 from ..k8s_api.documents import FULL, pod_document, set_document, slice_document
+from ..k8s_fetch.bundles import parts
+from ..k8s_fetch.registry import packed
 
 pytestmark = pytest.mark.fuzz
 LONGEST_S = 5.0
@@ -139,12 +144,16 @@ def test_answers_of_a_prometheus_server() -> None:
 def test_slice_sets_and_pods() -> None:
     """Whatever somebody declares costs his own loop alone: the plan is made, and what is wrong with it is a line."""
     kept = set_document("kept", "2026-02-01T00:00:00Z", slices=[slice_document("c")])
+    claim = {"persistentVolumeClaim": {"claimName": "c", "path": "a/b", "digest": "0a" * 32}}
+    image = {"image": {"reference": "r.example/b:1", "digest": "0a" * 32}}
+    rules = {"configMap": {"name": "g", "key": "guard.yaml"}}
+    fetched = [{"policy": {"bundle": claim}, "guard": rules}, {"policy": {"bundle": image}}]
     whole, bundle = {"slices": [FULL], "mode": "canary", "canary": ["a"]}, {"bundle": {"shipped": "generalist"}}
     seeds = [
         json.dumps(
             [set_document(**more)["spec"], pod_document()["spec"], pod_document()["metadata"]["labels"]]
         ).encode()
-        for more in (whole, {"policy": bundle, "nodeSelector": {"zone": "edge"}})
+        for more in (whole, {"policy": bundle, "nodeSelector": {"zone": "edge"}}, *fetched)
     ]
     pod = Pod.of(pod_document("upf-c-0", "c"))
 
@@ -166,9 +175,30 @@ def test_slice_sets_and_pods() -> None:
         assert found["kept"].loop is not None
         for plan in found.values():
             assert json.dumps(report(plan, None).body)
-            assert all("\n" not in line for line in (plan.invalid or "", plan.missing or ""))
+            assert all("\n" not in line for line in (plan.invalid or "", plan.missing.message if plan.missing else ""))
 
     fuzz(mutants(*seeds), read, 300)
+
+
+def test_layers_of_registries() -> None:
+    """What is taken of any layer is a bundle's file within its limit."""
+    seeds = [packed(parts()), packed(parts(), "bundle/"), packed(parts(), compress=True), b"x"]
+    # A whole archive is long: most of what is changed in it is content.
+    seeds += [packed({"SHA256SUMS": b"x"}), packed({"SHA256SUMS": b"x"}, compress=True)]
+
+    def read(data: bytes) -> None:
+        for layer in ({}, {"annotations": {TITLE: "policy.onnx"}}, {"annotations": {TITLE: [], UNPACK: "true"}}):
+            unpacked = Unpacked()
+            with contextlib.suppress(FetchError, ValueError, EOFError):
+                unpacked.add(layer, data)
+            assert all(len(content) <= LIMITS_BYTES[name] for name, content in unpacked.files.items())
+
+    fuzz(st.one_of(mutants(*seeds), st.binary(max_size=600)), read, 400)
+
+
+def test_rules_of_config_maps() -> None:
+    seeds = [(CONFIGS / "guard" / "default.yaml").read_bytes(), b"sla_floor: {window_s: 5}"]
+    fuzz(mutants(*seeds), lambda data: check_rules(data, "g, guard.yaml"), 200)
 
 
 def test_files_of_container_runtimes(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ CASES: dict[str, dict[str, Any]] = {
     "another server": {"apiServer": {"host": "fd00::1", "port": 6443}, "hostNetwork": True},
     "follow": {"follow": {"allowed": True}, "loops": {"most": 2, "recordsMb": 0}, "allowExceedLimit": True},
     "follow with annotations": {"follow": {"allowed": True, "annotations": True}},
+    "bundles": {"bundles": {"configMapNamespaces": ["default", "kube-public"], "registries": ["a.example", "http://b.example:5000"],
+        "credentialsSecret": "keys", "authoritySecret": "authority", "trustSecret": "signers"}},
     "no policy": {"admissionPolicy": {"create": False}},
     "cri-o": {"runtime": {"name": "crio"}},
     "k3s": {"runtime": {"stateFolder": "/run/k3s/containerd/io.containerd.runtime.v2.task"}},

@@ -15,6 +15,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from slicepilot.cluster.install.manifests import definitions, in_order, manifests
+from slicepilot.cluster.install.removal import CONFIG_MAPS
 from slicepilot.cluster.install.template import TemplateError, rendered
 from slicepilot.cluster.install.values import EVERYTHING, Values, assigned, schema, values
 from slicepilot.configs import ConfigError
@@ -142,8 +143,9 @@ def test_nothing_may_act_unless_somebody_says_so() -> None:
 @pytest.mark.skipif(not KUBECTL.exists(), reason="needs kubectl: make k8s-test builds it")
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_taken_away_is_all_that_there_can_be(name: str) -> None:
-    whole = by_name(manifests(values(EVERYTHING), NAMESPACE))
-    assert by_name(manifests(values(CASES[name]), NAMESPACE)).keys() - {("Namespace", NAMESPACE)} <= whole.keys()
+    """Those in other namespaces are looked for: `withdraw`."""
+    whole = by_name(manifests(values(EVERYTHING), NAMESPACE)).keys() | {(kind, CONFIG_MAPS) for kind in GRANTS}
+    assert by_name(manifests(values(CASES[name]), NAMESPACE)).keys() - {("Namespace", NAMESPACE)} <= whole
 
 
 def test_kustomize_makes_the_same_objects(tmp_path: Path) -> None:
@@ -163,6 +165,7 @@ def test_kustomize_makes_the_same_objects(tmp_path: Path) -> None:
     assert "image: registry.example/a:2" in done.stdout, done.stderr
 
 
+GRANTS = ("Role", "RoleBinding")
 TEMPLATES = {
     "text": ("a{{ .Values.one }}b", "a1b"),
     "white space": ("a \n {{- .Values.one -}} \n b", "a1b"),
@@ -171,9 +174,19 @@ TEMPLATES = {
     "a choice": ('{{ if .Values.no }}a{{ else if eq .Values.word "w" }}b{{ else }}c{{ end }}', "b"),
     "a choice within": ("{{ if .Values.one }}a{{ if .Values.no }}b{{ else }}c{{ end }}d{{ end }}", "acd"),
     "none": ("{{ if .Values.empty }}a{{ end }}", ""),
+    "a list": ("{{ range .Values.words }}<{{ . }}{{ if $.Values.one }}!{{ end }}>{{ end }}", "<u!><v!>"),
+    "a list of none": ("a{{- range .Values.empty }} b{{ end }}", "a"),
     "yaml": ("x:{{ toYaml .Values.map | nindent 2 }}", "x:\n  a: 1\n  b:\n  - 2"),
 }
-GIVEN = {"one": 1, "word": "w", "text": 't: "u"', "no": False, "empty": [], "map": {"a": 1, "b": [2]}}
+GIVEN = {
+    "one": 1,
+    "word": "w",
+    "text": 't: "u"',
+    "no": False,
+    "empty": [],
+    "words": ["u", "v"],
+    "map": {"a": 1, "b": [2]},
+}
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -210,6 +223,9 @@ def test_helm_reads_that_part_alike(tmp_path: Path) -> None:
         "{{ if .Values.one }}a",
         "{{ end }}",
         "{{ range .Values.map }}{{ end }}",
+        "{{ range .Values.empty }}",
+        "{{ range .Values.words }}{{ .Values.one }}{{ end }}",
+        "{{ with .Values.one }}{{ end }}",
         '{{ include "a" . }}',
         "{{ lookup }}",
         "{{ .Values.map }}",

@@ -12,6 +12,7 @@ from slicepilot.cluster.resources.labels import selector_of
 from slicepilot.cluster.resources.names import MOST_INSTANCE, instance, node_slice_set, snake
 from slicepilot.cluster.resources.pod import Pod, mcpu
 from slicepilot.cluster.resources.slice_set import Follow, declared
+from slicepilot.cluster.resources.wanted import Wanted
 from slicepilot.configs import ConfigError
 from slicepilot.node.config.spec import NodeSlice, NodeSpec
 
@@ -80,11 +81,47 @@ def test_what_no_loop_could_run_with_is_a_line_in_the_words_of_the_resource(docu
     assert "\n" not in str(error.value)
 
 
-def test_what_cannot_be_fetched_yet_is_said() -> None:
-    bundle = {"configMap": {"name": "b", "digest": "0" * 64}}
-    assert "policy.bundle.configMap" in str(declared(set_document(policy={"bundle": bundle})).missing)
-    assert "guard.configMap" in str(declared(set_document(guard={"configMap": {"name": "g"}})).missing)
+D = "0a" * 32
+
+
+def test_what_has_to_be_fetched_is_of_its_own_namespace() -> None:
+    kinds = {
+        "configMap": ({"name": "b"}, Wanted("core", "configMap", "b", "", D)),
+        "persistentVolumeClaim": (
+            {"claimName": "c", "path": "a/b"},
+            Wanted("core", "persistentVolumeClaim", "c", "a/b", D),
+        ),
+        "image": ({"reference": "r.example/b:1"}, Wanted("core", "image", "r.example/b:1", "", D)),
+    }
+    for kind, (given, wanted) in kinds.items():
+        found = declared(set_document(policy={"bundle": {kind: given | {"digest": D}}}))
+        assert (found.bundle_from, found.policy) == (wanted, {})
+    rules = declared(set_document(guard={"configMap": {"name": "g"}}))
+    assert rules.rules_from == Wanted("core", "guard.configMap", "g", "guard.yaml")
     assert declared(set_document(policy={"bundle": {"shipped": "generalist"}})).policy == {"bundle": "generalist"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"guard": {"configMap": {"name": "../../../secrets/x"}}}, "guard.configMap.name"),
+        ({"guard": {"configMap": {"name": "g", "key": "a/b"}}}, "guard.configMap.key"),
+        ({"policy": {"bundle": {"configMap": {"name": "a?watch=true", "digest": D}}}}, "policy.bundle.configMap.name"),
+        ({"policy": {"bundle": {"configMap": {"name": "a", "digest": D.upper()}}}}, "configMap.digest: accepted"),
+        (
+            {"policy": {"bundle": {"persistentVolumeClaim": {"claimName": "c", "path": "../../etc", "digest": D}}}},
+            "persistentVolumeClaim.path = '../../etc': accepted: a folder in the volume",
+        ),
+        (
+            {"policy": {"bundle": {"persistentVolumeClaim": {"claimName": "c", "path": "/etc", "digest": D}}}},
+            "persistentVolumeClaim.path = '/etc'",
+        ),
+    ],
+)
+def test_what_could_lead_elsewhere_is_invalid(spec: Any, why: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        declared(set_document(**spec))
+    assert why in str(error.value)
 
 
 @pytest.mark.parametrize(

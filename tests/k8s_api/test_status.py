@@ -56,7 +56,7 @@ def test_what_is_wrong_has_a_reason() -> None:
     assert states(unmeasured)[2] == ("Degraded", "True", "NotMeasured")
     assert states(reported(None, policy={"agent": "nobody"}))[0] == ("Ready", "False", "Invalid")
     bundle = {"bundle": {"configMap": {"name": "b", "digest": "0" * 64}}}
-    assert states(reported(None, policy=bundle))[0] == ("Ready", "False", "NotFetched")
+    assert states(reported(None, policy=bundle))[0] == ("Ready", "False", "Fetching")
 
 
 def test_figures_are_not_vital_and_modes_are() -> None:

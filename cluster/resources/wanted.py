@@ -1,0 +1,92 @@
+"""What a SliceSet refers to and does not hold itself, a policy bundle and rules of the guard, and what became of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...configs import ConfigError
+
+CONFIG_MAP, VOLUME, IMAGE, RULES = "configMap", "persistentVolumeClaim", "image", "guard.configMap"
+FETCHING, NOT_FETCHED = "Fetching", "NotFetched"
+DIGEST = re.compile(r"[0-9a-f]{64}")
+OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
+"""Of a ConfigMap: https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/"""
+MOST_PATH = 1024
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One thing, of one namespace: another namespace that names the same wants another thing.
+
+    Attributes:
+        namespace: of the SliceSet.
+        kind: where it is: `CONFIG_MAP`, `VOLUME`, `IMAGE` of bundles, `RULES` of the guard.
+        name: of the ConfigMap or the claim, or an image's reference.
+        within: the key of a ConfigMap, or the folder in a volume.
+        digest: of a bundle; empty for rules, which may change.
+    """
+
+    namespace: str
+    kind: str
+    name: str
+    within: str = ""
+    digest: str = ""
+
+    @property
+    def field(self) -> str:
+        """Of a SliceSet's specification."""
+        return self.kind if self.kind == RULES else f"policy.bundle.{self.kind}"
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What there is of it on this node.
+
+    Attributes:
+        path: the bundle's folder, the rules' file; None: nothing yet.
+        problem: why it was not fetched when that was last tried; None: it was, or is being.
+        refusal: why this bundle may not act; None: it may.
+    """
+
+    path: Path | None = None
+    problem: str | None = None
+    refusal: str | None = None
+
+
+def bundle_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
+    """From ``policy.bundle``; raises ConfigError for what could not be anywhere."""
+    [kind] = document
+    one, field = document[kind], f"policy.bundle.{kind}"
+    digest = str(one["digest"])
+    if not DIGEST.fullmatch(digest):
+        raise ConfigError(f"{field}.digest: accepted: the SHA-256 of the bundle's SHA256SUMS, in lower case")
+    if kind == CONFIG_MAP:
+        return Wanted(namespace, kind, _object(field, "name", one["name"]), "", digest)
+    if kind == VOLUME:
+        within = str(one.get("path") or "")
+        if within.startswith("/") or ".." in within.split("/") or "\0" in within or len(within) > MOST_PATH:
+            raise ConfigError(f"{field}.path = {within!r:.80}: accepted: a folder in the volume, without ..")
+        return Wanted(namespace, kind, _object(field, "claimName", one["claimName"]), within, digest)
+    if kind == IMAGE:
+        return Wanted(namespace, kind, str(one["reference"]), "", digest)
+    raise ConfigError(f"{field}: unknown; accepted: shipped, {CONFIG_MAP}, {VOLUME}, {IMAGE}")
+
+
+def rules_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
+    """From ``guard.configMap``; likewise."""
+    key = str(document.get("key") or "guard.yaml")
+    if not KEY.fullmatch(key):
+        raise ConfigError(f"{RULES}.key = {key!r:.80}: accepted: letters, digits, ., _ and -")
+    return Wanted(namespace, RULES, _object(RULES, "name", document["name"]), key)
+
+
+def _object(field: str, part: str, name: Any) -> str:
+    """A name goes into the path of a request: nothing but a name."""
+    if not isinstance(name, str) or not OBJECT.fullmatch(name):
+        raise ConfigError(f"{field}.{part} = {name!r:.80}: accepted: a name of the API (a-z, 0-9, - and .)")
+    return name

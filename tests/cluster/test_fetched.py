@@ -1,0 +1,347 @@
+"""Bundles by ConfigMap, volume and image, and rules of the guard by ConfigMap, on a real cluster."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slicepilot.cluster.fetch.fetcher import RULES_S
+from slicepilot.cluster.fetch.store import FOLDER
+from slicepilot.controller.promotion.criteria import Criteria
+
+from ..k8s_fetch.bundles import digest, parts
+from ..k8s_fetch.registry import PROGRAM, Pusher, configuration, running, titled
+from ..node.runtimes import until
+from .agents import RunningAgent, agent, condition, install, slice_set, told
+from .cluster import PAUSE, Cluster
+from .test_sliceset import requests
+from .upfs import NAMESPACE, PodUpfs, pod_upfs, shares
+
+COUNT = 6
+WITHIN_S = 90.0
+REGISTRY = "127.0.0.1:5000"
+GRANT = "slicepilot-agent-config-maps"
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs docker-registry: tests/packages.sh")
+
+
+def config_map(name: str, of: dict[str, bytes], namespace: str = NAMESPACE) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace},
+        "binaryData": {key: base64.b64encode(data).decode() for key, data in of.items()},
+    }
+
+
+def rules(text: str) -> dict[str, Any]:
+    meta = {"name": "rules", "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"guard.yaml": text}}
+
+
+def promotion(of: dict[str, bytes]) -> bytes:
+    """As `slicepilot promote` writes it."""
+    finding = {"criterion": "x", "sign": ">=", "required": 0.0, "measured": 1.0, "ok": True, "why": ""}
+    document = {
+        "format_version": 1,
+        "bundle": digest(of),
+        "time": "2026-01-01T00:00:00Z",
+        "criteria": dataclasses.asdict(Criteria.from_yaml("default")),
+        "findings": [finding],
+        "recording": {"ticks": 1, "runs": {}, "first": None, "last": None},
+        "versions": {},
+    }
+    return yaml.safe_dump(document).encode()
+
+
+def of_pair(number: int, name: str, mode: str = "live", **spec: Any) -> dict[str, Any]:
+    """A SliceSet of two of the UPFs: a policy takes no single slice."""
+    document = slice_set(name, COUNT, mode, **spec)
+    document["spec"]["slices"] = document["spec"]["slices"][2 * number - 2 : 2 * number]
+    return document
+
+
+def bundle(kind: str, mark: str = "", **where: Any) -> dict[str, Any]:
+    return {"bundle": {kind: {"digest": digest(parts(mark)), **where}}}
+
+
+def message(status: dict[str, Any], kind: str = "Ready") -> str:
+    return next((str(one["message"]) for one in status.get("conditions") or () if one["type"] == kind), "")
+
+
+@pytest.fixture(scope="module", name="upfs")
+def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
+    with pod_upfs(cluster, COUNT) as upfs:
+        yield upfs
+    cluster.kubectl("delete", "pv", "bundles", "--wait=false")
+
+
+@pytest.fixture(scope="module", name="volume")
+def _volume(cluster: Cluster, upfs: PodUpfs) -> Path:
+    """What is in a claim that a pod has mounted."""
+    del upfs  # first
+    folder = cluster.folder / "volume"
+    (folder / "bundles" / "one").mkdir(parents=True)
+    for name, data in parts("volume").items():
+        (folder / "bundles" / "one" / name).write_bytes(data)
+    (folder / "out").symlink_to("../../../../../../etc")
+    size = {"storage": "1Gi"}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "policies", "namespace": NAMESPACE},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": size},
+            "storageClassName": "",
+            "volumeName": "bundles",
+        },
+    }
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "bundles"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": size,
+            "storageClassName": "",
+            "hostPath": {"path": str(folder)},
+        },
+    }
+    cluster.kubectl("apply", given=[volume, claim])
+    return folder
+
+
+@pytest.fixture(scope="module", name="holder")
+def _holder(cluster: Cluster, volume: Path) -> dict[str, Any]:
+    """A pod that mounts it; not made yet."""
+    del volume  # first
+    container = {
+        "name": "holder",
+        "image": PAUSE,
+        "imagePullPolicy": "Never",
+        "volumeMounts": [{"name": "v", "mountPath": "/policies"}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "holder", "namespace": NAMESPACE},
+        "spec": {
+            "containers": [container],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "policies"}}],
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+        },
+    }
+
+
+@pytest.fixture(scope="module", name="registry")
+def _registry(cluster: Cluster) -> Iterator[subprocess.Popen[str]]:
+    """On the node; what is in it was pushed before."""
+    folder = cluster.folder / "registry"
+    folder.mkdir()
+    with running(folder) as host:
+        Pusher(f"http://{host}").push("policies/one", "1", titled(parts("image")))
+    assert PROGRAM is not None
+    with (folder / "log").open("wb") as log:
+        command = [PROGRAM, "serve", str(configuration(folder, REGISTRY))]
+        process = cluster.machine.start(*command, stdout=log, stderr=log)
+    yield process
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture(scope="module", name="access")
+def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
+    del upfs  # first
+    return install(cluster, bundles={"configMapNamespaces": [NAMESPACE]})
+
+
+@pytest.fixture(name="running_agent")
+def _running(cluster: Cluster, access: Path, registry: object) -> Iterator[RunningAgent]:
+    del registry  # first
+    cluster.kubectl("apply", given=[config_map("policy", parts("map"))])
+    with agent(cluster, access, "fetching", ("--bundle-registry", f"http://{REGISTRY}")) as found:
+        yield found
+        cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
+        until(lambda: not found.loops(), "loops go on", WITHIN_S)
+
+
+def ready(cluster: Cluster, name: str) -> tuple[str, str]:
+    return condition(told(cluster, name), "Ready")
+
+
+def is_ready(cluster: Cluster, *names: str) -> None:
+    wanted = [("True", "LoopRunning")] * len(names)
+    until(lambda: [ready(cluster, one) for one in names] == wanted, f"{', '.join(names)}: not ready", WITHIN_S)
+
+
+def not_fetched(cluster: Cluster, name: str, why: str) -> None:
+    until(lambda: ready(cluster, name)[1] == "NotFetched", f"{name}: {told(cluster, name)}", WITHIN_S)
+    until(lambda: why in message(told(cluster, name)), f"{name}: {told(cluster, name)}", WITHIN_S)
+
+
+def test_bundles_are_fetched_from_all_three_and_act_when_they_are_promoted(
+    cluster: Cluster, upfs: PodUpfs, holder: dict[str, Any], running_agent: RunningAgent
+) -> None:
+    sets = {
+        "by-map": of_pair(1, "by-map", policy=bundle("configMap", "map", name="policy")),
+        "by-claim": of_pair(
+            2,
+            "by-claim",
+            policy=bundle("persistentVolumeClaim", "volume", claimName="policies", path="bundles/one"),
+        ),
+        "by-image": of_pair(3, "by-image", policy=bundle("image", "image", reference=f"{REGISTRY}/policies/one:1")),
+    }
+    began_s = time.monotonic()
+    cluster.kubectl("apply", given=list(sets.values()))
+    not_fetched(cluster, "by-claim", "no running pod of namespace core on this node mounts claim policies")
+    cluster.kubectl("apply", given=holder)
+    is_ready(cluster, *sets)
+    print(f"three bundles fetched, and loops with them, after {time.monotonic() - began_s:.1f} s")
+    for name in sets:
+        assert condition(told(cluster, name), "Controlled") == ("False", "NotPromoted"), told(cluster, name)
+        assert "never promoted; accepted: run it in shadow" in message(told(cluster, name), "Controlled")
+    kept = running_agent.root / "state" / FOLDER / "bundles" / NAMESPACE
+    assert {one.name for one in kept.iterdir()} == {digest(parts(mark)) for mark in ("map", "volume", "image")}
+    (kept / digest(parts("map")) / "promotion.yaml").write_bytes(promotion(parts("map")))
+    loops = running_agent.loops()
+    until(lambda: condition(told(cluster, "by-map"), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
+    assert running_agent.loops() == loops
+    assert condition(told(cluster, "by-image"), "Controlled") == ("False", "NotPromoted")
+    assert shares([upfs.group(5)]) == ["102"]  # as the kubelet has made it of its request
+
+
+def test_what_is_refused_costs_no_neighbour(
+    cluster: Cluster, upfs: PodUpfs, holder: dict[str, Any], running_agent: RunningAgent
+) -> None:
+    del upfs
+    cluster.kubectl("apply", given=holder)
+    cluster.wait("-n", NAMESPACE, "pod/holder", "--for=condition=Ready")
+    cluster.kubectl("apply", given=of_pair(1, "good", "shadow", policy=bundle("configMap", "map", name="policy")))
+    is_ready(cluster, "good")
+    loops = running_agent.loops()
+    claim = {"claimName": "policies"}
+    wrong = {
+        "other-digest": (bundle("configMap", "another", name="policy"), "as declared"),
+        "no-map": (bundle("configMap", "map", name="nothing"), "no ConfigMap nothing"),
+        "link": (bundle("persistentVolumeClaim", "volume", path="out", **claim), "leads out of the volume"),
+        "unlisted": (bundle("image", "image", reference="169.254.169.254/x:1"), "not among those that this node's"),
+        "no-tag": (bundle("image", "image", reference=f"{REGISTRY}/policies/one:2"), "answer 404"),
+    }
+    for name, (policy, why) in wrong.items():
+        mark = {"link": "linked", "unlisted": "unlisted", "no-tag": "untagged", "no-map": "unmapped"}.get(
+            name, "another"
+        )
+        [kind] = policy["bundle"]
+        policy["bundle"][kind]["digest"] = digest(parts(mark))
+        cluster.kubectl("apply", given=of_pair(2, name, "shadow", policy=policy))
+        not_fetched(cluster, name, why)
+        cluster.kubectl("-n", NAMESPACE, "delete", "sls", name)
+    climbing = of_pair(2, "up", policy=bundle("persistentVolumeClaim", "volume", path="../../etc", **claim))
+    cluster.kubectl("apply", given=climbing)
+    until(lambda: ready(cluster, "up")[1] == "Invalid", f"{told(cluster, 'up')}", WITHIN_S)
+    assert running_agent.loops() == loops
+    assert ready(cluster, "good") == ("True", "LoopRunning")
+
+
+def test_a_right_that_is_taken_away_is_told_and_what_is_here_stays(
+    cluster: Cluster, access: Path, upfs: PodUpfs, running_agent: RunningAgent
+) -> None:
+    del upfs
+    cluster.kubectl("apply", given=of_pair(1, "good", "shadow", policy=bundle("configMap", "map", name="policy")))
+    is_ready(cluster, "good")
+    cluster.kubectl("-n", NAMESPACE, "delete", "rolebinding", GRANT)
+    try:
+        cluster.kubectl("apply", given=[config_map("second", parts("second"))])
+        document = of_pair(2, "late", "shadow", policy=bundle("configMap", "second", name="second"))
+        cluster.kubectl("apply", given=document)
+        not_fetched(cluster, "late", "may not read ConfigMaps of namespace core")
+        # Nor is anything asked for of what is here, by an agent that starts.
+        running_agent.stop()
+        running_agent.start()
+        until(lambda: len(running_agent.loops()) == 1, "no loop after the start", WITHIN_S)
+        is_ready(cluster, "good")
+    finally:
+        assert install(cluster, bundles={"configMapNamespaces": [NAMESPACE]}) == access
+    is_ready(cluster, "late")
+
+
+@pytest.mark.slow
+def test_rules_that_are_edited_are_taken_up(cluster: Cluster, upfs: PodUpfs, running_agent: RunningAgent) -> None:
+    del upfs
+    cluster.kubectl("apply", given=rules("dwell: {nice_s: 0.02}"))
+    guard = {"configMap": {"name": "rules"}}
+    cluster.kubectl("apply", given=of_pair(2, "ruled", guard=guard))
+    is_ready(cluster, "ruled")
+    until(lambda: condition(told(cluster, "ruled"), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
+    [loop] = running_agent.loops()
+    path = running_agent.root / "run" / "agent" / f"{NAMESPACE}.ruled.run.yaml"
+
+    def runs_with() -> str:
+        return Path(yaml.safe_load(path.read_text())["guard"]).read_text()
+
+    assert runs_with() == "dwell: {nice_s: 0.02}"
+    time.sleep(15.0)  # first words on all there is
+    began_s, before = time.monotonic(), requests(cluster)
+    cluster.kubectl("apply", given=rules("dwell: {nice_s: 0.5}"))
+    until(lambda: runs_with() == "dwell: {nice_s: 0.5}", "rules are as they were", 1.2 * RULES_S)
+    took_s, asked = time.monotonic() - began_s, requests(cluster) - before
+    print(f"edited rules were taken up after {took_s:.1f} s; {asked} requests in that time")
+    assert asked <= 3.0 + took_s / 10.0  # first figures may come late
+    until(lambda: running_agent.loops() not in ([], [loop]), "the same loop", WITHIN_S)
+    is_ready(cluster, "ruled")
+    [loop] = running_agent.loops()
+    cluster.kubectl("apply", given=rules("dwell: {nice_s: -1}"))
+    cluster.kubectl("apply", given=of_pair(2, "ruled", guard=guard, uplinkMbps=900))  # they are asked for at once
+    until(lambda: condition(told(cluster, "ruled"), "Degraded")[1] == "NotFetched", "not told", WITHIN_S)
+    assert "dwell.nice_s" in message(told(cluster, "ruled"), "Degraded")
+    is_ready(cluster, "ruled")
+    assert runs_with() == "dwell: {nice_s: 0.5}"
+    with pytest.raises(ProcessLookupError):
+        os.kill(loop, 0)  # the edit of the SliceSet itself
+    cluster.kubectl("apply", given=rules("dwell: {nice_s: 0.5}"))
+
+
+def test_a_namespace_reaches_nothing_of_another(cluster: Cluster, upfs: PodUpfs, running_agent: RunningAgent) -> None:
+    """By the names, and by the digest, of what another one has here."""
+    del upfs
+    cluster.kubectl("apply", given=of_pair(1, "good", "shadow", policy=bundle("configMap", "map", name="policy")))
+    is_ready(cluster, "good")
+    kept = running_agent.root / "state" / FOLDER / "bundles"
+    cluster.kubectl("create", "namespace", "guest")
+    try:
+        container = {"name": "upf", "image": PAUSE, "imagePullPolicy": "Never"}
+        spec = {"containers": [container], "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 0}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "mine", "namespace": "guest", "labels": {"app": "upf", "slice": "1"}},
+            "spec": spec,
+        }
+        policies = {
+            "map": bundle("configMap", "map", name="policy"),
+            "claim": bundle("persistentVolumeClaim", "volume", claimName="policies", path="bundles/one"),
+        }
+        documents = [of_pair(1, name, policy=policy) for name, policy in policies.items()]
+        for one in documents:
+            one["metadata"]["namespace"] = "guest"
+        cluster.kubectl("apply", given=[pod, *documents])
+
+        def said(name: str) -> str:
+            items = cluster.get("-n", "guest", "nsls")["items"]
+            return "".join(message(one.get("status") or {}) for one in items if one["spec"]["sliceSet"] == name)
+
+        until(lambda: "may not read ConfigMaps of namespace guest" in said("map"), "not refused", WITHIN_S)
+        until(lambda: "no running pod of namespace guest" in said("claim"), "not refused", WITHIN_S)
+        assert not (kept / "guest").exists()
+    finally:
+        cluster.kubectl("delete", "namespace", "guest", "--timeout=60s")

@@ -1,0 +1,242 @@
+"""Fetching by ConfigMaps from a server that says what a test has it say: whose, when again, and what is told."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.cluster.fetch import fetcher as times
+from slicepilot.cluster.fetch.config_map import check_rules
+from slicepilot.cluster.fetch.fetcher import MOST_IN_NAMESPACE, Fetcher
+from slicepilot.cluster.fetch.image import Registries
+from slicepilot.cluster.fetch.store import Store
+from slicepilot.cluster.plan.plan import Missing, Planner, SetPlan
+from slicepilot.cluster.resources.pod import Pod
+from slicepilot.cluster.resources.wanted import CONFIG_MAP, RULES, VOLUME, Fetched, Wanted
+from slicepilot.cluster.status.report import report
+from slicepilot.configs import ConfigError
+
+from ..k8s_api.documents import pod_document, set_document
+from ..k8s_api.server import Answer, Server, serving
+from .bundles import digest, parts
+
+D = digest(parts())
+BUNDLE = Wanted("core", CONFIG_MAP, "b", "", D)
+GUARD = Wanted("core", RULES, "g", "guard.yaml")
+WHO = frozenset({("uid", 1)})
+
+
+def coded(of: dict[str, bytes]) -> dict[str, Any]:
+    return {"binaryData": {name: base64.b64encode(data).decode() for name, data in of.items()}}
+
+
+class Script:
+    """ConfigMaps by namespace and name; what is not there is answered 404."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, dict[str, Any]] = {}
+        self.status = 200
+
+    def __call__(self, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+        assert (method, query, body) == ("GET", {}, None)
+        namespace, _, name = path.split("/")[-3:]
+        if self.status != 200:
+            return self.status, {}, [{"message": "no"}]
+        found = self.documents.get(f"{namespace}/{name}")
+        return (404, {}, [{}]) if found is None else (200, {}, [found])
+
+
+@pytest.fixture(name="script")
+def _script() -> Script:
+    return Script()
+
+
+@pytest.fixture(name="served")
+def _served(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fetcher, Server]]:
+    monkeypatch.setattr(times, "AGAIN_S", 0.1)
+    monkeypatch.setattr(times, "EDITED_S", 0.1)
+    with serving(tmp_path, script) as (api, server):
+        fetcher = Fetcher(api, Registries(), Store(tmp_path / "state"), lambda: None, lambda *_: None)
+        fetcher.start()
+        yield fetcher, server
+        fetcher.close()
+
+
+def soon(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_bundle_is_fetched_once_and_rules_again_when_a_slice_set_is_edited(
+    script: Script, served: tuple[Fetcher, Server]
+) -> None:
+    fetcher, server = served
+    script.documents = {"core/b": coded(parts()), "core/g": {"data": {"guard.yaml": "dwell: {nice_s: 1}"}}}
+    fetcher.post({BUNDLE: WHO, GUARD: WHO}, [], ())
+    soon(lambda: all(one.path is not None for one in fetcher.found.values()))
+    before = fetcher.found[GUARD].path
+    assert before is not None
+    assert before.read_text() == "dwell: {nice_s: 1}"
+    assert "never promoted" in str(fetcher.found[BUNDLE].refusal)
+    time.sleep(1.0)
+    assert len(server.asked) == 2
+    script.documents["core/g"] = {"data": {"guard.yaml": "dwell: {nice_s: 2}"}}
+    fetcher.post({BUNDLE: WHO, GUARD: frozenset({("uid", 2)})}, [], ())
+    soon(lambda: fetcher.found[GUARD].path != before)
+    assert len(server.asked) == 3
+
+
+def test_rules_that_cannot_be_had_any_more_stay_as_they_were(script: Script, served: tuple[Fetcher, Server]) -> None:
+    fetcher, _ = served
+    script.documents["core/g"] = {"data": {"guard.yaml": "{}"}}
+    fetcher.post({GUARD: WHO}, [], ())
+    soon(lambda: fetcher.found[GUARD].path is not None)
+    before = fetcher.found[GUARD].path
+    script.status = 403
+    fetcher.post({GUARD: frozenset({("uid", 2)})}, [], ())
+    soon(lambda: fetcher.found[GUARD].problem is not None)
+    assert fetcher.found[GUARD].path == before
+    assert fetcher.found[GUARD].problem == (
+        "guard.configMap: this agent may not read ConfigMaps of namespace core; accepted: one that the chart's value "
+        "bundles.configMapNamespaces lists"
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (None, "no ConfigMap b in namespace core"),
+        ({}, "no SHA256SUMS, bundle.yaml, policy.onnx there"),
+        ({"binaryData": {"policy.onnx": "!"}}, "policy.onnx: no base64"),
+        (coded({"SHA256SUMS": b"x" * 5000}), "SHA256SUMS: more than 4096 bytes"),
+        (coded(parts("other")), "as declared"),
+        (coded(parts() | {"policy.onnx": b"x"}), "policy.onnx: SHA-256 is another"),
+    ],
+)
+def test_what_is_no_such_bundle_is_told_and_tried_again(
+    script: Script, served: tuple[Fetcher, Server], document: Any, why: str
+) -> None:
+    fetcher, _ = served
+    if document is not None:
+        script.documents["core/b"] = document
+    fetcher.post({BUNDLE: WHO}, [], ())
+    soon(lambda: fetcher.found[BUNDLE].problem is not None)
+    assert why in str(fetcher.found[BUNDLE].problem)
+    assert str(fetcher.found[BUNDLE].problem).startswith("policy.bundle.configMap: ")
+    script.documents["core/b"] = coded(parts())
+    soon(lambda: fetcher.found[BUNDLE].path is not None)
+    assert fetcher.found[BUNDLE].problem is None
+
+
+def test_a_namespace_is_asked_for_its_own_alone_and_not_without_end(
+    script: Script, served: tuple[Fetcher, Server]
+) -> None:
+    fetcher, server = served
+    script.documents["core/b"] = coded(parts())
+    theirs = Wanted("guest", CONFIG_MAP, "b", "", D)
+    many = {Wanted("guest", CONFIG_MAP, f"b{number}", "", D): WHO for number in range(MOST_IN_NAMESPACE)}
+    fetcher.post({BUNDLE: WHO, theirs: WHO, **many}, [], ())
+    soon(lambda: fetcher.found[BUNDLE].path is not None and fetcher.found[theirs].problem is not None)
+    assert fetcher.found[theirs].path is None
+    last = Wanted("guest", CONFIG_MAP, f"b{MOST_IN_NAMESPACE - 1}", "", D)
+    assert "8 others of this namespace" in str(fetcher.found[last].problem)
+    assert not any(path.endswith(last.name) for _, path, _, _ in server.asked)
+
+
+def test_a_node_that_starts_while_the_server_is_away_has_what_it_had(
+    tmp_path: Path, script: Script, served: tuple[Fetcher, Server]
+) -> None:
+    fetcher, _ = served
+    Store(tmp_path / "state").put_bundle(BUNDLE, parts(), ())
+    Store(tmp_path / "state").put_rules(GUARD, b"{}", ())
+    script.status = 500
+    fetcher.post({BUNDLE: WHO, GUARD: WHO}, [], ())
+    soon(lambda: all(one.path is not None for one in fetcher.found.values()))
+    assert fetcher.found[BUNDLE].problem is None
+    soon(lambda: fetcher.found[GUARD].problem is not None)
+
+
+def test_no_pod_that_mounts_a_claim_is_told(served: tuple[Fetcher, Server]) -> None:
+    fetcher, server = served
+    claim = Wanted("core", VOLUME, "c", "", D)
+    mounted = pod_document()
+    mounted["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    mounted["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v", "subPath": "x"}]
+    for pods in ([], [Pod.of(pod_document())], [Pod.of(mounted)]):
+        fetcher.post({claim: WHO}, pods, ())
+        soon(lambda: fetcher.found[claim].problem is not None)
+        assert "no running pod of namespace core on this node mounts claim c" in str(fetcher.found[claim].problem)
+    mounted["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
+    fetcher.post({claim: WHO}, [Pod.of(mounted)], ())
+    soon(lambda: "is not among those that this node's runtime" in str(fetcher.found[claim].problem))
+    assert not server.asked
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("dwell: {nice_s: -1}", "dwell.nice_s"),
+        ("{", "not valid YAML"),
+        ("secret: 1", "unknown field"),
+        ("sla_floor: {window_s: 60}", "sla_floor.window_s: accepted: at most 5"),
+        ("oscillation: {reversals: 1000}", "oscillation.reversals: accepted"),
+        ("overruns: {most: 1000}", "overruns.most: accepted"),
+        ("a: &a [x]\nb: [*a, *b]", "not valid YAML"),
+    ],
+)
+def test_rules_of_others_are_bounded_and_not_quoted(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_rules(text.encode(), "g, guard.yaml")
+    assert why in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def planned(planner: Planner, fetched: dict[Wanted, Fetched], **spec: Any) -> SetPlan:
+    [plan] = planner.plan([set_document(**spec)], [Pod.of(pod_document())], {}, 0.0, fetched)
+    return plan
+
+
+def bundled(name: str = "b", **spec: Any) -> dict[str, Any]:
+    return {"policy": {"bundle": {"configMap": {"name": name, "digest": D}}}, **spec}
+
+
+def test_a_loop_starts_when_all_is_there_and_goes_on_with_what_it_had() -> None:
+    planner, folder = Planner(), Path("/var/x")
+    first = planned(planner, {}, **bundled())
+    assert (first.loop, first.missing) == (None, Missing("Fetching", "policy.bundle.configMap: being fetched"))
+    assert planner.wanted == {BUNDLE: frozenset({("uid-video", 1)})}
+    there = planned(planner, {BUNDLE: Fetched(folder)}, **bundled())
+    assert there.loop is not None
+    assert (there.loop.run["bundle"], there.missing, planner.used) == (str(folder), None, {folder})
+    other = Wanted("core", CONFIG_MAP, "c", "", D)
+    document = set_document(**bundled("c"))
+    document["metadata"]["generation"] = 2
+    [after] = planner.plan([document], [Pod.of(pod_document())], {}, 1.0, {other: Fetched(problem="no")})
+    assert after.loop is not None
+    assert after.loop.starts_as(there.loop)
+    assert after.missing == Missing("NotFetched", "no")
+    degraded = report(after, None).conditions[2]
+    assert (degraded.reason, degraded.message) == ("NotFetched", "no; its loop goes on with what it had")
+    signed = planned(Planner(trust=Path("/k")), {BUNDLE: Fetched(folder)}, **bundled()).loop
+    assert signed is not None
+    assert signed.run["trust"] == "/k"
+
+
+def test_a_bundle_that_may_not_act_runs_in_shadow_until_it_may() -> None:
+    planner, state = Planner(), {BUNDLE: Fetched(Path("/var/x"), refusal="never promoted")}
+    plan = planned(planner, state, **bundled(mode="live"))
+    assert plan.loop is not None
+    assert (plan.loop.mode, plan.unpromoted) == ("shadow", "never promoted")
+    assert report(plan, None).conditions[2].reason == "NotPromoted"
+    later = planned(planner, {BUNDLE: Fetched(Path("/var/x"))}, **bundled(mode="live"))
+    assert later.loop is not None
+    assert later.loop.mode == "live"
+    assert later.loop.starts_as(plan.loop)
+    assert planned(Planner(), state, **bundled()).unpromoted is None
