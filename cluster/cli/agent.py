@@ -36,6 +36,9 @@ def agent(
     records_mb: Annotated[
         float, typer.Option(min=0, max=1_000_000, help="Disk space for the decision records of one loop; 0: none.")
     ] = 64.0,
+    metrics: Annotated[
+        str, typer.Option(help="Address and port to serve Prometheus' metrics of the agent and its loops on, or off.")
+    ] = "off",
 ) -> None:
     """Run a loop on this node for the SliceSets that have pods here, and tell the API server about it.
 
@@ -44,6 +47,8 @@ def agent(
     Nothing is moved unless --highest-mode says that it may be, whatever SliceSets ask for.
     Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml --highest-mode live[/bold]
     """
+    from ...configs import ConfigError
+    from ...controller.publisher.listeners import HttpAddress
     from ...controller.system.clocks import check_clocks
     from ...controller.system.signals import StopRequest
     from ..agent.agent import Agent, AgentConfig
@@ -52,11 +57,16 @@ def agent(
     from ..plan.allowance import Allowance
 
     check_clocks()
+    try:
+        address = HttpAddress.parse(metrics)
+    except ConfigError:
+        example = "10.0.0.1:9464"
+        raise ConfigError(f"--metrics {metrics!r}: accepted: off, or an address and port, as {example}") from None
     run_root, state_root = run_root.absolute(), state_root.absolute()
     prepare(state_root)
     allowance = Allowance(
         highest_mode, most_loops, most_loops_in_namespace, allow_exceed_limit, allow_follow, records_mb
     )
-    config = AgentConfig(node, namespace, run_root, state_root, allowance)
+    config = AgentConfig(node, namespace, run_root, state_root, allowance, address)
     with StopRequest() as stop:
         Agent(Api(kubeconfig), config, stop).run()
