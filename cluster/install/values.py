@@ -17,7 +17,15 @@ from ..resources.names import camel
 
 CHART = Path(__file__).with_name("chart")
 
-EVERYTHING = {"follow": {"allowed": True, "annotations": True}}
+EVERYTHING = {
+    "follow": {"allowed": True, "annotations": True},
+    "metrics": {
+        "enabled": True,
+        "podMonitor": {"create": True},
+        "service": {"create": True},
+        "serviceMonitor": {"create": True},
+    },
+}
 """Beside the chart's own values: under which there is every object that an installation can have."""
 
 _STRICT = ConfigDict(extra="forbid", alias_generator=to_camel)
@@ -33,6 +41,7 @@ Port = Annotated[Whole, Field(ge=1, le=65535)]
 Folder = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._][A-Za-z0-9._-]*)*$")]
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 Words = dict[str, str]
+Duration = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,3}(ms|s|m)$")]
 
 
 @dataclass(frozen=True)
@@ -160,6 +169,43 @@ class FollowValues:
 
 
 @dataclass(frozen=True)
+class ServiceValues:
+    """Whether there is a headless Service of the agents' metrics."""
+
+    __pydantic_config__ = _STRICT
+    create: Flag = False
+
+
+@dataclass(frozen=True)
+class MonitorValues:
+    """An object of the Prometheus operator; its labels are what a Prometheus chooses its monitors by."""
+
+    __pydantic_config__ = _STRICT
+    create: Flag = False
+    interval: Duration = "5s"
+    scrape_timeout: Duration = "4s"
+    labels: Words = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MetricsValues:
+    """Whether agents serve metrics, on which port of their pods, and who is told."""
+
+    __pydantic_config__ = _STRICT
+    enabled: Flag = False
+    port: Annotated[Port, Field(ge=1024)] = 9464
+    pod_monitor: MonitorValues = field(default_factory=MonitorValues)
+    service: ServiceValues = ServiceValues()
+    service_monitor: MonitorValues = field(default_factory=MonitorValues)
+
+    @model_validator(mode="after")
+    def _served(self) -> MetricsValues:
+        if self.service_monitor.create and not self.service.create:
+            raise ValueError("accepted: serviceMonitor.create with service.create, which it finds agents by")
+        return self
+
+
+@dataclass(frozen=True)
 class Values:
     """All of them; the chart's values.yaml says what each is for."""
 
@@ -168,6 +214,7 @@ class Values:
     loops: LoopsValues = LoopsValues()
     allow_exceed_limit: Flag = False
     follow: FollowValues = FollowValues()
+    metrics: MetricsValues = field(default_factory=MetricsValues)
     admission_policy: AdmissionValues = AdmissionValues()
     image: ImageValues = ImageValues()
     image_pull_secrets: list[NamedValues] = field(default_factory=list)

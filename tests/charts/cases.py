@@ -12,6 +12,12 @@ CASES: dict[str, dict[str, Any]] = {
     "another server": {"apiServer": {"host": "fd00::1", "port": 6443}, "hostNetwork": True},
     "follow": {"follow": {"allowed": True}, "loops": {"most": 2, "recordsMb": 0}, "allowExceedLimit": True},
     "follow with annotations": {"follow": {"allowed": True, "annotations": True}},
+    "metrics": {"metrics": {"enabled": True, "port": 9999}},
+    "pods are monitored": {"metrics": {"enabled": True, "podMonitor": {
+        "create": True, "interval": "15s", "scrapeTimeout": "10s", "labels": {"release": "prometheus", "b": "1: 2"}}}},
+    "a service is monitored": {"hostNetwork": True, "metrics": {
+        "enabled": True, "service": {"create": True}, "serviceMonitor": {"create": True, "labels": {"team": "edge"}}}},
+    "monitors without metrics": {"metrics": {"podMonitor": {"create": True}, "service": {"create": True}}},
     "no policy": {"admissionPolicy": {"create": False}},
     "cri-o": {"runtime": {"name": "crio"}},
     "k3s": {"runtime": {"stateFolder": "/run/k3s/containerd/io.containerd.runtime.v2.task"}},
