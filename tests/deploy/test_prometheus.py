@@ -144,7 +144,10 @@ def test_the_operators_rules_are_those_of_the_server(tmp_path: Path) -> None:
     assert "SUCCESS" in promtool("check", "rules", groups)
     told = [one["annotations"]["explain"] for one in alerts_of(document["spec"]) if "explain" in one["annotations"]]
     assert set(told) == {
-        "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- slicepilot explain --window 5min"
+        (
+            "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- "
+            "slicepilot explain --name {{ $labels.loop }} --window 5min"
+        )
     }
 
 
@@ -156,7 +159,7 @@ def test_whoever_is_told_where_to_look_is_told_the_pod() -> None:
     """An alert with a command in a pod keeps the labels that name it, which a sum would drop."""
     for alert in alerts():
         for by in re.findall(r"sum by \(([^)]*)\)", alert["expr"]):
-            assert {"namespace", "pod"} <= {label.strip() for label in by.split(",")}, alert["alert"]
+            assert {"namespace", "pod", "loop"} <= {label.strip() for label in by.split(",")}, alert["alert"]
 
 
 def test_the_monitor_has_the_name_that_the_rules_go_by() -> None:
