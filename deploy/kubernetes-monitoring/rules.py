@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 HERE = Path(__file__).parent
-SOURCES = [HERE.parent / "prometheus" / name for name in ("alerts.yaml", "recording.yaml")]
+SOURCES = [HERE.parent / "prometheus" / name for name in ("alerts.yaml", "agents.yaml", "recording.yaml")]
 TARGET = HERE / "prometheusrule.yaml"
 IN_POD = "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- "
 PROGRAM = "slicepilot explain "
