@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,70 +13,23 @@ import pytest
 import yaml
 
 from ..node.machine import children
-from ..node.runtimes import until
-from .agents import NODE, RunningAgent, agent, install, slice_set
+from .agents import NODE, RunningAgent
 from .cluster import ADDRESS, Cluster
-from .scraping import DEPLOY, Scraping, agent_job, kubelet_job, scraping, token
-from .upfs import NAMESPACE, PodUpfs, pod_upfs
+from .monitored import (  # noqa: F401  (fixtures)
+    COUNT,
+    LOOP,
+    MBPS,
+    PORT,
+    SLICES,
+    WITHIN_S,
+    prometheus_server,
+    running_agent,
+    upfs_under_load,
+)
+from .scraping import DEPLOY, Scraping
+from .upfs import NAMESPACE
 
-COUNT, MBPS = 5, 4
-PORT = 9464
-WITHIN_S = 120.0  # a first loop compiles
-SLICES = [f"slice{i}" for i in range(1, COUNT + 1)]
-LOOP = f"{NAMESPACE}.video"
 pytestmark = pytest.mark.slow
-
-
-def rules() -> list[dict[str, Any]]:
-    """The operator's, evaluated each second, and alerts at once."""
-    document = yaml.safe_load((DEPLOY / "kubernetes-monitoring" / "prometheusrule.yaml").read_text())
-    groups: list[dict[str, Any]] = document["spec"]["groups"]
-    for group in groups:
-        group["interval"] = "1s"
-        for rule in group["rules"]:
-            rule.pop("for", None)
-    return groups
-
-
-@pytest.fixture(scope="module", name="upfs")
-def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    with pod_upfs(cluster, COUNT) as upfs:
-        yield upfs
-
-
-@pytest.fixture(scope="module", name="running")
-def _running(cluster: Cluster, upfs: PodUpfs) -> Iterator[RunningAgent]:
-    """An agent that serves metrics, with a loop that keeps no promise: one of 1 us cannot be kept."""
-    access = install(cluster)
-    # The usual folders, as in a pod: who asks loops for their metrics is nobody, and may not look into pytest's.
-    options = ["--metrics", f"{ADDRESS}:{PORT}", "--run-root", "/run/slicepilot", "--state-root", "/var/lib/slicepilot"]
-    with agent(cluster, access, "monitored", options) as running:
-        document = slice_set(mode="shadow")
-        document["spec"]["slices"][0]["promise"]["delayBoundMs"] = 0.001
-        cluster.kubectl("apply", given=document)
-        upfs.load(seconds=400, mbps=MBPS)
-        until(lambda: len(running.loops()) == 1, "no loop", WITHIN_S)
-        yield running
-        cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
-        upfs.stop_loads()
-
-
-@pytest.fixture(scope="module", name="server")
-def _server(cluster: Cluster, running: RunningAgent) -> Iterator[Scraping]:
-    del running  # first
-    access = token(cluster)
-    jobs = [
-        agent_job(f"{ADDRESS}:{PORT}"),
-        kubelet_job("/metrics", access, "kubelet"),
-        kubelet_job("/metrics/cadvisor", access, "cadvisor"),
-    ]
-    with scraping(cluster, jobs, rules()) as server:
-        server.until(
-            lambda: server.query(f'count_over_time(slicepilot_mode{{loop="{LOOP}",mode="shadow"}}[5m]) > 20'),
-            WITHIN_S,
-            "the agent's loop is not scraped",
-        )
-        yield server
 
 
 def test_the_kubelet_and_the_agent_are_scraped(server: Scraping) -> None:
