@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...controller.publisher.listeners import HttpAddress
 from ...controller.system.signals import StopRequest
 from ..client.connection import Api
 from ..client.errors import ApiError
@@ -25,6 +26,7 @@ from ..fetch.fetcher import Fetcher
 from ..fetch.image import Registries
 from ..fetch.store import Store
 from ..loops.keeper import Keeper
+from ..metrics.handle import MetricsServer
 from ..plan.allowance import Allowance, Allowing
 from ..plan.plan import Planner, SetPlan
 from ..resources.names import SLICE_SETS, SUMMARY, path
@@ -36,6 +38,7 @@ from ..status.report import report
 from ..status.summary import Summary
 from ..status.writer import Writer
 from .place import AgentPlace
+from .telling import Telling
 
 STEP_S = 0.25
 LOOK_S = 1.0
@@ -57,6 +60,7 @@ class AgentConfig:
         allowance: what SliceSets may ask for.
         registries: that bundles may be had from.
         trust: public key (PEM) that bundles which are fetched have to be signed with; None: they need not be.
+        metrics: where they are served; None: nowhere.
     """
 
     node: str
@@ -66,6 +70,7 @@ class AgentConfig:
     allowance: Allowance = field(default_factory=Allowance)
     registries: Registries = field(default_factory=Registries)
     trust: Path | None = None
+    metrics: HttpAddress | None = None
 
 
 class Agent:
@@ -82,20 +87,29 @@ class Agent:
         self._place = AgentPlace(config.run_root / "agent")
         self._changed = threading.Event()
         self._troubles: dict[str, float] = {}
+        self._telling = Telling(None, api, config.node)
 
     def run(self) -> None:
         """Until it is stopped. While another agent acts for the node it waits."""
         with contextlib.closing(self._place):
             if not self._wait(self._place.take, "another agent has this machine's place"):
                 return
-            lease = Lease(self._api, self._config.namespace, f"slicepilot-{self._config.node}", self._identity)
-            while not self._stop.asked:
-                if not self._wait(lambda: self._try(lease), "another agent holds the node's Lease"):
-                    return
-                _log("acting", node=self._config.node, identity=self._identity)
-                self._act(lease)
-                if not self._stop.asked:
-                    _log("the Lease was lost", holder=lease.holder)
+            with contextlib.ExitStack() as stack:
+                if (address := self._config.metrics) is not None:
+                    server = stack.enter_context(contextlib.closing(MetricsServer(address)))
+                    self._telling = Telling(server, self._api, self._config.node)
+                self._take_turns()
+
+    def _take_turns(self) -> None:
+        """Act whenever the node's Lease is ours."""
+        lease = Lease(self._api, self._config.namespace, f"slicepilot-{self._config.node}", self._identity)
+        while not self._stop.asked:
+            if not self._wait(lambda: self._try(lease), "another agent holds the node's Lease"):
+                return
+            _log("acting", node=self._config.node, identity=self._identity)
+            self._act(lease)
+            if not self._stop.asked:
+                _log("the Lease was lost", holder=lease.holder)
 
     @property
     def _identity(self) -> str:
@@ -110,6 +124,7 @@ class Agent:
             if not told:
                 _log("waiting", why=why)
                 told = True
+            self._telling.step()
             time.sleep(STEP_S)
         return False
 
@@ -135,7 +150,9 @@ class Agent:
         office = _Office(self, lease, writer, events, slice_sets, slow)
         store = Store(config.state_root, config.trust)
         fetcher = Fetcher(self._api, config.registries, store, self._changed.set, self._failed)
-        keeper = Keeper(self._place.folder, (config.run_root, config.state_root), config.allowance.records_mb, _log_of)
+        roots, metrics = (config.run_root, config.state_root), config.metrics is not None
+        keeper = Keeper(self._place.folder, roots, config.allowance.records_mb, _log_of, pages=metrics)
+        self._telling.lists(slicesets=slice_sets, pods=pods, nodes=node)
         try:
             for one in (slice_sets, pods, node):
                 one.start()
@@ -146,6 +163,7 @@ class Agent:
             looked_s = 0.0
             plans: list[SetPlan] = []
             while not self._stop.asked and lease.held:
+                self._telling.step(lease.held, office.sums_up)
                 changed = self._changed.wait(STEP_S)
                 self._changed.clear()
                 now_s, labels = time.monotonic(), node.objects()
@@ -166,15 +184,16 @@ class Agent:
         finally:
             self._place.tell_ready(False)
             fetcher.close()
+            self._telling.lists()
             keeper.close()
             office.close()
             for one in (slice_sets, pods, node):
                 one.close()
 
     def _post(self, writer: Writer, keeper: Keeper, plans: list[SetPlan]) -> None:
-        writer.post(
-            {plan.who.uid: (plan.who, report(plan, keeper.states.get(plan.who.uid))) for plan in plans},
-        )
+        reports = {plan.who.uid: report(plan, keeper.states.get(plan.who.uid)) for plan in plans}
+        writer.post({plan.who.uid: (plan.who, reports[plan.who.uid]) for plan in plans})
+        self._telling.found(plans, reports, keeper.states)
 
     def _reflector(self, source: Source, keep: Callable[[dict[str, Any]], Any] = lambda one: one) -> Reflector:
         return Reflector(self._api, source, self._changed.set, keep, self._failed)
@@ -204,6 +223,11 @@ class _Office:
         self._slice_sets = slice_sets
         self._woken, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="office", daemon=True)
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether this agent sums up for all nodes."""
+        return self._summing.held
 
     def start(self) -> None:
         """Begin."""

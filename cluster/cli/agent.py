@@ -52,6 +52,9 @@ def agent(
     bundle_trust: Annotated[
         Path | None, typer.Option(help="Public key (PEM) that bundles which are fetched have to be signed with.")
     ] = None,
+    metrics: Annotated[
+        str, typer.Option(help="Address and port to serve Prometheus' metrics of the agent and its loops on, or off.")
+    ] = "off",
 ) -> None:
     """Run a loop on this node for the SliceSets that have pods here, and tell the API server about it.
 
@@ -61,6 +64,8 @@ def agent(
     Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml --highest-mode live[/bold]
     """
     from ...agents.learned.signature import load_public_key
+    from ...configs import ConfigError
+    from ...controller.publisher.listeners import HttpAddress
     from ...controller.system.clocks import check_clocks
     from ...controller.system.signals import StopRequest
     from ..agent.agent import Agent, AgentConfig
@@ -70,6 +75,11 @@ def agent(
     from ..plan.allowance import Allowance
 
     check_clocks()
+    try:
+        address = HttpAddress.parse(metrics)
+    except ConfigError:
+        example = "10.0.0.1:9464"
+        raise ConfigError(f"--metrics {metrics!r}: accepted: off, or an address and port, as {example}") from None
     run_root, state_root = run_root.absolute(), state_root.absolute()
     prepare(state_root)
     allowance = Allowance(
@@ -79,6 +89,6 @@ def agent(
     trust = None if bundle_trust is None else bundle_trust.absolute()
     if trust is not None:
         load_public_key(trust)
-    config = AgentConfig(node, namespace, run_root, state_root, allowance, registries, trust)
+    config = AgentConfig(node, namespace, run_root, state_root, allowance, registries, trust, address)
     with StopRequest() as stop:
         Agent(Api(kubeconfig), config, stop).run()

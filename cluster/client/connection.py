@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,6 +76,8 @@ class Api:
         configuration.connection_pool_maxsize = 8
         self._client: Any = kubernetes.client.ApiClient(configuration)
         self._client.user_agent = "slicepilot-agent"
+        self._counts: collections.Counter[tuple[str, int]] = collections.Counter()
+        self._counting = threading.Lock()
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> dict[str, Any]:
         """An object, or a list; raises ApiError."""
@@ -120,6 +124,11 @@ class Api:
         response = self._sent("GET", path, {**query, "watch": "true"}, None, None, accept, silent_s)
         return _Watch(response)
 
+    def counted(self) -> tuple[tuple[str, int, int], ...]:
+        """Requests so far: method, status, of which 0 is no answer, and how many."""
+        with self._counting:
+            return tuple((method, status, count) for (method, status), count in sorted(self._counts.items()))
+
     def close(self) -> None:
         """Hang up."""
         self._client.close()
@@ -151,27 +160,44 @@ class Api:
         timeout_s: float,
     ) -> Any:
         """The response of urllib3, not read yet; raises ApiError for any that is no success."""
-        headers = {"Accept": accept or "application/json"}
-        if document is not None:
-            headers["Content-Type"] = content or "application/json"
+        status = 0
         try:
-            request = self._client.param_serialize(
-                method,
-                path,
-                query_params=list((query or {}).items()),
-                header_params=headers,
-                body=document,
-                auth_settings=["BearerToken"],
-            )
-            response = self._client.call_api(*request, _request_timeout=(CONNECT_S, timeout_s)).response
-            if 200 <= response.status < 300:
+            response = self._tried(method, path, query, document, content, accept, timeout_s)
+            status = response.status
+            if 200 <= status < 300:
                 return response
             told, after = response.data, response.headers.get("Retry-After")
         except ValueError as error:  # whose text may have a header in it, and so a token
             raise ApiError(0, f"{method} {path}: a header or an address that cannot be sent") from error
         except _failures() as error:
             raise ApiError(0, f"{method} {path}: {error}") from error
-        raise ApiError(response.status, f"{method} {path}: {_message(told)}", retry_after_s(after))
+        finally:
+            with self._counting:
+                self._counts[method, status] += 1
+        raise ApiError(status, f"{method} {path}: {_message(told)}", retry_after_s(after))
+
+    def _tried(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        document: Mapping[str, Any] | None,
+        content: str | None,
+        accept: str | None,
+        timeout_s: float,
+    ) -> Any:
+        headers = {"Accept": accept or "application/json"}
+        if document is not None:
+            headers["Content-Type"] = content or "application/json"
+        request = self._client.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params=headers,
+            body=document,
+            auth_settings=["BearerToken"],
+        )
+        return self._client.call_api(*request, _request_timeout=(CONNECT_S, timeout_s)).response
 
 
 class _Watch:

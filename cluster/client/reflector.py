@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,10 @@ class Reflector:
         changed: called after each change, in the reflector's thread.
         keep: what to keep of an object.
         failed: told of what goes wrong, with how long it waits then.
+
+    Attributes:
+        lists, watches: pages listed, and watches begun.
+        heard_s: when the server last said something, since the epoch; 0: never.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Reflector:
         self._synced = threading.Event()
         self._back_off = BackOff()
         self.lists = self.watches = 0
+        self.heard_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"watch {source.path}", daemon=True)
 
     def start(self) -> None:
@@ -114,6 +120,7 @@ class Reflector:
             query = {**self._source.query, "limit": PAGE, **({"continue": more} if more else {})}
             page = self._api.get(self._source.path, query, metadata_only=self._source.metadata_only)
             self.lists += 1
+            self.heard_s = time.time()
             for one in page.get("items") or ():
                 found[one["metadata"]["uid"]] = self._keep(one)
             meta = page.get("metadata") or {}
@@ -139,6 +146,7 @@ class Reflector:
         watch = self._api.watch(self._source.path, query, seconds + SILENT_S, metadata_only=metadata_only)
         self._watch = watch
         self.watches += 1
+        self.heard_s = time.time()
         try:
             with contextlib.closing(watch):
                 if self._stop.is_set():
@@ -155,6 +163,7 @@ class Reflector:
         kind, document = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
             raise ApiError(int(document.get("code") or 0), str(document.get("message")))
+        self.heard_s = time.time()
         meta = document.get("metadata") or {}
         if kind in {"ADDED", "MODIFIED", "DELETED"}:
             with self._lock:

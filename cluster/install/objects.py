@@ -28,7 +28,9 @@ _PLURALS = {
     "PriorityClass": "priorityclasses",
     "Role": "roles",
     "RoleBinding": "rolebindings",
+    "Service": "services",
     "ServiceAccount": "serviceaccounts",
+    "ServiceMonitor": "servicemonitors",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }

@@ -17,7 +17,15 @@ from ..resources.names import camel
 
 CHART = Path(__file__).with_name("chart")
 
-EVERYTHING = {"follow": {"allowed": True, "annotations": True}}
+EVERYTHING = {
+    "follow": {"allowed": True, "annotations": True},
+    "metrics": {
+        "enabled": True,
+        "podMonitor": {"create": True},
+        "service": {"create": True},
+        "serviceMonitor": {"create": True},
+    },
+}
 """Beside the chart's own values: under which there is every object that an installation can have."""
 
 _STRICT = ConfigDict(extra="forbid", alias_generator=to_camel)
@@ -37,6 +45,7 @@ Registry = Annotated[
     str, Field(pattern=r"^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?$")
 ]
 Words = dict[str, str]
+Duration = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,3}(ms|s|m)$")]
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,43 @@ class BundlesValues:
 
 
 @dataclass(frozen=True)
+class ServiceValues:
+    """Whether there is a headless Service of the agents' metrics."""
+
+    __pydantic_config__ = _STRICT
+    create: Flag = False
+
+
+@dataclass(frozen=True)
+class MonitorValues:
+    """An object of the Prometheus operator; its labels are what a Prometheus chooses its monitors by."""
+
+    __pydantic_config__ = _STRICT
+    create: Flag = False
+    interval: Duration = "5s"
+    scrape_timeout: Duration = "4s"
+    labels: Words = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MetricsValues:
+    """Whether agents serve metrics, on which port of their pods, and who is told."""
+
+    __pydantic_config__ = _STRICT
+    enabled: Flag = False
+    port: Annotated[Port, Field(ge=1024)] = 9464
+    pod_monitor: MonitorValues = field(default_factory=MonitorValues)
+    service: ServiceValues = ServiceValues()
+    service_monitor: MonitorValues = field(default_factory=MonitorValues)
+
+    @model_validator(mode="after")
+    def _served(self) -> MetricsValues:
+        if self.service_monitor.create and not self.service.create:
+            raise ValueError("accepted: serviceMonitor.create with service.create, which it finds agents by")
+        return self
+
+
+@dataclass(frozen=True)
 class Values:
     """All of them; the chart's values.yaml says what each is for."""
 
@@ -185,6 +231,7 @@ class Values:
     allow_exceed_limit: Flag = False
     follow: FollowValues = FollowValues()
     bundles: BundlesValues = field(default_factory=BundlesValues)
+    metrics: MetricsValues = field(default_factory=MetricsValues)
     admission_policy: AdmissionValues = AdmissionValues()
     image: ImageValues = ImageValues()
     image_pull_secrets: list[NamedValues] = field(default_factory=list)

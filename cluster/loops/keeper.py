@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...controller.publisher.listeners import LOCAL
 from ...controller.system.own_programs import environment, python
 from ..client.errors import BackOff
 from ..plan.plan import LoopPlan, SetPlan
@@ -27,13 +28,18 @@ class LoopState:
     Attributes:
         process: None while none runs.
         figures: as last read; None before its first tick.
+        instance: what it is called.
+        starts, failures: how often it was started; and ended by itself, or could not be started.
         failure: the last that a loop said that had ended by itself, or could not be started; None while all is well.
     """
 
+    instance: str = ""
     process: LoopProcess | None = None
     reader: LoopReader | None = None
     figures: LoopFigures | None = None
     failure: str | None = None
+    starts: int = 0
+    failures: int = 0
     again_s: float = 0.0
     back_off: BackOff = field(default_factory=lambda: BackOff(1.0, 60.0))
 
@@ -51,12 +57,19 @@ class Keeper:
         roots: where loops have their sockets, and their journals.
         records_mb: disk space for the decision records of each.
         told: gets each line that a loop prints, with its name.
+        pages: whether each serves its pages on a Unix socket.
     """
 
     def __init__(
-        self, folder: Path, roots: tuple[Path, Path], records_mb: float, told: Callable[[str, str], None]
+        self,
+        folder: Path,
+        roots: tuple[Path, Path],
+        records_mb: float,
+        told: Callable[[str, str], None],
+        pages: bool = False,
     ) -> None:
         self._folder, self._roots, self._records_mb, self._told = folder, roots, records_mb, told
+        self._pages = pages
         self._leftovers = Leftovers(folder, roots)
         self.states: dict[str, LoopState] = {}
 
@@ -121,12 +134,17 @@ class Keeper:
         self.states = {}
 
     def _start(self, state: LoopState, plan: LoopPlan, now_s: float) -> None:
+        state.instance = plan.instance
+        # What a shadow run would have changed is told nowhere here, and costs the simulator's 70 MiB.
+        publish = {"records_mb": self._records_mb, "estimate_s": 0, **({"listen": LOCAL} if self._pages else {})}
         try:
             self._leftovers.used(plan.instance)
             process = LoopProcess(
-                plan, self._folder, self._roots, self._records_mb, lambda text: self._told(plan.instance, text)
+                plan, self._folder, self._roots, publish, lambda text: self._told(plan.instance, text)
             )
+            state.starts += 1
         except (OSError, RuntimeError) as error:  # no memory, no processes, no threads
+            state.failures += 1
             state.failure = f"cannot be started: {getattr(error, 'strerror', None) or error}"
             state.again_s = now_s + state.back_off.failed()
             return
@@ -140,6 +158,7 @@ class Keeper:
             return
         if process.ending_s is None:
             state.failure = process.why()
+            state.failures += 1
             state.again_s = now_s + state.back_off.failed()
         self._told(process.plan.instance, "loop ended" if state.failure is None else f"loop ended: {state.failure}")
         if state.reader is not None:

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -33,7 +34,7 @@ class LoopProcess:
         plan: what it is started with.
         folder: for its configuration.
         roots: where it has its sockets, and its journal.
-        records_mb: disk space for its decision records.
+        publish: what it publishes (`slicepilot.controller.service.run_config.PublishConfig`).
         told: gets each line that it prints.
 
     Attributes:
@@ -46,7 +47,7 @@ class LoopProcess:
         plan: LoopPlan,
         folder: Path,
         roots: tuple[Path, Path],
-        records_mb: float,
+        publish: Mapping[str, Any],
         told: Callable[[str], None],
     ) -> None:
         self.plan, self._told = plan, told
@@ -65,8 +66,7 @@ class LoopProcess:
             "instance": plan.instance,
             "mode": plan.mode,
             "canary": list(plan.canary),
-            # What a shadow run would have changed is told nowhere here, and costs the simulator's 70 MiB.
-            "publish": {"records_mb": records_mb, "estimate_s": 0},
+            "publish": dict(publish),
             "run_root": str(roots[0]),
             "state_root": str(roots[1]),
         }

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from ...configs import ConfigError, FailureError
 from ..system.own_programs import environment, python
-from .listeners import INHERITED, HttpAddress, control_listener, http_listener, inherited_listener
+from .listeners import (
+    INHERITED,
+    LOCAL,
+    LOCAL_SOCKET,
+    HttpAddress,
+    control_listener,
+    http_listener,
+    inherited_listener,
+    local_listener,
+)
 from .peers import Access
 
 FIRST_WAIT_S, LONGEST_WAIT_S, WELL_S = 1.0, 60.0, 120.0
@@ -27,7 +36,8 @@ class PublisherOptions:
     Attributes:
         run: folder of the ring ``ticks``; ``control.sock`` is made there.
         state: folder in which ``records`` is made.
-        listen: address and port of metrics and status page; ``inherited`` from a service manager; or ``off``.
+        listen: address and port of metrics and status page; ``inherited`` from a service manager; ``local`` for a Unix
+            socket in ``run``, which root and ``user`` can open; or ``off``.
         hosts: names by which they are asked for, beside localhost, this machine's own and any address.
         group: members may use the control socket, beside root.
         user: to run as; of no effect unless the controller is root's.
@@ -76,12 +86,15 @@ class Publisher:
         """
         publisher = cls(options, control)
         try:
+            user = _user(options.user) if os.geteuid() == 0 else None
             if options.listen == INHERITED:
                 publisher._http = inherited_listener()
+            elif options.listen == LOCAL:
+                uid = None if user is None else user.pw_uid
+                publisher._http = local_listener(options.run / LOCAL_SOCKET, uid)
             elif (address := HttpAddress.parse(options.listen)) is not None:
                 publisher._http = http_listener(address)
             publisher._api = control_listener(options.run / "control.sock", Access(os.getuid(), options.group))
-            user = _user(options.user) if os.geteuid() == 0 else None
             publisher._make_folder(user)
             publisher._spawn()
         except BaseException:
@@ -97,8 +110,9 @@ class Publisher:
 
     @property
     def http_port(self) -> int | None:
-        """Where metrics and status page are served, if they are."""
-        return None if self._http is None else int(self._http.getsockname()[1])
+        """Where metrics and status page are served, if they are, and over a network."""
+        address = HttpAddress.of(self._http)
+        return None if address is None else address.port
 
     def alive(self) -> bool:
         """Whether the process runs; one system call."""
@@ -199,6 +213,8 @@ class Publisher:
                 owned.close()
         if self._api is not None:
             (self._options.run / "control.sock").unlink(missing_ok=True)
+        if self._http is not None and self._options.listen == LOCAL:
+            (self._options.run / LOCAL_SOCKET).unlink(missing_ok=True)
         self._api = self._http = None
 
 

@@ -1,4 +1,4 @@
-"""The two sockets that others connect to. They are made before the controller gives up its privileges, and a publisher
+"""The sockets that others connect to. They are made before the controller gives up its privileges, and a publisher
 that is started anew is handed the same ones: meanwhile connections wait instead of failing."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .peers import Access
 
 BACKLOG = 512
 INHERITED = "inherited"
+LOCAL, LOCAL_SOCKET = "local", "pages.sock"
 FIRST_INHERITED = 3  # SD_LISTEN_FDS_START
 DEFAULT_PORT = 9464
 # The publisher of a controller that was killed lets go of them as soon as it notices.
@@ -43,11 +44,15 @@ class HttpAddress:
         except ValueError:
             pass
         example = f"127.0.0.1:{DEFAULT_PORT}"
-        raise ConfigError(f"listen = {text!r}: accepted: off, {INHERITED}, or an address and port, as {example}")
+        raise ConfigError(
+            f"listen = {text!r}: accepted: off, {INHERITED}, {LOCAL}, or an address and port, as {example}"
+        )
 
     @classmethod
-    def of(cls, listener: socket.socket) -> HttpAddress:
-        """Where a socket is bound."""
+    def of(cls, listener: socket.socket | None) -> HttpAddress | None:
+        """Where a socket is bound; None of one that has a path, which nobody reaches over a network."""
+        if listener is None or listener.family == socket.AF_UNIX:
+            return None
         host, port = listener.getsockname()[:2]
         return cls(host, port)
 
@@ -117,37 +122,54 @@ def control_listener(path: Path, access: Access, patience_s: float = PATIENCE_S)
         ConfigError: somebody listens there, it cannot be made, or the group does not exist.
     """
     gid = access.gid()
+    return _unix_listener("control socket", path, patience_s, gid=gid)
+
+
+def local_listener(path: Path, uid: int | None, patience_s: float = PATIENCE_S) -> socket.socket:
+    """The same for pages: root can open it, and one user; raises ConfigError.
+
+    Args:
+        path: of it.
+        uid: the user; None: whoever this is.
+        patience_s: for one that still listens there.
+    """
+    return _unix_listener("socket of the pages", path, patience_s, uid=uid)
+
+
+def _unix_listener(
+    what: str, path: Path, patience_s: float, uid: int | None = None, gid: int | None = None
+) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_stale(path, time.monotonic() + patience_s)
+        _remove_stale(what, path, time.monotonic() + patience_s)
         # bind(2) gives the file the mode of the socket's inode: at no time can others connect.
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(str(path))
         if gid is not None:
             os.chown(path, -1, gid)
             path.chmod(0o660)
+        if uid is not None:
+            os.chown(path, uid, -1)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"control socket {path}: {error.strerror or error}; accepted: a folder to write to"
-        ) from error
+        raise ConfigError(f"{what} {path}: {error.strerror or error}; accepted: a folder to write to") from error
     except ConfigError:
         listener.close()
         raise
     return listener
 
 
-def _remove_stale(path: Path, deadline_s: float) -> None:
+def _remove_stale(what: str, path: Path, deadline_s: float) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"control socket {path}: another file is there; accepted: a path of our own")
+        raise ConfigError(f"{what} {path}: another file is there; accepted: a path of our own")
     while _listens(path):
         if time.monotonic() > deadline_s:
-            raise ConfigError(f"control socket {path}: in use; accepted: one controller of a name")
+            raise ConfigError(f"{what} {path}: in use; accepted: one controller of a name")
         time.sleep(RETRY_S)
     path.unlink(missing_ok=True)
 

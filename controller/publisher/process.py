@@ -75,7 +75,7 @@ class PublisherProcess:
         self._done = asyncio.Event()
         self._status = status = Status(reader.num_slices)
         self._totals = Totals(reader.num_slices)
-        self._events = EventLog(log, status, None if sockets.http is None else HttpAddress.of(sockets.http))
+        self._events = EventLog(log, status, HttpAddress.of(sockets.http))
         self._link = LoopLink(sockets.link, self._done.set)
         self._updated_s = float("-inf")
         self._api = ControlApi(sockets.control, access, status, self._refresh, self._link.forward, self._events.command)

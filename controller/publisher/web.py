@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -51,12 +51,20 @@ class WebServer:
         hosts: names under which the node is reached, beside localhost and any address. Requests for other names are
             refused: a page from elsewhere whose name was pointed at this address (DNS rebinding) sends its own name.
 
+        prepared: awaited before a page is made; bounds its own time.
+
     Attributes:
         requests, refused: connections answered, and those that got no page.
     """
 
-    def __init__(self, listener: socket.socket, routes: dict[str, Route], hosts: tuple[str, ...] = ()) -> None:
-        self._listener, self._routes = listener, routes
+    def __init__(
+        self,
+        listener: socket.socket,
+        routes: dict[str, Route],
+        hosts: tuple[str, ...] = (),
+        prepared: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._listener, self._routes, self._prepared = listener, routes, prepared
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._places = Places(MAX_CONNECTIONS, served_go=True)
         self.requests = self.refused = 0
@@ -80,6 +88,8 @@ class WebServer:
             async with asyncio.timeout(REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
             place.served = True
+            if self._prepared is not None:
+                await self._prepared()
             method, page = self._answer(head)
             await self._send(writer, page, method != "HEAD")
         except asyncio.LimitOverrunError:
@@ -145,6 +155,8 @@ class WebServer:
 
 def _of_this_machine(writer: asyncio.StreamWriter) -> bool:
     peer = writer.get_extra_info("peername")
+    if isinstance(peer, str | bytes):  # of a Unix socket
+        return True
     return peer is not None and ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback
 
 

@@ -49,7 +49,8 @@ class PublishConfig:
 
     Attributes:
         listen: address and port of metrics and status page, or ``off``; ``inherited``: the socket that systemd hands
-            over. Anything but a loopback address is a decision.
+            over; ``local``: a Unix socket in its run folder, for root and ``user``. An address that is no loopback one
+            is a decision.
         hosts: names by which the page is asked for, beside localhost, this machine's own and any address.
         group: members may use the control socket beside root.
         user: the publishing process runs as this user.

@@ -11,9 +11,12 @@ from typing import Any
 import yaml
 
 HERE = Path(__file__).parent
-SOURCES = [HERE.parent / "prometheus" / name for name in ("alerts.yaml", "recording.yaml")]
+SOURCES = [HERE.parent / "prometheus" / name for name in ("alerts.yaml", "agents.yaml", "recording.yaml")]
 TARGET = HERE / "prometheusrule.yaml"
 IN_POD = "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- "
+PROGRAM = "slicepilot explain "
+OF_LOOP = "--name {{ $labels.loop }} "
+"""A pod has the loops of all SliceSets of its node."""
 
 
 def document() -> dict[str, Any]:
@@ -22,7 +25,7 @@ def document() -> dict[str, Any]:
     for group in groups:
         for rule in group["rules"]:
             if "explain" in (annotations := rule.get("annotations", {})):
-                annotations["explain"] = IN_POD + annotations["explain"]
+                annotations["explain"] = IN_POD + annotations["explain"].replace(PROGRAM, PROGRAM + OF_LOOP)
     metadata = {"name": "slicepilot", "labels": {"app.kubernetes.io/name": "slicepilot"}}
     return {
         "apiVersion": "monitoring.coreos.com/v1",

@@ -14,6 +14,12 @@ CASES: dict[str, dict[str, Any]] = {
     "follow with annotations": {"follow": {"allowed": True, "annotations": True}},
     "bundles": {"bundles": {"configMapNamespaces": ["default", "kube-public"], "registries": ["a.example", "http://b.example:5000"],
         "credentialsSecret": "keys", "authoritySecret": "authority", "trustSecret": "signers"}},
+    "metrics": {"metrics": {"enabled": True, "port": 9999}},
+    "pods are monitored": {"metrics": {"enabled": True, "podMonitor": {
+        "create": True, "interval": "15s", "scrapeTimeout": "10s", "labels": {"release": "prometheus", "b": "1: 2"}}}},
+    "a service is monitored": {"hostNetwork": True, "metrics": {
+        "enabled": True, "service": {"create": True}, "serviceMonitor": {"create": True, "labels": {"team": "edge"}}}},
+    "monitors without metrics": {"metrics": {"podMonitor": {"create": True}, "service": {"create": True}}},
     "no policy": {"admissionPolicy": {"create": False}},
     "cri-o": {"runtime": {"name": "crio"}},
     "k3s": {"runtime": {"stateFolder": "/run/k3s/containerd/io.containerd.runtime.v2.task"}},

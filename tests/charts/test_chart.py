@@ -74,6 +74,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a name without its profile": ({"appArmor": {"localhostProfile": "x"}}, "appArmor"),
     "text for a flag": ({"hostNetwork": "yes"}, "hostNetwork"),
     "text for a number": ({"apiServer": {"port": "6443"}}, "port"),
+    "a privileged port": ({"metrics": {"enabled": True, "port": 80}}, "port"),
+    "an interval of words": ({"metrics": {"podMonitor": {"interval": "5s\n  x: y"}}}, "interval"),
     "no port": ({"apiServer": {"port": 0}}, "port"),
     "less than loops need to end": ({"terminationGracePeriodSeconds": 5}, "terminationGracePeriodSeconds"),
     "a repository of two lines": ({"image": {"repository": "a\nprivileged: true"}}, "repository"),
@@ -133,6 +135,34 @@ def test_the_container_has_the_capabilities_that_a_loop_is_said_to_need() -> Non
     assert not pod["hostNetwork"]
     paths = {one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
     assert not [path for path in paths if path.endswith(".sock") or path in {"/", "/run", "/run/containerd", "/etc"}]
+
+
+def test_nothing_is_served_unless_somebody_says_so() -> None:
+    [daemons] = [one for one in manifests(values(), NAMESPACE) if one["kind"] == "DaemonSet"]
+    container = daemons["spec"]["template"]["spec"]["containers"][0]
+    assert "ports" not in container
+    assert not [one for one in container["args"] if one.startswith("--metrics")]
+    assert {one["kind"] for one in manifests(values(CASES["monitors without metrics"]), NAMESPACE)} & {
+        *("PodMonitor", "Service", "ServiceMonitor")
+    } == set()
+
+
+def test_a_monitor_of_services_needs_the_service() -> None:
+    with pytest.raises(ConfigError, match=r"serviceMonitor\.create with service\.create"):
+        values({"metrics": {"enabled": True, "serviceMonitor": {"create": True}}})
+
+
+def test_the_charts_monitor_is_the_one_that_is_shipped_beside_it() -> None:
+    path = ROOT / "deploy" / "kubernetes-monitoring" / "podmonitor.yaml"
+    found = by_name(manifests(values({"metrics": {"enabled": True, "podMonitor": {"create": True}}}), NAMESPACE))
+    made = found["PodMonitor", "slicepilot-agent"]
+    assert made["metadata"].pop("namespace") == NAMESPACE
+    assert made == yaml.safe_load(path.read_text())
+    pod = found["DaemonSet", "slicepilot-agent"]["spec"]["template"]
+    assert made["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    [port] = pod["spec"]["containers"][0]["ports"]
+    assert port["name"] == made["spec"]["podMetricsEndpoints"][0]["port"]
+    assert f"--metrics=$(POD_IP):{port['containerPort']}" in pod["spec"]["containers"][0]["args"]
 
 
 def test_nothing_may_act_unless_somebody_says_so() -> None:

@@ -122,6 +122,14 @@ class PodUpfs(Runtime):
             load = [str(programs / "load"), *flows, "--duration", f"{seconds}s", "--json"]
             self._loads.append(self.machine.start(*load, stdout=out, stderr=subprocess.DEVNULL))
 
+    def stop_loads(self) -> None:
+        """End the load before its time."""
+        for load in self._loads:
+            for pid in children(load.pid):  # which is in the machine
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGINT)
+        self.unload()
+
     def address(self, pod: str) -> str:
         """Of a pod."""
         found: str = self.cluster.get("-n", NAMESPACE, "pod", pod)["status"]["podIP"]

@@ -60,28 +60,36 @@ def promtool(*arguments: str | Path) -> str:
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-def alerts() -> list[dict[str, Any]]:
-    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"]
+def alerts(name: str = "alerts") -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / f"{name}.yaml").read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
-def test_alerts_are_valid() -> None:
-    assert f"SUCCESS: {len(alerts())} rules found" in promtool("check", "rules", DEPLOY / "prometheus" / "alerts.yaml")
+both = pytest.mark.parametrize("name", ["alerts", "agents"])
 
 
-def test_alerts_fire_when_they_should() -> None:
-    assert "SUCCESS" in promtool("test", "rules", DEPLOY / "prometheus" / "alerts_test.yaml")
+@both
+def test_alerts_are_valid(name: str) -> None:
+    checked = promtool("check", "rules", DEPLOY / "prometheus" / f"{name}.yaml")
+    assert f"SUCCESS: {len(alerts(name))} rules found" in checked
 
 
-def test_every_alert_is_seen_to_fire() -> None:
-    tests = yaml.safe_load((DEPLOY / "prometheus" / "alerts_test.yaml").read_text())["tests"]
+@both
+def test_alerts_fire_when_they_should(name: str) -> None:
+    assert "SUCCESS" in promtool("test", "rules", DEPLOY / "prometheus" / f"{name}_test.yaml")
+
+
+@both
+def test_every_alert_is_seen_to_fire(name: str) -> None:
+    tests = yaml.safe_load((DEPLOY / "prometheus" / f"{name}_test.yaml").read_text())["tests"]
     fired = set(re.findall(r"alertname=\"(\w+)\"", json.dumps(tests).replace('\\"', '"')))
     fired |= {case["alertname"] for test in tests for case in test.get("alert_rule_test", ()) if case["exp_alerts"]}
-    assert {alert["alert"] for alert in alerts()} == fired
+    assert {alert["alert"] for alert in alerts(name)} == fired
 
 
-def test_every_alert_says_how_grave_it_is_and_what_to_do() -> None:
-    for alert in alerts():
+@both
+def test_every_alert_says_how_grave_it_is_and_what_to_do(name: str) -> None:
+    for alert in alerts(name):
         assert alert["labels"]["severity"] in {"critical", "warning", "info"}
         assert alert["annotations"].keys() - {"explain"} == {"summary", "description", "runbook_url"}
         assert alert["annotations"]["runbook_url"] == f"docs/runbook.md#{alert['alert'].lower()}"
@@ -89,7 +97,7 @@ def test_every_alert_says_how_grave_it_is_and_what_to_do() -> None:
 
 def test_the_runbook_has_every_alert() -> None:
     headings = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
-    assert sorted(alert["alert"] for alert in alerts()) == sorted(headings)
+    assert sorted(alert["alert"] for name in ("alerts", "agents") for alert in alerts(name)) == sorted(headings)
 
 
 def test_an_alert_names_the_command_that_explains_it() -> None:
@@ -144,7 +152,10 @@ def test_the_operators_rules_are_those_of_the_server(tmp_path: Path) -> None:
     assert "SUCCESS" in promtool("check", "rules", groups)
     told = [one["annotations"]["explain"] for one in alerts_of(document["spec"]) if "explain" in one["annotations"]]
     assert set(told) == {
-        "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- slicepilot explain --window 5min"
+        (
+            "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- "
+            "slicepilot explain --name {{ $labels.loop }} --window 5min"
+        )
     }
 
 
@@ -156,7 +167,7 @@ def test_whoever_is_told_where_to_look_is_told_the_pod() -> None:
     """An alert with a command in a pod keeps the labels that name it, which a sum would drop."""
     for alert in alerts():
         for by in re.findall(r"sum by \(([^)]*)\)", alert["expr"]):
-            assert {"namespace", "pod"} <= {label.strip() for label in by.split(",")}, alert["alert"]
+            assert {"namespace", "pod", "loop"} <= {label.strip() for label in by.split(",")}, alert["alert"]
 
 
 def test_the_monitor_has_the_name_that_the_rules_go_by() -> None:
@@ -177,6 +188,25 @@ def test_the_clusters_dashboard_shows_what_is_recorded(tmp_path: Path) -> None:
     recorded = yaml.safe_load((DEPLOY / "prometheus" / "recording.yaml").read_text())["groups"][0]["rules"]
     names = {rule["record"] for rule in recorded}
     assert {query for query in queries if not query.startswith("ALERTS")} == names
+
+
+def test_the_dashboard_of_slice_sets_fits_together_and_its_queries_are_valid(tmp_path: Path) -> None:
+    document = json.loads((DEPLOY / "grafana" / "slicepilot-kubernetes.json").read_text())
+    queries = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    for variable in ("$__rate_interval", "$namespace", "$sliceset"):
+        assert [query for query in queries if variable in query]
+        queries = [query.replace(variable, "15s" if "interval" in variable else ".*") for query in queries]
+    assert not [query for query in queries if "$" in query]
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", file)
+    ids = [panel["id"] for panel in document["panels"]]
+    assert len(set(ids)) == len(ids)
+    others = {json.loads(path.read_text())["uid"] for path in (DEPLOY / "grafana").glob("*.json")}
+    assert len(others) == 3
+    linked = re.findall(r'"/d/([\w-]+)/', json.dumps(document))
+    assert set(linked) == others - {document["uid"]}
 
 
 def test_the_servers_configuration_is_valid() -> None:

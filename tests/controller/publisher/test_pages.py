@@ -294,7 +294,7 @@ def test_an_address_that_is_taken_or_is_none_is_refused_at_once(make: Callable[.
     with pytest.raises(ConfigError, match=rf"^listen = 127\.0\.0\.1:{port}: Address already in use; accepted: a free"):
         make().publish(listen=f"127.0.0.1:{port}")
     for text in ("localhost:9464", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":9464", "", "on"):
-        with pytest.raises(ConfigError, match=r"accepted: off, inherited, or an address and port, as 127\.0"):
+        with pytest.raises(ConfigError, match=r"accepted: off, inherited, local, or an address and port, as 127\.0"):
             HttpAddress.parse(text)
 
 

@@ -300,7 +300,7 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     (
         {"agent": AGENT},
         ("--listen", "localhost"),
-        "listen = 'localhost': accepted: off, inherited, or an address and port",
+        "listen = 'localhost': accepted: off, inherited, local, or an address and port",
     ),
     ({"agent": AGENT, "name": "spo-none"}, (), "spo-none"),
     ({"agent": AGENT, "run_root": "/proc/none"}, (), "run_root = /proc/none"),

@@ -1,0 +1,93 @@
+"""How an agent starts the process that serves metrics, tells it what there is, and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+
+from ...controller.publisher.listeners import HttpAddress, http_listener
+from ...controller.system.own_programs import environment, python
+from ..client.errors import BackOff
+from .figures import AgentFacts
+
+WELL_S = 60.0
+END_S = 2.0
+
+
+class MetricsServer:
+    """The process, and the socket that it serves, which outlives it.
+
+    Args:
+        address: to serve on.
+
+    Raises:
+        ConfigError: it is not to be had.
+    """
+
+    def __init__(self, address: HttpAddress) -> None:
+        self._http = http_listener(address)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._back_off = BackOff(1.0, 60.0)
+        self._started_s, self._again_s = 0.0, 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def tell(self, facts: AgentFacts, now_s: float) -> None:
+        """Have it know this; waits for nothing. Starts it, again where it has ended, by and by less often."""
+        if self._process is not None and self._process.poll() is not None:
+            if now_s - self._started_s > WELL_S:
+                self._back_off.succeeded()
+            self._again_s = now_s + self._back_off.failed()
+            self._end()
+        if self._process is None and now_s >= self._again_s:
+            try:
+                self._start(now_s)
+            except OSError:  # no memory, no processes
+                self._again_s = now_s + self._back_off.failed()
+        if self._link is not None:
+            with contextlib.suppress(OSError):  # it has no time: the next message is newer anyway
+                self._link.send(facts.message())
+
+    def close(self) -> None:
+        """End it."""
+        self._end()
+        self._http.close()
+
+    def _start(self, now_s: float) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fds = [self._http.fileno(), theirs.fileno()]
+        command = [*python("slicepilot.cluster.metrics.process"), "--http-fd", str(fds[0]), "--link-fd", str(fds[1])]
+        try:
+            # A session of its own: Ctrl-C is for the agent.
+            self._process = subprocess.Popen(
+                command,
+                cwd="/",
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._link, self._started_s = ours, now_s
+
+    def _end(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        if self._process is not None:
+            try:
+                self._process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._link = self._process = None

@@ -1,0 +1,76 @@
+"""Five UPF pods under traffic, an agent that serves metrics, and a Prometheus server that scrapes it and kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from ..node.runtimes import until
+from .agents import RunningAgent, agent, install, slice_set
+from .cluster import ADDRESS, Cluster
+from .scraping import DEPLOY, Scraping, agent_job, kubelet_job, scraping, token
+from .upfs import NAMESPACE, PodUpfs, pod_upfs
+
+COUNT, MBPS, LOAD_S = 5, 4, 500
+PORT = 9464
+WITHIN_S = 120.0  # a first loop compiles
+CADVISOR_S = 15
+SLICES = [f"slice{i}" for i in range(1, COUNT + 1)]
+LOOP = f"{NAMESPACE}.video"
+
+
+def rules() -> list[dict[str, Any]]:
+    """The operator's, evaluated each second, and alerts at once."""
+    document = yaml.safe_load((DEPLOY / "kubernetes-monitoring" / "prometheusrule.yaml").read_text())
+    groups: list[dict[str, Any]] = document["spec"]["groups"]
+    for group in groups:
+        group["interval"] = "1s"
+        for rule in group["rules"]:
+            rule.pop("for", None)
+    return groups
+
+
+@pytest.fixture(scope="module", name="upfs")
+def upfs_under_load(cluster: Cluster) -> Iterator[PodUpfs]:
+    """Of a module."""
+    with pod_upfs(cluster, COUNT) as upfs:
+        yield upfs
+
+
+@pytest.fixture(scope="module", name="running")
+def running_agent(cluster: Cluster, upfs: PodUpfs) -> Iterator[RunningAgent]:
+    """With a loop that keeps not all promises: one of 1 us cannot be kept."""
+    access = install(cluster)
+    # The usual folders, as in a pod: who asks loops for their metrics is nobody, and may not look into pytest's.
+    options = ["--metrics", f"{ADDRESS}:{PORT}", "--run-root", "/run/slicepilot", "--state-root", "/var/lib/slicepilot"]
+    with agent(cluster, access, "monitored", options) as running:
+        document = slice_set(mode="shadow")
+        document["spec"]["slices"][0]["promise"]["delayBoundMs"] = 0.001
+        cluster.kubectl("apply", given=document)
+        upfs.load(seconds=LOAD_S, mbps=MBPS)
+        until(lambda: len(running.loops()) == 1, "no loop", WITHIN_S)
+        yield running
+        cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
+        upfs.stop_loads()
+
+
+@pytest.fixture(scope="module", name="server")
+def prometheus_server(cluster: Cluster, running: RunningAgent) -> Iterator[Scraping]:
+    """That has seen the loop for a while."""
+    del running  # first
+    access = token(cluster)
+    jobs = [
+        agent_job(f"{ADDRESS}:{PORT}"),
+        kubelet_job("/metrics", access, "kubelet"),
+        kubelet_job("/metrics/cadvisor", access, "cadvisor", f"{CADVISOR_S}s"),
+    ]
+    with scraping(cluster, jobs, rules()) as server:
+        server.until(
+            lambda: server.query(f'count_over_time(slicepilot_mode{{loop="{LOOP}",mode="shadow"}}[5m]) > 20'),
+            WITHIN_S,
+            "the agent's loop is not scraped",
+        )
+        yield server
