@@ -531,6 +531,20 @@ def test_what_others_have_set_since_is_put_back_where_that_is_wanted(pod: Path) 
     assert (limits(pod), weight(pod.parent)) == ([800.0, 1000.0], 60), "its pod is widened first"
 
 
+def test_a_resize_to_what_the_loop_has_set_is_known_by_its_pod(pod: Path) -> None:
+    """The container has what it had: only its pod's limit tells that somebody has declared another."""
+    CpuQuota(CpuGroup.at(pod.parent / "sidecar")).set(100.0)
+    with NodeActuator([SliceTargets("a", pod, moves_pod=True)]) as node:
+        node.apply(knobs([400.0], [0.0]))
+        CpuQuota(CpuGroup.at(pod.parent)).set(400.0)
+        [told] = node.deviations()
+        assert "for its pod" in told.text
+        node.reassert("a", "cpu_limit_mcpu", newest=True)
+        assert limits(pod) == [400.0, 700.0]
+        assert node.deviations() == []
+    assert limits(pod) == [400.0, 400.0], "and not 500 again, which its pod has not any more"
+
+
 @pytest.mark.parametrize("journalled", [True, False])
 def test_what_the_kernel_refuses_since_others_have_changed_it_holds_up_nothing(
     pod: Path, hierarchy: CpuHierarchy, journalled: bool
