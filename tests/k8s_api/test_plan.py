@@ -42,6 +42,26 @@ def test_a_pods_own_limit_is_exceeded_where_it_says_so_alone() -> None:
     assert [one["may_exceed_limit"] for one in plan.loop.node["slices"]] == [False, True]
 
 
+def test_a_pod_is_weighed_by_all_its_requests_and_a_resize_starts_no_loop_anew() -> None:
+    planner, sets = Planner(), [set_document(slices=[slice_document(container="upf")])]
+    plan = planned(planner, sets, [with_containers(upf="250m", sidecar="100m")])["video"].loop
+    assert plan is not None
+    assert plan.node["slices"][0]["cpu_request_mcpu"] == 350
+    resized = planned(planner, sets, [with_containers(upf="900m", sidecar="100m")])["video"].loop
+    assert resized is not None
+    assert plan.starts_as(resized)
+    anew = planned(Planner(), sets, [with_containers(upf="900m", sidecar="100m")])["video"].loop
+    assert anew is not None
+    assert anew.node["slices"][0]["cpu_request_mcpu"] == 1000
+
+
+def with_containers(**requests: str) -> dict[str, Any]:
+    """The pod of slice a, with these in it."""
+    containers = [{"name": name, "resources": {"requests": {"cpu": cpu}}} for name, cpu in requests.items()]
+    states = [{"name": name, "state": {"running": {}}} for name in requests]
+    return {**A, "spec": {**A["spec"], "containers": containers}, "status": {"containerStatuses": states}}
+
+
 def test_a_canary_that_is_elsewhere_is_a_shadow_here() -> None:
     plan = planned(Planner(), [set_document(mode="canary", canary=["b"])], [A])["video"]
     assert plan.loop is not None
