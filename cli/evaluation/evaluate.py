@@ -84,7 +84,7 @@ def evaluate(
     if drawn:
         from ...training.evaluation.drawn import draw_scenarios
 
-        chosen = draw_scenarios(results / "scenarios", *drawn)
+        chosen = draw_scenarios(results / "scenarios", *drawn, settings.control_period_s)
         settings = replace(settings, scenarios=tuple(played.name for played in chosen))
     else:
         chosen = _scenarios(settings)

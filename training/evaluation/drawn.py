@@ -59,21 +59,27 @@ PURPOSES = {
 }
 
 
-def draw_scenarios(folder: Path, seed: int, count: int) -> list[Scenario]:
+def draw_scenarios(folder: Path, seed: int, count: int, period_s: float | None = None) -> list[Scenario]:
     """Scenarios 0 to ``count`` - 1 of a seed, written below a folder; one does not depend on how many are drawn.
+
+    Args:
+        folder, seed, count: as above.
+        period_s: control period of all of them; None: each has its own, from `PERIOD_S`. Loads and runs are as many
+            periods long in any case.
 
     Raises:
         ConfigError: the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return [_draw(folder.resolve(), seed, number) for number in range(count)]
+    return [_draw(folder.resolve(), seed, number, period_s) for number in range(count)]
 
 
-def _draw(folder: Path, seed: int, number: int) -> Scenario:
+def _draw(folder: Path, seed: int, number: int, given_s: float | None) -> Scenario:
     rng = np.random.default_rng([seed, number])
     name = f"drawn-{seed}-{number:02d}"
     bottleneck = BOTTLENECKS[rng.integers(len(BOTTLENECKS))]
-    period_s = float(f"{_log(rng, PERIOD_S):.3g}")
+    own_s = float(f"{_log(rng, PERIOD_S):.3g}")
+    period_s = own_s if given_s is None else given_s
     duration_s = period_s * float(rng.integers(*STEPS))
     node = _node(rng)
     slices, loads = _slices(rng, node, bottleneck, period_s, duration_s)

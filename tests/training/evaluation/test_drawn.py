@@ -44,6 +44,16 @@ def test_a_seed_says_all_and_a_scenario_does_not_depend_on_how_many_are_drawn(tm
     assert few[0].loads != other[0].loads
 
 
+def test_all_may_have_one_control_period(tmp_path: Path) -> None:
+    own = draw_scenarios(tmp_path / "own", 5, 3)
+    given = draw_scenarios(tmp_path / "given", 5, 3, period_s=15.0)
+    assert [one.control_period_s for one in given] == [15.0] * 3
+    assert [one.hardware_spec() for one in given] == [one.hardware_spec() for one in own]
+    assert [one.duration_s / one.control_period_s for one in given] == pytest.approx(
+        [one.duration_s / one.control_period_s for one in own]
+    )
+
+
 def test_they_are_of_many_kinds(many: list[Scenario]) -> None:
     nodes = [scenario.hardware_spec() for scenario in many]
     assert {bottleneck(scenario) for scenario in many} == set(BOTTLENECKS)
