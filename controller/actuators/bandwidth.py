@@ -67,6 +67,9 @@ def put_back_limit(
     if _try(files, wanted) or (_try(above, wanted_above) and _try(files, wanted)):
         return wanted
     quota_us, period_us = above.read()
+    if quota_us == NO_QUOTA:  # it is not the pod that has less
+        files.write(*wanted)
+        return wanted
     most = max(LEAST_US, quota_us * wanted[1] // period_us), wanted[1]
     files.write(*most)
     return most

@@ -168,7 +168,10 @@ class Journal:
         [one] = [each for each in self.slices if each.name == name]
         pod = one.pod
         if pod is not None:
-            quota_us, period_us = pod_quota or (pod.quota_us, pod.period_us)
+            if pod_quota is None or pod_quota[0] < 0:  # without a limit there is nothing to follow
+                quota_us, period_us = pod.quota_us, pod.period_us
+            else:
+                quota_us, period_us = pod_quota
             pod_weight = pod.weight if weight is None or pod.weight is None else weight
             pod = dataclasses.replace(pod, quota_us=quota_us, period_us=period_us, weight=pod_weight)
         quota_us, period_us = quota or (one.quota_us, one.period_us)
