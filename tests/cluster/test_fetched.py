@@ -81,7 +81,7 @@ def message(status: dict[str, Any], kind: str = "Ready") -> str:
 def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
     with pod_upfs(cluster, COUNT) as upfs:
         yield upfs
-    cluster.kubectl("delete", "pv", "bundles", "--wait=false")
+    cluster.kubectl("delete", "pv", "bundles", "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture(scope="module", name="volume")

@@ -260,7 +260,10 @@ def test_helm_installs_upgrades_and_takes_away_the_same_under_our_own_seccomp_pr
         environment = {"KUBECONFIG": str(cluster.folder / "admin.yaml")}
         cluster.machine.run(str(HELM), *arguments, "-n", SYSTEM, "--wait", env=environment, timeout_s=300)
 
-    helm("install", "slices", str(CHART), *settings)
+    ours = ["-l", "app.kubernetes.io/name=slicepilot", "--ignore-not-found"]  # which other tests have left
+    cluster.kubectl("-n", SYSTEM, "delete", "serviceaccounts,roles,rolebindings", *ours)
+    cluster.kubectl("delete", "clusterroles,clusterrolebindings", *ours)
+    helm("install", "slices", str(CHART), "--create-namespace", *settings)
     cluster.kubectl("apply", given=slice_set())
     until(lambda: condition(told(cluster), "Controlled")[1] == "ModeNotAllowed", f"{told(cluster)}", WITHIN_S)
     assert shares(upfs) == found
