@@ -222,7 +222,7 @@ def main(arguments: list[str]) -> int:
     means = {name: np.mean(costs, axis=0) for name, costs in pods.costs.items()}
     for name, (cores, mib) in means.items():
         print(f"{name}: {100 * cores:.1f}% of a core, {mib:.0f} MiB")
-    cores, mib = sum(means.values())
+    cores, mib = np.sum(list(means.values()), axis=0)
     print(f"all of them: {100 * cores:.1f}% of a core, {mib:.0f} MiB")
     return int(not same)
 

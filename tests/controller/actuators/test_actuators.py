@@ -572,6 +572,7 @@ def test_what_the_kernel_refuses_since_others_have_changed_it_holds_up_nothing(
         CpuQuota(CpuGroup.at(name)).set(100.0)
     if journalled:  # a pod that nothing is to be put back of
         [found] = journal.slices
+        assert found.pod is not None
         kept = replace(journal, slices=(replace(found, pod=replace(found.pod, quota_us=10_000)),))
         assert restore(kept).failed == []
         assert limits(pod) == [100.0, 100.0], "as much as the pod has"
