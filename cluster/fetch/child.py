@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ...agents.learned.files import LIMITS_BYTES
@@ -162,8 +163,7 @@ def _hold(parent: int, memory_bytes: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGKILL, 0, 0, 0)))
     if os.getppid() != parent:
         sys.exit(1)
-    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (proc_pid_statm(5))
-        used = int(file.read().split()[0]) * resource.getpagesize()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()  # proc_pid_statm(5)
     for limit, value in (
         (resource.RLIMIT_AS, used + memory_bytes),
         (resource.RLIMIT_CPU, int(time.process_time()) + 30),

@@ -38,7 +38,7 @@ from slicepilot.testbed.lifecycle.processes import bin_folder
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
 
-from ..node.compare_control import FIGURES, SCENARIO, WARM_UP_S, Side, report
+from ..node.compare_control import SCENARIO, WARM_UP_S, Side, play, report
 from ..node.machine import Machine, MachineError, children
 from ..node.runtimes import until
 from .agents import RunningAgent, agent, condition, install, slice_set, told
@@ -66,7 +66,7 @@ class PodSide:
         self.costs: dict[str, list[tuple[float, float]]] = {}
 
     def turn(self, name: str, seconds: float, folder: Path) -> list[float]:
-        """One run of an agent; `FIGURES`."""
+        """One run of an agent; `tests.node.compare_control.FIGURES`."""
         acts = name != "as-found"
         document = slice_set(mode="live" if acts else "shadow", policy={"agent": name}, periodMs=PERIOD_MS)
         promised = self._testbed.slices.slices
@@ -197,17 +197,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     agents = options.agents.split(",")
     scenario = Scenario.from_yaml(SCENARIO)
-    found = np.zeros((len(agents), 2, len(FIGURES), options.turns))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
         try:
             with sides(folder, scenario) as both:
-                for turn in range(options.turns):
-                    for index, agent_name in enumerate(agents):
-                        for number in (0, 1) if turn % 2 else (1, 0):
-                            found[index, number, :, turn] = both[number].turn(agent_name, options.seconds, folder)
-                    print(f"turn {turn + 1} of {options.turns}", file=sys.stderr)
+                found = play(both, agents, options.turns, options.seconds, folder)
         except MachineError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1

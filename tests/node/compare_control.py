@@ -18,9 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -128,16 +128,30 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     agents = options.agents.split(",")
     scenario = Scenario.from_yaml(SCENARIO)
-    found = np.zeros((len(agents), 2, len(FIGURES), options.turns))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with sides(folder, scenario) as both:
-            for turn in range(options.turns):
-                for index, agent in enumerate(agents):
-                    for number in (0, 1) if turn % 2 else (1, 0):
-                        found[index, number, :, turn] = both[number].turn(agent, options.seconds, folder)
-                print(f"turn {turn + 1} of {options.turns}", file=sys.stderr)
+            found = play(both, agents, options.turns, options.seconds, folder)
     return int(not report(agents, found, scenario))
+
+
+class Rig(Protocol):
+    """What can be loaded and controlled."""
+
+    def turn(self, agent: str, seconds: float, folder: Path) -> list[float]:
+        """One run of an agent; `FIGURES`."""
+        ...
+
+
+def play(both: Sequence[Rig], agents: list[str], turns: int, seconds: float, folder: Path) -> np.ndarray[Any, Any]:
+    """Both in turns, each first every second time; by agent, rig, figure and turn."""
+    found = np.zeros((len(agents), 2, len(FIGURES), turns))
+    for turn in range(turns):
+        for index, agent in enumerate(agents):
+            for number in (0, 1) if turn % 2 else (1, 0):
+                found[index, number, :, turn] = both[number].turn(agent, seconds, folder)
+        print(f"turn {turn + 1} of {turns}", file=sys.stderr)
+    return found
 
 
 def report(agents: list[str], found: np.ndarray[Any, Any], scenario: Scenario, second: str = "node") -> bool:
