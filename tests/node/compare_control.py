@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> int:
 class Rig(Protocol):
     """What can be loaded and controlled."""
 
-    def turn(self, agent: str, seconds: float, folder: Path) -> list[float]:
+    def turn(self, agent: str, seconds: float, folder: Path, /) -> list[float]:
         """One run of an agent; `FIGURES`."""
         ...
 
