@@ -16,7 +16,7 @@ from typing import Any
 from ...configs import ConfigError
 from ..contracts.modes import Mode
 from ..contracts.orders import Order, decode, parse
-from ..system.realtime import just_behind_the_loop
+from ..system.realtime import ThreadBesideTheLoop
 from .controller import Controller, is_slow
 from .slow_orders import SlowOrders
 
@@ -44,7 +44,7 @@ class ControlThread:
         self._operation, self._publisher = controller, publisher
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
-        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread = ThreadBesideTheLoop(self._run, "control")
         self._previous: dict[signal.Signals, Any] = {}
         self._answering = threading.Lock()
         self._slow = SlowOrders()
@@ -169,8 +169,7 @@ class ControlThread:
             try:
                 force = order.force or (as_at_the_start and self._operation.forced)
                 given = dataclasses.replace(order, force=force)
-                with just_behind_the_loop():
-                    answer = {"ok": True} | self._operation.carry_out(given, lambda: self._shadow_orders != before)
+                answer = {"ok": True} | self._operation.carry_out(given, lambda: self._shadow_orders != before)
             except Exception as error:  # noqa: BLE001 (likewise)
                 answer = {"ok": False, "error": _line(error)}
             tell(answer)

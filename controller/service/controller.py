@@ -25,6 +25,7 @@ from ..loop.mailbox import LoopEndedError
 from ..loop.node import Node
 from ..record.ring import TickRing
 from ..system import sd_notify
+from ..system.realtime import ThreadBesideTheLoop
 from ..system.signals import StopRequest
 from .description import description_of, trips_of
 from .knob_lease import hang_s
@@ -113,7 +114,7 @@ class Controller:
         self.loop.config = dataclasses.replace(self.loop.config, max_ticks=max_ticks)
         self._forced = self.policy if force else None
         self.loop.prepare()
-        telling = threading.Thread(target=self._tell_begun, name="begun", daemon=True)
+        telling = ThreadBesideTheLoop(self._tell_begun, "begun")
         try:
             mode, canary = MODES[self.config.mode], self.config.canary
             if mode is not Mode.SHADOW:

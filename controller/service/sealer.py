@@ -12,7 +12,7 @@ import numpy as np
 
 from ..record.ring import TickRing
 from ..record.seals import SealLog
-from ..system.realtime import just_behind_the_loop
+from ..system.realtime import ThreadBesideTheLoop
 
 LOOK_S, SEAL_S = 1.0, 5.0
 RING_PARTS = 4
@@ -39,7 +39,7 @@ class Sealer:
     def __init__(self, ring: TickRing, folder: Path, failed: Callable[[str], None]) -> None:
         self._ring, self._log, self._failed = ring, SealLog(folder), failed
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
+        self._thread = ThreadBesideTheLoop(self._run, "sealer")
         self._block = _Block(ring, 0)
 
     def __enter__(self) -> Sealer:
@@ -56,11 +56,9 @@ class Sealer:
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_S):
-            with just_behind_the_loop():
-                self._look()
-        with just_behind_the_loop():
             self._look()
-            self._seal()
+        self._look()
+        self._seal()
 
     def _look(self) -> None:
         """Take in what is new, and seal what is due."""

@@ -21,6 +21,7 @@ from ..publisher.handle import Publisher, PublisherOptions
 from ..record.ring import TickRing
 from ..system import privileges, sd_notify
 from ..system.confinement.processes import OFF, confine_controller
+from ..system.realtime import ThreadBesideTheLoop
 from ..system.signals import StopRequest
 from ..watchdog.lock import Locks
 from .control_thread import BY_SIGNAL, ControlThread
@@ -129,7 +130,7 @@ class _Companions:
         """Between ticks; starting a process takes longer than there is, so a thread does it."""
         busy = self._restarting is not None and self._restarting.is_alive()
         if not busy and not self._publisher.alive():
-            self._restarting = threading.Thread(target=self._restart, name="publisher", daemon=True)
+            self._restarting = ThreadBesideTheLoop(self._restart, "publisher")
             self._restarting.start()
 
     def notes(self) -> dict[str, object]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from ...configs import ConfigError
+from ..system.realtime import ThreadBesideTheLoop
 
 MOST_WAITING = 8
 
@@ -33,7 +34,7 @@ class SlowOrders:
             waiting = f"{MOST_WAITING} orders to reload or to act are waiting"
             raise ConfigError(f"{waiting}; accepted: safe, pause, resume, mode shadow meanwhile") from None
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="slow orders", daemon=True)
+            self._thread = ThreadBesideTheLoop(self._run, "slow orders")
             self._thread.start()
 
     def _run(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from .realtime import FIFO_PRIORITY
+from .realtime import stay_just_behind_the_loop
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ PATIENT_WAIT_S = 5.0
 
 
 class Aside:
-    """A thread that makes calls in the order in which they come, just behind the loop's (`just_behind_the_loop`).
+    """A thread that makes calls in the order in which they come, just behind the loop's (`stay_just_behind_the_loop`).
 
     It starts with the first call, with the capabilities of whoever makes that, on the CPUs of whoever has made this.
 
@@ -75,8 +75,7 @@ class Aside:
     def _begin(self) -> None:
         with contextlib.suppress(OSError):  # CPUs that have gone since; no CAP_SYS_NICE
             os.sched_setaffinity(0, self._cpus)
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY - 1))
+        stay_just_behind_the_loop()
 
 
 class Look(Generic[T]):

@@ -6,7 +6,8 @@ import contextlib
 import ctypes
 import gc
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,22 +87,36 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
-@contextlib.contextmanager
-def just_behind_the_loop() -> Iterator[None]:
-    """Run this thread ahead of everything but the loop's: while it has the interpreter, or starts a process, the loop
-    waits for it, and with it for whoever keeps it from the CPU. For what takes it a tenth of a second at most.
+def stay_just_behind_the_loop() -> None:
+    """Run this thread ahead of everything but the loop's from now on, where that is permitted: while it has the
+    interpreter, or starts a process, the loop waits for it, and with it for whoever keeps it from the CPU.
+
+    There is no way back: it would be taken with the interpreter in hand, and the kernel looks for somebody else to run
+    at once (``__sched_setscheduler``, kernel/sched/syscalls.c). A thread beside the loop that is often busy for more
+    than a tenth of a second belongs into another process.
 
     Processes inherit the class until they choose their own, so that their start does not hold up the loop either.
     """
-    try:
+    with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY - 1))
-    except PermissionError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+class ThreadBesideTheLoop(threading.Thread):
+    """A thread that stays just behind the loop's (`stay_just_behind_the_loop`) and that nobody waits for at the end.
+
+    Args:
+        target: what it does.
+        name: of the thread.
+    """
+
+    def __init__(self, target: Callable[[], object], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._does = target
+
+    def run(self) -> None:
+        """See `threading.Thread`."""
+        stay_just_behind_the_loop()
+        self._does()
 
 
 def _raise_priority() -> SchedulingClass:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..system.kernel_file import ActuatorError
 from ..system.own_programs import environment, python
-from ..system.realtime import FIFO_PRIORITY
+from ..system.realtime import FIFO_PRIORITY, ThreadBesideTheLoop
 from .keeper import JournalKeeper
 from .supervisor import DISARM
 
@@ -103,7 +103,7 @@ class SupervisorHandle:
         if self.alive():
             return True
         if self._reviving is None or not self._reviving.is_alive():
-            self._reviving = threading.Thread(target=self._revive, name="revive", daemon=True)
+            self._reviving = ThreadBesideTheLoop(self._revive, "revive")
             self._reviving.start()
         return False
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ...configs import ConfigError, FailureError
+from ...configs import ConfigError
 from ...controller.system import cgroup_paths
+from ...controller.system.aside import Aside
 from ...controller.system.net import namespaces
 from ...controller.system.processes import start_ticks
 from ..config.selectors import UpfSelector
@@ -39,8 +41,8 @@ class Settler(Protocol):
 class Follower:
     """Keeps links to UPFs right.
 
-    `look` takes some 50 us a slice while all is well. A UPF that has gone is looked for in a thread of its own, which
-    takes some milliseconds of CPU time, each time that `look` is called, until it is found.
+    `look` takes some 50 us a slice while all is well. A UPF that has gone is looked for by a thread beside the loop's,
+    which takes some milliseconds of CPU time, each time that `look` is called, until it is found.
 
     Args:
         selectors: by slice.
@@ -58,7 +60,7 @@ class Follower:
     ) -> None:
         self._selectors, self._found, self._links, self._settler = selectors, dict(found), links, settler
         self._lost: dict[str, str] = {}
-        self._search: threading.Thread | None = None
+        self._aside = Aside("finder", wait_s=0.0)
         self._lock = threading.Lock()
 
     @property
@@ -77,15 +79,13 @@ class Follower:
             unsettled = [name for name, one in self._found.items() if self._settler.unsettled(name, one)]
         told += [self._lost[name] for name in unsettled if name in self._lost and name not in away]
         away += [name for name in unsettled if name not in away]
-        if away and (self._search is None or not self._search.is_alive()):
-            self._search = threading.Thread(target=self._find, args=(away,), name="finder", daemon=True)
-            self._search.start()
+        if away and not self._aside.busy:
+            self._aside.call(partial(self._find, away))
         return told
 
     def close(self) -> None:
         """Wait for a search that is under way."""
-        if self._search is not None:
-            self._search.join()
+        self._aside.close()
 
     def find_now(self, names: Iterable[str], missing_ok: bool = False) -> None:
         """Look for UPFs here and now.
@@ -116,7 +116,7 @@ class Follower:
         for name in names:
             try:
                 self._take(name, finder)
-            except (FailureError, ConfigError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - told with the next look
                 with self._lock:
                     self._lost[name] = str(error)
 

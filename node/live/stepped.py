@@ -20,6 +20,7 @@ from ...controller.record.ring import TickRing
 from ...controller.service.knob_lease import KnobLease
 from ...controller.service.run_config import DEFAULT_PERIOD_S, RunConfig
 from ...controller.system.kernel_file import ActuatorError
+from ...controller.system.realtime import ThreadBesideTheLoop
 from ...controller.telemetry.source import KernelSource
 from ...controller.watchdog.lock import Locks
 from ...env.backend import Receipt
@@ -78,7 +79,7 @@ class GuardedNode(GuardedBackend):
             self._live.use(self._lease.actuator).close()
             self._found = self._live.receipt.applied
             self._undo = undo.pop_all()
-        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        self._keeper = ThreadBesideTheLoop(self._keep, "keeper")
         self._keeper.start()
 
     @property

@@ -72,6 +72,10 @@ def summary(attack: str, pairs: Sequence[Pair]) -> dict[str, Any]:
         **means,
         "carried_difference_mbps": asdict(carried),
         "p99_difference_ms": asdict(p99),
+        "longest_ms": {
+            "without": max(column("longest_ms", False)),
+            "attacked": max(column("longest_ms", True)),
+        },
         "level": Level(max(pair[0].level for pair in pairs)).label,
     }
 
@@ -94,6 +98,12 @@ def show(agent: str, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['p99_ms']['without']:5.2f} {p99['value']:+5.2f} {_ends(p99):12} "
             f"{row['late_pct']['attacked']:5.2f} {row['level']}"
         )
+    worst = max(rows, key=lambda row: float(row["longest_ms"]["attacked"]))
+    without = max(row["longest_ms"]["without"] for row in rows)
+    print(
+        f"longest time between two ticks: {worst['longest_ms']['attacked']:.1f} ms ({worst['attack']}); "
+        f"without attacks {without:.1f} ms"
+    )
 
 
 def _ends(found: dict[str, float]) -> str:

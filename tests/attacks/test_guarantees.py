@@ -4,7 +4,9 @@ controller in time. The figures, and all attacks: ``python -m tests.attacks.meas
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ pytestmark = [
 ]
 
 SECONDS = 2.0
+SEVERAL_TASKS_S = 4.0  # what is done beside the loop is done about once a second
 # Wide: the command has the figures.
 LEAST_CARRIED, MOST_LONGER_MS, MOST_LATE_PCT = 0.9, 15.0, 5.0
 # So many turns have to be as stated, of so many at most: an attack that works does so each time, and whoever else uses
@@ -35,6 +38,27 @@ QUICK = {"small packets", "wrong TEID", "UPF spins", "UPF stops", "own packets"}
 def _rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with Rig(tmp_path_factory.mktemp("hostile"), "queue-greedy") as rig:
         yield rig
+
+
+def test_no_thread_of_the_controller_waits_for_a_cpu_with_the_interpreter_in_hand(rig: Rig) -> None:
+    """A hostile UPF keeps ordinary threads from the CPU for hundreds of milliseconds: none of them may run meanwhile."""
+    assert rig.controller is not None
+    tasks = Path(f"/proc/{rig.controller.process.pid}/task")
+    before = _switches(tasks)
+    time.sleep(SEVERAL_TASKS_S)
+    ran = {thread for thread, count in _switches(tasks).items() if count != before.get(thread)}
+    # Apart from the first: sealer, and the threads that look after shapers and measuring points.
+    assert len(ran) > 3
+    assert {os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK for thread in ran} == {os.SCHED_FIFO}
+
+
+def _switches(tasks: Path) -> dict[int, int]:
+    """How often each thread has left a CPU."""
+    found = {}
+    for task in tasks.iterdir():
+        status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+        found[int(task.name)] = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
+    return found
 
 
 def took_place(name: str, attacked: Window) -> bool:

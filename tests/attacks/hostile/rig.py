@@ -63,6 +63,7 @@ class Window:
         others_safe_pct: of its ticks, those in which another slice than the hostile one had its safe setting.
         hostile_safe_pct: in which the hostile one had.
         level: of the node, the worst.
+        longest_ms: between two of its ticks.
     """
 
     carried_mbps: float
@@ -73,6 +74,7 @@ class Window:
     others_safe_pct: float = 0.0
     hostile_safe_pct: float = 0.0
     level: Level = Level.NORMAL
+    longest_ms: float = 0.0
 
 
 class Rig:
@@ -191,6 +193,7 @@ class Rig:
             others_safe_pct=100.0 * float(np.delete(safe, HOSTILE - 1, axis=1).any(axis=1).mean()),
             hostile_safe_pct=100.0 * float(safe[:, HOSTILE - 1].mean()),
             level=Level(int(records["level"].max())),
+            longest_ms=1e-6 * float(np.diff(records["monotonic_ns"]).max(initial=0)),
         )
 
     def calm(self) -> None:
@@ -202,6 +205,8 @@ class Rig:
         carried = np.zeros(COUNT)
         while time.monotonic() < deadline:
             time.sleep(CALM_TICKS * 1e-3 * PERIOD_MS)
+            ended = self.controller.process.poll()
+            assert ended is None, f"the controller has ended with status {ended}: {self.controller.tail()}"
             with closing(self.controller.reader()) as reader:
                 last = reader.last(CALM_TICKS)
             if bool((last["reasons"] & Reason.LATCHED.bit).any()):
