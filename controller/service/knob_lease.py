@@ -7,8 +7,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..actuators.cilium.rate import mbps
 from ..actuators.node import NodeActuator
 from ..actuators.slice_knobs import CPU_KNOBS, SliceTargets
 from ..loop.node import Housing, Node
-from ..system.aside import LOOP_WAIT_S
+from ..system.aside import LOOP_WAIT_S, Aside
 from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
 from ..watchdog.external_change import ExternalChange, ExternalChangeWatch, Policy, Reasserts
@@ -97,7 +98,7 @@ class KnobLease:
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
         # Entries that the loop makes go to disk from a thread: an fsync may take many periods.
-        self._later = ThreadPoolExecutor(1, "journal")
+        self._later = Aside("journal", wait_s=0.0)
         self._entry: Future[None] | None = None
         self._standing: dict[tuple[str, str], dict[str, Any]] = {}
         self._reasserted: deque[dict[str, Any]] = deque(maxlen=REASSERTED)
@@ -167,7 +168,7 @@ class KnobLease:
             return
         self._given_back = True
         with self._locks:
-            self._later.shutdown()
+            self._later.close()
             self.actuator.close()
             self._end()
 
@@ -220,7 +221,7 @@ class KnobLease:
                 self._reasserted.append(_as_note(change))
                 if self._external.config.restore == "newest":
                     found = self.actuator.found_cpu(change.slice)
-                    self._entry = self._later.submit(self._keeper.rebase, change.slice, found)
+                    self._entry = self._later.call(partial(self._keeper.rebase, change.slice, found))
         theirs = {(change.slice, change.knob) for change in self._external.standing}
         self._standing = {key: note for key, note in self._standing.items() if key in theirs}
         oldest_ns = time.time_ns() - 1e9 * self._external.config.window_s
@@ -228,7 +229,7 @@ class KnobLease:
             self._reasserted.popleft()
 
     def _release(self, name: str, knob: KnobName) -> None:
-        self._entry = self._later.submit(self._keeper.release, name, knob)
+        self._entry = self._later.call(partial(self._keeper.release, name, knob))
 
 
 def _as_note(change: ExternalChange) -> dict[str, Any]:

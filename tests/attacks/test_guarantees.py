@@ -41,7 +41,7 @@ def _rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def test_no_thread_of_the_controller_waits_for_a_cpu_with_the_interpreter_in_hand(rig: Rig) -> None:
-    """A hostile UPF keeps ordinary threads from the CPU for hundreds of milliseconds: none of them may run meanwhile."""
+    """A hostile UPF keeps ordinary threads from the CPU for hundreds of milliseconds: none of them may ever run."""
     assert rig.controller is not None
     tasks = Path(f"/proc/{rig.controller.process.pid}/task")
     before = _switches(tasks)
