@@ -16,9 +16,10 @@ from typing import Any
 from ...env.knobs import KNOB_FIELDS, KnobName
 from ..actuators.cilium.rate import mbps
 from ..actuators.node import NodeActuator
-from ..actuators.slice_knobs import CPU_KNOBS, SliceTargets
+from ..actuators.targets import CPU_KNOBS, SliceTargets, pod_of
 from ..loop.node import Housing, Node
 from ..system.aside import LOOP_WAIT_S, Aside
+from ..system.cgroup import CpuGroup
 from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError
 from ..watchdog.external_change import ExternalChange, ExternalChangeWatch, Policy, Reasserts
@@ -36,6 +37,16 @@ UNLIMITED: dict[KnobName, float] = {"cpu_limit_mcpu": math.inf, "nice": 0.0}  # 
 def hang_s(config: RunConfig, node: Node) -> float:
     """Without a tick for so long a loop hangs; with long periods silence is longer."""
     return max(config.watchdog.hang_s, HANG_PERIODS * node.backend.context.period_s.item())
+
+
+def groups_to_lock(targets: Sequence[SliceTargets]) -> dict[str, Path]:
+    """Groups that whoever acts on these slices has to have alone, by what they are called in messages.
+
+    Two controllers with a container each of one pod would both move its weight. Raises ActuatorError.
+    """
+    own = [one for one in targets if one.cgroup is not None and not awaited(one.cgroup)]
+    found = {f"slice {one.name}": one.group for one in own}
+    return found | {f"pod of slice {one.name}": pod_of(CpuGroup.at(one.group)).path for one in own if one.weighs_pod}
 
 
 class KnobLease:
@@ -68,13 +79,7 @@ class KnobLease:
         with contextlib.ExitStack() as undo:
             state.mkdir(parents=True, exist_ok=True)
             folders = {f"state folder of {node.name}": state}
-            folders |= {
-                f"slice {one.name}": one.cgroup for one in targets if one.cgroup is not None and not awaited(one.cgroup)
-            }
-            # Two controllers may not have two containers of a pod whose weight one of them moves.
-            weighed = [one for one in targets if one.weighs_pod and one.cgroup is not None]
-            folders |= {f"pod of slice {one.name}": one.group.resolve().parent for one in weighed}
-            self._locks = undo.enter_context(Locks(folders))
+            self._locks = undo.enter_context(Locks(folders | groups_to_lock(targets)))
             self.recovered = recover(state)
             if self.recovered is not None and self._housing is not None:
                 self._housing.find_again()
