@@ -16,26 +16,14 @@ import yaml
 
 from ..node.machine import children
 from ..node.runtimes import until
-from .agents import SYSTEM, agent, condition, install, rights, slice_set, told
+from .agents import SYSTEM, agent, condition, rights, slice_set, told
 from .cluster import Cluster
 from .rings import goes_on, written
-from .upfs import NAMESPACE, PodUpfs, pod_upfs
+from .upfs import NAMESPACE, PodUpfs
 
 pytestmark = pytest.mark.slow
 COUNT, PORT = 2, 7443
 WITHIN_S, FAULT_S, AFTER_S = 30.0, 20.0, 60.0
-
-
-@pytest.fixture(scope="module", name="upfs")
-def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    with pod_upfs(cluster, COUNT) as upfs:
-        yield upfs
-
-
-@pytest.fixture(scope="module", name="access")
-def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
-    del upfs  # first
-    return install(cluster)
 
 
 Fault = Callable[[dict[str, Any]], None]

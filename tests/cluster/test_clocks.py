@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ..node.runtimes import until
-from .agents import RunningAgent, agent, condition, install, slice_set, told
+from .agents import RunningAgent, agent, condition, slice_set, told
 from .cluster import Cluster
-from .upfs import NAMESPACE, PodUpfs, pod_upfs
+from .upfs import NAMESPACE, PodUpfs
 
 pytestmark = pytest.mark.slow
 COUNT = 2
 WITHIN_S, WATCHED_S, TAKEN_S = 30.0, 25.0, 60.0
 HOUR_S = 3600
-
-
-@pytest.fixture(scope="module", name="upfs")
-def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    with pod_upfs(cluster, COUNT) as upfs:
-        yield upfs
-
-
-@pytest.fixture(scope="module", name="access")
-def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
-    del upfs  # first
-    return install(cluster)
 
 
 @pytest.fixture(scope="module", name="library")

@@ -9,27 +9,15 @@ from pathlib import Path
 import pytest
 
 from ..node.runtimes import until
-from .agents import RunningAgent, agent, condition, install, slice_set, told
+from .agents import RunningAgent, agent, condition, slice_set, told
 from .cluster import NODE, Cluster
 from .rings import goes_on, written
-from .upfs import NAMESPACE, PodUpfs, pod_upfs
+from .upfs import NAMESPACE, PodUpfs
 
 pytestmark = pytest.mark.slow
 COUNT = 2
 WITHIN_S, AGAIN_S, AWAY_S = 30.0, 60.0, 100.0
 WATCHED_S = 8.0
-
-
-@pytest.fixture(scope="module", name="upfs")
-def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    with pod_upfs(cluster, COUNT) as upfs:
-        yield upfs
-
-
-@pytest.fixture(scope="module", name="access")
-def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
-    del upfs  # first
-    return install(cluster)
 
 
 @pytest.fixture(name="found")

@@ -21,7 +21,6 @@ from .agents import (
     RunningAgent,
     agent,
     condition,
-    install,
     refused,
     slice_set,
     summed,
@@ -29,25 +28,13 @@ from .agents import (
 )
 from .cluster import Cluster
 from .rings import goes_on, written
-from .upfs import NAMESPACE, PodUpfs, pod_upfs, shares
+from .upfs import NAMESPACE, PodUpfs, shares
 
 COUNT = 5
 MOST_S = 10.0  # from `kubectl apply` to knobs that move
 WITHIN_S = 30.0
 AWAY_S = 60.0  # the API server
 WATCHED_S = 120.0
-
-
-@pytest.fixture(scope="module", name="upfs")
-def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
-    with pod_upfs(cluster, COUNT) as upfs:
-        yield upfs
-
-
-@pytest.fixture(scope="module", name="access")
-def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
-    del upfs  # first
-    return install(cluster)
 
 
 @pytest.fixture(name="running")

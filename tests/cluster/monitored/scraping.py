@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ..node.machine import TOOLS, children
-from .cluster import ADDRESS, NODE, Cluster
+from ...node.machine import TOOLS, children
+from ..cluster import ADDRESS, NODE, Cluster
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 KUBELET = f"{ADDRESS}:10250"
 SCRAPER = "prometheus"
 # Of what a server in the cluster is given (https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/).

@@ -22,25 +22,16 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.telemetry import SLICE_FIELDS
 
-from ..node.machine import children
-from .agents import RunningAgent
-from .cluster import Cluster
-from .monitored import (  # noqa: F401  (fixtures)
-    CADVISOR_S,
-    COUNT,
-    LOOP,
-    MBPS,
-    SLICES,
-    prometheus_server,
-    running_agent,
-    upfs_under_load,
-)
+from ...node.machine import children
+from ..agents import RunningAgent
+from ..cluster import Cluster
+from ..upfs import NAMESPACE, PodUpfs
 from .scraping import Scraping
-from .upfs import NAMESPACE, PodUpfs
+from .setting import CADVISOR_S, COUNT, LOOP, MBPS, SLICES
 
 PERIOD_S = 30
 TICKS = 4
-CONFIGS = Path(__file__).parents[2] / "configs" / "prometheus"
+CONFIGS = Path(__file__).parents[3] / "configs" / "prometheus"
 # The most that they may be apart, as a share of the probe's figure. cAdvisor's window begins and ends up to a scrape
 # earlier or later than the one that it is held against.
 RATE_APART, CPU_APART = 0.1, 0.3

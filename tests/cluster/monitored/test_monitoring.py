@@ -12,22 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from ..node.machine import children
-from .agents import NODE, RunningAgent
-from .cluster import ADDRESS, Cluster
-from .monitored import (  # noqa: F401  (fixtures)
-    COUNT,
-    LOOP,
-    MBPS,
-    PORT,
-    SLICES,
-    WITHIN_S,
-    prometheus_server,
-    running_agent,
-    upfs_under_load,
-)
+from ...node.machine import children
+from ..agents import NODE, RunningAgent
+from ..cluster import ADDRESS, Cluster
+from ..upfs import NAMESPACE
 from .scraping import DEPLOY, Scraping
-from .upfs import NAMESPACE
+from .setting import COUNT, LOOP, MBPS, PORT, SLICES, WITHIN_S
 
 pytestmark = pytest.mark.slow
 

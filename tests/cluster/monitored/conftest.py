@@ -8,18 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from ..node.runtimes import until
-from .agents import RunningAgent, agent, install, slice_set
-from .cluster import ADDRESS, Cluster
+from ...node.runtimes import until
+from ..agents import RunningAgent, agent, install, slice_set
+from ..cluster import ADDRESS, Cluster
+from ..upfs import NAMESPACE, PodUpfs
 from .scraping import DEPLOY, Scraping, agent_job, kubelet_job, scraping, token
-from .upfs import NAMESPACE, PodUpfs, pod_upfs
-
-COUNT, MBPS, LOAD_S = 5, 4, 500
-PORT = 9464
-WITHIN_S = 120.0  # a first loop compiles
-CADVISOR_S = 15
-SLICES = [f"slice{i}" for i in range(1, COUNT + 1)]
-LOOP = f"{NAMESPACE}.video"
+from .setting import CADVISOR_S, LOAD_S, LOOP, MBPS, PORT, WITHIN_S
 
 
 def rules() -> list[dict[str, Any]]:
@@ -33,15 +27,8 @@ def rules() -> list[dict[str, Any]]:
     return groups
 
 
-@pytest.fixture(scope="module", name="upfs")
-def upfs_under_load(cluster: Cluster) -> Iterator[PodUpfs]:
-    """Of a module."""
-    with pod_upfs(cluster, COUNT) as upfs:
-        yield upfs
-
-
 @pytest.fixture(scope="module", name="running")
-def running_agent(cluster: Cluster, upfs: PodUpfs) -> Iterator[RunningAgent]:
+def _running(cluster: Cluster, upfs: PodUpfs) -> Iterator[RunningAgent]:
     """With a loop that keeps not all promises: one of 1 us cannot be kept."""
     access = install(cluster)
     # The usual folders, as in a pod: who asks loops for their metrics is nobody, and may not look into pytest's.
@@ -58,7 +45,7 @@ def running_agent(cluster: Cluster, upfs: PodUpfs) -> Iterator[RunningAgent]:
 
 
 @pytest.fixture(scope="module", name="server")
-def prometheus_server(cluster: Cluster, running: RunningAgent) -> Iterator[Scraping]:
+def _server(cluster: Cluster, running: RunningAgent) -> Iterator[Scraping]:
     """That has seen the loop for a while."""
     del running  # first
     access = token(cluster)
