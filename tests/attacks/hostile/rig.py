@@ -202,7 +202,7 @@ class Rig:
         if self.controller is None:
             time.sleep(UNSEEN_S)
             return
-        carried = np.zeros(COUNT)
+        carried = np.full(COUNT, np.nan)
         while time.monotonic() < deadline:
             time.sleep(CALM_TICKS * 1e-3 * PERIOD_MS)
             ended = self.controller.process.poll()
@@ -215,8 +215,9 @@ class Rig:
             carried = last["slices"][:, _CARRIED].mean(axis=0)
             if not safe and int(last["level"].max()) == Level.NORMAL and carried.min() > 0.9 * MBPS:
                 return
-        smf = (self.folder / "smf.log").read_text().splitlines()[-2:]
-        raise NotCalmError(f"not calm in {CALM_S:g} s: slices carry {carried.round(1).tolist()} Mbit/s; smf: {smf}")
+        said = {log.name: log.read_text().splitlines()[-2:] for log in sorted(self.folder.glob("*.log"))}
+        rates = carried.round(1).tolist()
+        raise NotCalmError(f"not calm in {CALM_S:g} s: slices carry {rates} Mbit/s; {said}; {self.controller.tail()}")
 
     def until_carried(self, least_mbps: float) -> None:
         """Wait until the hostile slice carries so much, as the controller sees it; raises AssertionError."""
