@@ -16,6 +16,9 @@ from ...controller.system.processes import start_ticks
 from ..config.selectors import UpfSelector
 from .links import UpfLinks
 from .locate import Finder, Located
+from .processes import snapshot
+
+REST_S = 0.01
 
 
 class Settler(Protocol):
@@ -112,7 +115,8 @@ class Follower:
             self._links.lead_into(name, other.netns)
 
     def _find(self, names: list[str]) -> None:
-        finder = Finder()
+        # Where there are thousands of processes this would keep a CPU from everybody else for tenths of a second.
+        finder = Finder(snapshot(REST_S))
         for name in names:
             try:
                 self._take(name, finder)

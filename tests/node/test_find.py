@@ -20,7 +20,7 @@ from slicepilot.node.find.containers import CRIO_KEYS, Container, containers
 from slicepilot.node.find.discover import _selector
 from slicepilot.node.find.links import PREFIX, UpfLinks
 from slicepilot.node.find.locate import Finder
-from slicepilot.node.find.processes import Process, companions, eldest, look_at, printable, snapshot
+from slicepilot.node.find.processes import RESTS_AFTER, Process, companions, eldest, look_at, printable, snapshot
 
 USER = str(os.getuid())
 IDENTITY = "4f1e9c0d2b3a4f1e" * 4
@@ -272,6 +272,19 @@ def test_there_is_no_process_of_the_kernels_in_the_picture() -> None:
     seen = snapshot()
     assert os.getpid() in seen
     assert all(process.arguments and process.pid != 2 for process in seen.values())
+
+
+def test_who_looks_at_many_processes_ahead_of_others_rests_in_between() -> None:
+    idle = [subprocess.Popen(["sleep", "60"]) for _ in range(2 * RESTS_AFTER)]
+    try:
+        began_s = time.monotonic()
+        seen = snapshot(rest_s=0.1)
+        assert time.monotonic() - began_s > 0.2
+        assert {one.pid for one in idle} <= set(seen) & set(snapshot())
+    finally:
+        for one in idle:
+            one.kill()
+            one.wait()
 
 
 def test_what_is_printed_has_no_line_ends_nor_terminal_codes() -> None:
