@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from .cgroup_mounts import MOUNTS, CgroupVersion, cgroup_mounts
 from .kernel_file import ActuatorError
-
-CgroupVersion = Literal[1, 2]
 
 
 @dataclass(frozen=True)
@@ -24,19 +22,15 @@ class CpuHierarchy:
     root: Path
 
     @classmethod
-    def find(cls, mounts: Path = Path("/proc/mounts")) -> CpuHierarchy:
+    def find(cls, mounts: Path = MOUNTS) -> CpuHierarchy:
         """The hierarchy of this machine: a controller lives in exactly one, so the first that has it is the one.
 
         Raises:
             ActuatorError: no hierarchy has the cpu controller.
         """
-        for line in mounts.read_text().splitlines():
-            _, point, kind, options, *_ = line.split(" ")
-            root = Path(point.encode().decode("unicode_escape"))  # the kernel writes blanks as \\040
-            if kind == "cgroup" and "cpu" in options.split(","):
-                return cls(1, root)
-            if kind == "cgroup2" and "cpu" in _words(root / "cgroup.controllers"):
-                return cls(2, root)
+        for one in cgroup_mounts(mounts):
+            if "cpu" in (one.options if one.version == 1 else _words(one.root / "cgroup.controllers")):
+                return cls(one.version, one.root)
         raise ActuatorError(
             "no cgroup hierarchy has the cpu controller; needed: cgroup v2 with cpu in cgroup.controllers, "
             "or cgroup v1 mounted with -o cpu"

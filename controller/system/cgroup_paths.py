@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .bpf.errors import ProbeError
+from .cgroup_mounts import cgroup_mounts
 
 POD = re.compile(r"(?:kubepods-(?:[a-z]+-)?)?pod[0-9a-f_-]+(?:\.slice)?")
 """As cgroupfs and systemd drivers name a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``)."""
@@ -70,22 +71,11 @@ def of_process(pid: int) -> Path | None:
     Version 1 where the controller is mounted there, else version 2 (cgroups(7)). Raises FileNotFoundError for a process
     that has ended.
     """
-    mounts = _mounts()
+    mounts = cgroup_mounts()
+    of_cpu = [one for one in mounts if "cpu" in one.options] or [one for one in mounts if one.version == 2]
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        key = "" if not controllers else "cpu" if "cpu" in controllers.split(",") else None
-        if key in mounts and path != "/":
-            return mounts[key] / path.lstrip("/")
+        mount = next((one for one in of_cpu if one.is_named(controllers)), None)
+        if mount is not None and path != "/":
+            return mount.root / path.lstrip("/")
     return None
-
-
-def _mounts() -> dict[str | None, Path]:
-    """Mount points by what a line of /proc/PID/cgroup calls their hierarchy: "cpu" for version 1, "" for version 2."""
-    found: dict[str | None, Path] = {}
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, point, kind, options, *_ = line.split(" ")
-        if kind == "cgroup" and "cpu" in options.split(","):
-            found["cpu"] = Path(point)
-        elif kind == "cgroup2":
-            found[""] = Path(point)
-    return {"cpu": found["cpu"]} if "cpu" in found else found

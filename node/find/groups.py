@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from ...controller.system.cgroup_mounts import cgroup_mounts
+
 ROOT = 0
 OTHERS_WRITE = 0o022
 
@@ -14,19 +16,10 @@ class GroupFolders:
 
     A subtree that is delegated (cgroups(7), "Delegation"; a user's systemd has one) is its user's, who gives the groups
     below it any name: that of a unit, or of a container's scope.
-
-    Args:
-        mounts: lines as /proc/mounts has them.
     """
 
-    def __init__(self, mounts: str | None = None) -> None:
-        self._mounts: list[tuple[frozenset[str], Path]] = []
-        for line in (Path("/proc/mounts").read_text() if mounts is None else mounts).splitlines():
-            _, point, kind, options, *_ = line.split(" ")
-            if kind == "cgroup":
-                self._mounts.append((frozenset(options.split(",")), Path(point)))
-            elif kind == "cgroup2":
-                self._mounts.append((frozenset({""}), Path(point)))
+    def __init__(self) -> None:
+        self._mounts = cgroup_mounts()
         self._roots: dict[Path, bool] = {}
 
     def names(self, groups: Iterable[tuple[str, str]]) -> frozenset[str]:
@@ -37,7 +30,7 @@ class GroupFolders:
         """
         found: set[str] = set()
         for controllers, path in groups:
-            folder = self._mount(controllers)
+            folder = next((one.root for one in self._mounts if one.is_named(controllers)), None)
             for part in path.split("/"):
                 if not part:
                     continue
@@ -46,10 +39,6 @@ class GroupFolders:
                 found.add(part)
                 folder /= part
         return frozenset(found)
-
-    def _mount(self, controllers: str) -> Path | None:
-        wanted = set(controllers.split(","))
-        return next((point for options, point in self._mounts if wanted <= options), None)
 
     def _is_roots(self, folder: Path) -> bool:
         """Whether nobody else can make groups in it."""

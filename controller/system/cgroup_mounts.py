@@ -1,0 +1,47 @@
+"""Where the hierarchies of cgroups are mounted (cgroups(7), proc_pid_mounts(5))."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+CgroupVersion = Literal[1, 2]
+
+MOUNTS = Path("/proc/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class CgroupMount:
+    """One hierarchy.
+
+    Attributes:
+        version: 1 (Documentation/admin-guide/cgroup-v1) or 2 (Documentation/admin-guide/cgroup-v2.rst).
+        root: its mount point.
+        options: it is mounted with; of version 1 its controllers are among them, of version 2 none.
+    """
+
+    version: CgroupVersion
+    root: Path
+    options: frozenset[str]
+
+    def is_named(self, controllers: str) -> bool:
+        """Whether a line of /proc/PID/cgroup with these controllers is about this hierarchy: version 2 names none."""
+        wanted = set(filter(None, controllers.split(",")))
+        return self.version == 2 if not wanted else self.version == 1 and wanted <= self.options
+
+
+def cgroup_mounts(mounts: Path = MOUNTS) -> list[CgroupMount]:
+    """Those of this machine, as they were mounted one after the other."""
+    found = []
+    for line in mounts.read_text().splitlines():
+        _, point, kind, options, *_ = line.split(" ")
+        # The kernel writes blanks, for instance, as \040.
+        root = Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), point))
+        if kind == "cgroup":
+            found.append(CgroupMount(1, root, frozenset(options.split(","))))
+        elif kind == "cgroup2":
+            found.append(CgroupMount(2, root, frozenset()))
+    return found
