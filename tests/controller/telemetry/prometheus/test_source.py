@@ -479,11 +479,12 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_a_hostile_server_says_is_one_line(name: str) -> None:
     handle, words = BAD[name]
+    timeout_s = 1.0 if "within 1 s" in words else 10.0  # a busy machine takes its time for what is at once else
     with serving(handle) as address:
         began = time.monotonic()
         with pytest.raises(FailureError, match=words) as caught:
-            PrometheusSource(spec_of(f"http://{address}", timeout_s=1.0, most_mbytes=1.0), ("s1",), PERIOD_S)
-        assert time.monotonic() - began < 8.0
+            PrometheusSource(spec_of(f"http://{address}", timeout_s=timeout_s, most_mbytes=1.0), ("s1",), PERIOD_S)
+        assert time.monotonic() - began < 7.0 + timeout_s
         assert "\n" not in str(caught.value)
         assert str(caught.value).isprintable()
 
