@@ -40,6 +40,8 @@ def serving(handle: Handler) -> Iterator[str]:
     class Requests(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                # What is not read makes the kernel reset the connection when it is closed, amid a long answer.
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 handle(self)
 
         do_POST = do_GET

@@ -435,10 +435,9 @@ def bcrypt(word: str) -> str:
 # -- servers that are not what they should be --------------------------------------------------------------------------
 
 
-def vector(request: http.server.BaseHTTPRequestHandler, value: str = "1.5", taken_s: float | None = None) -> bytes:
+def vector(value: str = "1.5", taken_s: float | None = None) -> bytes:
     """What a server says that has everything, for one slice."""
     now = time.time()
-    request.rfile.read(int(request.headers["Content-Length"]))
     samples = [("0:v", value), ("0:t", f"{now if taken_s is None else taken_s}")]
     result = [{"metric": {"slicepilot_asked": tag}, "value": [now, text]} for tag, text in samples]
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
@@ -459,16 +458,16 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
     "a redirect with a gigabyte": (lambda r: endless(r, status=302), "answers 302, a redirect to elsewhere.example"),
     "a byte now and then": (lambda r: endless(r, 0.2), "no answer within 1 s"),
     "slow": (lambda r: time.sleep(10), "no answer within 1 s"),
-    "NaN": (lambda r: answer(r, vector(r, "NaN")), "its query gives nan, which is not believed"),
-    "Inf": (lambda r: answer(r, vector(r, "+Inf")), "its query gives inf, which is not believed"),
-    "too much": (lambda r: answer(r, vector(r, "1e300")), r"its query gives 1e\+300, which is not believed"),
-    "negative": (lambda r: answer(r, vector(r, "-3")), "its query gives -3, which is not believed"),
-    "old": (lambda r: answer(r, vector(r, taken_s=time.time() - 90)), r"the newest sample of .* is 90 s old"),
-    "from the future": (lambda r: answer(r, vector(r, taken_s=time.time() + 90)), "are 90 s ahead of this machine's"),
+    "NaN": (lambda r: answer(r, vector("NaN")), "its query gives nan, which is not believed"),
+    "Inf": (lambda r: answer(r, vector("+Inf")), "its query gives inf, which is not believed"),
+    "too much": (lambda r: answer(r, vector("1e300")), r"its query gives 1e\+300, which is not believed"),
+    "negative": (lambda r: answer(r, vector("-3")), "its query gives -3, which is not believed"),
+    "old": (lambda r: answer(r, vector(taken_s=time.time() - 90)), r"the newest sample of .* is 90 s old"),
+    "from the future": (lambda r: answer(r, vector(taken_s=time.time() + 90)), "are 90 s ahead of this machine's"),
     "no JSON": (lambda r: answer(r, b"<html>hello</html>"), "not an answer of a Prometheus server"),
     "deep JSON": (lambda r: answer(r, b"[" * 500_000), "not an answer of a Prometheus server"),
     "another JSON": (lambda r: answer(r, b'{"data": {"result": [7]}}'), "not an answer of a Prometheus server"),
-    "no number": (lambda r: answer(r, vector(r, "many")), "a value that is no number"),
+    "no number": (lambda r: answer(r, vector("many")), "a value that is no number"),
     "compressed": (lambda r: answer(r, b"x", Content_Encoding="gzip"), "answers compressed, which nobody asked for"),
     "401": (lambda r: answer(r, b"", 401), "answers 401: who asks is not known; accepted: token_file, basic_auth"),
     "503": (lambda r: answer(r, b"\x1b[2Jaway", 503), "answers 503$"),
@@ -494,7 +493,7 @@ def test_a_redirect_is_not_followed_and_the_token_stays_here(tmp_path: Path) -> 
 
     def note(request: http.server.BaseHTTPRequestHandler) -> None:
         asked.append(request.headers["Authorization"])
-        answer(request, vector(request))
+        answer(request, vector())
 
     token = tmp_path / "token"
     token.write_text("of-us-alone\n")
@@ -514,7 +513,7 @@ def test_a_redirect_is_not_followed_and_the_token_stays_here(tmp_path: Path) -> 
 def test_a_server_that_turns_hostile_takes_nothing_with_it() -> None:
     """One after the other, on a source that has begun well; a proxy of the environment is not asked."""
     handles = [one for one, _ in BAD.values()]
-    now: list[Callable[[Any], None]] = [lambda request: answer(request, vector(request, "0.5"))]
+    now: list[Callable[[Any], None]] = [lambda request: answer(request, vector("0.5"))]
     lock = threading.Lock()
 
     def handle(request: Any) -> None:
