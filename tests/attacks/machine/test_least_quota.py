@@ -1,0 +1,113 @@
+"""The least CPU quota that there is: read, told, respected and put back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slicepilot.controller.actuators.bandwidth import bandwidth_files
+from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
+
+from ...node.foreign import Foreign
+from ...node.test_foreign import controller, document_of, knobs, slicepilot, until
+from .faults import IN_REAL_TIME_AS_ROOT, bandwidth, ticking, written
+
+pytestmark = IN_REAL_TIME_AS_ROOT
+
+
+LEAST = [(1000, 1_000_000), (1000, 100_000), (1000, 1000)]
+
+
+@pytest.mark.parametrize(("quota_us", "period_us"), LEAST)
+def test_the_least_quota_is_read_told_and_put_back(
+    foreign: Foreign, node: Path, tmp_path: Path, quota_us: int, period_us: int
+) -> None:
+    mcpu = 1e3 * quota_us / period_us
+    with bandwidth(foreign.group(2), quota_us, period_us):
+        found = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.3", "--json", code=1).stdout)
+        assert f"its CPU limit is {mcpu:g} mCPU as found: control takes it over, and puts it back" in found[1]["notes"]
+        assert not any("as found" in note for note in found[0]["notes"])
+        before = knobs(foreign)
+        with controller(node, foreign, tmp_path) as running:
+            until(lambda: knobs(foreign) != before, "nothing was moved")
+            foreign.load(seconds=2, mbps=2)
+            ticking(running)
+            assert running.notes()["last_error"] in (None, "")
+        assert knobs(foreign) == before
+        foreign.carried_mbps()
+
+
+@pytest.mark.parametrize(("quota_us", "period_us"), LEAST)
+def test_the_least_quota_that_somebody_sets_is_respected_and_taken_back(
+    foreign: Foreign, node: Path, tmp_path: Path, quota_us: int, period_us: int
+) -> None:
+    before = knobs(foreign)
+    where = ["--name", foreign.prefix, "--run-root", str(tmp_path / "run")]
+    with controller(node, foreign, tmp_path) as running:
+        until(lambda: knobs(foreign) != before, "nothing was moved")
+        with bandwidth(foreign.group(2), quota_us, period_us):
+            until(lambda: bool(running.notes()["foreign"]), "not noticed", 5.0)
+            [change] = running.notes()["foreign"]
+            assert (change["slice"], change["knob"], change["policy"]) == ("slice2", "cpu_limit_mcpu", "respect")
+            assert change["found"] == pytest.approx(1e3 * quota_us / period_us)
+            assert f"quota {quota_us} us in {period_us} us in place of " in change["text"]
+            slicepilot("control", "resume", *where)
+            until(lambda: not running.notes()["foreign"], "not taken back", 5.0)
+        ticking(running)
+    assert knobs(foreign) == before
+
+
+def test_where_a_group_above_allows_no_more_the_groups_own_period_stays(foreign: Foreign) -> None:
+    """Under cgroup v1 a group may have no more than the one above, and the least quota of a shorter period is more."""
+    if CpuHierarchy.find().version != 1:
+        pytest.skip("version 2 takes the lesser of the two")
+    group = foreign.group(2)
+    with bandwidth(group.parent, 1000, 1_000_000), bandwidth(group, 1000, 1_000_000):
+        quota = CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=100_000))
+        with closing(quota):
+            assert quota.period_us == 1_000_000
+            assert quota.limit_mcpu == quota.read() == 1.0
+            assert quota.set(np.inf) == np.inf
+            quota.restore()
+        with closing(bandwidth_files(CpuGroup.at(group))) as files:
+            assert files.read() == (1000, 1_000_000)
+
+
+def test_version_2_has_the_same_in_one_file(tmp_path: Path) -> None:
+    """By what its file looks like."""
+    (tmp_path / "cpu.max").write_text("1000 1000000\n")
+    (tmp_path / "cgroup.controllers").write_text("cpu\n")
+    with closing(CpuQuota(CpuGroup.at(tmp_path))) as quota:
+        assert quota.limit_mcpu == quota.read() == 1.0
+        assert quota.set(0.5) == 1.0, "what holds is the least that there is"
+        quota.restore()
+    assert (tmp_path / "cpu.max").read_text() == "1000 1000000\n"
+
+
+def test_bounds_that_no_limit_can_keep_to_are_refused_and_a_lower_one_is_said(foreign: Foreign, tmp_path: Path) -> None:
+    def checked(low: float, high: float, period_ms: float, code: int) -> subprocess.CompletedProcess[str]:
+        document: dict[str, Any] = document_of(foreign) | {"quota_period_ms": period_ms}
+        document["slices"][0]["bounds"] = {"cpu_limit_mcpu": [low, high]}
+        path = str(written(tmp_path, document))
+        return slicepilot("node", "check", path, "--seconds", "0.3", "--json", code=code)
+
+    for low, high, period_ms, least in ((1, 5, 100, 10), (50, 99, 10, 100), (50, 999, 1, 1000)):
+        error = checked(low, high, period_ms, 2).stderr
+        [line] = error.splitlines()
+        assert f"slice1: bounds.cpu_limit_mcpu = {high} at most: " in line
+        assert f"is {least} mCPU in quota_period_ms = {period_ms}; accepted: " in line
+    for low, period_ms, least in ((1, 100, 10), (50, 10, 100), (50, 1, 1000)):
+        [note] = [
+            note
+            for note in json.loads(checked(low, 1000, period_ms, 1).stdout)[0]["notes"]
+            if note.startswith("CPU limits below")
+        ]
+        assert note.startswith(f"CPU limits below {least} mCPU are set as {least}: ")
+    assert not any("CPU limits below" in note for note in json.loads(checked(10, 1000, 100, 1).stdout)[0]["notes"])
