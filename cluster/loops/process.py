@@ -67,6 +67,7 @@ class LoopProcess:
             "mode": plan.mode,
             "canary": list(plan.canary),
             "publish": dict(publish),
+            "watchdog": {"leave_groups": True},
             "run_root": str(roots[0]),
             "state_root": str(roots[1]),
         }

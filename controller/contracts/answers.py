@@ -310,6 +310,8 @@ class Supervisor(Document):
     """How often it was started again."""
     alive: bool
     """Whether it runs."""
+    groups: Annotated[str, Example("stays (leave_groups: false)")]
+    """Whether it has left its controller's cgroups: ``left``, or ``stays`` and why."""
     confined: Confined
     """How it is confined."""
 

@@ -177,7 +177,9 @@ class Publisher:
             command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True, cwd="/", env=environment()
         )
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended already; no CAP_SYS_NICE
-            os.sched_setscheduler(self._process.pid, os.SCHED_BATCH, os.sched_param(0))  # the caller's may be ahead
+            # The caller's thread may be ahead of everybody, and so is what it starts.
+            os.sched_setscheduler(self._process.pid, os.SCHED_BATCH, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)
         self._started_s = time.monotonic()
 
     def _make_folder(self, user: pwd.struct_passwd | None) -> None:

@@ -86,7 +86,12 @@ class KnobLease:
             self._keeper = JournalKeeper(state, targets)
             undo.callback(self._end)
             self._supervisor = SupervisorHandle(
-                self._keeper, ring, self._locks.descriptors, hang_s(config, node), config.harden
+                self._keeper,
+                ring,
+                self._locks.descriptors,
+                hang_s(config, node),
+                config.harden,
+                config.watchdog.leave_groups,
             )
             if self._housing is not None:
                 self._house(self._housing, targets)

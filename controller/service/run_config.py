@@ -37,10 +37,13 @@ class WatchdogConfig:
 
     Attributes:
         hang_s: without a sign of life for so long the controller is ended and its knobs are restored.
+        leave_groups: it leaves the cgroups that it is started in for the root groups of their hierarchies: whoever ends
+            a container ends all that is in its groups.
     """
 
     __pydantic_config__ = _STRICT
     hang_s: Annotated[float, Field(ge=0.1, le=60)] = 1.0
+    leave_groups: bool = False
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ class Trial:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or is somebody else by now
                 # Whoever starts it may be ahead of everybody, and so is what it starts.
                 os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
+                os.setpriority(os.PRIO_PROCESS, process.pid, 0)
                 if self.off_cpu is not None and (others := os.sched_getaffinity(0) - {self.off_cpu}):
                     os.sched_setaffinity(process.pid, others)
             answer = _answer(process, where)

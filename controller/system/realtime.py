@@ -89,7 +89,8 @@ def no_collections() -> Iterator[None]:
 
 def stay_just_behind_the_loop() -> None:
     """Run this thread ahead of everything but the loop's from now on, where that is permitted: while it has the
-    interpreter, or starts a process, the loop waits for it, and with it for whoever keeps it from the CPU.
+    interpreter, or starts a process, the loop waits for it, and with it for whoever keeps it from the CPU. Without
+    SCHED_FIFO it has, as the loop, the next best nice.
 
     There is no way back: it would be taken with the interpreter in hand, and the kernel looks for somebody else to run
     at once (``__sched_setscheduler``, kernel/sched/syscalls.c). A thread beside the loop that is often busy for more
@@ -97,8 +98,11 @@ def stay_just_behind_the_loop() -> None:
 
     Processes inherit the class until they choose their own, so that their start does not hold up the loop either.
     """
-    with contextlib.suppress(PermissionError):
+    try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY - 1))
+    except PermissionError:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, BEST_NICE + 1)
 
 
 class ThreadBesideTheLoop(threading.Thread):

@@ -32,9 +32,11 @@ class SupervisorHandle:
         lock_descriptors: of `Locks`; the supervisor keeps the locks until it has restored.
         hang_s: without a beat for so long the controller counts as hung; at least some control periods.
         harden: confine it to the system calls that it needs.
+        leave_groups: it leaves this process's cgroups, and outlives a container of which everything is ended.
 
     Attributes:
-        facts: what it has said when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb, confined.
+        facts: what it has said when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb, groups,
+            confined.
         restarts: how often it had to be started again.
         error: why the last `revive` failed; None when it did not.
 
@@ -49,12 +51,14 @@ class SupervisorHandle:
         lock_descriptors: Sequence[int],
         hang_s: float = 1.0,
         harden: bool = True,
+        leave_groups: bool = False,
     ) -> None:
         file, memory = keeper.file, keeper.memory
         self._keeper, self._starting = keeper, threading.Lock()
         self._arguments = ["--state", str(file.descriptor), "--copy", str(file.copy), "--journal", file.name]
         self._arguments += ["--memory", str(memory.descriptor), "--ring", str(ring.absolute())]
         self._arguments += ["--hang-s", repr(hang_s), *([] if harden else ["--no-harden"])]
+        self._arguments += ["--leave-groups"] if leave_groups else []
         self._inherited = (file.descriptor, memory.descriptor, *lock_descriptors)
         self._process: subprocess.Popen[bytes]
         self._channel: socket.socket
@@ -109,8 +113,8 @@ class SupervisorHandle:
 
     def notes(self) -> dict[str, Any]:
         """For the tick ring's notes."""
-        confined = self.facts["confined"]
-        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive(), "confined": confined}
+        told = {what: self.facts[what] for what in ("groups", "confined")}
+        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive(), **told}
 
     def disarm_and_wait(self) -> None:
         """End it: everything was restored, and `JournalKeeper.remove` has said so.

@@ -1,4 +1,4 @@
-"""A process that has to be on time on a machine that is out of CPU time and memory."""
+"""A process that has to be there, and on time, on a machine that is out of CPU time and memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..system.cgroup_mounts import cgroup_mounts
 from ..system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE
 
 MCL_ONFAULT = 4  # linux/mman.h
@@ -25,6 +26,24 @@ def be_ready() -> dict[str, Any]:
         "oom_score_adj": _spare_from_oom(),
         "resident_kb": _resident_kb(),
     }
+
+
+def leave_groups() -> str:
+    """Leave all cgroups for the root groups of their hierarchies; what has become of it.
+
+    A runtime ends a container that has no PID namespace of its own by SIGKILL to everything in its groups, also when
+    its first process alone has ended (runc, ``signalAllProcesses``; containerd's shim, ``shouldKillAllOnExit``), and
+    the kubelet does so with the groups of a pod that has gone. Root groups need not be made and are nobody's to remove.
+    """
+    refused = []
+    for root in {one.root: one for one in cgroup_mounts()}:
+        try:
+            (root / "cgroup.procs").write_text("0")  # whoever writes it
+        except FileNotFoundError:  # something else is mounted over it
+            continue
+        except OSError as error:
+            refused.append(f"{root}: {error.strerror}")
+    return f"stays ({'; '.join(refused)})" if refused else "left"
 
 
 def _ahead_of_all() -> str:

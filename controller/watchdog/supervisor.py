@@ -35,7 +35,7 @@ from ..system.confinement.processes import OFF, confine_supervisor
 from .journal import Journal
 from .journal_file import JournalFile
 from .journal_memory import JournalMemory
-from .readiness import be_ready
+from .readiness import be_ready, leave_groups
 from .restore import RestoreReport, restore
 from .silence import Silence
 
@@ -44,6 +44,7 @@ RESTORED_FILE = "restored.json"
 DISARM = b"disarm"
 DEATH_TIMEOUT_S = 1.0
 PIDFD_THREAD = os.O_EXCL  # linux/pidfd.h
+STAYS = "stays (leave_groups: false)"
 
 Cause = Literal["died", "hung", "disarmed"]
 
@@ -68,7 +69,9 @@ def main() -> int:
         channel.send(json.dumps({"error": str(error)}).encode())
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
-        facts = supervisor.prepare()
+        # First: a group may have no share of what being on time takes.
+        groups = leave_groups() if arguments.leave_groups else STAYS
+        facts = supervisor.prepare() | {"groups": groups}
         facts["confined"] = confine_supervisor(supervisor.maps.any) if arguments.harden else OFF
         channel.send(json.dumps(facts).encode())
     return supervisor.restore(supervisor.wait())
@@ -231,6 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--sentinel", type=int, required=True, help="id of an idle thread of the controller")
     parser.add_argument("--hang-s", type=float, required=True)
+    parser.add_argument("--leave-groups", action="store_true", help="for the root groups: outlive a container")
     parser.add_argument("--no-harden", dest="harden", action="store_false", help="without a filter of system calls")
     parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket of packets")
     return parser

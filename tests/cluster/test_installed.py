@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
 from slicepilot.controller.system.privileges import CAPABILITIES
 
+from ..controller.watchdog.test_supervisor import kill_all
 from ..node.machine import children
 from ..node.runtimes import until
 from .agents import SYSTEM, condition, slice_set, told
@@ -27,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "slicepilot"
 HELM = ROOT / "build" / "charts" / "bin" / "helm"
 COUNT = 5
-WITHIN_S = 120.0
+WITHIN_S, AT_ONCE_S = 120.0, 0.5
 IMAGE, TAG = "slicepilot.test/agent", "1"
 ARCHIVE = ROOT / "build" / "image" / "agent.tar"
 VALUES = {
@@ -186,8 +188,12 @@ def test_an_operator_allows_it_and_knobs_move(cluster: Cluster, upfs: PodUpfs) -
     assert condition(told(cluster), "Degraded")[0] == "False"
 
 
-def given_back_once(upfs: PodUpfs, found: list[str], what: str, act: Any) -> None:
-    """Do something that ends an agent and brings another one: knobs are as found once in between, then move again."""
+def given_back_once(upfs: PodUpfs, found: list[str], what: str, act: Any) -> float:
+    """Do something that ends an agent and brings another one: knobs are as found once in between, then move again.
+
+    Returns:
+        After how many seconds they were as found.
+    """
     assert shares(upfs) != found
     watcher = Watcher(upfs, found)
     started_s = time.monotonic()
@@ -202,6 +208,7 @@ def given_back_once(upfs: PodUpfs, found: list[str], what: str, act: Any) -> Non
         f"{what}: knobs as found after {states[1][0] - started_s:.2f} s, for {states[2][0] - states[1][0]:.2f} s, "
         "and not again"
     )
+    return states[1][0] - started_s
 
 
 @pytest.fixture(name="found")
@@ -226,6 +233,29 @@ def test_an_agent_that_is_killed_gives_knobs_back_once(cluster: Cluster, upfs: P
     pid = agent_pid(cluster)
     assert children(pid)
     given_back_once(upfs, found, "SIGKILL", lambda: os.kill(pid, signal.SIGKILL))
+
+
+def groups_of(pid: int) -> list[Path]:
+    """Of a container, in all hierarchies."""
+    lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    named = {(one.root, path) for _, controllers, path in lines for one in cgroup_mounts() if one.is_named(controllers)}
+    return [root / path.lstrip("/") for root, path in named if path != "/"]
+
+
+def test_an_agents_container_that_is_killed_as_a_whole_gives_knobs_back_at_once(
+    cluster: Cluster, upfs: PodUpfs, found: list[str]
+) -> None:
+    """With all that is in it, as one that is out of memory may be; the next agent comes seconds later."""
+    groups = groups_of(agent_pid(cluster))
+    assert given_back_once(upfs, found, "all of it killed", lambda: kill_all(groups)) < AT_ONCE_S
+
+
+def test_a_pod_that_is_deleted_without_grace_gives_knobs_back_once(
+    cluster: Cluster, upfs: PodUpfs, found: list[str]
+) -> None:
+    name = agent_pod(cluster)["metadata"]["name"]
+    command = ["-n", SYSTEM, "delete", "pod", name, "--grace-period=0", "--force"]
+    given_back_once(upfs, found, "pod deleted without grace", lambda: cluster.kubectl(*command))
 
 
 def test_uninstall_gives_knobs_back_and_leaves_what_it_should(

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from slicepilot.controller.actuators.bandwidth import bandwidth_files
 from slicepilot.controller.actuators.slice_knobs import SliceTargets
 from slicepilot.controller.actuators.weight import weight_file
 from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net.qdisc import RootQdisc
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
@@ -71,7 +73,7 @@ locks = Locks({f"slice {target.name}": target.group for target in targets} | {"c
 recovered = recover(state)
 ring = TickRing(state.with_name(f"{state.name}-ticks"), len(targets), 16)  # in /run, as a run has it
 keeper = JournalKeeper(state, targets)
-supervisor = SupervisorHandle(keeper, ring.path, locks.descriptors, hang_s)
+supervisor = SupervisorHandle(keeper, ring.path, locks.descriptors, hang_s, leave_groups="leave" in sys.argv)
 node = NodeActuator(targets, QuotaConfig(period_us=10_000), remember=keeper.remember)
 node.deploy(np.full(len(targets), 250, np.float32))
 column = np.arange(1, len(targets) + 1, dtype=np.float32)[:, None]
@@ -108,12 +110,14 @@ def node() -> Iterator[BenchNode]:
 class Controller:
     """The script above as a process; `facts` is what it has said when it was acting."""
 
-    def __init__(self, node: BenchNode, state: Path, hang_s: float = HANG_S, mode: str = "run") -> None:
+    def __init__(
+        self, node: BenchNode, state: Path, hang_s: float = HANG_S, mode: str = "run", groups: Sequence[Path] = ()
+    ) -> None:
         rows = [[t.name, str(t.cgroup), t.egress_device, str(t.netns)] for t in node.targets]
+        join = "".join(f"echo 0 >{group}/cgroup.procs && " for group in groups)
+        script = [sys.executable, "-c", CONTROLLER, str(state), str(hang_s), json.dumps(rows), mode]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CONTROLLER, str(state), str(hang_s), json.dumps(rows), mode],
-            stdout=subprocess.PIPE,
-            text=True,
+            ["sh", "-c", f'{join}exec "$@"', "sh", *script], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         self._output = self.process.stdout
@@ -139,8 +143,10 @@ class Controller:
 
 
 @contextlib.contextmanager
-def controller(node: BenchNode, state: Path, hang_s: float = HANG_S, mode: str = "run") -> Iterator[Controller]:
-    started = Controller(node, state, hang_s, mode)
+def controller(
+    node: BenchNode, state: Path, hang_s: float = HANG_S, mode: str = "run", groups: Sequence[Path] = ()
+) -> Iterator[Controller]:
+    started = Controller(node, state, hang_s, mode, groups)
     try:
         yield started
     finally:
@@ -242,6 +248,71 @@ def test_a_controller_that_hangs_is_ended_first_and_then_its_knobs_come_back(
         assert victim.process.wait(1) == -signal.SIGKILL, "one that wakes up later must not write"
         assert restored(tmp_path)["cause"] == "hung"
         assert kernel.read() == found
+
+
+@pytest.fixture(name="container")
+def _container() -> Iterator[list[Path]]:
+    """A group in each hierarchy, as a runtime makes them for a container."""
+    made = []
+    try:
+        for root in {one.root: one for one in cgroup_mounts()}:
+            group = root / f"slicepilot-test-container-{os.getpid()}"
+            group.mkdir()
+            made.append(group)
+            for name in ("cpuset.cpus", "cpuset.mems"):  # without them nothing may enter
+                if (root / name).exists() and (root / "tasks").exists():
+                    (group / name).write_text((root / name).read_text())
+        yield made
+    finally:
+        for group in made:
+            wait_for(partial(_removed, group))
+
+
+def _removed(group: Path) -> bool:
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+def kill_all(container: list[Path]) -> None:
+    """As a runtime does (runc, ``signalAllProcesses``): frozen first, so that all die at once."""
+    [freezer] = [group for group in container if (group / "freezer.state").exists()] or [container[-1]]
+    old = (freezer / "freezer.state").exists()
+    state, on, off = ("freezer.state", "FROZEN", "THAWED") if old else ("cgroup.freeze", "1", "0")
+    (freezer / state).write_text(on)
+    try:
+        for pid in (freezer / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    finally:
+        (freezer / state).write_text(off)
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("mode", ["leave", "run"])
+def test_it_outlives_a_container_of_which_everything_is_killed(
+    node: BenchNode, kernel: Kernel, tmp_path: Path, container: list[Path], mode: str
+) -> None:
+    found, state = kernel.read(), tmp_path / "state"
+    with controller(node, state, mode=mode, groups=container) as victim:
+        assert kernel.read() != found
+        inside = {int(pid) for group in container for pid in (group / "cgroup.procs").read_text().split()}
+        assert victim.process.pid in inside
+        if mode == "leave":
+            assert victim.facts["groups"] == "left"
+            assert victim.supervisor not in inside
+            with on_time():
+                kill_all(container)
+                took_s = wait_for(lambda: kernel.read() == found)
+            assert took_s < 10 * ALLOWED_S
+            assert restored(state)["cause"] == "died"
+            return
+        assert victim.facts["groups"] == "stays (leave_groups: false)"
+        assert victim.supervisor in inside
+        kill_all(container)
+        wait_for(lambda: start_ticks(victim.supervisor) is None)
+    assert kernel.read() != found, "nobody is left who could"
+    assert recover(state) is not None
+    assert kernel.read() == found
 
 
 def test_a_supervisor_that_was_stopped_does_not_count_that_time(node: BenchNode, tmp_path: Path) -> None:
