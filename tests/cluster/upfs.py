@@ -34,7 +34,7 @@ def pod_upfs(
         yield upfs
     finally:
         upfs.end_sessions()
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=180s")
 
 
 class PodUpfs(Runtime):
