@@ -49,7 +49,11 @@ class Writer:
 
     def note(self, **notes: Any) -> None:
         self.ring.note(
-            {"mode": "live", "supervisor": {"pid": 1, "restarts": 0, "alive": True, "confined": "seccomp"}} | notes
+            {
+                "mode": "live",
+                "supervisor": {"pid": 1, "restarts": 0, "alive": True, "groups": "left", "confined": "seccomp"},
+            }
+            | notes
         )
 
     def write(self, ticks: int = 300, seconds: float | None = None) -> None:
