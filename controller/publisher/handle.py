@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...configs import ConfigError, FailureError
 from ..system.own_programs import environment, python
+from ..system.realtime import let_others_go_first
 from .listeners import (
     INHERITED,
     LOCAL,
@@ -176,10 +177,7 @@ class Publisher:
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True, cwd="/", env=environment()
         )
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended already; no CAP_SYS_NICE
-            # The caller's thread may be ahead of everybody, and so is what it starts.
-            os.sched_setscheduler(self._process.pid, os.SCHED_BATCH, os.sched_param(0))
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)
+        let_others_go_first(self._process.pid)
         self._started_s = time.monotonic()
 
     def _make_folder(self, user: pwd.struct_passwd | None) -> None:

@@ -16,6 +16,7 @@ from ...agents.learned.bundle import PolicyBundle
 from ...agents.learned.files import MODEL_FILE
 from ...configs import ConfigError
 from ..system.own_programs import ROOT, python
+from ..system.realtime import let_others_go_first
 
 MOST_S = 25.0
 """From start to answer, on a busy machine: less than a client waits for one."""
@@ -67,10 +68,8 @@ class Trial:
                 start_new_session=True,
             )
             undo.callback(_end, process)
+            let_others_go_first(process.pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or is somebody else by now
-                # Whoever starts it may be ahead of everybody, and so is what it starts.
-                os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
-                os.setpriority(os.PRIO_PROCESS, process.pid, 0)
                 if self.off_cpu is not None and (others := os.sched_getaffinity(0) - {self.off_cpu}):
                     os.sched_setaffinity(process.pid, others)
             answer = _answer(process, where)

@@ -37,11 +37,10 @@ def cgroup_mounts(mounts: Path = MOUNTS) -> list[CgroupMount]:
     """Those of this machine, as they were mounted one after the other."""
     found = []
     for line in mounts.read_text().splitlines():
-        _, point, kind, options, *_ = line.split(" ")
-        # The kernel writes blanks, for instance, as \040.
-        root = Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), point))
-        if kind == "cgroup":
-            found.append(CgroupMount(1, root, frozenset(options.split(","))))
-        elif kind == "cgroup2":
-            found.append(CgroupMount(2, root, frozenset()))
+        _, point, kind, options, *_ = line.split(" ", 4)
+        if kind in {"cgroup", "cgroup2"}:  # a node has thousands of others, and a loop looks here
+            # The kernel writes blanks, for instance, as \040.
+            root = Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), point))
+            old = kind == "cgroup"
+            found.append(CgroupMount(1 if old else 2, root, frozenset(options.split(",") if old else ())))
     return found

@@ -114,13 +114,20 @@ class ThreadBesideTheLoop(threading.Thread):
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self._does = target
+        super().__init__(target=target, name=name, daemon=True)
 
     def run(self) -> None:
         """See `threading.Thread`."""
         stay_just_behind_the_loop()
-        self._does()
+        super().run()
+
+
+def let_others_go_first(pid: int) -> None:
+    """Make an ordinary process of one that was started by a thread ahead of others: it inherits that. Nothing for one
+    that has ended, or without permission."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, pid, 0)
 
 
 def _raise_priority() -> SchedulingClass:

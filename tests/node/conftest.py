@@ -15,8 +15,5 @@ def _foreign(whole: Foreign) -> Foreign:
 
 @pytest.fixture(scope="module", name="whole")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
-    node = Foreign(tmp_path_factory.mktemp("foreign"))
-    try:
+    with Foreign(tmp_path_factory.mktemp("foreign")) as node:
         yield node
-    finally:
-        node.down()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -149,6 +149,12 @@ class Foreign:
         self._loads = []
         last: dict[str, Any] = json.loads((self.state / "sink.out").read_text().splitlines()[-1])
         return [flow["mbps"] for flow in last["flows"]]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
 
     def down(self) -> None:
         """Remove everything."""

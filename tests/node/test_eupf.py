@@ -26,11 +26,8 @@ OTHERS = {"links": ""}  # whatever else has controllers on this machine meanwhil
 
 @pytest.fixture(name="eupf", scope="module", params=["native", "generic"])
 def _eupf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
-    node = start_eupf(tmp_path_factory.mktemp("eupf"), request.param)
-    try:
+    with start_eupf(tmp_path_factory.mktemp("eupf"), request.param) as node:
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture(name="node")

@@ -43,11 +43,8 @@ while time.monotonic() < end:
 
 @pytest.fixture(name="eupf", scope="module")
 def _eupf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
-    node = start_eupf(tmp_path_factory.mktemp("napi"), "native", prefix="fn")
-    try:
+    with start_eupf(tmp_path_factory.mktemp("napi"), "native", prefix="fn") as node:
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture(name="node")

@@ -20,11 +20,8 @@ def _foreign(whole: Foreign) -> Foreign:
 
 @pytest.fixture(scope="module", name="whole")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
-    node = Foreign(tmp_path_factory.mktemp("machine"), count=UPFS, prefix="ma", BURN_NS="20000")
-    try:
+    with Foreign(tmp_path_factory.mktemp("machine"), count=UPFS, prefix="ma", BURN_NS="20000") as node:
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture(name="node")
