@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -19,13 +20,18 @@ class CgroupMount:
 
     Attributes:
         version: 1 (Documentation/admin-guide/cgroup-v1) or 2 (Documentation/admin-guide/cgroup-v2.rst).
-        root: its mount point.
+        point: its mount point, as the kernel writes it.
         options: it is mounted with; of version 1 its controllers are among them, of version 2 none.
     """
 
     version: CgroupVersion
-    root: Path
+    point: str
     options: frozenset[str]
+
+    @cached_property
+    def root(self) -> Path:
+        """Its own folder, the root group. The kernel writes blanks, for instance, as \\040."""
+        return Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), self.point))
 
     def is_named(self, controllers: str) -> bool:
         """Whether a line of /proc/PID/cgroup with these controllers is about this hierarchy: version 2 names none."""
@@ -39,8 +45,6 @@ def cgroup_mounts(mounts: Path = MOUNTS) -> list[CgroupMount]:
     for line in mounts.read_text().splitlines():
         _, point, kind, options, *_ = line.split(" ", 4)
         if kind in {"cgroup", "cgroup2"}:  # a node has thousands of others, and a loop looks here
-            # The kernel writes blanks, for instance, as \040.
-            root = Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), point))
             old = kind == "cgroup"
-            found.append(CgroupMount(1 if old else 2, root, frozenset(options.split(",") if old else ())))
+            found.append(CgroupMount(1 if old else 2, point, frozenset(options.split(",") if old else ())))
     return found
