@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from .arrays import BoolArray, FloatArray
 from .knobs import Knobs
-from .slices import BoolArray, FloatArray, Promises, SliceSet
 from .telemetry import Telemetry
+
+if TYPE_CHECKING:  # without pydantic, which many of those do without that have names from here
+    from .slices import Promises, SliceSet
 
 PACERS = ("none", "edt", "tbf", "htb")
 """Kinds of egress pacers: none that could be moved, earliest departure times (Cilium), token buckets of Linux' tc."""

@@ -8,14 +8,17 @@ inside a policy bundle.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .arrays import FloatArray
 from .backend import Context
 from .knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, NUM_KNOBS, Knobs, NiceScope
-from .slices import FloatArray, SliceSet
 from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+
+if TYPE_CHECKING:  # as in `backend`
+    from .slices import SliceSet
 
 # Per telemetry row: (value that maps to about the middle of the logarithmic part's start, value that maps to 1).
 # A row is encoded as log1p(x / reference) / log1p(full_scale / reference), clipped to 0..1. A reference near the full

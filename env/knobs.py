@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .slices import BoolArray, FloatArray
+from .arrays import BoolArray, FloatArray
 
 NiceScope = Literal["process", "group"]
 KnobName = Literal["cpu_limit_mcpu", "nice", "egress_mbps"]

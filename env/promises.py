@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .arrays import FloatArray
 from .backend import Context
 from .knobs import Knobs
-from .slices import FloatArray
 from .telemetry import Telemetry
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]

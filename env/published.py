@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..data.reference import PublishedSetting
+from .arrays import FloatArray
 from .knobs import Knobs
-from .slices import FloatArray
 
 
 def setting_knobs(setting: PublishedSetting, num_slices: int, priority: int = 0) -> Knobs:

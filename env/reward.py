@@ -11,10 +11,10 @@ from numba import njit
 from pydantic import ConfigDict, Field
 
 from ..configs import load
+from .arrays import FloatArray
 from .backend import Context
 from .knobs import Knobs
 from .promises import RATE_TOLERANCE
-from .slices import FloatArray
 from .telemetry import Telemetry
 
 DELAY_FULL_SCALE_MS = 1e4

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ..configs import load
-
-FloatArray = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
+from .arrays import FloatArray
 
 NICE_MIN, NICE_MAX = -20, 19
 

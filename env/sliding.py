@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from .arrays import FloatArray
 from .backend import Context
-from .slices import FloatArray
+from .compiled import Array, kernel
 from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
 WINDOW_S = 0.05  # three frames of 60 Hz video
@@ -67,7 +67,15 @@ class SlidingView:
             _over(telemetry.slices, telemetry.node, self._seen, False, *self._kept)
 
 
-@njit(cache=True, error_model="numpy")
+_MEASURED = Array(np.float32, 3), Array(np.float32, 2)
+
+
+@kernel(
+    (
+        *(*_MEASURED, int, bool),
+        *(Array(_SLICE, 2), Array(_PAST_SLICE, 3), Array(_NODE, 1), Array(np.float32, 3), *_MEASURED),
+    )
+)
 def _over(
     slices: FloatArray,
     node: FloatArray,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .slices import FloatArray
+from .arrays import FloatArray
 
 SLICE_FIELDS = (
     "offered_mbps",

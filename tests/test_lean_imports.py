@@ -75,6 +75,22 @@ def test_no_module_of_the_lean_runtime_imports_a_heavy_package() -> None:
     assert {"slicepilot.agents", "slicepilot.controller", "slicepilot.env"} <= set(names)
 
 
+SHOW_PUBLISHER = """
+import os, sys
+
+os.environ["SLICEPILOT_WITHOUT_GYMNASIUM"] = "1"
+from slicepilot.controller.publisher import pages, process
+from slicepilot.controller.record import segments
+
+print(*sorted({"gymnasium", "numba", "onnxruntime", "pydantic", "yaml"} & sys.modules.keys()))
+"""
+
+
+def test_the_publisher_imports_no_more_than_it_needs() -> None:
+    result = python(SHOW_PUBLISHER)
+    assert (result.returncode, result.stdout) == (0, "\n"), result.stdout + result.stderr
+
+
 def test_help_imports_no_heavy_package() -> None:
     result = python(SHOW_HELP, stdin=" ".join(HEAVY_PACKAGES))
     assert result.returncode == 0, result.stderr

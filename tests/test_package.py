@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -102,7 +103,7 @@ def test_the_source_distribution_holds_what_is_tracked(published: Path) -> None:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     left_out = {name for name in tracked_files() - packed if not name.startswith((".links/", ".ci/", ".git"))}
     assert left_out == set()
-    assert not [name for name in packed if name.endswith(".bpf.o") or name.startswith("build/")]
+    assert not [name for name in packed if name.endswith((".bpf.o", ".so")) or name.startswith("build/")]
 
 
 def test_wheels_hold_every_file_of_the_package(wheel: Path, pure_wheel: Path) -> None:
@@ -117,7 +118,7 @@ def test_wheels_hold_every_file_of_the_package(wheel: Path, pure_wheel: Path) ->
     assert f"{within}templates/daemonset.yaml" in files
     for path in (wheel, pure_wheel):
         packed = {name for name in zipfile.ZipFile(path).namelist() if ".dist-info/" not in name}
-        compiled = {name for name in packed if name.startswith(f"{BIN}/") or name.endswith(".bpf.o")}
+        compiled = {name for name in packed if name.startswith(f"{BIN}/") or name.endswith((".bpf.o", ".so"))}
         assert packed - compiled == {f"slicepilot/{file}" for file in files}
 
 
@@ -141,7 +142,7 @@ def test_the_version_comes_from_one_place(wheel: Path) -> None:
 def test_a_pure_wheel_has_no_programs(pure_wheel: Path) -> None:
     assert pure_wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(pure_wheel).namelist()
-    assert not [name for name in names if name.startswith(BIN) or name.endswith(".o")]
+    assert not [name for name in names if name.startswith(BIN) or name.endswith((".o", ".so"))]
 
 
 @needs_compilers
@@ -152,6 +153,8 @@ def test_a_platforms_wheel_has_static_programs_for_it(wheel: Path) -> None:
         names = archive.namelist()
         sources = {f"slicepilot/{file}" for file in tracked_files() if re.match(r"controller/.*\.bpf\.c$", file)}
         assert {name for name in names if name.endswith(".bpf.o")} == {f"{name.removesuffix('c')}o" for name in sources}
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        assert [name for name in names if name.endswith(".so")] == [f"slicepilot/controller/ahead/kernels{suffix}"]
         assert {name for name in names if name.startswith(BIN)} == {
             f"{BIN}/{name}" for name in (*PROGRAMS, "LICENSES.txt")
         }
@@ -379,7 +382,7 @@ def test_without_programs_one_line_says_what_to_do(pure: Install, command: tuple
 
 def test_without_programs_the_doctor_says_so_once(pure: Install) -> None:
     said = pure.slicepilot("doctor", code=1, COLUMNS="400").stdout
-    assert said.count("manylinux_2_17_x86_64") == 2  # the probe's objects, the programs
+    assert said.count("manylinux_2_17_x86_64") == 3  # the probe's objects, the loop's library, the programs
     assert "upf, smf, load, sink, edge: missing; accepted: install a wheel" in said
 
 

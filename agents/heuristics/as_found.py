@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 
 

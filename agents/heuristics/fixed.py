@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...data.reference import PublishedSetting, published_settings
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import Knobs, NiceScope
 from ...env.published import requests_of, setting_knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from .bounds import within_bounds
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from .bounds import filled, most_cpu_mcpu, smoothing, within_bounds
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from ..base import Agent
 from .bounds import smoothing

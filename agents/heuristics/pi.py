@@ -9,9 +9,10 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from ...configs import load
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from .bounds import most_cpu_mcpu, smoothing, within_bounds
 

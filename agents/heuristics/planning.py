@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.encoding import KnobDecoder
 from ...env.knobs import CPU_LIMIT, NICE, NUM_KNOBS, Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from ..base import Agent
 from .bounds import most_cpu_mcpu

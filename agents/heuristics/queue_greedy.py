@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...env.arrays import FloatArray
 from ...env.backend import PACERS, Context
 from ...env.knobs import Knobs
 from ...env.promises import AVERAGING_WINDOW_S, RateSums, averaging_periods
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from .greedy import ONE, TINY, Greedy, GreedyConfig, Needs
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.encoding import KnobDecoder
 from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 
 

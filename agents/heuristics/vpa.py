@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from .bounds import most_cpu_mcpu, within_bounds
 

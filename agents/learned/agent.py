@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime as ort
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
-from ...env.encoding import FEATURES, NUM_FEATURES, KnobDecoder, ObservationEncoder
+from ...env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from ..runtime.onnx_file import OnnxError
 from ..runtime.session import INPUT_NAME, OUTPUT_NAME
@@ -19,12 +19,10 @@ from .bundle import PolicyBundle
 from .guide import NUM_CORRECTIONS, NUM_GUIDED, Guide
 
 if TYPE_CHECKING:
+    import onnxruntime as ort
+
     from ..runtime.policy import CompiledPolicy
     from ..runtime.program import Program
-
-ACTIVE = FEATURES.index("active")
-# A compiled policy must decide as onnxruntime does, on so many random observations.
-TOLERANCE, OBSERVATIONS = 1e-5, 16
 
 
 class LearnedAgent:
@@ -32,17 +30,26 @@ class LearnedAgent:
 
     Many lanes go through onnxruntime. For a single one, a live node, the policy is compiled for its shape where numba
     is installed (`slicepilot.agents.runtime.policy`), which is several times faster; `compiled` says so after `reset`.
+    It decides as onnxruntime does: that is tried first.
 
     Args:
         bundle: a loaded policy.
         name: as in tables; else the training algorithm.
         transfer: serve slices other than the bundle's (see `PolicyBundle.for_slices`).
+        tried: shape of observations (L, S, D) for which that has been tried already, by another process: then this
+            one needs no onnxruntime.
     """
 
     request_mcpu: FloatArray | None = None
 
-    def __init__(self, bundle: PolicyBundle, name: str | None = None, transfer: bool = False) -> None:
-        self.bundle, self.transfer = bundle, transfer
+    def __init__(
+        self,
+        bundle: PolicyBundle,
+        name: str | None = None,
+        transfer: bool = False,
+        tried: tuple[int, int, int] | None = None,
+    ) -> None:
+        self.bundle, self.transfer, self._tried = bundle, transfer, tried
         self.name = name or bundle.training.algorithm
         self._session: ort.InferenceSession | None = None
         self._program: Program | None = None
@@ -65,16 +72,16 @@ class LearnedAgent:
         self._decoder: KnobDecoder | Guide = self._rows_of
         if guided:
             self._encoder = self._decoder = Guide(fitted.slices, context, fitted.nice_scope)
-        self._session = self._session or fitted.session()
         num_slices, lanes = context.promises.weight.shape
         shape = lanes, num_slices, NUM_GUIDED if guided else NUM_FEATURES
         if self._shape != shape:
             self._table = np.zeros(shape, np.float32)
             self._action = np.zeros((lanes, num_slices, NUM_CORRECTIONS if guided else NUM_KNOBS), np.float32)
-            self._binding = _bind(self._session, self._table, self._action)
-            self._program = (
-                _compiled(self.bundle.model, self._session, shape, self._action.shape) if lanes == 1 else None
-            )
+            self._program = _compiled(fitted.model, shape) if lanes == 1 else None
+            if self._program is None or shape != self._tried:
+                self._session = self._session or fitted.session()
+                self._binding = _bind(self._session, self._table, self._action)
+                self._program = self._program and _if_it_agrees(self._program, self._session, shape, self._action)
             self._policy = None
             self._shape = shape
         if self._program is not None and isinstance(self._encoder, ObservationEncoder):
@@ -101,18 +108,19 @@ class LearnedAgent:
         """Knobs, and what `KnobDecoder.encode` would say of them."""
         if self._policy is not None:
             return self._policy.decide(telemetry, rows)
-        if self._session is None:
+        if self._shape is None:
             raise RuntimeError("the agent has not been reset yet: call reset() first")
         self._table[:] = self._encoder.encode(telemetry, rows)
         if self._program is not None:
             self._program.run(self._table, self._action)
             return self._decoder.decode(self._action)
+        assert self._session is not None
         self._session.run_with_iobinding(self._binding)
         return self._decoder.decode(self._action)
 
     def _rows(self, knobs: Knobs) -> FloatArray:
         """What the encoder takes of the knobs that hold: mostly those decided last, or those that held last time."""
-        if self._session is None:
+        if self._shape is None:
             raise RuntimeError("the agent has not been reset yet: call reset() first")
         if self._decided is not None and knobs.same_as(self._decided[0]):
             return self._decided[1]
@@ -135,10 +143,8 @@ def _bind(session: ort.InferenceSession, table: FloatArray, action: FloatArray) 
     return binding
 
 
-def _compiled(
-    model: bytes, session: ort.InferenceSession, shape: tuple[int, int, int], action_shape: tuple[int, ...]
-) -> Program | None:
-    """The policy as a program, if it can be compiled and then decides as onnxruntime does."""
+def _compiled(model: bytes, shape: tuple[int, int, int]) -> Program | None:
+    """The policy as a program, if it can be compiled."""
     try:
         from ..runtime.program import compile_policy
 
@@ -147,14 +153,15 @@ def _compiled(
     except (ImportError, OnnxError) as error:
         logging.getLogger(__name__).info("policy not compiled: %s", error)
         return None
-    rng = np.random.default_rng(0)
-    action = np.zeros(action_shape, np.float32)
-    for _ in range(OBSERVATIONS):
-        table = rng.uniform(0.0, 1.0, shape).astype(np.float32)
-        table[..., ACTIVE] = table[..., ACTIVE] > 0.2
-        program.run(table, action)
-        reference: Any = session.run([OUTPUT_NAME], {INPUT_NAME: table})[0]
-        if not np.allclose(action, reference, rtol=0.0, atol=TOLERANCE):
-            logging.getLogger(__name__).warning("policy not compiled: it would decide otherwise than onnxruntime")
-            return None
     return program
+
+
+def _if_it_agrees(
+    program: Program, session: ort.InferenceSession, shape: tuple[int, int, int], action: FloatArray
+) -> Program | None:
+    from ..runtime.agreement import agrees
+
+    if agrees(program, session, shape, action.shape[-1]):
+        return program
+    logging.getLogger(__name__).warning("policy not compiled: it would decide otherwise than onnxruntime")
+    return None

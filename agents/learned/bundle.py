@@ -13,9 +13,8 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import onnxruntime as ort
 import yaml
 from pydantic import ConfigDict, Field
 
@@ -37,6 +36,9 @@ from ..runtime.onnx_file import OnnxError
 from ..runtime.session import open_session
 from .files import DESCRIPTION_FILE, MODEL_FILE, SUMS_FILE, BundleFiles
 from .guide import GUIDE_FEATURES, NUM_CORRECTIONS, NUM_GUIDED, corrections_layout, guided_layout
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 FORMAT_VERSION = 1
 MIN_SLICES, MAX_SLICES = 2, 64

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...env.arrays import FloatArray
 from ...env.backend import PACERS, Context
 from ...env.encoding import NONE_ABOVE, NUM_FEATURES, KnobDecoder, ObservationEncoder, encoder_layout
 from ...env.knobs import CPU_LIMIT, EGRESS, NICE, NUM_KNOBS, Knobs, NiceScope
 from ...env.promises import promise_scores
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from ..heuristics.bounds import smoothing
 from ..heuristics.queue_greedy import QueueGreedy

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ...env.arrays import FloatArray
+from ...env.compiled import Array, kernel
 from ...env.encoding import (
     FEATURES,
     KNOB_FEATURES,
@@ -18,7 +19,6 @@ from ...env.encoding import (
     ObservationEncoder,
 )
 from ...env.knobs import NICE, NUM_KNOBS, Knobs, NiceScope
-from ...env.slices import FloatArray
 from ...env.telemetry import SLICE_FIELDS, Telemetry
 
 _KNOBS_AT, _NODE_AT, _ACTIVE = (FEATURES.index(name) for name in (KNOB_FEATURES[0], NODE_FEATURES[0], "active"))
@@ -68,7 +68,12 @@ class CompiledCodec:
         return rows
 
 
-@njit(cache=True, error_model="numpy")
+KNOB_ROWS, AXES = Array(np.float32, 3), Array(np.float32, 2)
+MEASURED = Array(np.float32, 3), Array(np.float32, 2), Array(np.bool_, 2)
+SCALE = Array(np.float64, 2)
+
+
+@kernel((KNOB_ROWS, AXES, KNOB_ROWS))
 def _encode_knobs(knobs: np.ndarray, axes: np.ndarray, rows: np.ndarray) -> None:
     for s in range(knobs.shape[1]):
         for knob in range(NUM_KNOBS):
@@ -84,7 +89,7 @@ def _encode_knobs(knobs: np.ndarray, axes: np.ndarray, rows: np.ndarray) -> None
                 rows[knob, s, 0] = _ONE
 
 
-@njit(cache=True, error_model="numpy")
+@kernel((*MEASURED, KNOB_ROWS, SCALE, Array(np.float32, 3)))
 def encode(
     measured: np.ndarray,
     node: np.ndarray,
@@ -108,7 +113,7 @@ def encode(
             row[_NODE_AT + field] = min(value, _ONE) if value > _ZERO else _ZERO
 
 
-@njit(cache=True, error_model="numpy")
+@kernel((AXES, KNOB_ROWS, KNOB_ROWS))
 def decode(axes: np.ndarray, rows: np.ndarray, knobs: np.ndarray) -> bool:
     """Knobs for actions, both (3, S, 1), which become what the decoder's ``encode`` would say; False if an action is
     not a number.

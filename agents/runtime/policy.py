@@ -6,19 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ...env.compiled import digest_of
+from ...env.arrays import FloatArray
+from ...env.compiled import Array, digest_of, kernel
 from ...env.encoding import NUM_FEATURES
 from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
-from .codec import NO_NUMBER, CompiledCodec, decode, encode
+from .codec import AXES, KNOB_ROWS, MEASURED, NO_NUMBER, SCALE, CompiledCodec, decode, encode
 from .program import Program
-from .program_kernel import execute
+from .program_kernel import PROGRAMS, execute
 
 STOCK = 8
 """Knobs made at once: a loop finds cold caches at each tick, and eight take little more than twice as long as one."""
+
+_OUTPUT = Array(np.int32, 3)
 
 
 class CompiledPolicy:
@@ -58,7 +59,7 @@ class CompiledPolicy:
 def _compiled(sources: str) -> Callable[..., bool]:
     """``sources`` of what is called stand for it in numba's cache (`digest_of`)."""
 
-    @njit(cache=True, error_model="numpy")
+    @kernel(*((*MEASURED, KNOB_ROWS, Array(np.float32, 4), SCALE, AXES, *program, _OUTPUT) for program in PROGRAMS))
     def decide(
         slices: np.ndarray,
         node: np.ndarray,

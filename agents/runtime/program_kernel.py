@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from ...env.compiled import Array, kernel
 from .program_codes import (
     ADD,
     AND,
@@ -45,8 +45,14 @@ from .program_codes import (
     C,
 )
 
+# Positions are as narrow as what there is allows.
+PROGRAMS = [
+    (Array(np.int64, 2), Array(positions, 1), Array(np.float32, 1), Array(np.float64, 1))
+    for positions in (np.int16, np.int32)
+]
 
-@njit(cache=True, error_model="numpy", fastmath={"contract"})
+
+@kernel(*PROGRAMS, fastmath={"contract"})
 def execute(program: np.ndarray, index: np.ndarray, weights: np.ndarray, memory: np.ndarray) -> None:
     """Run all instructions.
 
@@ -113,7 +119,7 @@ def execute(program: np.ndarray, index: np.ndarray, weights: np.ndarray, memory:
                 memory[out + i] = _unary(op, memory[index[a + i]])
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@kernel(inline="always")
 def _unary(op: int, x: Any) -> float:
     if op == RELU:
         return max(x, 0.0)
@@ -134,7 +140,7 @@ def _unary(op: int, x: Any) -> float:
     return 1.0 / (1.0 + math.exp(-x))  # SIGMOID
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@kernel(inline="always")
 def _binary(op: int, x: Any, y: Any) -> float:
     if op == ADD:
         return x + y

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import onnxruntime as ort
+from typing import TYPE_CHECKING, Any, Literal
 
 from .allowed import check_model
 from .onnx_file import OnnxError
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 INPUT_NAME, OUTPUT_NAME = "observation", "action"
 
@@ -25,6 +26,8 @@ def open_session(model: bytes, columns: int, actions: int) -> ort.InferenceSessi
             (L, S, actions), with L and S open.
     """
     check_model(model)
+    import onnxruntime as ort  # some 20 MiB, which a process that runs compiled policies alone does without
+
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL

@@ -62,6 +62,9 @@ def run(
     Starts in shadow, which writes nothing. Uses the testbed that is up, or brings one up for a scenario.
     Example: [bold]slicepilot run --bundle runs/demo/training/bundle --scenario testbed-contention[/bold]
     """
+    from ...controller.ahead import library
+
+    library.take()
     from ...controller.service.run_config import RunConfig
     from ...controller.service.serve import serve
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ...env.arrays import FloatArray
 from ...env.backend import Receipt
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray
 from .node import NodeActuator
 from .shadow import ShadowActuator
 

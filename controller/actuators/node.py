@@ -11,9 +11,9 @@ from types import TracebackType
 
 import numpy as np
 
+from ...env.arrays import FloatArray
 from ...env.backend import Receipt
 from ...env.knobs import EGRESS, KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
-from ...env.slices import FloatArray
 from ..system.aside import PATIENT_WAIT_S, Aside
 from ..system.kernel_file import ActuatorError
 from .cilium.rate import ThrottleRate

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...data.nice_weights import nearest_nice
+from ...env.arrays import FloatArray
 from ...env.backend import Receipt
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray
 from ..system.cgroup import CpuGroup
 from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError, KernelFile

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 from ...data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT, nearest_nice
+from ...env.arrays import FloatArray
 from ...env.knobs import CPU_LIMIT, NICE, KnobName
-from ...env.slices import FloatArray
 from .slice_knobs import SliceTargets
 
 

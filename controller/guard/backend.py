@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...agents.base import Agent
+from ...env.arrays import FloatArray
 from ...env.backend import Backend, Context, Receipt
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
 from ..contracts.reasons import Reason, names
 from .config import GuardConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ...env.compiled import kernel
 from ...env.knobs import CPU_LIMIT, EGRESS, NICE
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from . import layout as at
@@ -23,13 +23,13 @@ _LONG_WAIT_US = 2e3
 _FULL = 0.9  # of the uplink's rate
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _least(known: float, seen: float, forgetting: float) -> float:
     """The least of late of a figure; NaN: nothing is known yet."""
     return seen if math.isnan(known) else min(seen, known + forgetting * (seen - known))
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def notice(measured: Measured, state: State, now: int) -> None:
     """Follow what the node's load is, what each slice offers and waits, and what its traffic costs at least."""
     node = state.node[0]
@@ -57,7 +57,7 @@ def notice(measured: Measured, state: State, now: int) -> None:
     memory.others_mcpu = _least(memory.others_mcpu, others_mcpu, rules.forgetting)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def asked_mbps(one: np.record) -> float:
     """Rate that a slice's floor asks for, over the window."""
     memory, rules = one.memory, one.rules
@@ -66,20 +66,20 @@ def asked_mbps(one: np.record) -> float:
     return min(memory.offered_sum / memory.samples, rules.committed_mbps) * rules.carried_ratio
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _room_mcpu(node: np.record) -> float:
     """CPU for the slices: all but the least that others use, since those fill what a policy denies the slices."""
     return max(node.rules.node_mcpu - node.memory.others_mcpu, 0.0)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _cost(one: np.record) -> float:
     """CPU in mCPU that a Mbit/s of a slice takes at least; nothing, as long as it is not known."""
     cost = one.memory.cost_mcpu_per_mbps
     return 0.0 if math.isnan(cost) else cost
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _safe_share_mcpu(state: State, own: int, room_mcpu: float) -> float:
     """CPU that a slice would get under the safe setting: by weight, of what those leave that want less."""
     slices, nice_weight = state.slices, state.node[0].rules.nice_weight
@@ -114,7 +114,7 @@ def _safe_share_mcpu(state: State, own: int, room_mcpu: float) -> float:
     return share
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def out_of_reach(state: State, own: int) -> bool:
     """Whether no division of the node keeps all rate floors, and a slice has its share under the safe setting."""
     node, one = state.node[0], state.slices[own]
@@ -136,7 +136,7 @@ def out_of_reach(state: State, own: int) -> bool:
     return False
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def held_up(measured: Measured, state: State, s: int) -> bool:
     """Whether a slice waits for what others have taken of its share under the safe setting: of the CPU, or the uplink.
 

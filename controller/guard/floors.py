@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ...env.compiled import kernel
 from . import layout as at
 from .capacity import asked_mbps
 
@@ -28,14 +28,14 @@ _KEPT_WELL = 0.9  # of what its floor asks for: a slice that gets less is likely
 _REMEMBERED = 0.5  # of what is known of the safe setting, from one trial to the next
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def forget(one: np.record) -> None:
     """Begin to watch a slice's floors anew."""
     for k in range(at.FLOORS):
         one.floors[k].since_ns = at.NEVER_NS
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _broken(one: np.record, delay_us: float, k: int, bar: float) -> bool:
     """Whether a slice is served less than ``bar`` times what its floor asks for."""
     if math.isnan(delay_us):
@@ -46,7 +46,7 @@ def _broken(one: np.record, delay_us: float, k: int, bar: float) -> bool:
     return memory.carried_sum < (asked_mbps(one) * bar - _LEAST_MBPS) * memory.samples
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _lasts(one: np.record, rules: np.record, delay_us: float, k: int, bar: float, now: int) -> bool:
     """Whether a floor has been broken for too long, of a slice that has offered enough for a window."""
     floor = one.floors[k]
@@ -59,7 +59,7 @@ def _lasts(one: np.record, rules: np.record, delay_us: float, k: int, bar: float
     return asked and now - floor.since_ns >= one.rules.floor_patience_ns
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _got(one: np.record, delay_us: float, k: int) -> tuple[float, float]:
     """What a slice gets now of what its floor asks for, no more than all of it, and that."""
     if math.isnan(delay_us):
@@ -71,12 +71,12 @@ def _got(one: np.record, delay_us: float, k: int) -> tuple[float, float]:
     return min(one.memory.carried_sum / max(one.memory.samples, 1), asked), asked
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _kept(got: float, asked: float) -> float:
     return got / asked if asked > 0.0 else 1.0
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _spare(floor: np.record, node: np.record, kept: float, now: int) -> None:
     """Lower a floor for a while, given how it was kept when nobody could; longer each time."""
     rules = node.rules
@@ -91,7 +91,7 @@ def _spare(floor: np.record, node: np.record, kept: float, now: int) -> None:
     floor.since_ns = at.NEVER_NS
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _is_spared(floor: np.record, node: np.record, now: int) -> bool:
     """Whether a floor is lowered now; no longer when the load has eased."""
     if now >= floor.spared_until_ns:
@@ -105,7 +105,7 @@ def _is_spared(floor: np.record, node: np.record, now: int) -> bool:
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def below(node: np.record, one: np.record, delay_us: float, now: int) -> bool:
     """Whether a slice has been below a floor for longer than it may be, under the policy; marks which as tripped.
 
@@ -129,7 +129,7 @@ def below(node: np.record, one: np.record, delay_us: float, now: int) -> bool:
     return tripped
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def excuse(node: np.record, one: np.record, now: int) -> bool:
     """Spare the rate floor of a slice, which no division of the node keeps; returns whether another has tripped."""
     floor = one.floors[at.RATE]
@@ -138,7 +138,7 @@ def excuse(node: np.record, one: np.record, now: int) -> bool:
     return one.floors[at.DELAY].tripped != 0
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def try_safe(rules: np.record, one: np.record, delay_us: float, now: int) -> None:
     """Prepare the trial of the safe setting, for a slice that has tripped; keeps what was seen when it did."""
     for k in range(at.FLOORS):
@@ -161,7 +161,7 @@ def try_safe(rules: np.record, one: np.record, delay_us: float, now: int) -> Non
     forget(one)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def nobody_could(node: np.record, one: np.record, delay_us: float, now: int) -> bool:
     """Whether the safe setting has failed all floors that were the reason for the slice's trip in force.
 
@@ -189,7 +189,7 @@ def nobody_could(node: np.record, one: np.record, delay_us: float, now: int) -> 
     return all_failed
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def policy_again(one: np.record, rules: np.record, now: int) -> None:
     """The policy decides on a slice again, and its floors are watched anew; ``rules`` are the node's."""
     one.trial.settled_at_ns = now + math.ceil(rules.settle_ns)

@@ -14,9 +14,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
+from ...env.compiled import never_compile_again
 from ...env.knobs import Knobs, NiceScope
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from ..contracts.charge import InCharge
 from ..contracts.modes import Level
@@ -24,7 +26,7 @@ from ..contracts.reasons import Reason
 from . import layout as at
 from .config import GuardConfig
 from .rules import Rules, reckon_with
-from .work import Work, never_compile_again
+from .work import Work, judge
 
 _LEVELS = tuple(Level)
 _NO_TRIP = np.array((at.NEVER_NS, 0, 0, at.NEVER_NS, 0), at.TRIP)
@@ -120,7 +122,7 @@ class Guard:
         none = Knobs.none(num_slices, nice_scope=nice_scope)
         # Compiled, or taken from the cache, before the first tick; never in one.
         self.warm_up(Telemetry.empty(num_slices), none, none)
-        never_compile_again()
+        never_compile_again(judge)
 
     def judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int) -> GuardDecision:
         """What may go to the actuator now.

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ...env.compiled import kernel
 from ...env.knobs import EGRESS, NICE, NUM_KNOBS
 from ..contracts.reasons import Reason
 from . import layout as at
@@ -25,19 +25,19 @@ _OUT_OF_RANGE, _SMALL, _DWELL, _SLEW = (
 _FLOOR, _OSCILLATION = Reason.FLOOR.bit, Reason.OSCILLATION.bit
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _is_none(k: int, value: float) -> bool:
     return k != NICE and (value == math.inf or value <= 0.0)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _on_axis(k: int, value: float, high: float) -> float:
     if k == NICE:
         return value
     return math.log(high if _is_none(k, value) else value)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _in_range(k: int, value: float, low: float, high: float) -> bool:
     if k == NICE:
         return low <= value <= high and value == np.rint(value)
@@ -46,7 +46,7 @@ def _in_range(k: int, value: float, low: float, high: float) -> bool:
     return low * (1.0 - ROUNDING) <= value <= high * (1.0 + ROUNDING)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _is_small(k: int, wanted: float, held: float, small: float) -> bool:
     """Whether hysteresis takes a change for none; to or from "none" never is."""
     if k == NICE:
@@ -56,7 +56,7 @@ def _is_small(k: int, wanted: float, held: float, small: float) -> bool:
     return abs(wanted - held) < small * held
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _slewed(k: int, wanted: float, held: float, low: float, high: float, step: float) -> tuple[float, bool]:
     """As far towards what is wanted as one step goes, and whether that is short of it."""
     if k == NICE:
@@ -69,7 +69,7 @@ def _slewed(k: int, wanted: float, held: float, low: float, high: float, step: f
     return min(max(value, low), high), True
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _guarantee(k: int, value: float) -> float:
     """What grows with what a slice is guaranteed."""
     if k == NICE:
@@ -77,7 +77,7 @@ def _guarantee(k: int, value: float) -> float:
     return math.inf if _is_none(k, value) else value
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _move(k: int, wanted: float, held: float, knob: np.record, rested: float, elapsed: float) -> tuple[float, int]:
     """One knob of a slice that follows the policy, and why it is not what is wanted.
 
@@ -109,7 +109,7 @@ def _move(k: int, wanted: float, held: float, knob: np.record, rested: float, el
     return value, bits
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _turned(place: float, knob: np.record) -> bool:
     """Whether a knob has turned back significantly since its last extreme; follows it."""
     memory, significant = knob.memory, knob.rules.significant
@@ -131,7 +131,7 @@ def _turned(place: float, knob: np.record) -> bool:
     return direction != 0
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _count_reversal(memory: np.record, ring: npt.NDArray[np.int64], rules: np.record, now: int) -> None:
     """Freeze a knob that has turned back too often; ``rules`` are the node's."""
     oldest = ring[memory.reversal]
@@ -147,7 +147,7 @@ def _count_reversal(memory: np.record, ring: npt.NDArray[np.int64], rules: np.re
     ring[:] = at.NEVER_NS
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _sound(k: int, held: float, safe: float) -> float:
     """What holds, or the safe value where that is no setting at all."""
     if k == NICE:
@@ -155,7 +155,7 @@ def _sound(k: int, held: float, safe: float) -> float:
     return held if held > 0.0 or (k == EGRESS and held == 0.0) else safe
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _follow(k: int, s: int, wanted: float, held: float, now: int, elapsed: float, state: State) -> tuple[float, int]:
     """One knob of a slice that follows the policy, unless it flips."""
     knob = state.slices[s].knobs[k]
@@ -173,13 +173,13 @@ def _follow(k: int, s: int, wanted: float, held: float, now: int, elapsed: float
     return knob.rules.safe, _OSCILLATION
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _rest(memory: np.record) -> None:
     """A knob that does not follow is neither under way nor turning back."""
     memory.moving, memory.direction, memory.extreme = 0, 0, math.nan
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def move(wanted: npt.NDArray[np.float32], held: npt.NDArray[np.float32], now: int, state: State) -> None:
     """Set what is ``chosen`` for each knob on its slice's course; adds to the slice's reasons."""
     rules, before = state.node[0].rules, state.node[0].memory.before_ns

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ...env.compiled import kernel
 from ...env.knobs import CPU_LIMIT, EGRESS, NICE, NUM_KNOBS
 from ..contracts.charge import GUARD_MASK, InCharge
 from ..contracts.modes import Level
@@ -23,7 +23,7 @@ _NORMAL, _HOLD = int(Level.NORMAL), int(Level.HOLD)
 _POLICY, _GUARD, _SAFE = map(int, InCharge)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _level_back(knob: np.record, part: float) -> float:
     """A nice level moved by this part of the way back to the safe one, if it moves."""
     if knob.rules.movable == 0:
@@ -32,7 +32,7 @@ def _level_back(knob: np.record, part: float) -> float:
     return knob.rules.safe + math.floor((1.0 - part) * (knob.chosen - knob.rules.safe) + 0.5)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _least_demoted(state: State) -> float:
     """By how many levels of nice the policy puts a slice above its safe one, at least; 0 where it has no slice."""
     least = math.inf
@@ -44,7 +44,7 @@ def _least_demoted(state: State) -> float:
     return least if least < math.inf else 0.0
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _hold_back(one: np.record, state: State, s: int) -> None:
     """No higher CPU limit or egress rate than the safe setting gives a slice: another waits for what it may take."""
     for k in (CPU_LIMIT, EGRESS):
@@ -57,7 +57,7 @@ def _hold_back(one: np.record, state: State, s: int) -> None:
             state.reasons[s] |= _FLOOR
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _keep_balance(state: State) -> None:
     """Give slices that have tripped, among others that follow the policy, what the safe setting of all would give them.
 
@@ -93,7 +93,7 @@ def _keep_balance(state: State) -> None:
             _hold_back(one, state, s)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _keep_shares(state: State) -> None:
     """Move the chosen nice levels back to the safe ones, until every slice has its share of a busy node."""
     slices, rules = state.slices, state.node[0].rules
@@ -117,13 +117,13 @@ def _keep_shares(state: State) -> None:
             return
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _scales(one: np.record, knob: np.record) -> bool:
     """Whether a limit makes room for others; the safe setting of a slice stays as it is."""
     return knob.rules.movable != 0 and one.course != at.TO_SAFE
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _keep_budget(state: State) -> None:
     """Scale what the chosen CPU limits of limited slices have above their floors until they fit the node."""
     slices, budget = state.slices, state.node[0].rules.limits_mcpu
@@ -143,7 +143,7 @@ def _keep_budget(state: State) -> None:
             state.reasons[s] |= _BUDGET
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _tally(reasons: int, counts: npt.NDArray[np.int64]) -> None:
     """Count each reason in a mask."""
     mask, bit = reasons, 0
@@ -153,7 +153,7 @@ def _tally(reasons: int, counts: npt.NDArray[np.int64]) -> None:
         bit += 1
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _charge(node: np.record, level: int, reasons: int, all_safe: bool) -> None:
     """Count who was in charge, given the reasons of the node and of all slices together.
 
@@ -168,7 +168,7 @@ def _charge(node: np.record, level: int, reasons: int, all_safe: bool) -> None:
         _tally(reasons & GUARD_MASK, node.rules_in_charge)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def settle(
     wanted: npt.NDArray[np.float32],
     held: npt.NDArray[np.float32],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ...env.compiled import kernel
 from ...env.telemetry import SLICE_FIELDS
 from ..contracts.reasons import Reason
 from .layout import Measured, State
@@ -15,7 +15,7 @@ _MISSING, _STALE = Reason.TELEMETRY_MISSING.bit, Reason.TELEMETRY_STALE.bit
 _FROZEN, _IMPLAUSIBLE = Reason.TELEMETRY_FROZEN.bit, Reason.TELEMETRY_IMPLAUSIBLE.bit
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _unchanged(measured: Measured, state: State) -> bool:
     """Whether a loaded node's figures are bit for bit the last ones; remembers them. An idle node repeats itself."""
     same, loaded = True, False
@@ -33,7 +33,7 @@ def _unchanged(measured: Measured, state: State) -> bool:
     return same and loaded
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _possible(measured: Measured, state: State) -> bool:
     """Whether every figure is a number from 0 on, and the node's are no more than they can be.
 
@@ -57,7 +57,7 @@ def _possible(measured: Measured, state: State) -> bool:
     return possible
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _average(measured: Measured, state: State) -> None:
     """Take one more tick into the sliding sums; a slice that is not measured, or doubted so far, begins anew."""
     window = len(state.past)
@@ -82,7 +82,7 @@ def _average(measured: Measured, state: State) -> None:
     state.node[0].memory.ticks += 1
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _explained(carried: float, state: State) -> bool:
     """Whether too much is carried by slices that carry clearly more than they are offered; marks those.
 
@@ -97,7 +97,7 @@ def _explained(carried: float, state: State) -> bool:
     return carried <= rules.most_carried_mbps * len(state.past)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def doubts(measured: Measured, state: State) -> int:
     """Reasons not to believe a measurement, 0 if there are none; what can be believed is averaged.
 

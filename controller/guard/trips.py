@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ...env.compiled import kernel
 from ...env.telemetry import SLICE_FIELDS
 from . import layout as at
 from .capacity import held_up, out_of_reach
@@ -20,7 +20,7 @@ from .layout import Measured, State
 _P99 = SLICE_FIELDS.index("delay_p99_us")
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _trip(trip: np.record, rules: np.record, now: int) -> None:
     """Safe for a while, and for longer each time; ``rules`` are the node's."""
     trip.safe_before_ns, trip.count_before = trip.safe_until_ns, trip.count
@@ -30,7 +30,7 @@ def _trip(trip: np.record, rules: np.record, now: int) -> None:
     trip.safe_until_ns = now + math.ceil(hold)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _count(trip: np.record, rules: np.record) -> None:
     """The trip in force counts; at some time it is for good."""
     trip.count += 1
@@ -38,13 +38,13 @@ def _count(trip: np.record, rules: np.record) -> None:
         trip.latched = 1
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _in_force(one: np.record, now: int) -> bool:
     """Whether a slice has its safe setting for a trip."""
     return now < one.trip.safe_until_ns or one.trip.latched != 0 or one.trial.counts_at_ns != at.NEVER_NS
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _end(one: np.record) -> None:
     """No trip of a slice is in force any more."""
     one.trial.on, one.trial.held_up = 0, 0
@@ -54,7 +54,7 @@ def _end(one: np.record) -> None:
 
 # What calls another file has no cache of its own, which would not notice a change there: the cache of a whole tick does
 # (`work.judge_of`).
-@njit(error_model="numpy")
+@kernel(cache=False)
 def _withdrawn(node: np.record, one: np.record, delay_us: float, sound: bool, now: int) -> bool:
     """Whether a slice's trip turns out to be nobody's fault; then it is as if it had not been.
 
@@ -76,7 +76,7 @@ def _withdrawn(node: np.record, one: np.record, delay_us: float, sound: bool, no
     return False
 
 
-@njit(error_model="numpy")
+@kernel(cache=False)
 def _goes_on(node: np.record, one: np.record, delay_us: float, usable: bool, sound: bool, now: int) -> bool:
     """Whether an old trip of a slice asks for its safe setting."""
     if _in_force(one, now) and (usable or not sound) and _withdrawn(node, one, delay_us, sound, now):
@@ -93,7 +93,7 @@ def _goes_on(node: np.record, one: np.record, delay_us: float, usable: bool, sou
     return in_force
 
 
-@njit(error_model="numpy")
+@kernel(cache=False)
 def slices_tripped(measured: Measured, state: State, usable: bool, sound: bool, now: int) -> None:
     """Say of each slice whether a trip, an old one or one of this tick, asks for its safe setting.
 
@@ -119,7 +119,7 @@ def slices_tripped(measured: Measured, state: State, usable: bool, sound: bool, 
             one.trial.held_up = 1
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def node_tripped(node: np.record, elsewise_safe: bool, now: int) -> bool:
     """Whether a trip for late decisions asks for the safe setting of all slices."""
     memory, trip = node.memory, node.trip

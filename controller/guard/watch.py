@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ...env.compiled import kernel
 from ...env.knobs import NICE, NUM_KNOBS
 from ..contracts.modes import Level
 from ..contracts.reasons import Reason
@@ -26,7 +26,7 @@ _TRIAL_BIT, _INFEASIBLE_BIT, _LATCHED_BIT = (
 )
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _condition(condition: np.record, bad: bool, now: int) -> bool:
     """Whether a condition calls for the safe setting: bad until patience had run out, and not yet well for long."""
     rules, memory = condition.rules, condition.memory
@@ -46,7 +46,7 @@ def _condition(condition: np.record, bad: bool, now: int) -> bool:
     return memory.active == 1
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _numbers(wanted: npt.NDArray[np.float32]) -> bool:
     """Whether a decision consists of numbers; inf stands for "none", which nice has not."""
     for s in range(wanted.shape[1]):
@@ -56,7 +56,7 @@ def _numbers(wanted: npt.NDArray[np.float32]) -> bool:
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@kernel()
 def _courses(measured: Measured, state: State, common: int, now: int) -> None:
     """The common course, but for slices that are not measured, are doubted or have tripped; each slice's reasons."""
     for s in range(len(state.slices)):
@@ -81,7 +81,7 @@ def _courses(measured: Measured, state: State, common: int, now: int) -> None:
 
 # What calls another file has no cache of its own, which would not notice a change there: the cache of a whole tick does
 # (`work.judge_of`).
-@njit(error_model="numpy")
+@kernel(cache=False)
 def watch(
     measured: Measured, doubts: int, wanted: npt.NDArray[np.float32], failed: bool, now: int, state: State
 ) -> tuple[int, int]:

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from ...env.compiled import digest_of
+from ...env.arrays import FloatArray
+from ...env.compiled import Array as Argument
+from ...env.compiled import digest_of, kernel
 from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.slices import FloatArray
 from ...env.telemetry import SLICE_FIELDS, Telemetry
 from . import layout as at
 from .capacity import notice
 from .floors import below
-from .layout import Measured, State, Structured, state_dtype
+from .layout import NODE, PAST, SLICE, Measured, State, Structured, state_dtype
 from .moves import move
 from .node import settle
 from .rules import Rules
@@ -29,6 +29,7 @@ from .trips import slices_tripped
 from .watch import watch
 
 Array = npt.NDArray[Any]
+_TABLE = Argument(np.float32, 3)
 
 
 def judge_of(sources: str) -> Callable[..., tuple[int, int, int, bool]]:
@@ -37,7 +38,13 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int, bool]]:
     The fields of `layout`'s records are part of the arguments' types, and so of the cache's key.
     """
 
-    @njit(cache=True, error_model="numpy")
+    @kernel(
+        (
+            *(_TABLE, Argument(np.float32, 2), Argument(np.float32, 1), Argument(np.bool_, 2), _TABLE, _TABLE),
+            *(bool, int, _TABLE, Argument(NODE, 1), Argument(SLICE, 1), Argument(PAST, 2)),
+            *(Argument(np.int64, 3), Argument(np.uint32, 1)),
+        )
+    )
     def judge(
         measured_slices: Array,
         measured_node: Array,
@@ -79,11 +86,6 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int, bool]]:
 
 
 judge: Any = judge_of(digest_of(doubts, notice, below, slices_tripped, watch, move, settle))
-
-
-def never_compile_again() -> None:
-    """From now on the kernels refuse arrays they are not compiled for: a tick has no seconds for that."""
-    judge.disable_compile()
 
 
 class Work:

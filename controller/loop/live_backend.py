@@ -12,9 +12,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ...env.arrays import BoolArray, FloatArray
 from ...env.backend import PACERS, Context, NodeTraits, Receipt
 from ...env.knobs import Knobs
-from ...env.slices import BoolArray, FloatArray, Promises, SliceSet
+from ...env.slices import Promises, SliceSet
 from ...env.telemetry import Telemetry
 from ..actuators.egress import EgressConfig
 from ..system.cores import physical_cores

@@ -56,8 +56,11 @@ class Recorder:
     def warm_up(self, description: dict[str, Any], num_slices: int) -> None:
         """Do once what the thread will do. Libraries, compiled code and hardware files are read now, while this process
         may still read all that the controller may."""
-        records = _made_up(description["period_s"], num_slices)
         if self._estimate_s:
+            from ..record.estimate import MIN_TICKS, WINDOW_S
+
+            enough = 2 * max(MIN_TICKS, round(WINDOW_S / description["period_s"]))
+            records = _made_up(enough, description["period_s"], num_slices)
             # One is used up; the other finds everything loaded.
             warmed_up, self._estimator = self._make_estimator(description), self._make_estimator(description)
             if warmed_up is not None:
@@ -66,7 +69,7 @@ class Recorder:
         if self._writer is not None:
             with tempfile.TemporaryDirectory() as folder:
                 writer = _writer(Path(folder), MIB)
-                writer.add(records[:10], description, 0)
+                writer.add(_made_up(10, description["period_s"], num_slices), description, 0)
                 writer.close()
 
     def start(self) -> None:
@@ -144,11 +147,8 @@ def _writer(folder: Path, max_bytes: int) -> SegmentWriter:
     return SegmentWriter(folder, max_bytes)
 
 
-def _made_up(period_s: float, num_slices: int) -> Records:
-    """Enough quiet ticks of a shadow run for an estimate."""
-    from ..record.estimate import MIN_TICKS, WINDOW_S
-
-    count = 2 * max(MIN_TICKS, round(WINDOW_S / period_s))
+def _made_up(count: int, period_s: float, num_slices: int) -> Records:
+    """Quiet ticks of a shadow run."""
     records = np.zeros(count, record_dtype(num_slices))
     records["sequence"] = np.arange(1, count + 1)
     records["monotonic_ns"] = records["time_ns"] = np.arange(count) * round(1e9 * period_s)

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs import ConfigError, load, validate
-from ...env.slices import FloatArray, SliceSet
+from ...env.arrays import FloatArray
+from ...env.slices import SliceSet
 from ..contracts.modes import Mode
 from .columns import Records
 from .ring import LATE

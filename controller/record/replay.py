@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...data.intervals import weighted_quantile
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import Knobs
 from ...env.promises import RATE_TOLERANCE, PromiseMeter
@@ -16,7 +17,7 @@ from ...env.simulator.backend import SimulatorBackend, SimulatorRun
 from ...env.simulator.exogenous import NodeEvents, Traffic
 from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
-from ...env.slices import FloatArray, Promises, SliceSet
+from ...env.slices import Promises, SliceSet
 from ...env.telemetry import SLICE_FIELDS, Telemetry
 
 Array = npt.NDArray[np.float64]

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...env.arrays import FloatArray
+from ...env.compiled import never_compile_again
 from ...env.encoding import KNOB_FEATURES
 from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, Knobs
-from ...env.slices import FloatArray
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from ..telemetry.layout import BUCKETS
 from .header import BEAT_AT, DELAYS_AT, DESCRIPTION_AT, HEADER, MAGIC, NOTES_AT, VERSION, WRITTEN_AT
@@ -255,7 +256,7 @@ class TickRing:
         measured = telemetry.slices, telemetry.node, telemetry.valid
         nothing = self._no_draw, np.zeros(self.num_slices, np.uint32)
         self._put(0, *self._tables, *measured, *[knobs] * 3, *nothing)
-        self._put.disable_compile()
+        never_compile_again(self._put)
 
     def _begin(self, at: int) -> int:
         generation: int = struct.unpack_from("=Q", self._memory, at)[0] + 1

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ...env.compiled import Array, kernel
 from ...env.knobs import NUM_KNOBS
 
+_TABLE = Array(np.float32, 3)
 
-@njit(cache=True)
+
+@kernel(
+    (
+        int,
+        *(Array(np.float32, 2, contiguous=False), Array(np.uint32, 2, contiguous=False)),
+        *(Array(np.bool_, 2, contiguous=False), _TABLE, Array(np.float32, 2), Array(np.bool_, 2)),
+        *(_TABLE, _TABLE, _TABLE, Array(np.float32, 2), Array(np.uint32, 1)),
+    )
+)
 def put(
     slot: int,
     floats: np.ndarray,

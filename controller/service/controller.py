@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...configs import ConfigError
-from ...env.slices import FloatArray
+from ...env.arrays import FloatArray
 from ..contracts.modes import MODES, Mode
 from ..contracts.orders import Order
 from ..guard.config import GuardConfig
@@ -205,7 +205,8 @@ class Controller:
             roots, policy = self.config.roots, self.policy
             config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard, roots)
             if order.bundle is not None:
-                policy = load_bundle(order.bundle, self.config.trust, roots, trial_on(self.node, self.config))
+                trial = trial_on(self.node, self.config)
+                policy = load_bundle(order.bundle, self.config.trust, roots, trial, running=True)
                 self._require_promoted(policy, order)
             guard = self._guard(config, policy)
             if order.bundle is not None:

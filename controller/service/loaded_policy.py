@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 from ...agents.base import Agent
 from ...agents.learned.agent import LearnedAgent
 from ...agents.learned.bundle import PolicyBundle
-from ...agents.learned.files import BundleFiles
+from ...agents.learned.files import MODEL_FILE, BundleFiles
 from ...agents.learned.shipped import is_shipped
 from ...agents.learned.signature import verify
 from ...configs import ConfigError
 from ...configs.reading import Roots
+from ...env import compiled
 from ...env.backend import Context
 from ...env.knobs import Knobs, NiceScope
 from ...env.slices import SliceSet
@@ -24,6 +26,8 @@ from ..loop.node import Node
 from ..promotion import certificate as promotion
 from .run_config import RunConfig
 from .trial import Trial
+
+RUNTIME = "onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,11 @@ class LoadedPolicy:
 
 
 def load_bundle(
-    folder: str | Path, trust: str | None = None, roots: Roots | None = None, trial: Trial | None = None
+    folder: str | Path,
+    trust: str | None = None,
+    roots: Roots | None = None,
+    trial: Trial | None = None,
+    running: bool = False,
 ) -> LoadedPolicy:
     """A learned policy: its files read once, who has signed them verified, their sums checked, its model tried out in a
     process of its own. Nothing is parsed before the signature, and no runtime of this process sees an untried model.
@@ -78,6 +86,7 @@ def load_bundle(
         trust: public key (PEM) that it must be signed with; none: it need not be.
         roots: where it has to be; none: anywhere.
         trial: what it has to do; none: decide on its own slices.
+        running: there is a loop in this process, which does not wait for an import.
 
     Raises:
         ConfigError: it cannot be used.
@@ -87,20 +96,29 @@ def load_bundle(
     if trust is not None:
         verify(files, Path(trust))
     bundle = PolicyBundle.of(files)
-    (trial or Trial()).run(bundle)
+    tried = (trial or Trial()).run(bundle)
+    if running and tried is None and RUNTIME not in sys.modules:
+        raise ConfigError(
+            f"{bundle}: {MODEL_FILE}: runs in onnxruntime alone, which this controller has not loaded; accepted: a "
+            "policy that can be compiled, or a controller that is started with this one"
+        )
     refusal = ""
     try:
         promotion.check(files)
     except ConfigError as error:
         refusal = str(error)
     facts = {"path": str(files.place), "digest": files.digest, "promoted": not refusal}
-    return LoadedPolicy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope, trust, roots)
+    return LoadedPolicy(
+        LearnedAgent(bundle, transfer=True, tried=tried), facts, refusal, bundle.nice_scope, trust, roots
+    )
 
 
 def import_bundle_runtime() -> None:
     """Import what any bundle needs: in a process that has a loop, imports would hold it up for many periods."""
     with contextlib.suppress(ImportError):  # without numba policies run in onnxruntime alone
         importlib.import_module("slicepilot.agents.runtime.policy")
+    if not compiled.ahead():  # else the trial has compared what was compiled with it
+        importlib.import_module(RUNTIME)
 
 
 def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> LoadedPolicy:

@@ -38,10 +38,14 @@ class Trial:
     period_s: float = 1.0
     off_cpu: int | None = None
 
-    def run(self, bundle: PolicyBundle) -> None:
+    def run(self, bundle: PolicyBundle) -> tuple[int, int, int] | None:
         """Try a bundle's model out.
 
         The process is killed at the end, whatever became of it. Signals are served meanwhile.
+
+        Returns:
+            The shape (L, S, D) of observations for which it decides, compiled, as in onnxruntime; None: it cannot be
+            compiled, decides otherwise, or nothing here is compiled ahead.
 
         Raises:
             ConfigError: it is not accepted, fails, or takes more time or memory than a policy may; nothing of it has
@@ -49,7 +53,8 @@ class Trial:
             OSError: there is no memory, or no process, to be had.
         """
         columns, actions = bundle.widths
-        head = {"shape": [1, self.num_slices or len(bundle.slices), columns], "actions": actions}
+        shape = 1, self.num_slices or len(bundle.slices), columns
+        head = {"shape": shape, "actions": actions}
         where = f"{bundle}: {MODEL_FILE}"
         with contextlib.ExitStack() as undo:
             # Read at its own pace: a pipe would be as full as the other side lets it be.
@@ -81,6 +86,7 @@ class Trial:
                 f"{where}: takes {_shown(decision_s)} s of CPU time to decide; "
                 f"accepted: a control period ({self.period_s:g} s) at most"
             )
+        return shape if answer.get("agrees") is True else None
 
 
 def _answer(process: subprocess.Popen[bytes], where: str) -> dict[str, Any]:

@@ -27,6 +27,8 @@ _KEPT = frozenset(
     }
 )
 
+_LEAN = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "SLICEPILOT_WITHOUT_GYMNASIUM": "1"}
+
 
 def python(module: str, *options: str) -> list[str]:
     """Command of a module of ours, for `subprocess.Popen` with `environment` and ``cwd="/"``; arguments follow."""
@@ -34,9 +36,12 @@ def python(module: str, *options: str) -> list[str]:
 
 
 def environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process of ours is started with: plain settings of the starter's, and where `slicepilot` is."""
+    """What a process of ours is started with: plain settings of the starter's, and where `slicepilot` is.
+
+    All threads have one heap, also Arrow's: those of their own would keep what is given back (mallopt(3), M_ARENA_MAX).
+    """
     kept = {key: value for key, value in of.items() if key in _KEPT or key.startswith("LC_")}
-    return kept | {"PYTHONPATH": str(ROOT)}
+    return kept | {"PYTHONPATH": str(ROOT)} | _LEAN
 
 
 def check_compiled() -> None:

@@ -13,8 +13,8 @@ from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ...env.compiled import Array, kernel
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from ..system.aside import PATIENT_WAIT_S, Aside, Look
 from ..system.clocks import check_clocks
@@ -185,7 +185,7 @@ class KernelSource:
             self.sched.close()
 
 
-@njit(cache=True)
+@kernel((Array(np.uint64, 1), int, Array(np.float32, 1)))
 def _fill(millionths: np.ndarray, slices: int, figures: np.ndarray) -> None:
     """Windows (ROWS * S + NODE_ROWS,) to telemetry's buffer; rows of user space are left alone."""
     for row in range(ROWS):

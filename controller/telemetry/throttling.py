@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...env.slices import FloatArray
+from ...env.arrays import FloatArray
 from ...env.telemetry import Telemetry
 from ..system.cgroup_paths import awaited
 from ..system.kernel_file import ActuatorError, KernelFile

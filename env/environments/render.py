@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import FloatArray
 from ..knobs import Knobs
-from ..slices import FloatArray, SliceSet
+from ..slices import SliceSet
 from ..telemetry import Telemetry
 
 HEIGHT, WIDTH, HISTORY = 480, 640, 240

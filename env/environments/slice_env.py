@@ -9,10 +9,10 @@ import numpy as np
 
 from ...configs import ConfigError
 from ...configs.backends import SIMULATOR, check_name, plugin
+from ..arrays import BoolArray, FloatArray
 from ..backend import Backend
 from ..knobs import NUM_KNOBS
 from ..reward import RewardWeights
-from ..slices import BoolArray, FloatArray
 from .render import render_ansi, render_rgb
 from .vector_env import ControlLoop, action_space, observation_space
 

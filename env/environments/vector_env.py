@@ -9,11 +9,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ..arrays import FloatArray
 from ..backend import Backend, Context, held_at_reset
 from ..encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from ..knobs import NUM_KNOBS, Knobs
 from ..reward import RewardModel, RewardWeights
-from ..slices import FloatArray, SliceSet
+from ..slices import SliceSet
 from ..sliding import SlidingView
 from ..telemetry import Telemetry
 

@@ -7,9 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from ..arrays import FloatArray
 from ..backend import Context, Receipt
 from ..knobs import NUM_KNOBS, Knobs
-from ..slices import FloatArray, Promises, SliceSet
+from ..slices import Promises, SliceSet
 from ..telemetry import Telemetry
 from .disturbances import Disturbances
 from .engine import Engine

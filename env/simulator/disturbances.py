@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import FloatArray
 from ..knobs import Knobs
-from ..slices import FloatArray
 from .lanes import tile_lanes
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..arrays import FloatArray
 from ..knobs import Knobs
-from ..slices import FloatArray
 from ..telemetry import Telemetry
 from . import kernels
 from .exogenous import Block, BlockSource
-from .hardware import HardwareArrays
+from .hardware import UNLIMITED, HardwareArrays
 
 
 class Engine:
@@ -38,7 +38,7 @@ class Engine:
         self.pods = np.stack([threads, request_mcpu])
         self._hardware_rows = hardware.kernel_rows()
         self.state[:] = 0
-        self.state[kernels.CFS_BUDGET_S] = kernels.UNLIMITED
+        self.state[kernels.CFS_BUDGET_S] = UNLIMITED
         self.elapsed = 0
         self._block: Block | None = None
         self._row = 0

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..slices import FloatArray, SliceSet
+from ..arrays import FloatArray
+from ..slices import SliceSet
 from . import arrivals, kernels
 from .hardware import HardwareArrays
 from .scenario import NEVER_S, Load, Profile, Scenario

@@ -9,9 +9,30 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from ...configs import load
+from ..arrays import FloatArray
 from ..backend import PACERS, NodeTraits
-from ..slices import FloatArray
-from .kernels import HARDWARE_ROWS, UNLIMITED
+
+# What the compiled step reads, axis 0 of (H, L).
+KERNEL_ROWS = (
+    "logical_cpus",
+    "physical_cores",
+    "smt_yield",
+    "tx_cost_us",
+    "system_cpus",
+    "wake_cost_ratio",
+    "cfs_period_s",
+    "sched_slice_us",
+    "wake_wait_us",
+    "edge_threads",
+    "edge_request_mcpu",
+    "n3_buffer_packets",
+    "pacer_horizon_s",
+    "pacer_burst_s",
+    "pacer_packets_per_flow",
+    "pacer_queue_packets",
+    "uplink_buffer_s",
+)
+UNLIMITED = np.float32(1e9)
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -180,7 +201,7 @@ class HardwareArrays:
         )
 
     def kernel_rows(self) -> FloatArray:
-        """The rows that the kernel reads, (17, L), in the order of `kernels.HARDWARE_ROWS`.
+        """The rows that the kernel reads, (17, L), in the order of `KERNEL_ROWS`.
 
         All egress modes are one virtual schedule there: EDT has no burst, a horizon of seconds and fq's per-flow packet
         limit behind it; token buckets have a burst and a queue, bounded to tens of milliseconds or to some packets.
@@ -196,5 +217,5 @@ class HardwareArrays:
             "pacer_packets_per_flow": np.where(edt, self.fq_flow_limit_packets, UNLIMITED),
             "uplink_buffer_s": 1e-3 * self.uplink_buffer_ms,
         }
-        rows = [derived[name] if name in derived else getattr(self, name) for name in HARDWARE_ROWS]
+        rows = [derived[name] if name in derived else getattr(self, name) for name in KERNEL_ROWS]
         return np.asarray(rows, np.float32)

@@ -17,6 +17,7 @@ from numba import njit
 
 from ...data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
 from ..knobs import CPU_LIMIT, EGRESS, NICE
+from .hardware import UNLIMITED
 
 Scalar = float | np.float32
 
@@ -39,27 +40,6 @@ NUM_STATE = 9
 DROP_N3, DROP_PACER, DROP_UPLINK = range(3)
 NUM_DROPS = 3
 
-# Hardware rows, axis 0 of (H, L); `HardwareArrays.kernel_rows` fills them in this order.
-HARDWARE_ROWS = (
-    "logical_cpus",
-    "physical_cores",
-    "smt_yield",
-    "tx_cost_us",
-    "system_cpus",
-    "wake_cost_ratio",
-    "cfs_period_s",
-    "sched_slice_us",
-    "wake_wait_us",
-    "edge_threads",
-    "edge_request_mcpu",
-    "n3_buffer_packets",
-    "pacer_horizon_s",
-    "pacer_burst_s",
-    "pacer_packets_per_flow",
-    "pacer_queue_packets",
-    "uplink_buffer_s",
-)
-
 SHARES_PER_MCPU = np.float32(1.024)
 BEST_EFFORT_SHARES = np.float32(2.0)
 # Weight of each nice level -20..19 over that of level 0.
@@ -67,7 +47,6 @@ NICE_WEIGHT = np.array(PRIO_TO_WEIGHT, np.float32) / NICE_0_WEIGHT
 ZERO, HALF, ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 MILLI, MICRO, MILLE, MILLION = np.float32(1e-3), np.float32(1e-6), np.float32(1e3), np.float32(1e6)
 MBIT_PER_BYTE = np.float32(8e-6)
-UNLIMITED = np.float32(1e9)
 TINY = np.float32(1e-9)
 MIN_CAPACITY_CPUS = np.float32(0.05)
 # A CFS period whose mean demand lies within 1/8 of the quota is throttled or not by chance.
@@ -188,7 +167,7 @@ def cfs_budget_left(
     return max(quota_s - (runtime_s - before), ZERO)
 
 
-# Rows of the step's working table (64, LANE_CHUNK). Fixed for a run, in the order of `HARDWARE_ROWS`:
+# Rows of the step's working table (64, LANE_CHUNK). Fixed for a run, in the order of `hardware.KERNEL_ROWS`:
 LOGICAL, CORES, SMT_YIELD, TX_COST_US, SYSTEM, WAKE_RATIO, CFS_S, SLICE_US, WAKE_US = range(9)
 EDGE, EDGE_REQUEST, BUFFER_PACKETS, HORIZON_S, BURST_S, PACKETS_PER_FLOW = range(9, 15)
 QUEUE_PACKETS, UPLINK_BUFFER_S = range(15, 17)

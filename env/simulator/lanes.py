@@ -7,8 +7,9 @@ from dataclasses import fields
 
 import numpy as np
 
+from ..arrays import FloatArray
 from ..backend import Context, NodeTraits
-from ..slices import FloatArray, Promises
+from ..slices import Promises
 from .exogenous import Block, BlockSource
 from .hardware import HardwareArrays
 

@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ...configs import load
+from ..arrays import FloatArray
 from ..encoding import PERIOD_RANGE_S
-from ..slices import FloatArray, PositiveRange, Promises, SliceSet
+from ..slices import PositiveRange, Promises, SliceSet
 from .backend import SimulatorRun
 from .disturbances import Disturbances
 from .exogenous import NodeEvents, Traffic

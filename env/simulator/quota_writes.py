@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ..arrays import FloatArray
 from ..knobs import (
     CPU_LIMIT,
     MIN_QUOTA_US,
@@ -13,8 +14,8 @@ from ..knobs import (
     QUOTA_WRITE_STOCK,
     Knobs,
 )
-from ..slices import FloatArray
 from . import kernels
+from .hardware import UNLIMITED
 
 _ONE, _FULL = np.float32(1.0), np.float32(QUOTA_WRITE_STOCK)
 _DEAD_BAND = np.float32(QUOTA_DEAD_BAND_RATIO)
@@ -84,6 +85,6 @@ def _write(
                     allowed = True
                 if allowed:
                     held[s, lane] = wanted
-                    budget_s[s, lane] = min(kernels.MILLI * wanted, kernels.UNLIMITED) * cfs_period_s[lane]
+                    budget_s[s, lane] = min(kernels.MILLI * wanted, UNLIMITED) * cfs_period_s[lane]
             same &= held[s, lane] == asked_mcpu[s, lane]
     return same

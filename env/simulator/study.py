@@ -20,9 +20,10 @@ import numpy as np
 
 from ...configs import ConfigError
 from ...data.reference import PublishedSetting, published_settings
+from ..arrays import FloatArray
 from ..knobs import Knobs
 from ..published import requests_of, setting_knobs
-from ..slices import FloatArray, Promises, SliceSet
+from ..slices import Promises, SliceSet
 from . import kernels
 from .backend import SimulatorBackend, SimulatorRun
 from .exogenous import NodeEvents, Traffic

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 
 from ...controller.system.kernel_file import ActuatorError
-from ...env.slices import FloatArray
+from ...env.arrays import FloatArray
 from ..find.locate import Located
 from .surroundings import Surroundings, surroundings
 

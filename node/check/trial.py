@@ -15,9 +15,10 @@ from ...controller.loop.node import Node
 from ...controller.service.run_config import RunConfig
 from ...controller.service.serve import serve
 from ...data.intervals import Interval, paired_ratio
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, KnobName, Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 
 PERIOD_S = 0.02

@@ -9,33 +9,22 @@ Linux 6.8 on (https://docs.kernel.org/netlink/specs/netdev.html, ``napi-get``).
 from __future__ import annotations
 
 import socket
+import struct
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST, genlmsg
-from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.generic import GenericNetlinkSocket
-
+from ...controller.system.kernel_file import ActuatorError
 from ...controller.system.net.namespaces import inside
+from ...controller.system.net.rtnetlink import NLM_F_DUMP, RouteSocket, attribute, attributes, request
 
-FAMILY = "netdev"
-NAPI_GET = 11  # NETDEV_CMD_NAPI_GET
+# linux/genetlink.h: the family that knows the others, and the header of messages (command, version).
+NETLINK_GENERIC, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 16, 16, 3, 1, 2
+HEADER = struct.Struct("=BBxx")
+FAMILY = b"netdev\0"
+NETDEV_CMD_NAPI_GET, NETDEV_A_NAPI_IFINDEX, NETDEV_A_NAPI_ID, NETDEV_A_NAPI_PID = 11, 1, 2, 4
+NUMBER = struct.Struct("=I")
 PF_KTHREAD = 0x0020_0000  # include/linux/sched.h
-
-
-class _Message(genlmsg):  # type: ignore[misc]  # pyroute2 makes it at run time
-    """``napi`` of the family's specification, as far as it is needed."""
-
-    prefix = "NETDEV_A_NAPI_"
-    nla_map = (
-        ("NETDEV_A_NAPI_UNSPEC", "none"),
-        ("NETDEV_A_NAPI_IFINDEX", "uint32"),
-        ("NETDEV_A_NAPI_ID", "uint32"),
-        ("NETDEV_A_NAPI_IRQ", "uint32"),
-        ("NETDEV_A_NAPI_PID", "uint32"),
-    )
 
 
 @dataclass(frozen=True)
@@ -60,22 +49,30 @@ def napi_threads(netns: Path, device: str) -> list[int]:
 
 
 def _list(device: str) -> list[Napi]:
-    answers: list[Any] = []
+    question = HEADER.pack(CTRL_CMD_GETFAMILY, 1) + attribute(CTRL_ATTR_FAMILY_NAME, FAMILY)
     try:
         index = socket.if_nametoindex(device)
-        with closing(GenericNetlinkSocket()) as netlink:
-            netlink.bind(FAMILY, _Message)
-            message = _Message()
-            message["cmd"], message["version"] = NAPI_GET, 1
-            answers += netlink.nlm_request(message, msg_type=netlink.prid, msg_flags=NLM_F_REQUEST | NLM_F_DUMP)
-    except (NetlinkError, OSError):  # an older kernel, or the interface has gone
+        with closing(RouteSocket(protocol=NETLINK_GENERIC)) as netlink:
+            family = attributes(netlink.ask(request(GENL_ID_CTRL, 0, question), "family netdev")[HEADER.size :])
+            (kind,) = struct.unpack("=H", family[CTRL_ATTR_FAMILY_ID])
+            question = HEADER.pack(NETDEV_CMD_NAPI_GET, 1)
+            answers = netlink.dump(request(kind, NLM_F_DUMP, question), "list NAPI instances")
+    except (ActuatorError, OSError):  # an older kernel, or the interface has gone
         return []
-    here = [one for one in answers if one.get_attr("NETDEV_A_NAPI_IFINDEX") == index]
-    found = [Napi(int(one.get_attr("NETDEV_A_NAPI_ID")), _checked(one.get_attr("NETDEV_A_NAPI_PID"))) for one in here]
+    found = []
+    for _, payload in answers:
+        one = {kind: value for kind, value in attributes(payload[HEADER.size :]).items() if len(value) == NUMBER.size}
+        if NETDEV_A_NAPI_ID in one and one.get(NETDEV_A_NAPI_IFINDEX) == NUMBER.pack(index):
+            thread = one.get(NETDEV_A_NAPI_PID)
+            found.append(Napi(_number(one[NETDEV_A_NAPI_ID]), None if thread is None else _checked(_number(thread))))
     return sorted(found, key=lambda one: one.identity)
 
 
-def _checked(thread: int | None) -> int | None:
+def _number(value: bytes) -> int:
+    return int(NUMBER.unpack(value)[0])
+
+
+def _checked(thread: int) -> int | None:
     """None where the number is another's here: the kernel counts in the machine's PID namespace, whoever asks.
 
     The id in a thread's name may be that of an instance before: it is named before its NAPI has one of its own.

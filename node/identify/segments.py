@@ -15,7 +15,7 @@ from ...agents.heuristics.fixed import FixedAgent
 from ...controller.telemetry.report.summary import summary
 from ...controller.telemetry.source import KernelSource
 from ...data.intervals import Array
-from ...env.slices import BoolArray, FloatArray
+from ...env.arrays import BoolArray, FloatArray
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from ...training.recording.recording import run
 from ..live.backend import NodeBackend

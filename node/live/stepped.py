@@ -23,9 +23,9 @@ from ...controller.system.kernel_file import ActuatorError
 from ...controller.system.realtime import ThreadBesideTheLoop
 from ...controller.telemetry.source import KernelSource
 from ...controller.watchdog.lock import Locks
+from ...env.arrays import FloatArray
 from ...env.backend import Receipt
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
 from ..config.spec import NodeSpec
 from ..find.locate import Located

@@ -15,7 +15,7 @@ from typing import Any
 from ...configs import ConfigError, validate
 from ...controller.system.cgroup import CpuHierarchy
 from ...controller.system.kernel_file import ActuatorError
-from ...env.slices import FloatArray
+from ...env.arrays import FloatArray
 from . import carrying, cgroups, network
 from .interrupts import uninterrupted
 from .journal import TestbedJournal

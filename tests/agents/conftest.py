@@ -9,6 +9,7 @@ import pytest
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
@@ -17,7 +18,7 @@ from slicepilot.env.reward import RewardModel, RewardWeights
 from slicepilot.env.simulator.backend import SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
-from slicepilot.env.slices import FloatArray, KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import Telemetry
 
 # Four logical CPUs on two cores; 45 Mbit/s of 1470 B packets cost a fifth of a CPU.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,8 @@ from slicepilot.agents.runtime.onnx_file import OnnxError
 from slicepilot.agents.runtime.program import HANDLERS
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.configs import ConfigError
+from slicepilot.controller.ahead import library
+from slicepilot.controller.service.loaded_policy import load_bundle
 from slicepilot.controller.service.trial import Trial
 from slicepilot.env.encoding import NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
@@ -72,14 +76,14 @@ def branching() -> list[onnx.NodeProto]:
     return acting(helper.make_node("If", ["true"], ["c"], then_branch=branch, else_branch=branch))
 
 
-def slow() -> bytes:
-    """A straight line that takes minutes."""
+def slow(products: int = 2000) -> bytes:
+    """A straight line that takes minutes, or so many products of large matrices."""
     size = 1000
     first = [
         helper.make_node("ReduceMax", [INPUT_NAME], ["one"], keepdims=0),
         helper.make_node("Expand", ["one", "shape"], ["m0"]),
-        *(helper.make_node("MatMul", [f"m{k}", f"m{k}"], [f"m{k + 1}"]) for k in range(2000)),
-        helper.make_node("ReduceMax", ["m2000"], ["last"], keepdims=0),
+        *(helper.make_node("MatMul", [f"m{k}", f"m{k}"], [f"m{k + 1}"]) for k in range(products)),
+        helper.make_node("ReduceMax", [f"m{products}"], ["last"], keepdims=0),
         helper.make_node("Slice", [INPUT_NAME, "from", "to", "axes"], ["cut"]),
         helper.make_node("Add", ["cut", "last"], [OUTPUT_NAME]),
     ]
@@ -216,9 +220,23 @@ def test_a_trial_of_a_hostile_model_ends(make: Callable[[], bytes], message: str
 
 def test_a_decision_that_takes_longer_than_a_control_period_is_refused() -> None:
     policy = PolicyBundle.load(ROOT / SHIPPED[1])
-    Trial(5, 0.1).run(policy)
+    # What is compiled decides the same, and this process need not try that again.
+    assert Trial(5, 0.1).run(policy) == (None if library.why_not() else (1, 5, policy.widths[0]))
     with pytest.raises(ConfigError, match=r"s of CPU time to decide; accepted: a control period \(1e-06 s\) at most"):
         Trial(5, 1e-6).run(policy)
+
+
+def test_what_runs_in_onnxruntime_alone_is_taken_before_there_is_a_loop_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bundle"
+    bundle(slow(products=2)).save(folder)
+    importlib.import_module("onnxruntime")
+    load_bundle(folder, trial=Trial(5, 1.0), running=True)
+    monkeypatch.delitem(sys.modules, "onnxruntime")
+    load_bundle(folder, trial=Trial(5, 1.0))
+    with pytest.raises(ConfigError, match=r"policy.onnx: runs in onnxruntime alone, .* accepted: a policy that can be"):
+        load_bundle(folder, trial=Trial(5, 1.0), running=True)
 
 
 def trials() -> list[int]:

@@ -111,6 +111,13 @@ def endless_bundle(folder: Path) -> str:
     return hostile(folder, model_of(endless(), CUT | {"true": np.asarray(True)}))
 
 
+def test_a_controller_holds_neither_a_compiler_nor_a_runtime_of_models(controller: Controller) -> None:
+    wait_ticks(controller, 20)
+    mapped = Path(f"/proc/{controller.pid}/maps").read_text()
+    assert "numpy" in mapped
+    assert [name for name in ("llvmlite", "numba", "onnxruntime", "pyarrow") if name in mapped] == []
+
+
 def test_safe_and_signals_are_served_while_a_policy_is_tried_that_does_not_end(
     rig: Rig, controller: Controller, place: Path
 ) -> None:

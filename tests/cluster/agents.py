@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ RIGHTS = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "R
 SYSTEM = "slicepilot-system"
 ACCOUNT = "slicepilot-agent"
 LEASE = f"slicepilot-{NODE}"
+ROOT = Path(__file__).parents[2]
 
 
 def rights(**more: Any) -> list[dict[str, Any]]:
@@ -43,6 +45,10 @@ def install(cluster: Cluster, **more: Any) -> Path:
     return cluster.write_access("agent", token)
 
 
+IMAGE_ENVIRONMENT = re.findall(r"\b[A-Z_]+=1\b", (ROOT / "deploy" / "docker" / "Dockerfile").read_text())
+"""Settings of the image, where the agent runs without it."""
+
+
 class RunningAgent:
     """One, in the machine."""
 
@@ -59,6 +65,7 @@ class RunningAgent:
         self.log.unlink(missing_ok=True)
         self._command = [
             "env",
+            *IMAGE_ENVIRONMENT,
             *environment,
             "slicepilot",
             "k8s",

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs, NiceScope
 from slicepilot.env.simulator import kernels
 from slicepilot.env.simulator.backend import RunSource, SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
-from slicepilot.env.slices import FloatArray, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.slices import Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import SLICE_FIELDS
 
 # 2 cores, 4 logical CPUs, 50 us per packet, no noise, no access path in the way.

@@ -20,8 +20,8 @@ import yaml
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.own_groups import PREFIX, group_of
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import CPU_LIMIT, Knobs
-from slicepilot.env.slices import FloatArray
 from slicepilot.node.find.discover import discover
 from slicepilot.node.find.draft import draft
 from slicepilot.node.live.backend import NodeBackend

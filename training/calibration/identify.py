@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...data.intervals import Array, weighted_quantile
+from ...env.arrays import FloatArray
 from ...env.backend import Backend
 from ...env.encoding import KnobDecoder
 from ...env.knobs import Knobs
@@ -24,7 +25,7 @@ from ...env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRu
 from ...env.simulator.exogenous import NodeEvents, Traffic
 from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.scenario import Load, Scenario
-from ...env.slices import FloatArray, Promises, SliceSet
+from ...env.slices import Promises, SliceSet
 from ..evaluation.turns import TurnsBackend
 from .fitting import BOUNDS, GENERATIONS, Observed, compare, loss_of, search
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...data.intervals import Array, Interval, interquartile_mean, interval, mean, paired_differences, paired_ratio
-from ...env.slices import FloatArray
+from ...env.arrays import FloatArray
 from .config import BackendName
 from .scores import EDGE_WORK, Scores, Window
 

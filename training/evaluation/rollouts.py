@@ -10,6 +10,7 @@ import numpy as np
 
 from ...agents.base import Agent
 from ...agents.heuristics.clairvoyant import Clairvoyant
+from ...env.arrays import FloatArray
 from ...env.backend import Backend, Context
 from ...env.encoding import KnobDecoder
 from ...env.knobs import KNOB_FIELDS, Knobs
@@ -17,7 +18,7 @@ from ...env.promises import PromiseMeter, cpu_held
 from ...env.reward import RewardModel, RewardWeights
 from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
 from ...env.simulator.scenario import NEVER_S, Scenario
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.sliding import SlidingView
 from ...env.telemetry import SLICE_FIELDS
 

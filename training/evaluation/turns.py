@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...agents.base import Agent
+from ...env.arrays import FloatArray
 from ...env.backend import Backend
 from ...env.reward import RewardWeights
 from ...env.simulator.scenario import Scenario
-from ...env.slices import FloatArray
 from .rollouts import Rollout, record
 
 OnRun = Callable[[int, str], None]

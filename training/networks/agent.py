@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.encoding import KnobDecoder, ObservationEncoder
 from ...env.knobs import Knobs
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from .slice_network import DeterministicPolicy
 

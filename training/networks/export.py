@@ -13,8 +13,8 @@ import torch
 
 from ...agents.learned.bundle import Agreement
 from ...agents.runtime.session import INPUT_NAME, OUTPUT_NAME
+from ...env.arrays import FloatArray
 from ...env.encoding import NUM_FEATURES
-from ...env.slices import FloatArray
 from .guided import GuidedPolicy
 from .node_shares import ACTIVE
 from .slice_network import DeterministicPolicy

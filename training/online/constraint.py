@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.promises import PromiseMeter
-from ...env.slices import FloatArray
 from ...env.telemetry import Telemetry
 
 # Of the time; less than this is as good as nothing.

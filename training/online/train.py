@@ -21,9 +21,9 @@ from stable_baselines3.common.logger import Logger
 
 from ...agents.learned.bundle import PolicyBundle, TrainingRecord
 from ...configs import ConfigError
+from ...env.arrays import FloatArray
 from ...env.reward import RewardWeights
 from ...env.simulator.backend import SimulatorBackend
-from ...env.slices import FloatArray
 from ..networks.averaging import PolicyAverage
 from ..networks.export import check_agreement, to_onnx
 from ..networks.importing import load_weights

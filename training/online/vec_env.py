@@ -12,10 +12,11 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
 from ...agents.learned.guide import Guide
+from ...env.arrays import FloatArray
 from ...env.backend import Backend
 from ...env.environments.vector_env import PlainCoding, SliceVectorEnv
 from ...env.reward import TERMS, RewardWeights
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from .constraint import BrokenPromises, BrokenShare, log_share
 
 NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in the middle, no egress rate

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...data.episodes.episodes import Episode as Logged
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.encoding import FEATURES, NONE_ABOVE
 from ...env.simulator.backend import SimulatorRun
@@ -16,7 +17,6 @@ from ...env.simulator.exogenous import NodeEvents, Traffic
 from ...env.simulator.hardware import Hardware, HardwareArrays
 from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
 from ...env.simulator.scenario import NEVER_S
-from ...env.slices import FloatArray
 from ...env.telemetry import SLICE_FIELDS
 from .estimate import Array
 from .logged import ACTIVE, Node, arrivals

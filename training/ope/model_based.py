@@ -23,12 +23,13 @@ from ...agents.base import Agent
 from ...configs import ConfigError
 from ...data.episodes.episodes import Episode, EpisodeSet
 from ...data.intervals import RESAMPLES
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.encoding import KnobDecoder, ObservationEncoder
 from ...env.knobs import Knobs
 from ...env.simulator.backend import SimulatorBackend
 from ...env.simulator.hardware import Hardware
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.telemetry import Telemetry
 from ..evaluation.rollouts import record
 from .coverage import APART_S

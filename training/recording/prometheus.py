@@ -24,10 +24,11 @@ from ...controller.telemetry.prometheus.config import PrometheusSpec, Row, rows_
 from ...controller.telemetry.prometheus.source import check_installed, secrets_of
 from ...data.episodes.episodes import Episode, EpisodeSet
 from ...data.episodes.missing import UNMEASURED_SHARE
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
 from ...env.reward import RewardWeights
-from ...env.slices import FloatArray, Promises, SliceSet
+from ...env.slices import Promises, SliceSet
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
 from .recording import facts_of
 from .relabel import Course, look_back

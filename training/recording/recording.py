@@ -25,13 +25,14 @@ from ...agents.base import Agent, StochasticAgent
 from ...agents.heuristics.clairvoyant import Clairvoyant
 from ...agents.learned.bundle import decoder_layout
 from ...data.episodes.episodes import Episode, EpisodeSet
+from ...env.arrays import FloatArray
 from ...env.backend import Backend, Context, held_at_reset
 from ...env.encoding import CONTEXT_FEATURES, NODE_FEATURES, encoder_layout
 from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.reward import RewardWeights
 from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
 from ...env.simulator.scenario import Scenario
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.sliding import SlidingView
 from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from .relabel import Course, actions_of, look_back

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...env.arrays import FloatArray
 from ...env.backend import Context
 from ...env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from ...env.knobs import Knobs
 from ...env.reward import TERMS, TINY, RewardModel, RewardWeights
 from ...env.simulator.lanes import tile_context
-from ...env.slices import FloatArray, SliceSet
+from ...env.slices import SliceSet
 from ...env.sliding import SlidingView
 from ...env.telemetry import Telemetry
 

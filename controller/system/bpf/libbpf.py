@@ -25,7 +25,6 @@ from .errors import ProbeError
 
 LIBRARY = "libbpf.so.1"
 BUILD = PACKAGE / "controller" / "telemetry" / "bpf" / "build.sh"
-LOG_BYTES = (1 << 24) + 4096  # libbpf's own limit for a verifier's log, and its words around it
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,13 @@ class _Library:
             function.restype, function.argtypes = result, arguments
         self.messages: list[str] = []
         libc = ctypes.CDLL(None)
-        buffer = ctypes.create_string_buffer(LOG_BYTES)
+        libc.free.argtypes = [c_void_p]
 
         def collect(level: int, template: bytes, arguments: int) -> int:
-            if level == abi.LIBBPF_WARN:
-                libc.vsnprintf(buffer, c_size_t(len(buffer)), template, c_void_p(arguments))
-                self.messages.append(buffer.value.decode(errors="replace").rstrip())
+            text = c_void_p()  # as long as it has to be: a verifier's log may be of megabytes
+            if level == abi.LIBBPF_WARN and libc.vasprintf(byref(text), template, c_void_p(arguments)) >= 0:
+                self.messages.append(ctypes.string_at(text.value or 0).decode(errors="replace").rstrip())
+                libc.free(text)
             return 0
 
         self._collect = abi.PRINT(collect)  # kept: libbpf calls it as long as it is loaded

@@ -61,15 +61,16 @@ class RouteSocket:
     """A NETLINK_ROUTE socket in a network namespace.
 
     Args:
-        netns: path of the namespace (``/run/netns/NAME``, ``/proc/PID/ns/net``), or none for this process's own.
+        netns: path of the namespace (``/run/netns/NAME``, ``/proc/PID/ns/net``), or none for this thread's own.
+        protocol: another of netlink's, which has the same messages (netlink(7)).
 
     Raises:
         ActuatorError: the namespace cannot be entered.
     """
 
-    def __init__(self, netns: Path | None = None) -> None:
+    def __init__(self, netns: Path | None = None, protocol: int = socket.NETLINK_ROUTE) -> None:
         self.netns = netns
-        self._socket = _open_in(netns)
+        self._socket = _open_in(netns, protocol)
         self._sequence = 0
         self._answer = bytearray(ANSWER_BYTES)
         self._view = memoryview(self._answer)
@@ -182,7 +183,7 @@ class RouteSocket:
         return ActuatorError.of(f"{self}: {what}{words}", OSError(-code, ""))
 
 
-def _open_in(netns: Path | None) -> socket.socket:
+def _open_in(netns: Path | None, protocol: int) -> socket.socket:
     """The socket, from a thread that enters the namespace and ends there."""
     result: list[socket.socket | OSError] = []
 
@@ -190,7 +191,7 @@ def _open_in(netns: Path | None) -> socket.socket:
         try:
             if netns is not None:
                 enter(netns)
-            result.append(_route_socket())
+            result.append(_netlink_socket(protocol))
         except OSError as error:
             result.append(error)
 
@@ -215,8 +216,8 @@ def enter(netns: Path) -> None:
         os.close(descriptor)
 
 
-def _route_socket() -> socket.socket:
-    route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+def _netlink_socket(protocol: int) -> socket.socket:
+    route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         route.bind((0, 0))
         # Answers without a copy of the request, with the kernel's words for what it refuses.

@@ -8,9 +8,10 @@ import pytest
 
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.pi import Pi, PiGains
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import FloatArray, Promises
+from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
 
 GENTLE = PiGains(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -263,6 +264,25 @@ def test_a_single_node_is_decided_by_the_compiled_policy(policy: bytes) -> None:
         again = agent.decide(telemetry, Knobs.none(5, lanes)).cpu_limit_mcpu[:, :1]
         np.testing.assert_array_equal(decided[-1], again)
     np.testing.assert_allclose(*decided, rtol=1e-4)
+
+
+def test_what_another_process_has_compared_needs_no_onnxruntime_here(
+    policy: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices, one = SliceSet.from_yaml("five-video"), np.ones(1, np.float32)
+    context = Context(0.005 * one, 2 * one, 1000 * one, Promises.of(slices, 1), slices.column("upf_threads"), 10)
+    bundle = PolicyBundle(slices, policy, TrainingRecord("ppo", 0))
+    compared, otherwise = (LearnedAgent(bundle, tried=(1, count, NUM_FEATURES)) for count in (5, 4))
+    expected = LearnedAgent(bundle)
+    expected.reset(slices, context, 0)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    compared.reset(slices, context, 0)
+    assert compared.compiled
+    telemetry = Telemetry.empty(5)
+    decided = [agent.decide(telemetry, Knobs.none(5)).values for agent in (expected, compared)]
+    np.testing.assert_array_equal(*decided)
+    with pytest.raises(ImportError):  # for another number of slices nobody has compared anything
+        otherwise.reset(slices, context, 0)
 
 
 def test_what_is_not_supported_is_named() -> None:

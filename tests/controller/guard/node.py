@@ -12,9 +12,10 @@ from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason, names
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
+from slicepilot.env.arrays import BoolArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs, NiceScope
-from slicepilot.env.slices import BoolArray, KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import Telemetry
 
 PERIOD_S = 0.01

@@ -206,5 +206,5 @@ def test_compiled_and_interpreted_they_say_the_same(seed: int, monkeypatch: pyte
                 if isinstance(thing, FunctionType) and thing.__module__ == maker.__name__ and hasattr(user, name):
                     monkeypatch.setattr(user, name, thing)
     monkeypatch.setattr(guard_work, "judge", guard_work.judge_of("interpreted"))
-    monkeypatch.setattr(guard, "never_compile_again", lambda: None)
+    monkeypatch.setattr(guard, "never_compile_again", lambda _: None)
     assert random_run(seed) == compiled

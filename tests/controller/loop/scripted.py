@@ -27,9 +27,10 @@ from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.controller.telemetry.layout import BUCKETS
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import FloatArray, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
 SLICES = SliceSet.from_yaml("five-video")

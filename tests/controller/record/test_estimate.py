@@ -19,10 +19,10 @@ from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.intervals import weighted_quantile
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.slices import FloatArray
 
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import exogenous, kernels
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
@@ -20,7 +21,6 @@ from slicepilot.env.simulator.lookahead import Lookahead
 from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.slices import FloatArray
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 
 from ...effort import examples

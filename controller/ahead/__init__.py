@@ -1,0 +1,1 @@
+"""The controller's compiled functions, compiled ahead: the loop's process then needs no compiler."""
