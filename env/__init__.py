@@ -1,13 +1,13 @@
 """What an agent sees and does.
 
 Importing it registers ``slicepilot/SliceControl-v0`` with Gymnasium, and ``slicepilot/SliceControlLive-v0`` for real
-UPFs, of the testbed or (with ``node``) of somebody else: the same environment, but no two runs of it are alike.
+UPFs, of the testbed or (with ``node``) of somebody else: the same environment, but no two runs of it are alike. Where
+SLICEPILOT_WITHOUT_GYMNASIUM is set it does not: a controller's processes make no environment, and save 5 MiB each.
 """
 
 import os as _os
 
 ENV_ID = "slicepilot/SliceControl-v0"
-
 LIVE_ENV_ID = "slicepilot/SliceControlLive-v0"
 
 
@@ -24,6 +24,5 @@ def _register() -> None:
         )
 
 
-# A controller's processes, which make no environment, do without Gymnasium's 5 MiB each.
 if "SLICEPILOT_WITHOUT_GYMNASIUM" not in _os.environ:
     _register()

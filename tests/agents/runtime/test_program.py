@@ -279,8 +279,8 @@ def test_what_another_process_has_compared_needs_no_onnxruntime_here(
     compared.reset(slices, context, 0)
     assert compared.compiled
     telemetry = Telemetry.empty(5)
-    decided = [agent.decide(telemetry, Knobs.none(5)).values for agent in (expected, compared)]
-    np.testing.assert_array_equal(*decided)
+    first, second = (agent.decide(telemetry, Knobs.none(5)).values for agent in (expected, compared))
+    np.testing.assert_array_equal(first, second)
     with pytest.raises(ImportError):  # for another number of slices nobody has compared anything
         otherwise.reset(slices, context, 0)
 

@@ -42,8 +42,9 @@ def main(model: Path, folder: Path, how: str) -> None:
     ring = TickRing(folder / f"{how}.ring", count)
     held = Knobs.none(count)
     rows, told = policy.codec.knob_rows(held), []
+    share, busy = np.ones((count, 1)), 1.0
     for tick in range(TICKS):
-        if tick % 200 == 0:
+        if tick % 200 == 100:
             share, busy = rng.choice([0.2, 1.0, 1.0], (count, 1)), rng.choice([1.0, 100.0])
         telemetry = Telemetry.empty(count)
         telemetry.offered_mbps[:] = rng.uniform(20.0, 40.0, (count, 1))
