@@ -39,7 +39,7 @@ from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
 
 from ..node.compare_control import SCENARIO, WARM_UP_S, Side, play, report
-from ..node.machine import Machine, MachineError, children
+from ..node.machine import Machine, MachineError, children, pss_mib
 from ..node.runtimes import until
 from .agents import RunningAgent, agent, condition, install, slice_set, told
 from .cluster import Cluster
@@ -126,7 +126,7 @@ class PodSide:
         return {name: (int(one[11]) + int(one[12])) / os.sysconf("SC_CLK_TCK") for name, one in fields.items()}
 
     def _mib(self) -> dict[str, float]:
-        return {name: _mib(pid) for name, pid in self._processes().items()}
+        return {name: pss_mib(pid) for name, pid in self._processes().items()}
 
     @contextlib.contextmanager
     def _loaded(self, seconds: float, folder: Path) -> Iterator[None]:
@@ -157,12 +157,6 @@ class PodSide:
         number = 1 + list(self._testbed.slices.names).index(flow["name"].partition("/")[0])
         ends = {"from": GNB, "to": self._upfs.address(self._upfs.slices[number - 1]), "teid": number}
         return flow | ends | {"ue": f"10.61.{number}.2", "dst": f"{HOST}:{SINK_PORT}"}
-
-
-def _mib(pid: int) -> float:
-    """Its part of memory: pages that processes share count in parts (proc_pid_smaps(5), Pss)."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
 from slicepilot.controller.system.privileges import CAPABILITIES
 
 from ..controller.watchdog.test_supervisor import kill_all
-from ..node.machine import children
+from ..node.machine import children, pss_mib
 from ..node.runtimes import until
 from .agents import SYSTEM, condition, slice_set, told
 from .cluster import ADDRESS, NODE, Cluster
@@ -186,6 +187,34 @@ def test_an_operator_allows_it_and_knobs_move(cluster: Cluster, upfs: PodUpfs) -
     print(f"from shadow to live: {took_s:.1f} s of rolling out")
     until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not told", WITHIN_S)
     assert condition(told(cluster), "Degraded")[0] == "False"
+
+
+def family(pid: int) -> dict[int, str]:
+    """A process and all below it, with their command lines."""
+    found, parents = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    below = [pid]
+    while below:
+        one = below.pop()
+        found[one] = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        below += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def test_agent_loop_publisher_and_supervisor_share_200_mib(cluster: Cluster) -> None:
+    processes = family(agent_pid(cluster))
+    names = ("k8s agent", "slicepilot.cli run", "publisher.process", "watchdog.supervisor")
+    each = {name: pid for name in names for pid, line in processes.items() if name in line}
+    assert sorted(each.values()) == sorted(processes), processes
+    taken = {name: pss_mib(pid) for name, pid in each.items()}
+    print("; ".join(f"{name}: {mib:.0f} MiB" for name, mib in taken.items()), f"in all {sum(taken.values()):.0f} MiB")
+    for pid in processes:
+        mapped = Path(f"/proc/{pid}/maps").read_text()
+        assert "numpy" in mapped or pid == each["watchdog.supervisor"]
+        assert [name for name in ("llvmlite", "onnxruntime") if name in mapped] == []
+    assert sum(taken.values()) <= 200.0
 
 
 def given_back_once(upfs: PodUpfs, found: list[str], what: str, act: Any) -> float:

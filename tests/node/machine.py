@@ -171,6 +171,12 @@ def booted(folder: Path) -> Iterator[Machine]:
             machine.close()
 
 
+def pss_mib(pid: int) -> float:
+    """A process's part of memory: pages that several share count in parts (proc_pid_smaps(5), Pss)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
 def children(pid: int) -> list[int]:
     """Of a process that has one thread; none of one that has ended."""
     try:
