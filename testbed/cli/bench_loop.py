@@ -55,6 +55,9 @@ def loop(
 
     Example: [bold]slicepilot bench loop --period-ms 2[/bold]
     """
+    from ...controller.ahead import library
+
+    library.take()  # as `run` does
     from ...agents.learned.bundle import PolicyBundle
     from ..bench.bundle import bundle_folder
 
