@@ -27,7 +27,12 @@ _KEPT = frozenset(
     }
 )
 
-_LEAN = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "SLICEPILOT_WITHOUT_GYMNASIUM": "1"}
+_LEAN = {
+    "MALLOC_ARENA_MAX": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "SLICEPILOT_WITHOUT_GYMNASIUM": "1",
+}
 
 
 def python(module: str, *options: str) -> list[str]:
@@ -38,7 +43,8 @@ def python(module: str, *options: str) -> list[str]:
 def environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a process of ours is started with: plain settings of the starter's, and where `slicepilot` is.
 
-    All threads have one heap, also Arrow's: those of their own would keep what is given back (mallopt(3), M_ARENA_MAX).
+    All threads have one heap, also Arrow's, and large blocks are none of it: both would keep what is given back
+    (mallopt(3), M_ARENA_MAX and M_MMAP_THRESHOLD).
     """
     kept = {key: value for key, value in of.items() if key in _KEPT or key.startswith("LC_")}
     return kept | {"PYTHONPATH": str(ROOT)} | _LEAN

@@ -45,7 +45,7 @@ def install(cluster: Cluster, **more: Any) -> Path:
     return cluster.write_access("agent", token)
 
 
-IMAGE_ENVIRONMENT = re.findall(r"\b[A-Z_]+=1\b", (ROOT / "deploy" / "docker" / "Dockerfile").read_text())
+IMAGE_ENVIRONMENT = re.findall(r"\b[A-Z_]+=\d+\b", (ROOT / "deploy" / "docker" / "Dockerfile").read_text())
 """Settings of the image, where the agent runs without it."""
 
 
