@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
+from ...configs import ConfigError, did_you_mean
 from ..record.ring_reader import TickReader
 from ..system import privileges
 from ..system.confinement.processes import OFF, confine_publisher
@@ -86,7 +86,8 @@ class PublisherProcess:
         self._status.confined = how
 
     def warm_up(self) -> None:
-        """Show what there is, so that nothing has to be imported any more afterwards."""
+        """Show what there is, and what was meant, so that nothing has to be imported any more afterwards."""
+        did_you_mean("", ())
         for page in self._routes().values():
             page({})
 
