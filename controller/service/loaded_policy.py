@@ -97,11 +97,13 @@ def load_bundle(
         verify(files, Path(trust))
     bundle = PolicyBundle.of(files)
     tried = (trial or Trial()).run(bundle)
-    if running and tried is None and RUNTIME not in sys.modules:
-        raise ConfigError(
-            f"{bundle}: {MODEL_FILE}: runs in onnxruntime alone, which this controller has not loaded; accepted: a "
-            "policy that can be compiled, or a controller that is started with this one"
-        )
+    if tried is None and RUNTIME not in sys.modules:
+        if running:
+            raise ConfigError(
+                f"{bundle}: {MODEL_FILE}: runs in onnxruntime alone, which this controller has not loaded; accepted: a "
+                "policy that can be compiled, or a controller that is started with this one"
+            )
+        importlib.import_module(RUNTIME)
     refusal = ""
     try:
         promotion.check(files)

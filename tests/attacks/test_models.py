@@ -234,9 +234,10 @@ def test_what_runs_in_onnxruntime_alone_is_taken_before_there_is_a_loop_or_not_a
     importlib.import_module("onnxruntime")
     load_bundle(folder, trial=Trial(5, 1.0), running=True)
     monkeypatch.delitem(sys.modules, "onnxruntime")
-    load_bundle(folder, trial=Trial(5, 1.0))
     with pytest.raises(ConfigError, match=r"policy.onnx: runs in onnxruntime alone, .* accepted: a policy that can be"):
         load_bundle(folder, trial=Trial(5, 1.0), running=True)
+    load_bundle(folder, trial=Trial(5, 1.0))
+    assert "onnxruntime" in sys.modules
 
 
 def trials() -> list[int]:
