@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..system.bpf.libbpf import links_held
 from ..system.kernel_file import ActuatorError
 from ..system.own_programs import environment, python
 from ..system.realtime import FIFO_PRIORITY, ThreadBesideTheLoop
@@ -136,7 +137,7 @@ class SupervisorHandle:
     def _start(self) -> None:
         self._maps = self._keeper.maps
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, links_held() as links:
             command = [*python(f"{__package__}.supervisor", "-S"), *self._arguments]
             command += ["--pid", str(os.getpid()), "--sentinel", str(self._sentinel.thread)]
             self._process = subprocess.Popen(
@@ -146,7 +147,7 @@ class SupervisorHandle:
                 cwd="/",
                 env=environment(),
                 start_new_session=True,
-                pass_fds=(theirs.fileno(), *self._inherited),
+                pass_fds=(theirs.fileno(), *self._inherited, *links),
             )
         try:
             self.facts = self._ready()

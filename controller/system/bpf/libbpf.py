@@ -272,8 +272,8 @@ class BpfObject:
 
 
 class TcxLink:
-    """A program on a TCX hook (Linux 6.6), before what is there. It goes with this object or with the process,
-    whichever ends first.
+    """A program on a TCX hook (Linux 6.6), before what is there. It goes with this object, or with the last process
+    that has its descriptor.
 
     Make it on a thread that is inside the device's network namespace; afterwards it does not matter where one is.
 
@@ -287,6 +287,7 @@ class TcxLink:
         self._fd: int = _library().c.bpf_link_create(program, ifindex, attach_type, byref(options))
         if self._fd < 0:
             raise OSError(-self._fd, os.strerror(-self._fd))
+        _links.add(self._fd)
 
     def attached(self) -> bool:
         """Is the device still there?"""
@@ -297,7 +298,28 @@ class TcxLink:
         """Take the program away; safe to repeat."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            _links.discard(fd)
+            _library().c.bpf_link_detach(fd)
             os.close(fd)
+
+
+_links: set[int] = set()
+
+
+@contextlib.contextmanager
+def links_held() -> Iterator[list[int]]:
+    """Descriptors of all links that there are, for another process to inherit inside of the block.
+
+    What a process that was killed has attached is taken off as it ends, each under the kernel's lock of network
+    interfaces for tens of milliseconds. Who has to change interfaces then had better have them, too, until he is done.
+    """
+    with contextlib.ExitStack() as undo:
+        held = []
+        for fd in list(_links):
+            with contextlib.suppress(OSError):  # closed meanwhile, by another thread
+                held.append(os.dup(fd))
+                undo.callback(os.close, held[-1])
+        yield held
 
 
 @contextlib.contextmanager

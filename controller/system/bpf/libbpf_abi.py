@@ -35,6 +35,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_map_delete_elem": (c_int, (c_int, c_void_p)),
     "bpf_map_get_next_key": (c_int, (c_int, c_void_p, c_void_p)),
     "bpf_obj_get_info_by_fd": (c_int, (c_int, c_void_p, POINTER(c_uint32))),
+    "bpf_link_detach": (c_int, (c_int,)),
     "bpf_link_create": (c_int, (c_int, c_int, c_int, c_void_p)),
     "bpf_prog_test_run_opts": (c_int, (c_int, c_void_p)),
     "bpf_enable_stats": (c_int, (c_int,)),
