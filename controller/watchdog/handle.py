@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..system.bpf.libbpf import links_held
+from ..system.bpf.libbpf import links_held, new_links
 from ..system.kernel_file import ActuatorError
 from ..system.own_programs import environment, python
 from ..system.realtime import FIFO_PRIORITY, ThreadBesideTheLoop
 from .keeper import JournalKeeper
-from .supervisor import DISARM
+from .supervisor import DISARM, LINK
 
 READY_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 5.0
@@ -74,6 +74,7 @@ class SupervisorHandle:
         except BaseException:
             self._sentinel.close()
             raise
+        new_links.append(self._pass_on)
 
     def alive(self) -> bool:
         """Whether it runs; a microsecond."""
@@ -131,8 +132,13 @@ class SupervisorHandle:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise ActuatorError(f"supervisor {self._process.pid} stays: something is left to put back") from None
+        new_links.remove(self._pass_on)
         self._reap()
         self._sentinel.close()
+
+    def _pass_on(self, link: int) -> None:
+        with contextlib.suppress(OSError):  # it has died: the next one is started with all of them
+            socket.send_fds(self._channel, [LINK], [link], socket.MSG_DONTWAIT)
 
     def _start(self) -> None:
         self._maps = self._keeper.maps

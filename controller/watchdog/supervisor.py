@@ -41,7 +41,8 @@ from .silence import Silence
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 RESTORED_FILE = "restored.json"
-DISARM = b"disarm"
+DISARM, LINK = b"disarm", b"link"
+MOST_LINKS = 200  # that were made since it has started; older ones are of interfaces that have gone
 DEATH_TIMEOUT_S = 1.0
 PIDFD_THREAD = os.O_EXCL  # linux/pidfd.h
 STAYS = "stays (leave_groups: false)"
@@ -107,6 +108,7 @@ class Supervisor:
     ) -> None:
         self._file, self._memory = file, memory
         self._pid, self._hang_s, self._channel = pid, hang_s, channel
+        self._links: list[int] = []
         self._journal = Journal.parse(memory.read(), file.name)
         self._pulse = Pulse(ring)
         self._process = os.pidfd_open(pid)
@@ -166,7 +168,13 @@ class Supervisor:
 
     def _disarmed(self, poller: select.poll) -> bool:
         """Whether the controller has restored everything; a closed channel alone says nothing."""
-        if self._channel.recv(len(DISARM)) != DISARM:
+        message, links, _, _ = socket.recv_fds(self._channel, len(DISARM), MOST_LINKS)
+        if links:  # kept open: `slicepilot.controller.system.bpf.libbpf.links_held`
+            self._links += links
+            while len(self._links) > MOST_LINKS:
+                os.close(self._links.pop(0))
+            return False
+        if message != DISARM:
             poller.unregister(self._channel)
             return False
         return not self._memory.read()

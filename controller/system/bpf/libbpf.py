@@ -288,6 +288,8 @@ class TcxLink:
         if self._fd < 0:
             raise OSError(-self._fd, os.strerror(-self._fd))
         _links.add(self._fd)
+        for tell in (*new_links,):  # others come and go meanwhile
+            tell(self._fd)
 
     def attached(self) -> bool:
         """Is the device still there?"""
@@ -304,6 +306,8 @@ class TcxLink:
 
 
 _links: set[int] = set()
+new_links: list[Callable[[int], None]] = []
+"""Who is told the descriptor of each new link, by the thread that makes it."""
 
 
 @contextlib.contextmanager
