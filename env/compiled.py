@@ -121,8 +121,9 @@ def _checked(functions: Sequence[Callable[..., Any]], signatures: Sequence[Signa
                 if array.flags.num & flags != flags:
                     break
             else:
+                result = choice.function(*arguments)
                 choice.last = arguments
-                return choice.function(*arguments)
+                return result
         given = ", ".join(
             f"{one.dtype} {one.shape}" if isinstance(one, np.ndarray) else f"{one!r}" for one in arguments
         )

@@ -16,6 +16,7 @@ import yaml
 
 from ..effort import repetitions
 from .foreign import Foreign, restored_ms
+from .machine import children
 from .test_foreign import controller, document_of, knobs, measured, until
 
 pytestmark = [
@@ -71,6 +72,16 @@ FAULTS = [nothing, restarted, away, moved, in_another_namespace]
 FOLLOWED = {restarted, moved, in_another_namespace}
 
 
+def tcx_links(*pids: int) -> set[str]:
+    """Of processes, by the kernel's numbers."""
+    told = []
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/fdinfo").iterdir():
+            with contextlib.suppress(OSError):
+                told.append(file.read_text().split())
+    return {one[one.index("link_id:") + 1] for one in told if "tcx" in one}
+
+
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
     """Programs that want every CPU for themselves."""
@@ -97,6 +108,9 @@ def test_sigkill_after_a_fault(
             if fault in FOLLOWED:
                 time.sleep(0.1)
                 until(lambda: measured(running, NUMBER), "not measured again")
+            # Whoever restores egress rates has what would hold the kernel's lock of interfaces as it is taken off.
+            until(lambda: tcx_links(running.pid) <= tcx_links(*children(running.pid)), "links that nobody else has")
+            assert len(tcx_links(running.pid)) >= 2 * len(foreign.netns)
             with busy():
                 took_ms.append(restored_ms(running.pid, tmp_path / "state"))
             back()

@@ -190,7 +190,12 @@ def test_an_operator_does_what_onnxruntime_does(case: str) -> None:
 
 @pytest.fixture(scope="module")
 def policy() -> bytes:
-    torch.manual_seed(0)
+    return untrained(0)
+
+
+def untrained(seed: int) -> bytes:
+    """A policy that decides something at random, as a model."""
+    torch.manual_seed(seed)
     made = DeterministicPolicy(
         SliceEncoder(NetworkConfig(width=16)), ActionHead(NetworkConfig(width=16), (1.0, 1.0, 1.25))
     )

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from slicepilot.controller.ahead import library
 from slicepilot.env import compiled
-from slicepilot.training.networks.export import to_onnx
-from slicepilot.training.networks.slice_network import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
+
+from ...agents.runtime.test_program import untrained
 
 needs_library = pytest.mark.skipif(bool(library.why_not()), reason=f"{library.why_not()}")
 
@@ -22,14 +21,7 @@ needs_library = pytest.mark.skipif(bool(library.why_not()), reason=f"{library.wh
 def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Both ways, each in a process of its own: what was seen, decided, let through and recorded."""
     folder = tmp_path_factory.mktemp("played")
-    torch.manual_seed(3)
-    policy = DeterministicPolicy(
-        SliceEncoder(NetworkConfig(width=16)), ActionHead(NetworkConfig(width=16), (1.0, 1.0, 1.25))
-    )
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    (folder / "model.onnx").write_bytes(to_onnx(policy))
+    (folder / "model.onnx").write_bytes(untrained(3))
     reasons = {}
     for how in ("numba", "ahead"):
         command = [sys.executable, str(Path(__file__).with_name("played.py")), str(folder / "model.onnx"), str(folder)]
