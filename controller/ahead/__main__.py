@@ -42,6 +42,7 @@ def build(folder: Path) -> Path:
         # Python's own linker command may name folders to look for libraries in, which root would, on other machines.
         os.environ["LDSHARED"] = "cc -shared"
         numba: Any = importlib.import_module("numba")
+        _forget_folders(numba)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pycc is to be replaced; by what, nobody has written yet
             pycc: Any = importlib.import_module("numba.pycc")
@@ -57,9 +58,18 @@ def build(folder: Path) -> Path:
         library.export("sources", "int64()")(lambda: told)
         library.compile()
         made = Path(scratch, library.output_file)
-        # Names of folders of this machine are in there, and a checksum of it all.
+        # The scratch folder's name is in there, and a checksum of it all.
         subprocess.run(["strip", "--strip-unneeded", "--remove-section=.note.gnu.build-id", made], check=True)
         return made.replace(folder / made.name)
+
+
+def _forget_folders(numba: Any) -> None:
+    """What raises, and numba's own C, has the name of its file in it: without the folders of this machine."""
+    flags = sysconfig.get_config_var("CFLAGS")  # which the variable replaces
+    os.environ["CFLAGS"] = f"{flags} -ffile-prefix-map={Path(numba.__file__).parents[1]}/="
+    numba.core.bytecode.FunctionIdentity.filename = property(
+        lambda function: Path(function.code.co_filename).name, lambda *_: None
+    )
 
 
 def _example(of: compiled.Array | type) -> Any:
