@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import struct
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from socket import AF_INET, AF_INET6
+from typing import TypeVar
 
-from pyroute2 import IPRoute, NetlinkError
-
+from ...controller.system.kernel_file import ActuatorError
+from ...controller.system.net.links import Link, links, netnsid
 from ...controller.system.net.namespaces import inside
+from ...controller.system.net.rtnetlink import NLM_F_DUMP, RouteSocket, attributes, request
 
 LOOPBACK = "lo"
-NO_NUMBER = 0x7FFFFFFF  # NETNSA_NSID_NOT_ASSIGNED is -1, as a number without sign
+# linux/if_addr.h: family, prefix length, flags, scope, index.
+RTM_GETADDR, IFADDRMSG, IFA_ADDRESS, IFA_LOCAL = 22, struct.Struct("=BBBBI"), 1, 2
+# linux/rtnetlink.h: family, length of destination, of source, TOS, table, protocol, scope, type, flags.
+RTM_GETROUTE, RTMSG, RTA_DST, RTA_OIF, RT_TABLE_MAIN = 26, struct.Struct("=BBBBBBBBI"), 1, 4, 254
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,28 +64,43 @@ def interfaces(netns: Path) -> Interfaces:
 
 
 def _list() -> Interfaces:
-    with IPRoute() as route:
-        names, kinds, xdp = {}, {}, {}
-        for link in route.get_links():
-            name = names[link["index"]] = str(link.get_attr("IFLA_IFNAME"))
-            info, program = link.get_attr("IFLA_LINKINFO"), link.get_attr("IFLA_XDP")
-            kinds[name] = str(info.get_attr("IFLA_INFO_KIND") or "") if info else ""
-            if program and program.get_attr("IFLA_XDP_ATTACHED"):
-                xdp[name] = int(program.get_attr("IFLA_XDP_PROG_ID") or 0)
-        addresses = {
-            str(entry.get_attr("IFA_LOCAL") or entry.get_attr("IFA_ADDRESS")): names[entry["index"]]
-            for entry in route.get_addr()
-            if entry["index"] in names
-        }
-        routes = list(route.get_routes(table=254))
-    ways = [entry.get_attr("RTA_OIF") for entry in routes if not entry["dst_len"]]
+    with closing(RouteSocket()) as route:
+        there = {link.index: link for link in links(route)}
+        listed = route.dump(request(RTM_GETADDR, NLM_F_DUMP, IFADDRMSG.pack(0, 0, 0, 0, 0)), "list addresses")
+        routes = _routes(route)
+    addresses = {}
+    for _, payload in listed:
+        told = attributes(payload[IFADDRMSG.size :])
+        index = IFADDRMSG.unpack_from(payload)[4]
+        if index in there and (address := told.get(IFA_LOCAL) or told.get(IFA_ADDRESS)):
+            addresses[str(ip_address(address))] = there[index].name
+    ways = [there[index].name for index, network in routes if index in there and network is None]
     behind: dict[str, tuple[str, ...]] = {}
-    for entry in routes:
-        name, network = names.get(entry.get_attr("RTA_OIF"), ""), str(entry.get_attr("RTA_DST"))
-        if kinds.get(name) == "tun" and entry["dst_len"] and not ip_address(network).is_link_local:
-            behind[name] = (*behind.get(name, ()), f"{network}/{entry['dst_len']}")
-    default = next((names[index] for index in ways if index in names and names[index] != LOOPBACK), None)
-    return Interfaces(kinds, addresses, default, xdp, behind)
+    for index, network in routes:
+        if index in there and there[index].kind == "tun" and network and not ip_network(network).is_link_local:
+            name = there[index].name
+            behind[name] = (*behind.get(name, ()), network)
+    return Interfaces(
+        kinds={link.name: link.kind for link in there.values()},
+        addresses=addresses,
+        default=next((name for name in ways if name != LOOPBACK), None),
+        xdp={link.name: link.xdp for link in there.values() if link.xdp is not None},
+        behind=behind,
+    )
+
+
+def _routes(route: RouteSocket) -> list[tuple[int, str | None]]:
+    """Of the main table, of IPv4 and of IPv6: the interface that each leads out by, and the network; None for all."""
+    found = []
+    for family in (AF_INET, AF_INET6):
+        asked = request(RTM_GETROUTE, NLM_F_DUMP, RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0))
+        for _, payload in route.dump(asked, "list routes"):
+            _, length, _, _, table, *_ = RTMSG.unpack_from(payload)
+            told = attributes(payload[RTMSG.size :])
+            if table == RT_TABLE_MAIN and RTA_OIF in told:
+                (index,) = struct.unpack("=I", told[RTA_OIF])
+                found.append((index, f"{ip_address(told[RTA_DST])}/{length}" if length else None))
+    return found
 
 
 def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | None:
@@ -87,48 +109,38 @@ def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | No
     What a shaper on the device holds back shows there only: its own egress hook comes before its queue. Raises OSError
     where a namespace cannot be entered.
     """
-    peer = inside(netns, lambda: _peer(device))
-    if peer is None:
+    here = inside(netns, lambda: _ask(links))
+    link = next((link for link in here if link.name == device), None)
+    if link is None or link.kind != "veth" or link.other is None:
         return None
-    index, number = peer
-    if number is None:
-        name = inside(netns, lambda: _name(index))
-        return None if name is None else FarEnd(netns, name)
+    if link.netnsid is None:
+        return _end(netns, here, link.other)
     for path in namespaces:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # it has ended
             continue
         try:
-            here = inside(netns, partial(_number, descriptor))
+            number = inside(netns, partial(_number, descriptor))
         finally:
             os.close(descriptor)
-        if here == number and (name := inside(path, lambda: _name(index))) is not None:
-            return FarEnd(path, name)
+        if number == link.netnsid and (end := _end(path, inside(path, lambda: _ask(links)), link.other)) is not None:
+            return end
     return None
 
 
-def _peer(device: str) -> tuple[int, int | None] | None:
-    """Index of a veth's peer, and by what number its namespace goes in this one; None for this one itself."""
-    with closing(IPRoute()) as route:
-        found: list[Any] = [link for link in route.get_links() if link.get_attr("IFLA_IFNAME") == device]
-    info = found[0].get_attr("IFLA_LINKINFO") if found else None
-    if info is None or info.get_attr("IFLA_INFO_KIND") != "veth" or not found[0].get_attr("IFLA_LINK"):
-        return None
-    return int(found[0].get_attr("IFLA_LINK")), found[0].get_attr("IFLA_LINK_NETNSID")
+def _end(netns: Path, there: list[Link], index: int) -> FarEnd | None:
+    return next((FarEnd(netns, link.name) for link in there if link.index == index), None)
+
+
+def _ask(question: Callable[[RouteSocket], T]) -> T:
+    with closing(RouteSocket()) as route:
+        return question(route)
 
 
 def _number(descriptor: int) -> int | None:
-    """By what number a namespace goes in this one (rtnetlink(7), RTM_GETNSID); None for none."""
-    with closing(IPRoute()) as route:
-        try:
-            answer: Any = route.get_netnsid(fd=descriptor)
-        except NetlinkError:
-            return None
-    number = answer["nsid"]
-    return None if number is None or not 0 <= number < NO_NUMBER else int(number)
-
-
-def _name(index: int) -> str | None:
-    with closing(IPRoute()) as route:
-        return next((str(link.get_attr("IFLA_IFNAME")) for link in route.get_links() if link["index"] == index), None)
+    """By what number a namespace goes in this one; None for none, or where the descriptor is of something else."""
+    try:
+        return _ask(lambda route: netnsid(route, descriptor))
+    except ActuatorError:
+        return None

@@ -1,6 +1,6 @@
-"""Which link is the other end of a device, by the kernel's word.
+"""Links of a network namespace, and which one is the other end of a device, by the kernel's word.
 
-Attributes: linux/if_link.h (``IFLA_LINK``, ``IFLA_LINK_NETNSID``), linux/net_namespace.h (``RTM_GETNSID``).
+Attributes: linux/if_link.h (``IFLA_``), linux/net_namespace.h (``RTM_GETNSID``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,30 @@ from .rtnetlink import (
     request,
 )
 
-IFLA_LINK, IFLA_LINK_NETNSID = 5, 37
+IFLA_LINK, IFLA_LINKINFO, IFLA_LINK_NETNSID, IFLA_XDP = 5, 18, 37, 43
+IFLA_INFO_KIND, IFLA_XDP_ATTACHED, IFLA_XDP_PROG_ID = 1, 2, 4
 RTM_GETNSID, NETNSA_NSID, NETNSA_FD = 90, 1, 3
 _RTGENMSG = struct.Struct("=Bxxx")
+
+
+@dataclass(frozen=True)
+class Link:
+    """One interface.
+
+    Attributes:
+        index: its number; name.
+        kind: what it was made as ("veth", "tun", "gtp5g", ...); empty for hardware.
+        other: number of the link that it leads to, such as a veth's other end; None for none.
+        netnsid: number of the namespace which that is in, as it is numbered here; None for this one.
+        xdp: number of its XDP program, 0 where drivers do not say; None without one.
+    """
+
+    index: int
+    name: str
+    kind: str
+    other: int | None
+    netnsid: int | None
+    xdp: int | None
 
 
 @dataclass(frozen=True)
@@ -52,41 +73,57 @@ def peer_of(device: str, netns: Path) -> Pair | None:
     """
     with contextlib.closing(RouteSocket(netns)) as there:
         number = there.index_of(device)
-        other = next((link for index, _, link, _ in _links(there) if index == number), None)
+        other = next((link.other for link in links(there) if link.index == number), None)
     if other is None:
         return None
     with contextlib.closing(RouteSocket()) as here:
         named = _number_of(here, netns)
-        for index, name, link, namespace in _links(here):
-            if index == other and link == number and namespace is not None and namespace == named:
-                return Pair(name, index, number)
+        for link in links(here):
+            if link.index == other and link.other == number and link.netnsid is not None and link.netnsid == named:
+                return Pair(link.name, link.index, number)
     return None
 
 
-def _links(route: RouteSocket) -> list[tuple[int, str, int | None, int | None]]:
-    """Number and name of each; number of its other end, and that of the namespace which it is in, where it says so."""
-    found = []
-    for _, payload in route.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links"):
-        told = attributes(payload[IFINFOMSG.size :])
-        name = os.fsdecode(told[IFLA_IFNAME].rstrip(b"\0"))
-        link, namespace = (
-            struct.unpack("=i", told[kind])[0] if kind in told else None for kind in (IFLA_LINK, IFLA_LINK_NETNSID)
-        )
-        found.append((IFINFOMSG.unpack_from(payload)[2], name, link, namespace))
-    return found
+def links(route: RouteSocket) -> list[Link]:
+    """All that there are where a socket is; raises ActuatorError."""
+    answer = route.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
+    return [_link(IFINFOMSG.unpack_from(payload)[2], attributes(payload[IFINFOMSG.size :])) for _, payload in answer]
+
+
+def _link(index: int, told: dict[int, bytes]) -> Link:
+    xdp = attributes(told.get(IFLA_XDP, b""))
+    return Link(
+        index,
+        os.fsdecode(told[IFLA_IFNAME].rstrip(b"\0")),
+        os.fsdecode(attributes(told.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND, b"").rstrip(b"\0")),
+        _number(told.get(IFLA_LINK)),
+        _number(told.get(IFLA_LINK_NETNSID)),
+        (_number(xdp.get(IFLA_XDP_PROG_ID)) or 0) if any(xdp.get(IFLA_XDP_ATTACHED, b"")) else None,
+    )
+
+
+def _number(value: bytes | None) -> int | None:
+    return None if value is None else int(struct.unpack("=i", value)[0])
+
+
+def netnsid(route: RouteSocket, descriptor: int) -> int | None:
+    """By what number an opened namespace goes where a socket is; None for none, so that no link leads to it.
+
+    Raises:
+        ActuatorError: the descriptor is of no namespace.
+    """
+    asked = request(RTM_GETNSID, 0, _RTGENMSG.pack(0) + attribute(NETNSA_FD, struct.pack("=I", descriptor)))
+    answer = route.ask(asked, "number of a namespace")
+    number = _number(attributes(answer[_RTGENMSG.size :]).get(NETNSA_NSID))
+    return None if number is None or number < 0 else number
 
 
 def _number_of(route: RouteSocket, netns: Path) -> int | None:
-    """What a namespace is called where a socket is; None where it has no name there, so that no link leads to it."""
     try:
         descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ActuatorError.of(f"network namespace {netns}", error) from error
     try:
-        asked = request(RTM_GETNSID, 0, _RTGENMSG.pack(0) + attribute(NETNSA_FD, struct.pack("=I", descriptor)))
-        answer = route.ask(asked, f"name of {netns}")
+        return netnsid(route, descriptor)
     finally:
         os.close(descriptor)
-    told = attributes(answer[_RTGENMSG.size :]).get(NETNSA_NSID)
-    number = -1 if told is None else struct.unpack("=i", told)[0]
-    return None if number < 0 else int(number)
