@@ -59,15 +59,14 @@ class Interfaces:
 
 
 def interfaces(netns: Path) -> Interfaces:
-    """Of a namespace; raises OSError where it cannot be entered."""
-    return inside(netns, _list)
+    """Of a namespace; raises OSError where it cannot be entered, or does not answer."""
+    return _ask(netns, _list)
 
 
-def _list() -> Interfaces:
-    with closing(RouteSocket()) as route:
-        there = {link.index: link for link in links(route)}
-        listed = route.dump(request(RTM_GETADDR, NLM_F_DUMP, IFADDRMSG.pack(0, 0, 0, 0, 0)), "list addresses")
-        routes = _routes(route)
+def _list(route: RouteSocket) -> Interfaces:
+    there = {link.index: link for link in links(route)}
+    listed = route.dump(request(RTM_GETADDR, NLM_F_DUMP, IFADDRMSG.pack(0, 0, 0, 0, 0)), "list addresses")
+    routes = _routes(route)
     addresses = {}
     for _, payload in listed:
         told = attributes(payload[IFADDRMSG.size :])
@@ -107,9 +106,9 @@ def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | No
     """The other end of a veth device; None where it is none, or its peer is in none of these namespaces.
 
     What a shaper on the device holds back shows there only: its own egress hook comes before its queue. Raises OSError
-    where a namespace cannot be entered.
+    where a namespace cannot be entered, or does not answer.
     """
-    here = inside(netns, lambda: _ask(links))
+    here = _ask(netns, links)
     link = next((link for link in here if link.name == device), None)
     if link is None or link.kind != "veth" or link.other is None:
         return None
@@ -121,10 +120,10 @@ def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | No
         except OSError:  # it has ended
             continue
         try:
-            number = inside(netns, partial(_number, descriptor))
+            number = _ask(netns, partial(_number, descriptor))
         finally:
             os.close(descriptor)
-        if number == link.netnsid and (end := _end(path, inside(path, lambda: _ask(links)), link.other)) is not None:
+        if number == link.netnsid and (end := _end(path, _ask(path, links), link.other)) is not None:
             return end
     return None
 
@@ -133,14 +132,20 @@ def _end(netns: Path, there: list[Link], index: int) -> FarEnd | None:
     return next((FarEnd(netns, link.name) for link in there if link.index == index), None)
 
 
-def _ask(question: Callable[[RouteSocket], T]) -> T:
-    with closing(RouteSocket()) as route:
-        return question(route)
-
-
-def _number(descriptor: int) -> int | None:
+def _number(descriptor: int, route: RouteSocket) -> int | None:
     """By what number a namespace goes in this one; None for none, or where the descriptor is of something else."""
     try:
-        return _ask(lambda route: netnsid(route, descriptor))
+        return netnsid(route, descriptor)
     except ActuatorError:
         return None
+
+
+def _ask(netns: Path, question: Callable[[RouteSocket], T]) -> T:
+    def work() -> T:
+        with closing(RouteSocket()) as route:
+            return question(route)
+
+    try:
+        return inside(netns, work)
+    except ActuatorError as error:
+        raise OSError(error.errno, str(error)) from error

@@ -100,3 +100,9 @@ def test_the_other_end_of_a_pair_is_here_or_there_or_out_of_sight(netns: tuple[s
         assert (found and (found.netns, found.device)) == end, device
     with pytest.raises(OSError, match="No such file"):
         interfaces(here.with_name("gone"))
+
+
+def test_a_name_that_is_no_text_is_escaped(netns: tuple[str, str]) -> None:
+    added = ["ip", "-n", netns[0], "link", "add", "name", b"n6\xff\xfe", "type", "bridge"]
+    subprocess.run(added, check=True)
+    assert json.loads(json.dumps([*interfaces(NAMED / netns[0]).kinds])).count(r"n6\xff\xfe") == 1

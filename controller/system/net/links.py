@@ -21,6 +21,7 @@ from .rtnetlink import (
     attribute,
     attributes,
     request,
+    text,
 )
 
 IFLA_LINK, IFLA_LINKINFO, IFLA_LINK_NETNSID, IFLA_XDP = 5, 18, 37, 43
@@ -94,8 +95,8 @@ def _link(index: int, told: dict[int, bytes]) -> Link:
     xdp = attributes(told.get(IFLA_XDP, b""))
     return Link(
         index,
-        os.fsdecode(told[IFLA_IFNAME].rstrip(b"\0")),
-        os.fsdecode(attributes(told.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND, b"").rstrip(b"\0")),
+        text(told[IFLA_IFNAME]),
+        text(attributes(told.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND, b"")),
         _number(told.get(IFLA_LINK)),
         _number(told.get(IFLA_LINK_NETNSID)),
         (_number(xdp.get(IFLA_XDP_PROG_ID)) or 0) if any(xdp.get(IFLA_XDP_ATTACHED, b"")) else None,

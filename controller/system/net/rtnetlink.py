@@ -51,6 +51,11 @@ def attributes(data: bytes | memoryview) -> dict[int, bytes]:
     return found
 
 
+def text(value: bytes) -> str:
+    """A name, which may be of any bytes, and somebody's who means harm: what is no UTF-8 is escaped."""
+    return value.rstrip(b"\0").decode(errors="backslashreplace")
+
+
 def request(kind: int, flags: int, payload: bytes) -> bytearray:
     """A whole message that asks for an acknowledgement; its sequence number is filled in when it is sent."""
     header = HEADER.pack(HEADER.size + len(payload), kind, NLM_F_REQUEST | NLM_F_ACK | flags, 0, 0)
@@ -167,8 +172,7 @@ class RouteSocket:
         answer = self.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
         found = {}
         for _, payload in answer:
-            name = attributes(payload[IFINFOMSG.size :])[IFLA_IFNAME].rstrip(b"\0")
-            found[os.fsdecode(name)] = IFINFOMSG.unpack_from(payload)[2]
+            found[text(attributes(payload[IFINFOMSG.size :])[IFLA_IFNAME])] = IFINFOMSG.unpack_from(payload)[2]
         return found
 
     def _post(self, message: bytearray) -> None:
