@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from .kernel_file import kernel_lines
+
 CgroupVersion = Literal[1, 2]
 
 MOUNTS = Path("/proc/mounts")
@@ -42,7 +44,7 @@ class CgroupMount:
 def cgroup_mounts(mounts: Path = MOUNTS) -> list[CgroupMount]:
     """Those of this machine, as they were mounted one after the other."""
     found = []
-    for line in mounts.read_text().splitlines():
+    for line in kernel_lines(mounts):
         _, point, kind, options, *_ = line.split(" ", 4)
         if kind in {"cgroup", "cgroup2"}:  # a node has thousands of others, and a loop looks here
             old = kind == "cgroup"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .bpf.errors import ProbeError
 from .cgroup_mounts import cgroup_mounts
+from .kernel_file import kernel_lines
 
 POD = re.compile(r"(?:kubepods-(?:[a-z]+-)?)?pod[0-9a-f_-]+(?:\.slice)?")
 """As cgroupfs and systemd drivers name a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``)."""
@@ -73,7 +74,7 @@ def of_process(pid: int) -> Path | None:
     """
     mounts = cgroup_mounts()
     of_cpu = [one for one in mounts if "cpu" in one.options] or [one for one in mounts if one.version == 2]
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+    for line in kernel_lines(Path(f"/proc/{pid}/cgroup")):
         _, controllers, path = line.split(":", 2)
         mount = next((one for one in of_cpu if one.is_named(controllers)), None)
         if mount is not None and path != "/":

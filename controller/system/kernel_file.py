@@ -1,4 +1,4 @@
-"""One control file of the kernel, kept open.
+"""Files of the kernel: one that controls something, kept open, and lines with names that others have chosen.
 
 Kept descriptors make a write under a microsecond where open, write and close take ten, and `os.pwrite` reports the
 kernel's EINVAL, which ``open(path, "w").write(value)`` loses in the flush.
@@ -43,6 +43,20 @@ class ActuatorError(FailureError):
     def vanished(self) -> bool:
         """Whether the thing is gone: there is nothing left to set or restore."""
         return self.errno in VANISHED
+
+
+def kernel_lines(path: Path, errors: str = "surrogateescape") -> list[str]:
+    """Lines of a file under /proc, with names of processes, groups and mounts in them; raises OSError.
+
+    Whoever means harm takes a name that is no text, or one with what Python takes for the end of a line and the kernel
+    does not (`str.splitlines`): a line of its own.
+
+    Args:
+        path: of the file.
+        errors: what becomes of bytes that are no UTF-8: as they come, they are the same again where a name is used as a
+            path (PEP 383), and cannot be printed.
+    """
+    return path.read_bytes().decode("utf-8", errors).removesuffix("\n").split("\n")
 
 
 class KernelFile:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs import ConfigError, FailureError, did_you_mean
+from .kernel_file import kernel_lines
 
 _IN_ORDER = """
 chown dac_override dac_read_search fowner fsetid kill setgid setuid setpcap linux_immutable net_bind_service
@@ -191,7 +192,7 @@ def _check_threads(kept: int) -> None:
 
 def _end_blas_threads() -> None:
     """End the idle threads of every OpenBLAS that is loaded; it starts new ones at its next need."""
-    maps = Path("/proc/self/maps").read_text().splitlines()
+    maps = kernel_lines(Path("/proc/self/maps"))
     for path in {line.split(maxsplit=5)[5] for line in maps if "openblas" in line}:
         shutdown = getattr(ctypes.CDLL(path), "blas_thread_shutdown_", None)
         if shutdown is not None:
@@ -206,7 +207,7 @@ def lacking(names: Iterable[str]) -> list[str]:
 
 def _status(task: str) -> dict[str, str]:
     """Of proc_pid_status(5)."""
-    lines = Path(f"/proc/{task}/status").read_text().splitlines()
+    lines = kernel_lines(Path(f"/proc/{task}/status"))
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .kernel_file import kernel_lines
+
 MCL_CURRENT, MCL_FUTURE = 1, 2  # linux/mman.h
 FIFO_PRIORITY = 10  # above no kernel thread that has a priority of its own
 BEST_NICE = -20
@@ -146,7 +148,7 @@ def _raise_priority() -> SchedulingClass:
 
 def _why_no_fifo() -> str:
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in kernel_lines(Path("/proc/self/cgroup")):
             _, controllers, group = line.split(":", 2)
             if "cpu" in controllers.split(","):
                 budget = Path(f"/sys/fs/cgroup/cpu{group}/cpu.rt_runtime_us")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...configs import ConfigError
 from ..system import cgroup_paths as cgroups
 from ..system.bpf.errors import ProbeError
-from ..system.kernel_file import ActuatorError
+from ..system.kernel_file import ActuatorError, kernel_lines
 from ..system.net import namespaces, tc
 from ..system.net.rtnetlink import RouteSocket
 from .attachment import other_end
@@ -47,7 +47,7 @@ def by_netns(name: str, option: str = "--netns") -> Upf:
 def by_pid(pid: int) -> Upf:
     """The UPF that is a process; raises ConfigError, ProbeError."""
     try:
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
         return Upf(f"{name}-{pid}", Path(f"/proc/{pid}/ns/net"), cgroups.of_process(pid))
     except FileNotFoundError as error:
         raise ConfigError(f"--pid = {pid}: no such process; accepted: the id of a running one") from error
@@ -64,10 +64,10 @@ def by_container(identity: str) -> Upf:
     found: dict[str, int] = {}
     for pid in sorted(_pids()):
         try:
-            paths = Path(f"/proc/{pid}/cgroup").read_text()
+            lines = kernel_lines(Path(f"/proc/{pid}/cgroup"))
         except OSError:  # it has ended
             continue
-        for part in paths.replace("\n", "/").split("/"):
+        for part in (part for line in lines for part in line.split("/")):
             if identity in part:
                 found.setdefault(part, pid)
     if not found:

@@ -57,7 +57,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _document(one: Any) -> dict[str, Any]:
-    return {
+    from ..find.processes import printable
+
+    told = {
         "slice": one.name,
         "pid": one.process.pid,
         "process": one.process.program or one.process.name,
@@ -68,8 +70,9 @@ def _document(one: Any) -> dict[str, Any]:
         "n4": one.devices.n4,
         "tun": one.devices.tun,
         "confidence": one.confidence,
-        "why": list(one.why),
     }
+    shown = {key: printable(value) if isinstance(value, str) else value for key, value in told.items()}
+    return shown | {"why": [printable(why) for why in one.why]}
 
 
 def _print(found: list[Any]) -> None:

@@ -78,7 +78,7 @@ def _checked(thread: int) -> int | None:
     The id in a thread's name may be that of an instance before: it is named before its NAPI has one of its own.
     """
     try:
-        name, _, rest = Path(f"/proc/{thread}/stat").read_text().rpartition(")")
+        name, _, rest = Path(f"/proc/{thread}/stat").read_bytes().rpartition(b")")
     except OSError:
         return None
-    return thread if "(napi/" in name and int(rest.split()[6]) & PF_KTHREAD else None
+    return thread if b"(napi/" in name and int(rest.split()[6]) & PF_KTHREAD else None

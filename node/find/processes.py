@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...controller.system.kernel_file import kernel_lines
 from ...controller.system.net import namespaces
 from ...controller.system.processes import start_ticks
 from .groups import GroupFolders
@@ -80,9 +81,8 @@ def look_at(pid: int, folders: GroupFolders | None = None) -> Process | None:
         arguments = (folder / "cmdline").read_bytes()
         if not arguments:
             return None
-        lines = (folder / "status").read_text(errors="replace").splitlines()
-        status = dict(line.split(":", 1) for line in lines if ":" in line)
-        lines = (folder / "cgroup").read_text(errors="replace").splitlines()
+        status = dict(line.split(":", 1) for line in kernel_lines(folder / "status", "replace") if ":" in line)
+        lines = kernel_lines(folder / "cgroup", "replace")
         groups = tuple((words[1], words[2]) for line in lines if len(words := line.split(":", 2)) == 3)
         started = start_ticks(pid)
     except (FileNotFoundError, ProcessLookupError, PermissionError):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...controller.system.net.rtnetlink import text
 from .processes import Process
 
 GTPU_PORT, PFCP_PORT = 2152, 8805  # TS 29.281, clause 4.4.2; TS 29.244, clause 6.4.1
@@ -69,13 +70,13 @@ class SocketTable:
                     if target.startswith("socket:["):
                         sockets += [there[inode]] if (inode := int(target[8:-1])) in there else []
                     elif target == TUN:
-                        tuns += _interfaces(Path(f"/proc/{process.pid}/fdinfo/{entry.name}").read_text().splitlines())
+                        tuns += _interfaces(Path(f"/proc/{process.pid}/fdinfo/{entry.name}").read_bytes().split(b"\n"))
         return Opened(tuple(sockets), tuple(dict.fromkeys(tuns)))
 
 
-def _interfaces(lines: Iterable[str]) -> list[str]:
+def _interfaces(lines: Iterable[bytes]) -> list[str]:
     """Of a descriptor of /dev/net/tun (drivers/net/tun.c, tun_chr_show_fdinfo)."""
-    return [line.split()[1] for line in lines if line.startswith("iff:") and len(line.split()) > 1]
+    return [text(line.split()[1]) for line in lines if line.startswith(b"iff:") and len(line.split()) > 1]
 
 
 def listed(path: Path) -> list[Bound]:

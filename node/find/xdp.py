@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from ...controller.system.kernel_file import kernel_lines
 from .interfaces import interfaces
 from .known import known
 from .locate import Located
@@ -32,7 +33,7 @@ def _programs(pid: int) -> set[int]:
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
             with contextlib.suppress(OSError):
-                for line in entry.read_text().splitlines():
+                for line in kernel_lines(entry):
                     if line.startswith("prog_id:"):
                         found.add(int(line.split()[1]))
     return found

@@ -1,0 +1,143 @@
+"""Names that others have chosen: no text, or with what Python takes for the end of a line and the kernel does not.
+
+A local user names processes, the groups of a delegated subtree, what is mounted by FUSE, and in a user namespace
+interfaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
+from slicepilot.controller.system.cgroup_paths import of_process
+from slicepilot.controller.system.processes import process_of, start_ticks
+from slicepilot.node.find.discover import discover
+from slicepilot.node.find.draft import draft
+from slicepilot.node.find.locate import Finder
+from slicepilot.node.find.processes import look_at, snapshot
+
+from ..node.test_foreign import slicepilot
+from .conftest import as_nobody
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access("/sys/fs/cgroup", os.W_OK), reason="needs root, and cgroups to make"
+)
+
+LINE_ENDS = b"\x0b\x0c\x1c\x1d\x1e\xc2\x85\xe2\x80\xa8"  # what str.splitlines knows beside those of files
+PR_SET_NAME = 15
+COMM = b"\xff\x0cTgid:\t1"
+IS_CALLED = """
+import ctypes, socket, sys, time
+ctypes.CDLL(None).prctl(15, bytes.fromhex(sys.argv[1]))
+sockets = [socket.socket(2, 2) for _ in range(2)]
+for one, port in zip(sockets, (2152, 8805)):
+    one.bind(("127.0.0.78", port))
+print("named", flush=True)
+time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def named(comm: bytes, program: str | Path = sys.executable) -> Iterator[int]:
+    """A process of that name, which has the sockets of a UPF."""
+    command = [program, "-S", "-c", IS_CALLED, comm.hex()]
+    environment = os.environ | {"PYTHONHOME": sys.base_prefix}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"named\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def grouped(pid: int, *path: bytes) -> Iterator[Path]:
+    """The process is in a group of that path, below one that is its user's."""
+    root = CpuHierarchy.find().root
+    folders = [root / f"delegated-{os.getpid()}"]
+    for part in path:
+        folders.append(folders[-1] / os.fsdecode(part))
+    with contextlib.ExitStack() as undo:
+        for folder in folders:
+            folder.mkdir()
+            undo.callback(folder.rmdir)
+        os.chown(folders[0], 65534, -1)
+        (folders[-1] / "cgroup.procs").write_text(str(pid))
+        undo.callback((root / "cgroup.procs").write_text, str(pid))
+        yield folders[-1]
+
+
+@pytest.mark.parametrize("end", [bytes([end]) for end in LINE_ENDS[:5]] + [b"\xc2\x85", b"\xe2\x80\xa8"])
+def test_a_process_is_itself_whatever_it_is_called(end: bytes) -> None:
+    with named(end + b"Tgid:\t1") as pid:
+        assert process_of(pid) == pid
+        one = look_at(pid)
+        assert one is not None
+        assert (one.pid, one.parent, one.start_ticks) == (pid, os.getpid(), start_ticks(pid))
+
+
+@pytest.mark.parametrize("end", [b"\xff", b"\x0c", b"\xe2\x80\xa8"])
+def test_a_group_is_where_it_is_whatever_it_is_called(end: bytes) -> None:
+    """Else a user's process were in somebody's container, whose folder is root's."""
+    forged = CpuHierarchy.find().root / "kubepods"
+    with named(b"upf") as pid, grouped(pid, b"a" + end + b"1:cpu,cpuacct:", b"kubepods") as group:
+        assert of_process(pid) == group
+        assert of_process(pid) != forged
+        one = look_at(pid)
+        assert one is not None
+        assert not one.cpu_group.startswith("/kubepods")
+        assert one.group_names <= {f"delegated-{os.getpid()}"} | own_groups()
+
+
+def own_groups() -> set[str]:
+    """Names of those that this process is in, and so its children are, where nothing else is said."""
+    return {part for line in Path("/proc/self/cgroup").read_text().split("\n") for part in line.split("/")}
+
+
+def test_mounts_of_any_name_are_none_of_cgroups(tmp_path: Path) -> None:
+    real = Path("/proc/mounts").read_bytes()
+    evil = b"x /tmp/\xff\x0ccgroup /evil cgroup2 rw\xe2\x80\xa8x fuse rw 0 0\n"
+    (tmp_path / "mounts").write_bytes(evil + real + evil)
+    assert cgroup_mounts(tmp_path / "mounts") == cgroup_mounts()
+
+
+def test_finding_goes_on_and_what_is_shown_is_text(tmp_path: Path) -> None:
+    program = tmp_path / os.fsdecode(b"upf\xff\x1b[2J\xc2\x85")
+    shutil.copy(Path(sys.executable).resolve(), program)
+    with named(COMM, program) as pid, grouped(pid, b"\xff\x0c\x1b[2J"):
+        assert pid in snapshot()
+        Finder()
+        [found] = [one for one in discover() if one.process.pid == pid]
+        text = draft("edge", [found])
+        assert set(yaml.safe_load(text)) == {"name", "slices"}
+        assert text.encode().isascii()
+        answer = json.loads(slicepilot("node", "discover", "--json").stdout)
+        [told] = [one for one in answer if one["pid"] == pid]
+        assert all(value is None or value.isprintable() for value in told.values() if not isinstance(value, int | list))
+        shown = slicepilot("node", "discover").stdout
+        assert str(pid) in shown
+        assert "\x1b" not in shown
+        slicepilot("restore")
+
+
+def test_a_user_without_privileges_can_take_such_a_name() -> None:
+    """That is, all this is no fancy."""
+
+    def take() -> None:
+        assert ctypes.CDLL(None).prctl(PR_SET_NAME, COMM) == 0
+        assert Path("/proc/self/comm").read_bytes() == COMM + b"\n"
+
+    as_nobody(take)
