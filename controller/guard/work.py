@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...env.arrays import FloatArray
-from ...env.compiled import Array as Argument
-from ...env.compiled import digest_of, kernel
+from ...env.compiled import Array, digest_of, kernel
 from ...env.knobs import NUM_KNOBS, Knobs
 from ...env.telemetry import SLICE_FIELDS, Telemetry
 from . import layout as at
@@ -28,8 +27,7 @@ from .telemetry import doubts
 from .trips import slices_tripped
 from .watch import watch
 
-Array = npt.NDArray[Any]
-_TABLE = Argument(np.float32, 3)
+_TABLE = Array(np.float32, 3)
 
 
 def judge_of(sources: str) -> Callable[..., tuple[int, int, int, bool]]:
@@ -40,26 +38,26 @@ def judge_of(sources: str) -> Callable[..., tuple[int, int, int, bool]]:
 
     @kernel(
         (
-            *(_TABLE, Argument(np.float32, 2), Argument(np.float32, 1), Argument(np.bool_, 2), _TABLE, _TABLE),
-            *(bool, int, _TABLE, Argument(NODE, 1), Argument(SLICE, 1), Argument(PAST, 2)),
-            *(Argument(np.int64, 3), Argument(np.uint32, 1)),
+            *(_TABLE, Array(np.float32, 2), Array(np.float32, 1), Array(np.bool_, 2), _TABLE, _TABLE),
+            *(bool, int, _TABLE, Array(NODE, 1), Array(SLICE, 1), Array(PAST, 2)),
+            *(Array(np.int64, 3), Array(np.uint32, 1)),
         )
     )
     def judge(
-        measured_slices: Array,
-        measured_node: Array,
-        age_s: Array,
-        valid: Array,
-        wanted: Array,
-        held: Array,
+        measured_slices: npt.NDArray[Any],
+        measured_node: npt.NDArray[Any],
+        age_s: npt.NDArray[Any],
+        valid: npt.NDArray[Any],
+        wanted: npt.NDArray[Any],
+        held: npt.NDArray[Any],
         failed: bool,
         now: int,
-        out: Array,
+        out: npt.NDArray[Any],
         node: Structured,
         slices: Structured,
         past: Structured,
-        reversals: Array,
-        reasons: Array,
+        reversals: npt.NDArray[Any],
+        reasons: npt.NDArray[Any],
     ) -> tuple[int, int, int, bool]:
         """Outcome, the node's reasons, level, whether it cannot wait; what may pass is in ``out``, float32 (3, S, 1).
 
