@@ -9,7 +9,8 @@ from pathlib import Path
 from ..system.bpf.errors import ProbeError
 from ..system.bpf.libbpf import RunStats
 from ..system.kernel_file import ActuatorError
-from ..system.net import namespaces, tc
+from ..system.net import namespaces
+from ..system.net.links import Link, links
 from ..system.net.rtnetlink import RouteSocket
 from .clsact import ClsactFilter
 from .layout import CLASS_BARE_IP
@@ -17,14 +18,14 @@ from .points import NetPoint
 from .tcx import TcxProgram, Unsupported
 
 
-def other_end(netns: Path, device: str, there: Mapping[str, tc.Link]) -> tc.Link | None:
+def other_end(netns: Path, device: str, there: Mapping[str, Link]) -> Link | None:
     """That of a veth interface of a namespace, among the interfaces of another; None where it is not there.
 
     Raises:
         ActuatorError: the namespace cannot be entered.
     """
     with closing(RouteSocket(netns)) as route:
-        own = tc.links(route).get(device)
+        own = links(route).get(device)
     if own is None or own.kind != "veth":
         return None
     return next((one for one in there.values() if (one.index, one.peer) == (own.peer, own.index)), None)
@@ -50,7 +51,7 @@ class Attachment:
         try:
             self._where = namespaces.identity(point.netns)
             with closing(RouteSocket(namespaces.path_of(point.netns))) as route:
-                there = tc.links(route)
+                there = links(route)
                 link = there.get(point.device) if point.behind is None else other_end(*point.behind, there)
                 if link is None:
                     raise ProbeError(f"{point}: no such device; there: {', '.join(sorted(there)) or 'none'}")
@@ -86,7 +87,7 @@ class Attachment:
             if isinstance(self._attached, TcxProgram):
                 return None if self._attached.attached() else f"{self.point}: the device has gone"
             with closing(RouteSocket(namespaces.path_of(self.point.netns))) as route:
-                link = tc.links(route).get(self._name)
+                link = links(route).get(self._name)
                 if link is None or link.index != self._index:
                     return f"{self.point}: the device has gone"
                 if not self._attached.attached(route):

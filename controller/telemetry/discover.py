@@ -12,7 +12,8 @@ from ...configs import ConfigError
 from ..system import cgroup_paths as cgroups
 from ..system.bpf.errors import ProbeError
 from ..system.kernel_file import ActuatorError, kernel_lines
-from ..system.net import namespaces, tc
+from ..system.net import namespaces
+from ..system.net.links import Link, links
 from ..system.net.rtnetlink import RouteSocket
 from .attachment import other_end
 from .points import NetPoint, Ports, SlicePoints
@@ -176,7 +177,7 @@ def n3_device(upf: Upf, named: str | None = None, label: str = "--") -> str:
     return _n3(upf, named, _links(upf.netns), label)
 
 
-def _n3(upf: Upf, named: str | None, there: dict[str, tc.Link], label: str) -> str:
+def _n3(upf: Upf, named: str | None, there: dict[str, Link], label: str) -> str:
     n3 = _named(f"{label}n3", named, there) or _usual("n3", there)
     if n3 is not None:
         return n3
@@ -192,20 +193,20 @@ def n6_device(upf: Upf, named: str | None = None, label: str = "--") -> str | No
     return _named(f"{label}n6", named, there) or _usual("n6", there)
 
 
-def _named(option: str, name: str | None, there: dict[str, tc.Link]) -> str | None:
+def _named(option: str, name: str | None, there: dict[str, Link]) -> str | None:
     if name is not None and name not in there:
         raise ConfigError(f"{option} = {name}: no such interface; accepted: {', '.join(there)}")
     return name
 
 
-def _usual(role: str, there: dict[str, tc.Link]) -> str | None:
+def _usual(role: str, there: dict[str, Link]) -> str | None:
     return NAMES[role] if NAMES[role] in there else None
 
 
-def _links(netns: Path) -> dict[str, tc.Link]:
+def _links(netns: Path) -> dict[str, Link]:
     try:
         with closing(RouteSocket(netns)) as route:
-            return tc.links(route)
+            return links(route)
     except ActuatorError as error:
         if error.errno in (errno.EPERM, errno.EACCES):
             raise ProbeError(f"network namespace {netns} cannot be entered: run as root") from error

@@ -64,7 +64,7 @@ def interfaces(netns: Path) -> Interfaces:
 
 
 def _list(route: RouteSocket) -> Interfaces:
-    there = {link.index: link for link in links(route)}
+    there = {link.index: link for link in links(route).values()}
     listed = route.dump(request(RTM_GETADDR, NLM_F_DUMP, IFADDRMSG.pack(0, 0, 0, 0, 0)), "list addresses")
     routes = _routes(route)
     addresses = {}
@@ -91,14 +91,13 @@ def _list(route: RouteSocket) -> Interfaces:
 def _routes(route: RouteSocket) -> list[tuple[int, str | None]]:
     """Of the main table, of IPv4 and of IPv6: the interface that each leads out by, and the network; None for all."""
     found = []
-    for family in (AF_INET, AF_INET6):
-        asked = request(RTM_GETROUTE, NLM_F_DUMP, RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0))
-        for _, payload in route.dump(asked, "list routes"):
-            _, length, _, _, table, *_ = RTMSG.unpack_from(payload)
-            told = attributes(payload[RTMSG.size :])
-            if table == RT_TABLE_MAIN and RTA_OIF in told:
-                (index,) = struct.unpack("=I", told[RTA_OIF])
-                found.append((index, f"{ip_address(told[RTA_DST])}/{length}" if length else None))
+    asked = request(RTM_GETROUTE, NLM_F_DUMP, RTMSG.pack(0, 0, 0, 0, 0, 0, 0, 0, 0))
+    for _, payload in route.dump(asked, "list routes"):
+        family, length, _, _, table, *_ = RTMSG.unpack_from(payload)
+        told = attributes(payload[RTMSG.size :])
+        if family in {AF_INET, AF_INET6} and table == RT_TABLE_MAIN and RTA_OIF in told:
+            (index,) = struct.unpack("=I", told[RTA_OIF])
+            found.append((index, f"{ip_address(told[RTA_DST])}/{length}" if length else None))
     return found
 
 
@@ -109,11 +108,11 @@ def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | No
     where a namespace cannot be entered, or does not answer.
     """
     here = _ask(netns, links)
-    link = next((link for link in here if link.name == device), None)
-    if link is None or link.kind != "veth" or link.other is None:
+    link = here.get(device)
+    if link is None or link.kind != "veth" or link.peer is None:
         return None
     if link.netnsid is None:
-        return _end(netns, here, link.other)
+        return _end(netns, here, link.peer)
     for path in namespaces:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -123,13 +122,13 @@ def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | No
             number = _ask(netns, partial(_number, descriptor))
         finally:
             os.close(descriptor)
-        if number == link.netnsid and (end := _end(path, _ask(path, links), link.other)) is not None:
+        if number == link.netnsid and (end := _end(path, _ask(path, links), link.peer)) is not None:
             return end
     return None
 
 
-def _end(netns: Path, there: list[Link], index: int) -> FarEnd | None:
-    return next((FarEnd(netns, link.name) for link in there if link.index == index), None)
+def _end(netns: Path, there: dict[str, Link], index: int) -> FarEnd | None:
+    return next((FarEnd(netns, link.name) for link in there.values() if link.index == index), None)
 
 
 def _number(descriptor: int, route: RouteSocket) -> int | None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...controller.system.net import namespaces, tc
+from ...controller.system.net import namespaces
+from ...controller.system.net.links import links
 from ...controller.system.net.rtnetlink import RouteSocket
 from ...controller.telemetry.points import NetPoint, SlicePoints
 from ..backend.traffic import LOAD_PRIORITY
@@ -167,7 +168,7 @@ class BenchUpf:
     def received(self) -> int:
         """Packets that have come to the data network."""
         with closing(RouteSocket(self._sink_netns)) as route:
-            return tc.links(route)["n6"].received
+            return links(route)["n6"].received
 
     def cpu_s(self) -> float:
         """CPU time that the UPF's threads have got so far."""

@@ -24,8 +24,9 @@ from .rtnetlink import (
     text,
 )
 
-IFLA_LINK, IFLA_LINKINFO, IFLA_LINK_NETNSID, IFLA_XDP = 5, 18, 37, 43
+IFLA_LINK, IFLA_LINKINFO, IFLA_STATS64, IFLA_LINK_NETNSID, IFLA_XDP = 5, 18, 23, 37, 43
 IFLA_INFO_KIND, IFLA_XDP_ATTACHED, IFLA_XDP_PROG_ID = 1, 2, 4
+ARPHRD_ETHER, ARPHRD_LOOPBACK = 1, 772
 RTM_GETNSID, NETNSA_NSID, NETNSA_FD = 90, 1, 3
 _RTGENMSG = struct.Struct("=Bxxx")
 
@@ -37,7 +38,9 @@ class Link:
     Attributes:
         index: its number; name.
         kind: what it was made as ("veth", "tun", "gtp5g", ...); empty for hardware.
-        other: number of the link that it leads to, such as a veth's other end; None for none.
+        hardware: its ARPHRD type (linux/if_arp.h).
+        received: packets, since it was made.
+        peer: number of the link that it leads to, of a veth its other end; None for none.
         netnsid: number of the namespace which that is in, as it is numbered here; None for this one.
         xdp: number of its XDP program, 0 where drivers do not say; None without one.
     """
@@ -45,9 +48,16 @@ class Link:
     index: int
     name: str
     kind: str
-    other: int | None
+    hardware: int
+    received: int
+    peer: int | None
     netnsid: int | None
     xdp: int | None
+
+    @property
+    def bare_ip(self) -> bool:
+        """Do packets start with the IP header? Ethernet and loopback put 14 bytes before it."""
+        return self.hardware not in (ARPHRD_ETHER, ARPHRD_LOOPBACK)
 
 
 @dataclass(frozen=True)
@@ -74,29 +84,34 @@ def peer_of(device: str, netns: Path) -> Pair | None:
     """
     with contextlib.closing(RouteSocket(netns)) as there:
         number = there.index_of(device)
-        other = next((link.other for link in links(there) if link.index == number), None)
+        other = next((link.peer for link in links(there).values() if link.index == number), None)
     if other is None:
         return None
     with contextlib.closing(RouteSocket()) as here:
         named = _number_of(here, netns)
-        for link in links(here):
-            if link.index == other and link.other == number and link.netnsid is not None and link.netnsid == named:
+        for link in links(here).values():
+            if link.index == other and link.peer == number and link.netnsid is not None and link.netnsid == named:
                 return Pair(link.name, link.index, number)
     return None
 
 
-def links(route: RouteSocket) -> list[Link]:
-    """All that there are where a socket is; raises ActuatorError."""
+def links(route: RouteSocket) -> dict[str, Link]:
+    """All that there are where a socket is, by name; raises ActuatorError."""
     answer = route.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
-    return [_link(IFINFOMSG.unpack_from(payload)[2], attributes(payload[IFINFOMSG.size :])) for _, payload in answer]
+    return {link.name: link for link in (_link(payload) for _, payload in answer)}
 
 
-def _link(index: int, told: dict[int, bytes]) -> Link:
+def _link(payload: bytes) -> Link:
+    _, hardware, index, _, _ = IFINFOMSG.unpack_from(payload)
+    told = attributes(payload[IFINFOMSG.size :])
+    (received,) = struct.unpack_from("=Q", told.get(IFLA_STATS64, bytes(8)))  # first of rtnl_link_stats64
     xdp = attributes(told.get(IFLA_XDP, b""))
     return Link(
         index,
         text(told[IFLA_IFNAME]),
         text(attributes(told.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND, b"")),
+        hardware,
+        received,
         _number(told.get(IFLA_LINK)),
         _number(told.get(IFLA_LINK_NETNSID)),
         (_number(xdp.get(IFLA_XDP_PROG_ID)) or 0) if any(xdp.get(IFLA_XDP_ATTACHED, b"")) else None,

@@ -1,6 +1,6 @@
-"""Links, clsact hooks and BPF classifiers of a namespace, by rtnetlink (tc-bpf(8)).
+"""Clsact hooks and BPF classifiers of a namespace, by rtnetlink (tc-bpf(8)).
 
-Message layouts: ``linux/rtnetlink.h``, ``linux/if_link.h``, ``linux/pkt_cls.h``.
+Message layouts: ``linux/rtnetlink.h``, ``linux/pkt_cls.h``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import struct
 from dataclasses import dataclass
 
 from .rtnetlink import (
-    IFINFOMSG,
-    IFLA_IFNAME,
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
     RTM_DELQDISC,
-    RTM_GETLINK,
     RTM_NEWQDISC,
     TCA_KIND,
     TCA_OPTIONS,
@@ -25,39 +22,17 @@ from .rtnetlink import (
     attribute,
     attributes,
     request,
+    text,
 )
 
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
-IFLA_LINK, IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_STATS64 = 5, 18, 1, 23
 TCA_BPF_CLASSID, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS = 3, 6, 7, 8
 TCA_BPF_FLAG_ACT_DIRECT = 1
 ETH_P_ALL = socket.htons(3)
-ARPHRD_ETHER, ARPHRD_LOOPBACK = 1, 772
 CLSACT_HANDLE, CLSACT_PARENT = 0xFFFF0000, 0xFFFFFFF1
 Hook = str | int
 """One of `HOOKS`, or the handle of a qdisc whose classes the filters choose between."""
 HOOKS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}  # TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS or _EGRESS)
-
-
-@dataclass(frozen=True)
-class Link:
-    """An interface; ``kind`` is what it was made as ("veth", "tun", ...), empty for hardware.
-
-    ``hardware`` is its ARPHRD type, ``received`` counts packets; ``peer`` is the index of what it is linked to, of a
-    veth its other end's in the namespace where that is, 0 for none.
-    """
-
-    index: int
-    name: str
-    kind: str
-    hardware: int
-    received: int
-    peer: int = 0
-
-    @property
-    def bare_ip(self) -> bool:
-        """Do packets start with the IP header? Ethernet and loopback put 14 bytes before it."""
-        return self.hardware not in (ARPHRD_ETHER, ARPHRD_LOOPBACK)
 
 
 @dataclass(frozen=True)
@@ -69,12 +44,6 @@ class Filter:
     handle: int
     kind: str
     name: str
-
-
-def links(route: RouteSocket) -> dict[str, Link]:
-    """All interfaces of the namespace by name."""
-    answer = route.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
-    return {link.name: link for link in (_link(payload) for _, payload in answer)}
 
 
 def add_clsact(route: RouteSocket, index: int) -> None:
@@ -123,21 +92,10 @@ def _parent(hook: Hook) -> int:
     return hook if isinstance(hook, int) else HOOKS[hook]
 
 
-def _text(value: bytes | None) -> str:
-    return (value or b"").rstrip(b"\0").decode(errors="replace")
-
-
-def _link(payload: bytes) -> Link:
-    _, hardware, index, _, _ = IFINFOMSG.unpack_from(payload)
-    found = attributes(payload[IFINFOMSG.size :])
-    info = attributes(found.get(IFLA_LINKINFO, b""))
-    (received,) = struct.unpack_from("=Q", found.get(IFLA_STATS64, bytes(8)))  # first of rtnl_link_stats64
-    (peer,) = struct.unpack_from("=I", found.get(IFLA_LINK, bytes(4)))
-    return Link(index, _text(found.get(IFLA_IFNAME)), _text(info.get(IFLA_INFO_KIND)), hardware, received, peer)
-
-
 def _filter(payload: bytes) -> Filter:
     _, _, handle, _, info = TCMSG.unpack_from(payload)
     found = attributes(payload[TCMSG.size :])
     options = attributes(found.get(TCA_OPTIONS, b""))
-    return Filter(info >> 16, info & 0xFFFF, handle, _text(found.get(TCA_KIND)), _text(options.get(TCA_BPF_NAME)))
+    return Filter(
+        info >> 16, info & 0xFFFF, handle, text(found.get(TCA_KIND, b"")), text(options.get(TCA_BPF_NAME, b""))
+    )
