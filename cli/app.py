@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ..configs import ConfigError, FailureError, outside
 from ..configs.backends import Command, load_target
+from ..configs.text import printable
 from ..controller.system.own_programs import check_compiled
 from .registry import commands, groups
 from .shared.endings import listen_in_c_code
@@ -130,5 +131,6 @@ def _explain(error: Any) -> str:
 
 def _fail(message: str, code: int) -> NoReturn:
     if message:  # a bare group has already printed its help
-        print(f"slicepilot: error: {' '.join(message.split())}", file=sys.stderr)
+        # Names in it are others': an interface may be called by what clears root's terminal.
+        print(f"slicepilot: error: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)

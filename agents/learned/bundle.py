@@ -65,7 +65,7 @@ class TrainingRecord:
     """Where a policy comes from.
 
     Attributes:
-        algorithm: for instance ``ppo``.
+        algorithm: for instance ``ppo``; it is shown wherever an agent is named, and some of printable ASCII.
         run_id: MLflow run, or none if it was not tracked.
         seed: of the training run.
         env_steps: control periods it has seen, over all lanes.
@@ -77,7 +77,7 @@ class TrainingRecord:
     """
 
     __pydantic_config__ = _STRICT
-    algorithm: str
+    algorithm: Annotated[str, Field(pattern=r"^[ -~]{1,64}$")]
     seed: int
     env_steps: NonNegativeInt = 0
     train_s: Annotated[float, Field(ge=0)] = 0.0

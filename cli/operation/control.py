@@ -1,12 +1,18 @@
-"""``slicepilot control``: orders to a running controller."""
+"""``slicepilot control``: orders to a running controller.
+
+Its publisher answers, which strangers talk to, and which may lie once it has fallen: what it says is held against its
+schema before anything is shown, and shown as plain text.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ...configs.text import printable
 from ...controller.contracts.answers import OrderAnswer, Status
 from ..shared.agents_option import names_of
 from ..shared.output import console, print_json
@@ -24,7 +30,7 @@ def status(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False)
 
     Example: [bold]slicepilot control status --name sp[/bold]
     """
-    document = _ask({"command": "status"}, name, run_root)["status"]
+    document = _ask({"command": "status"}, name, run_root)
     if as_json:
         print_json(document, Status)
     else:
@@ -95,25 +101,41 @@ def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_js
     if as_json:
         print_json(answer, OrderAnswer)
     else:
-        acting = ", ".join(answer.get("slices", [])) or "no slice"
-        told = [f"mode {answer.get('mode')}, acting on {acting}"]
-        told += ["paused"] * bool(answer.get("paused")) + ["safe setting ordered"] * bool(answer.get("ordered_safe"))
-        console.print("; ".join(told), markup=False, highlight=False)
+        told = [f"mode {answer['mode']}, acting on {', '.join(answer['slices']) or 'no slice'}"]
+        told += ["paused"] * answer["paused"] + ["safe setting ordered"] * answer["ordered_safe"]
+        _say("; ".join(told))
 
 
 def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict[str, Any]:
+    """The status for that order, for others the answer; one line and exit code 1 where there is none."""
+    from ...configs.documents import DocumentError, check
     from ...controller.service.control_client import ControlClient, ControlError, find_socket
 
+    asked = order["command"] == "status"
     try:
         with ControlClient(find_socket(name, run_root)) as client:
-            return client.request(order)
+            answer = client.request(order)
+        document: Any = answer.get("status") if asked else answer
+        check(json.dumps(document), Status if asked else OrderAnswer)
     except ControlError as error:
-        typer.echo(f"slicepilot: error: {error}", err=True)
-        raise typer.Exit(1) from error
+        refused = str(error)
+    except DocumentError as error:
+        refused = f"no answer: {error}"
+    except RecursionError:
+        refused = "no answer: too deeply nested"
+    else:
+        return dict(document)
+    typer.echo(f"slicepilot: error: {printable(refused)}", err=True)
+    raise typer.Exit(1)
+
+
+def _say(text: str) -> None:
+    console.print(printable(text), markup=False, highlight=False)
 
 
 def _print_status(document: dict[str, Any]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from ...controller.contracts.latches import NODE_LATCHED, NODE_REMEDY
     from ...controller.contracts.reasons import Reason
@@ -121,8 +143,7 @@ def _print_status(document: dict[str, Any]) -> None:
     from ..shared.output import figures_table
 
     paused = ", paused" if document["paused"] else ""
-    head = f"{document['run']['name']}: {document['mode']}, guard {document['level']}{paused}, {document['agent']}"
-    console.print(head, markup=False, highlight=False)
+    _say(f"{document['run']['name']}: {document['mode']}, guard {document['level']}{paused}, {document['agent']}")
     table: Table = figures_table("", ["slice", "offered", "carried", "p99 ms", "CPU limit", "nice", "egress"])
     table.padding = 0
     table.columns[0].max_width = NAME_CELLS
@@ -133,14 +154,16 @@ def _print_status(document: dict[str, Any]) -> None:
         figures = (one["offered_mbps"], one["carried_mbps"], None if delay_us is None else delay_us / 1e3)
         limits = (_limit(knobs["cpu_limit_mcpu"]), _figure(knobs["nice"]), _limit(knobs["egress_mbps"]))
         reasons = " ".join(given["reason"] for given in one["reasons"])
-        table.add_row(one["name"], *map(_figure, figures), *limits, reasons)
+        cells = (one["name"], *map(_figure, figures), *limits, reasons)
+        table.add_row(*(Text(printable(cell)) for cell in cells))  # a plain cell would be read for markup
     console.print(table)
     if document["level"] == "latched":
-        console.print(f"{NODE_LATCHED}\n  {NODE_REMEDY}", markup=False, highlight=False)
+        _say(NODE_LATCHED)
+        _say(f"  {NODE_REMEDY}")
     for trip in document["notes"].get("trips", ()):
-        console.print(f"{trip['slice']}: {trip['text']}", markup=False, highlight=False)
+        _say(f"{trip['slice']}: {trip['text']}")
         if trip["remedy"]:
-            console.print(f"  {trip['remedy']}", markup=False, highlight=False)
+            _say(f"  {trip['remedy']}")
 
 
 def _figure(value: float | None) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from ...configs import ConfigError
 from ...configs.backends import plugin
+from ...configs.text import printable
 from ..schemas.explaining import Probed
 from ..shared.output import console, print_json
 
@@ -83,7 +84,7 @@ def probe(
             files = [stack.enter_context(contextlib.closing(file)) for file in _files(csv, pfcp_csv, source, pfcp)]
             _watch(source, pfcp, files, interval, duration, as_json)
     except ProbeError as error:
-        typer.echo(f"slicepilot: error: {error}", err=True)
+        typer.echo(f"slicepilot: error: {printable(str(error))}", err=True)
         raise typer.Exit(1) from error
 
 
@@ -168,6 +169,7 @@ def _check(source: KernelSource, pfcp: PfcpProbe | None) -> list[str]:
 
 def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     from ...controller.telemetry.histogram import quantiles_us
     from ...controller.telemetry.layout import PFCP_KINDS
@@ -180,14 +182,14 @@ def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for index, one in enumerate(source.packets.points):
         if not telemetry.valid[index, 0]:
-            table.add_row(one.name, *["-"] * 8)
+            table.add_row(Text(one.name), *["-"] * 8)
             continue
         seen = dict(zip(SLICE_FIELDS, telemetry.slices[:, index, 0].tolist(), strict=True))
         latency = None
         if pfcp is not None:
             [latency] = quantiles_us(pfcp.transactions[index, PFCP_KINDS.index("modification")]["latency"], (0.5,))
         table.add_row(
-            one.name,
+            Text(one.name),  # a process chooses its name
             f"{seen['offered_mbps']:.1f}",
             f"{seen['carried_mbps']:.1f}",
             f"{100 * seen['loss_ratio']:.1f}",

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from ...configs.documents import DocumentError, dumps
+from ...configs.text import printable
 
 console = Console()
 stderr = Console(stderr=True)
@@ -26,7 +27,7 @@ def print_json(value: Any, schema: Any) -> None:
     try:
         text = dumps(value, schema)
     except DocumentError as error:
-        typer.echo(f"slicepilot: internal error: JSON: {error}", err=True)
+        typer.echo(f"slicepilot: internal error: JSON: {printable(str(error))}", err=True)
         raise typer.Exit(1) from error
     print(text)
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ...configs.backends import Check
+from ...configs.text import printable
 from ...controller.actuators.cilium.choice import ANNOTATION, CiliumPlaces
 from ...controller.actuators.cilium.endpoints import Endpoint, endpoints
 from ...controller.actuators.cilium.rate import words
 from ...controller.actuators.cilium.throttle import ThrottleMap
 from ...controller.system.kernel_file import ActuatorError
-from ...node.find.processes import printable
 from .asked import NEEDED_FOR, Answer, Asked
 
 CONFIG = "/api/v1/namespaces/kube-system/configmaps/cilium-config"

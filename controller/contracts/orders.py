@@ -54,17 +54,22 @@ def decode(line: bytes) -> dict[str, Any]:
     Raises:
         ConfigError: anything else, a field that is given twice, or a number that JSON does not have.
     """
+    not_json = ConfigError("order: not valid JSON; accepted: one object on a line")
+    try:
+        text = line.decode()  # of bytes, json would guess UTF-16, in which other characters have brackets' bytes
+    except UnicodeDecodeError:
+        raise not_json from None
     depth = 0
     for mark in _MARKS.finditer(line):
         depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(mark[0], 0)
         if depth > MAX_DEPTH:
             raise ConfigError("order: too deeply nested; accepted: one object on a line")
     try:
-        order = json.loads(line, object_pairs_hook=_object, parse_constant=_no_number)
+        order = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
     except ConfigError:
         raise
     except ValueError:
-        raise ConfigError("order: not valid JSON; accepted: one object on a line") from None
+        raise not_json from None
     if not isinstance(order, dict):
         raise ConfigError(f"order: {type(order).__name__}; accepted: one object on a line")
     return order

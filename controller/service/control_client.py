@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ...configs import ConfigError
+from ...configs.text import printable
 from .run_config import RunConfig
 
 ANSWER_S = 35.0
 """A little more than the publisher waits for the loop's process."""
 MAX_ANSWER_BYTES = 1 << 24
+MOST_DIGITS = 20
+"""Of a whole number; times in nanoseconds have 19."""
 
 
 class ControlError(RuntimeError):
@@ -55,7 +58,8 @@ class ControlClient:
 
         Raises:
             ConfigError: the order is not valid, or not from this user.
-            ControlError: the controller refused, or did not answer.
+            ControlError: the controller refused, or there was no answer that could be one: the publisher, whose it is,
+                has no privileges to be trusted with.
         """
         try:
             self._connection.sendall(json.dumps(order).encode() + b"\n")
@@ -65,13 +69,15 @@ class ControlClient:
             raise ControlError(f"control socket: {error.strerror or error}") from error
         answer: Any = None
         with contextlib.suppress(ValueError, RecursionError):
-            answer = json.loads(self._line())
-        if not isinstance(answer, dict):  # the publisher, whose answer it is, has no privileges to be trusted with
+            answer = json.loads(self._line().decode(), parse_int=_whole)
+        if not isinstance(answer, dict):
             raise ControlError("no answer: something other than JSON came")
-        if answer.get("ok"):
+        ok, why, reason = (answer.get(name) for name in ("ok", "error", "reason"))
+        if ok is True:
             return answer
-        kind = ConfigError if answer.get("reason") in {"input", "denied"} else ControlError
-        raise kind("".join(filter(str.isprintable, str(answer.get("error")))))
+        if ok is not False or not isinstance(why, str) or not isinstance(reason, str):
+            raise ControlError("no answer: something came that neither accepts the order nor refuses it")
+        raise (ConfigError if reason in {"input", "denied"} else ControlError)(printable(why))
 
     def close(self) -> None:
         """Hang up."""
@@ -94,6 +100,13 @@ class ControlClient:
                 raise ControlError("no answer: the controller's publisher hung up")
             line += part
         return bytes(line)
+
+
+def _whole(digits: str) -> int:
+    """Of an answer: one that is too large for a float could not be shown."""
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("a number of too many digits")
+    return int(digits)
 
 
 def find_socket(name: str | None, run_root: Path | None = None) -> Path:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...configs import ConfigError
+from ...configs.text import as_many_as_fit, shortened
 from ...env.arrays import FloatArray
 from ..contracts.modes import MODES, Mode
 from ..contracts.orders import Order
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 PERIODIC_TASK_S = 1.0
 FIRST_TICK_S = 60.0
 FIRST_LOOK_S = 0.02
+# Notes have to go into the ring (`DOCUMENT_BYTES`), whatever others are called and bundles say.
+LONGEST_DETAIL, MOST_UNMEASURED_BYTES = 1000, 1 << 16
 
 
 class Controller:
@@ -216,11 +219,11 @@ class Controller:
                 if not _same_requests(policy.agent.request_mcpu, self.policy.agent.request_mcpu):
                     self.node.backend.deploy(policy.agent.request_mcpu)
                 self.loop.report.add_interventions(self.loop.active.guard)
+                self._describe(policy, config)  # before: what does not fit into the ring is not exchanged
                 guard.in_control = bool(self._modes.slices)
                 guard.follow(self.loop.active.guard)
                 self.loop.active = dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard)
                 self.policy, self._guard_config = policy, config
-                self._describe()
 
             with self._modes.unchanged():
                 if order.bundle is not None:  # the mode may have changed meanwhile
@@ -238,7 +241,7 @@ class Controller:
             policy.require_promoted_as_loaded(order.force)
 
     def _note_reload(self, ok: bool, detail: str) -> None:
-        self._last_reload = {"time_ns": time.time_ns(), "ok": ok, "detail": detail}
+        self._last_reload = {"time_ns": time.time_ns(), "ok": ok, "detail": shortened(detail, LONGEST_DETAIL)}
 
     # -- what the loop does between ticks ------------------------------------------------------------------------
 
@@ -257,7 +260,7 @@ class Controller:
             "mode": active.mode.label,
             "paused": active.guard.paused,
             "ordered_safe": active.guard.ordered_safe,
-            "unmeasured": report.unmeasured,
+            "unmeasured": as_many_as_fit(report.unmeasured, MOST_UNMEASURED_BYTES),
             "last_error": report.last_error,
             "totals": report.totals()
             | {"missed_ticks": self.node.backend.ticks.missed, "foreign_changes": self._modes.foreign_changes},
@@ -265,14 +268,15 @@ class Controller:
             "trips": trips_of(active.guard, self.slices.names),
         }
 
-    def _describe(self) -> None:
+    def _describe(self, policy: LoadedPolicy | None = None, config: GuardConfig | None = None) -> None:
+        """Say what decides from the next tick on: what there is now, if nothing else is given."""
         own = {
             "run_id": self.run_id,
             "started_ns": self.started_ns,
             "budget_s": self.loop.config.budget_s,
             "scheduling": str(self.loop.report.scheduling),
         }
-        self.ring.describe(own | description_of(self.node, self.policy, self._guard_config))
+        self.ring.describe(own | description_of(self.node, policy or self.policy, config or self._guard_config))
 
     def _guard(self, config: GuardConfig, policy: LoadedPolicy) -> Guard:
         """One that is not in control yet."""

@@ -15,6 +15,7 @@ POD = re.compile(r"(?:kubepods-(?:[a-z]+-)?)?pod[0-9a-f_-]+(?:\.slice)?")
 """As cgroupfs and systemd drivers name a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``)."""
 NOT_YET = Path("/nonexistent/made-when-control-begins")
 """Where a link to a group leads as long as there is none, and that is as it should be."""
+NO_FOLDERS = 2  # links of a folder without others in it
 
 
 def awaited(group: Path) -> bool:
@@ -31,12 +32,37 @@ def ids(group: Path) -> Iterator[int]:
         yield group.stat().st_ino
     except OSError as error:
         raise ProbeError(f"{group}: no such cgroup") from error
-    for folder, children, _ in os.walk(group):
-        for child in children:
-            try:
-                yield (Path(folder) / child).stat().st_ino
-            except OSError:  # gone meanwhile
-                continue
+    try:
+        for _, identity in below(group):
+            yield identity
+    except OSError as error:
+        raise ProbeError(f"{group}: groups below it: {error.strerror}") from error
+
+
+def below(group: Path, depth: int | None = None) -> Iterator[tuple[Path, int]]:
+    """Groups below one with their ids, each before those below itself; down to a depth, 1 for its own alone.
+
+    Whoever has a subtree nests as many as he likes: nothing here calls itself. A folder has a link for each folder in
+    it (kernfs counts them), and one that has none is not opened: it has dozens of files. Raises OSError for one that
+    cannot be looked into, and passes over those that have gone.
+    """
+    waiting = [(group, 1)]
+    while waiting:
+        folder, level = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        continue
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:  # gone meanwhile
+                        continue
+                    yield Path(entry.path), status.st_ino
+                    if status.st_nlink != NO_FOLDERS and level != depth:
+                        waiting.append((Path(entry.path), level + 1))
+        except FileNotFoundError:
+            continue
 
 
 def unified(group: Path) -> bool:

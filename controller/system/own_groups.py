@@ -17,6 +17,7 @@ from pathlib import Path
 
 from . import cgroup_paths
 from .cgroup import CpuHierarchy
+from .cgroup_paths import below
 from .kernel_file import ActuatorError
 from .processes import start_ticks
 
@@ -164,9 +165,9 @@ def group_back(own: OwnGroup, dry_run: bool = False) -> str:
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
     while not dry_run:
         try:
-            for folder, *_ in os.walk(path, topdown=False):
-                moved |= _emptied(Path(folder), home)
-                Path(folder).rmdir()
+            for folder in reversed([path, *(group for group, _ in below(path))]):
+                moved |= _emptied(folder, home)
+                folder.rmdir()
             break
         except FileNotFoundError:  # somebody else was faster
             break

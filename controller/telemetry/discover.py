@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs import ConfigError
+from ...configs.text import printable
 from ..system import cgroup_paths as cgroups
 from ..system.bpf.errors import ProbeError
+from ..system.group_names import GroupFolders
 from ..system.kernel_file import ActuatorError, kernel_lines
 from ..system.net import namespaces
 from ..system.net.links import Link, links
@@ -48,7 +50,7 @@ def by_netns(name: str, option: str = "--netns") -> Upf:
 def by_pid(pid: int) -> Upf:
     """The UPF that is a process; raises ConfigError, ProbeError."""
     try:
-        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        name = printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
         return Upf(f"{name}-{pid}", Path(f"/proc/{pid}/ns/net"), cgroups.of_process(pid))
     except FileNotFoundError as error:
         raise ConfigError(f"--pid = {pid}: no such process; accepted: the id of a running one") from error
@@ -63,12 +65,14 @@ def by_container(identity: str) -> Upf:
     if len(identity) < 6:
         raise ConfigError(f"--container = {identity}: too short to tell containers apart; accepted: 6 digits or more")
     found: dict[str, int] = {}
+    folders = GroupFolders()  # somebody's own subtree may have groups of any name
     for pid in sorted(_pids()):
         try:
             lines = kernel_lines(Path(f"/proc/{pid}/cgroup"))
         except OSError:  # it has ended
             continue
-        for part in (part for line in lines for part in line.split("/")):
+        groups = [(words[1], words[2]) for line in lines if len(words := line.split(":", 2)) == 3]
+        for part in folders.names(groups):
             if identity in part:
                 found.setdefault(part, pid)
     if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 import time
@@ -21,6 +22,8 @@ from . import layout
 from .objects import FOLDER, mapped
 
 BTF = Path("/sys/kernel/btf/vmlinux")
+MOST_GROUPS = 256
+"""Of one slice: its owner can make any number, and they are looked at between two ticks. A container has one or two."""
 
 
 class SchedProbe:
@@ -72,7 +75,9 @@ class SchedProbe:
             self._map = self._object.map("groups")
             self._known: set[int] = set()
             self._refreshing = threading.Lock()
-            if missing := self.refresh():
+            self._count_cpus()
+            missing, _ = self._refresh()
+            if missing:
                 raise ProbeError(missing[0])
             self._object.attach_all()
         except BaseException:
@@ -89,10 +94,11 @@ class SchedProbe:
 
     def refresh(self) -> list[str]:
         """Tell the programs which groups there are now below the slices', and which CPUs count; returns what is
-        missing. From any thread."""
+        missing, and which slices have too many. From any thread."""
         with self._refreshing:
             self._count_cpus()
-            return self._refresh()
+            missing, crowded = self._refresh()
+            return missing + crowded
 
     def _count_cpus(self) -> None:
         online = online_cpus()
@@ -104,14 +110,19 @@ class SchedProbe:
                 words[cpu // 64] |= np.uint64(1 << cpu % 64)
         self._counted[:] = words
 
-    def _refresh(self) -> list[str]:
+    def _refresh(self) -> tuple[list[str], list[str]]:
         wanted: dict[int, int] = {}
-        missing = []
+        missing, crowded = [], []
         for index, group in enumerate(self._groups):
             if group is None or cgroups.awaited(group):
                 continue
             try:
-                wanted |= dict.fromkeys(cgroups.ids(group), index)
+                found = list(itertools.islice(cgroups.ids(group), MOST_GROUPS + 1))
+                if len(found) > MOST_GROUPS:
+                    crowded.append(
+                        f"{group}: more than {MOST_GROUPS} groups: the CPU time of {MOST_GROUPS} is measured"
+                    )
+                wanted |= dict.fromkeys(found[:MOST_GROUPS], index)
             except ProbeError as error:
                 missing.append(str(error))
         for gone in self._known - wanted.keys():
@@ -119,7 +130,7 @@ class SchedProbe:
         for new in wanted.keys() - self._known:
             self._map.update(struct.pack("=Q", new), struct.pack("=I", wanted[new]))
         self._known = set(wanted)
-        return missing
+        return missing, crowded
 
     def cost(self) -> dict[str, RunStats]:
         """Runs and run time by program, while `libbpf.count_run_time` is on."""

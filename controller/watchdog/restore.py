@@ -29,6 +29,7 @@ from ..actuators.cilium.throttle import OpenMaps
 from ..actuators.egress import unpace
 from ..actuators.weight import weight_file
 from ..system.cgroup import CpuGroup, CpuHierarchy
+from ..system.cgroup_paths import below
 from ..system.kernel_file import ActuatorError
 from ..system.net import namespaces
 from ..system.net.qdisc import RootQdisc
@@ -257,6 +258,8 @@ class _Restoration:
             (self._report.gone if error.vanished else self._report.failed).append(f"{name}: {error}")
         except OSError as error:
             self._report.failed.append(f"{name}: {error}")
+        except Exception as error:  # noqa: BLE001 (a fault of ours, too, is that of one thing)
+            self._report.failed.append(f"{name}: {type(error).__name__}: {error}")
 
 
 def group_of(path: Path, inode: int) -> Path | None:
@@ -269,12 +272,15 @@ def group_of(path: Path, inode: int) -> Path | None:
             return path
     except FileNotFoundError:
         pass
-    with contextlib.suppress(ActuatorError):
-        for folder, names, _ in os.walk(CpuHierarchy.find().root):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    if (found := Path(folder, name)).lstat().st_ino == inode:
-                        return found
+    with contextlib.suppress(ActuatorError, OSError):
+        hierarchy = CpuHierarchy.find()
+        if hierarchy.version == 1:  # groups of version 2 keep their names
+            # It stays where it is (cgroup-v1/cgroups.rst, "rename"), so that those above it are as many as before.
+            root = hierarchy.root.resolve()
+            above = [folder for folder in path.resolve().parents if folder.is_relative_to(root)]
+            for level, folder in enumerate(above, 1):
+                if (found := next((one for one, number in below(folder, level) if number == inode), None)) is not None:
+                    return found
     return None
 
 

@@ -125,7 +125,7 @@ def _print(found: list[Any]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ..find.processes import printable
+    from ...configs.text import printable
 
     for one in found:
         colour = "green" if one.passes else "yellow"

@@ -57,7 +57,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _document(one: Any) -> dict[str, Any]:
-    from ..find.processes import printable
+    from ...configs.text import printable
 
     told = {
         "slice": one.name,
@@ -79,7 +79,7 @@ def _print(found: list[Any]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ..find.processes import printable
+    from ...configs.text import printable
 
     if not found:
         console.print("no UPF found: nothing here takes GTP-U (port 2152) or PFCP (8805), no program is known as one")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...configs import ConfigError
+from ...configs.text import printable
 from ...controller.system import cgroup_paths
 from ...controller.system.net import namespaces
 from ..config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
@@ -16,7 +17,7 @@ from .containers import is_of
 from .interfaces import Interfaces, far_end, interfaces
 from .known import KnownUpf, known
 from .locate import COMPOSE_PROJECT, COMPOSE_SERVICE, Finder
-from .processes import Process, companions, eldest, printable
+from .processes import Process, companions, eldest
 from .sockets import GTPU_PORT, PFCP_PORT, Opened, SocketTable
 
 Confidence = Literal["sure", "unclear"]

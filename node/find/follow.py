@@ -116,9 +116,10 @@ class Follower:
 
     def _find(self, names: list[str]) -> None:
         # Where there are thousands of processes this would keep a CPU from everybody else for tenths of a second.
-        finder = Finder(snapshot(REST_S))
+        finder: Finder | None = None
         for name in names:
             try:
+                finder = finder or Finder(snapshot(REST_S))
                 self._take(name, finder)
             except Exception as error:  # noqa: BLE001 - told with the next look
                 with self._lock:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...configs.text import printable
+from ...controller.system.group_names import GroupFolders
 from ...controller.system.kernel_file import kernel_lines
 from ...controller.system.net import namespaces
 from ...controller.system.processes import start_ticks
-from .groups import GroupFolders
 
 COMM_CHARACTERS = 15
 """What the kernel keeps of a process's name (TASK_COMM_LEN)."""
+MOST_ARGUMENT_BYTES = 1 << 16  # of a command line: a process may say that it is all of its memory (PR_SET_MM, prctl(2))
 RESTS_AFTER = 50  # processes: some milliseconds
 
 
@@ -78,7 +80,8 @@ def look_at(pid: int, folders: GroupFolders | None = None) -> Process | None:
     """
     folder = Path(f"/proc/{pid}")
     try:
-        arguments = (folder / "cmdline").read_bytes()
+        with (folder / "cmdline").open("rb", buffering=0) as file:
+            arguments = file.read(MOST_ARGUMENT_BYTES)
         if not arguments:
             return None
         status = dict(line.split(":", 1) for line in kernel_lines(folder / "status", "replace") if ":" in line)
@@ -121,30 +124,29 @@ def companions(process: Process, everybody: Mapping[int, Process]) -> list[Proce
     return others
 
 
-def ancestors(process: Process, everybody: Mapping[int, Process]) -> list[int]:
+def ancestors(process: Process, everybody: Mapping[int, Process]) -> Iterator[int]:
     """Its parent, its parent's, and so on, by pid; as far as they are there."""
-    found, parent = list[int](), process.parent
-    while parent in everybody and parent != process.pid and parent not in found:
-        found.append(parent)
+    seen, parent = {process.pid}, process.parent
+    while parent in everybody and parent not in seen:
+        yield parent
+        seen.add(parent)
         parent = everybody[parent].parent
-    return found
 
 
 def descendants(pid: int, everybody: Mapping[int, Process]) -> list[Process]:
     """A process's children, and theirs, as long as their parents live; by pid."""
-    family, found = {pid}, dict[int, Process]()
-    while fresh := [one for one in everybody.values() if one.parent in family and one.pid not in family]:
-        family |= {one.pid for one in fresh}
+    children = dict[int, list[Process]]()
+    for one in everybody.values():
+        children.setdefault(one.parent, []).append(one)
+    found, waiting = dict[int, Process](), [pid]
+    while waiting:
+        fresh = [one for one in children.get(waiting.pop(), ()) if one.pid not in found and one.pid != pid]
         found |= {one.pid: one for one in fresh}
+        waiting += [one.pid for one in fresh]
     return [found[number] for number in sorted(found)]
-
-
-def printable(text: str) -> str:
-    """For people and files: whoever starts a process chooses its names, line ends and terminal codes included."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def eldest(processes: Iterable[Process], everybody: Mapping[int, Process]) -> list[Process]:
     """Those that descend from none of the others, by pid: of a program and its workers, the program."""
     found = {one.pid: one for one in processes}
-    return [found[pid] for pid in sorted(found) if not found.keys() & set(ancestors(found[pid], everybody))]
+    return [found[pid] for pid in sorted(found) if not any(one in found for one in ancestors(found[pid], everybody))]

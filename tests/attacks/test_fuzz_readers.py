@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import LIMITS_BYTES, BundleFiles
@@ -26,6 +27,7 @@ from slicepilot.agents.learned.signature import verify
 from slicepilot.cluster.fetch.child import FetchError
 from slicepilot.cluster.fetch.config_map import check_rules
 from slicepilot.cluster.fetch.layers import TITLE, UNPACK, Unpacked
+from slicepilot.cluster.metrics.joining import Joined
 from slicepilot.cluster.plan.allowance import Allowance, Allowing
 from slicepilot.cluster.plan.plan import Planner
 from slicepilot.cluster.resources.pod import Pod
@@ -59,6 +61,7 @@ from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import containers
 
 from ..controller.record.conftest import description, seal, ticks
+from ..controller.telemetry.prometheus.test_source import taken_over
 from ..effort import examples
 from ..fuzzing import fuzz as try_all
 from ..k8s_api.documents import FULL, pod_document, set_document, slice_document
@@ -109,11 +112,11 @@ def test_orders() -> None:
         b'{"command": "mode", "mode": "canary", "slices": ["slice1", "slice2"], "force": true}\n',
         b'{"command": "reload", "bundle": "/etc/bundle", "guard": "testbed"}\n',
         b'{"command": "status"}\n',
+        ('{"\u2201":' + "[" * 2000).encode("utf-16-be"),  # that character would be the bytes of a quote, and more
     ]
 
     def read(data: bytes) -> None:
-        with contextlib.suppress(RecursionError):  # the API's own answer to it is tested where it is
-            parse(decode(data), ["slice1", "slice2"])
+        parse(decode(data), ["slice1", "slice2"])
 
     fuzz(st.one_of(mutants(*seeds), st.binary(max_size=200)), read, 800)
 
@@ -139,6 +142,24 @@ def test_answers_of_a_prometheus_server() -> None:
                 assert all(why is None or (why.isprintable() and len(why) < 1000) for why in reading.why)
 
     fuzz(mutants(*seeds), read, 800)
+
+
+def test_messages_of_the_process_that_asks_a_server(tmp_path: Path) -> None:
+    """Whoever sends them, the loop goes on, and what it tells goes into its notes."""
+    with taken_over(2) as one, contextlib.closing(TickRing(tmp_path / "ticks", 2)) as ring:
+        seeds = [json.dumps({"error": "x", "rows": one.rows(why=why)}).encode() for why in ([None, None], ["a", "b"])]
+
+        def read(data: bytes) -> None:
+            one.socket.send(data or b" ")
+            telemetry = one.source.measure()
+            assert np.isfinite(telemetry.slices).all()
+            assert np.isfinite(telemetry.node).all()
+            assert (telemetry.age_s >= 0).all()
+            lines = one.source.check()
+            assert all(line.isprintable() and len(line) < 1000 for line in lines)
+            ring.note({"unmeasured": lines})
+
+        fuzz(mutants(*seeds), read, 300)
 
 
 def test_slice_sets_and_pods() -> None:
@@ -434,3 +455,29 @@ def test_yaml_of_any_kind(tmp_path: Path) -> None:
         read_yaml(path)
 
     fuzz(mutants(b"a: {b: [1, 2.5, x, null, 2026-01-01]}\nc: &d\n  - e: *d\n"), read, 800)
+
+
+def test_metrics_of_publishers() -> None:
+    """What is taken a scraper can read, beside what others say, and it is the publisher's own."""
+    about = "# HELP a{0} A\\\\b\\nc\n# TYPE a{0} {1}\n"
+    seeds = [
+        about.format("", "gauge") + 'a{slice="x,}\\"\\\\\\n",stage="y"} 1.5\na{} NaN\na -Inf\n',
+        about.format("", "histogram") + 'a_bucket{le="1e-05"} 1\na_bucket{le="+Inf"} 2\na_sum 3e+06\na_count 2\n',
+        about.format("_total", "counter") + "a_total 1\n" + about.format(":b", "untyped") + "a:b 1\n",
+    ]
+
+    def read(data: bytes) -> None:
+        joined = Joined()
+        try:
+            text = data.decode()
+            joined.add(text, {"loop": "evil"})
+        except ValueError:
+            return
+        for seed in seeds:
+            joined.add(seed, {"loop": str(seeds.index(seed))})
+        samples = [one for metric in text_string_to_metric_families(joined.text) for one in metric.samples]
+        told = sum(not line.startswith("#") for line in text.split("\n") if line)
+        assert sum(one.labels["loop"] == "evil" for one in samples) == told
+        assert len(samples) == told + 9
+
+    fuzz(mutants(*(seed.encode() for seed in seeds)), read, 800)

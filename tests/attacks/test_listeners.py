@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import socket
@@ -21,6 +22,7 @@ from ..controller.publisher.conftest import Controller
 from .conftest import NOBODY
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")
+DEEP = "too deeply nested"
 IN_TIME_S = 10.0
 """What Prometheus waits for; the publisher runs behind all else, and here beside its attacker and other tests."""
 CLIENT = """
@@ -178,6 +180,23 @@ def test_members_of_the_group_do_not_keep_root_from_giving_orders(controller: Co
             assert controller.ask({"command": "safe"})["ok"]
         assert time.monotonic() - began_s < IN_TIME_S
     assert publisher.alive()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-be", "utf-16-le", "utf-16", "utf-32-be"])
+@pytest.mark.parametrize("text", ['{"command": "pause"}\n', '{"\u2201":' + "[" * 15_000 + "\n"])
+def test_an_order_that_is_no_utf8_is_refused_and_logs_nothing(
+    controller: Controller, text: str, encoding: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In such a line brackets are other bytes, and a publisher that is confined may not read what decodes it."""
+    publisher = controller.publish(log="json")
+    with controller.connect() as connection:
+        connection.sendall(text.encode(encoding))
+        answer = json.loads(connection.makefile().readline())
+    assert (answer["ok"], answer["reason"]) == (False, "input")
+    assert answer["error"] in {f"order: {what}; accepted: one object on a line" for what in ("not valid JSON", DEEP)}
+    assert publisher.alive()
+    assert controller.orders == []
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_log_that_nobody_reads_holds_up_nothing(controller: Controller) -> None:

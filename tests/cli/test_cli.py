@@ -71,6 +71,20 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, capsys: Any, monkeypat
     assert printed.err.count("\n") == 1
 
 
+def test_an_error_with_names_that_others_have_chosen_is_plain_text(tmp_path: Path) -> None:
+    for name in ("a\x1b]0;owned\x07", "b\u202e"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "control.sock").touch()
+    result = slicepilot("control", "pause", "--run-root", str(tmp_path))
+    assert result.returncode == 2
+    assert result.stderr == "slicepilot: error: name: none given; accepted: a?]0;owned?, b?\n"
+    (tmp_path / "c\x1b[2J").touch()
+    result = slicepilot("probe", "--netns", str(tmp_path / "c\x1b[2J"))
+    assert result.returncode == 1
+    assert f"{tmp_path}/c?[2J: " in result.stderr
+    assert result.stderr.removesuffix("\n").isprintable()
+
+
 @pytest.mark.parametrize("case", ["scenario", "experiment", "option", "negative seed"])
 def test_bad_input_from_a_shell(case: str, tmp_path: Path) -> None:
     arguments, message = BAD_INPUT[case]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError
+from slicepilot.configs.text import printable
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.node.config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from slicepilot.node.config.spec import NodeSpec
@@ -20,7 +21,7 @@ from slicepilot.node.find.containers import CRIO_KEYS, Container, containers
 from slicepilot.node.find.discover import _selector
 from slicepilot.node.find.links import PREFIX, UpfLinks
 from slicepilot.node.find.locate import Finder
-from slicepilot.node.find.processes import RESTS_AFTER, Process, companions, eldest, look_at, printable, snapshot
+from slicepilot.node.find.processes import RESTS_AFTER, Process, companions, eldest, look_at, snapshot
 
 USER = str(os.getuid())
 IDENTITY = "4f1e9c0d2b3a4f1e" * 4

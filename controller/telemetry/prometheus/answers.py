@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....configs.text import printable, shortened
 from .config import TAG, Row
 
 FUTURE_S = 5.0
@@ -179,5 +180,4 @@ def _differences(labels: list[dict[str, str]]) -> str:
 
 def _short(text: str) -> str:
     """Of somebody else's, for one line of ours."""
-    plain = "".join(c if c.isprintable() else "?" for c in text)
-    return plain if len(plain) <= LONGEST_TOLD else f"{plain[:LONGEST_TOLD]}..."
+    return shortened(printable(text), LONGEST_TOLD)

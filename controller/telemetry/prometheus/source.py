@@ -22,9 +22,11 @@ import numpy.typing as npt
 
 from ....configs import ConfigError, FailureError
 from ....configs.reading import read_file
+from ....configs.text import as_many_as_fit, printable, shortened
 from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from ...system.own_programs import environment, python
 from ..layout import BUCKETS
+from .answers import MOST, Floats
 from .config import PrometheusSpec, Queries, Row, credential_files, rows_of
 
 ROUNDS = 2
@@ -35,6 +37,8 @@ MOST_SECRET_BYTES = 1 << 18
 MESSAGE_BYTES = 1 << 17
 MESSAGES = 8
 """Taken at most at once: who sends without end must not hold up the loop."""
+LONGEST_LINE, MOST_TOLD_BYTES = 400, 1 << 16
+"""Of what it says: a line, and all of them as JSON, which have to go into the notes of a run."""
 _OFFERED, _CARRIED, _LOSS = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
 _UPLINK = NODE_FIELDS.index("uplink_use_ratio")
 
@@ -133,7 +137,7 @@ class PrometheusSource:
             raise FailureError(f"prometheus: the process that asks has said nothing within {START_S:g} s")
         self._take_or_tell(message)
         if not self.measure().valid.any():
-            raise FailureError(self._error or self._why[0])
+            raise FailureError(self._error or next(iter(self._why), "prometheus: nothing is had of any slice"))
 
     def _hear(self) -> None:
         for _ in range(MESSAGES):
@@ -148,34 +152,39 @@ class PrometheusSource:
             self._error = "prometheus: the process that asks says what it should not"
 
     def _take(self, message: dict[str, Any]) -> None:
-        """What a round has brought. What it has not is as it was, and grows old."""
-        self._error, rows = message["error"], message["rows"]
+        """What a round has brought. What it has not is as it was, and grows old.
+
+        Raises IndexError, KeyError, RecursionError, TypeError, ValueError for what is no such message: who sends it
+        talks to the world, and may have been taken over. Nothing is changed then.
+        """
+        error, rows = _line(message["error"]), message["rows"]
         if not rows:
+            self._error = error
             return
         known = {(row["kind"], row["name"]): row for row in rows}
         figures, taken = np.zeros_like(self._figures), np.full(len(self._names), np.inf)
-        self._why = []
+        now_s, node, told = _clock_s(), self._node.copy(), list[str]()
         for kind, name in self._asked:
             row = known.get((kind, name))
             if row is None:
                 taken[:] = -np.inf
                 continue
-            values, times = np.asarray(row["values"]), np.asarray(row["taken_s"])
-            believed = np.isfinite(values) & np.isfinite(times)
+            names = self._names if kind == "slice" else ("node",)
+            values, times = _numbers(row["values"], len(names)), _numbers(row["taken_s"], len(names))
+            age_s = now_s - times  # of what is yet to come it is below 0: such a figure would not grow old
+            believed = (values >= 0) & (values < MOST) & (age_s >= 0) & (age_s < MOST)
             taken = np.minimum(taken, np.where(believed, times, -np.inf))
             if kind == "slice":
                 figures[SLICE_FIELDS.index(name)] = np.where(believed, values, 0.0)
             elif believed.all():
-                self._node[NODE_FIELDS.index(name)] = values[0]
-            self._why += [
-                f"{self._names[s] if kind == 'slice' else 'node'}: {why}"
-                for s, why in enumerate(row["why"])
-                if why is not None
-            ]
+                node[NODE_FIELDS.index(name)] = values[0]
+            whys = map(_line, row["why"])
+            told += [f"{whose}: {why}" for whose, why in zip(names, whys, strict=True) if why is not None]
         figures[_LOSS] = np.clip(1.0 - figures[_CARRIED] / np.maximum(figures[_OFFERED], 1e-6), 0.0, 1.0)
         if ("node", NODE_FIELDS[_UPLINK]) not in self._asked:
-            self._node[_UPLINK] = figures[_CARRIED].sum() / self._uplink_mbps
-        self._figures, self._taken_s = figures, taken
+            node[_UPLINK] = figures[_CARRIED].sum() / self._uplink_mbps
+        self._error, self._why = error, as_many_as_fit(told, MOST_TOLD_BYTES)
+        self._figures, self._node, self._taken_s = figures, node, taken
         if np.isfinite(taken).any():
             self._last_s = float(taken[np.isfinite(taken)].min())
 
@@ -208,10 +217,26 @@ def _read(data: bytes) -> dict[str, Any] | None:
     if not data:
         return None
     try:
-        message = json.loads(data)
+        message = json.loads(data.decode())
     except (RecursionError, ValueError):
         message = None
     return message if isinstance(message, dict) else {}
+
+
+def _numbers(given: Any, count: int) -> Floats:
+    """So many of a message, each as it is sent; raises ValueError for anything else, which NumPy might take."""
+    if not isinstance(given, list) or len(given) != count or not all(isinstance(one, float) for one in given):
+        raise ValueError("not the numbers that were asked for")
+    return np.array(given, np.float64)
+
+
+def _line(text: Any) -> str | None:
+    """One line of a message, short enough to be told; raises TypeError."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise TypeError("neither text nor null")
+    return shortened(printable(text[: LONGEST_LINE + 1]), LONGEST_LINE)
 
 
 @dataclass(frozen=True)

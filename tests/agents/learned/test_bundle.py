@@ -144,6 +144,10 @@ def test_a_model_without_a_sum_is_refused(folder: Path) -> None:
         (lambda raw: raw["slices"]["slices"][1].update(weight=-1), r"slices\.slices\.1\.weight = -1"),
         (lambda raw: raw.pop("training"), "training"),
         (lambda raw: raw["training"].update(seed="x"), r"training\.seed = 'x'"),
+        (lambda raw: raw["training"].update(algorithm="p" * 65), r"training\.algorithm = 'ppp"),
+        (lambda raw: raw["training"].update(algorithm="ppo\x1b[2J"), r"training\.algorithm = "),
+        (lambda raw: raw["training"].update(algorithm="ppo\n"), r"training\.algorithm = "),
+        (lambda raw: raw["training"].update(algorithm=""), r"training\.algorithm = ''"),
         (lambda raw: raw.update(colour="red"), "colour = 'red': unknown field"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...controller.system.cgroup_mounts import cgroup_mounts
+from .cgroup_mounts import cgroup_mounts
 
 ROOT = 0
 OTHERS_WRITE = 0o022

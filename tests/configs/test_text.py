@@ -1,0 +1,34 @@
+"""Text that others have chosen."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicepilot.configs.text import as_many_as_fit, printable, shortened
+
+
+@given(st.text(st.characters()))
+def test_what_is_printed_is_one_line_of_as_many_characters(text: str) -> None:
+    told = printable(text)
+    assert told.isprintable()
+    assert len(told) == len(text)
+    assert printable(told) == told
+    told.encode()  # halves of characters cannot be
+
+
+def test_what_is_longer_says_so() -> None:
+    assert [shortened(text, 3) for text in ("", "abc", "abcd")] == ["", "abc", "abc..."]
+
+
+@given(st.lists(st.text(), max_size=8), st.integers(0, 100))
+def test_lines_that_do_not_fit_are_counted(lines: list[str], most: int) -> None:
+    told = as_many_as_fit(lines, most)
+    if told != lines:
+        kept = len(told) - 1
+        assert told == [*lines[:kept], f"and {len(lines) - kept} more"]
+        assert sum(len(json.dumps(line)) for line in lines[: kept + 1]) > most
+        told = told[:-1]
+    assert sum(len(json.dumps(line)) for line in told) <= most
