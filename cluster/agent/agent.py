@@ -275,21 +275,20 @@ class _Office:
 
 
 def _log_of(loop: str, text: str) -> None:
-    """A line of a loop's: its own logs are JSON, errors are text."""
+    """A line of a loop's: its own logs are JSON, errors are text, and its publisher may write anything."""
     try:
         facts = json.loads(text)
-    except ValueError:
-        facts = None
-    if isinstance(facts, dict) and isinstance(facts.get("event"), str):
-        _log(
-            facts.pop("event"), loop=loop, **{key: value for key, value in facts.items() if key not in {"loop", "time"}}
-        )
-    else:
-        _log(text, loop=loop)
+        if isinstance(facts, dict) and isinstance(facts.get("event"), str):
+            event = facts.pop("event")
+            _log(event, loop=loop, **{key: value for key, value in facts.items() if key not in {"loop", "time"}})
+            return
+    except (ValueError, RecursionError):  # so deep that it cannot be read, or not be written
+        pass
+    _log(text, loop=loop)
 
 
 def _log(event: str, **facts: Any) -> None:
     """A line of JSON on standard error."""
     line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **facts}
     with contextlib.suppress(OSError):
-        print(json.dumps(line, ensure_ascii=False), file=sys.stderr, flush=True)
+        print(json.dumps(line), file=sys.stderr, flush=True)

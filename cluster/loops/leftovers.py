@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-from collections.abc import Collection
+import uuid
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ...controller.system.kernel_file import ActuatorError
@@ -15,6 +15,8 @@ from ...controller.watchdog.journal_file import copy_of
 KEPT = 8
 """Records of so many loops that have gone stay, those of the last ones."""
 EVERY_S = 60.0
+MOST_AT_ONCE = 5_000
+"""Files of one loop that are removed in a row: who removes them looks after loops that run."""
 MARKS = ".sliceset-loops"
 
 
@@ -63,7 +65,6 @@ class Leftovers:
         state = self._roots[1] / instance
         if (state / FILE).exists() or copy_of(state).exists():
             return
-        # Another user writes in them: `rmtree` follows no links that he makes meanwhile.
         _removed(self._roots[0] / instance)
         if everything:
             _removed(state)
@@ -71,5 +72,57 @@ class Leftovers:
 
 
 def _removed(folder: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+    """Remove a folder in which another user writes. Raises OSError; what has gone by then is gone.
+
+    No link is followed: names are looked up in folders that are held open. However deep he has nested folders, two are
+    open at a time: what is further down is moved up before.
+    """
+    turns = iter(range(MOST_AT_ONCE))
+    try:
+        top = _taken_over(folder)
+    except FileNotFoundError:
+        return
+    try:
+        found = True
+        while found:
+            found = False
+            for name in _folders(top, turns):
+                found = True
+                one = _taken_over(name, top)
+                try:
+                    for deeper in _folders(one, turns):
+                        os.close(_taken_over(deeper, one))  # who moves a folder has to be able to write in it
+                        os.rename(deeper, uuid.uuid4().hex, src_dir_fd=one, dst_dir_fd=top)
+                finally:
+                    os.close(one)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    folder.rmdir()
+
+
+def _taken_over(folder: Path | str, within: int | None = None) -> int:
+    """A descriptor of a folder, in which we alone write from now on: root of a container may have no CAP_DAC_OVERRIDE.
+
+    A loop may yet be started that uses it, so what others may read they still may.
+    """
+    found = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    try:
+        itself = Path(f"/proc/self/fd/{found}")  # and nothing else that has its name meanwhile
+        os.chown(itself, os.geteuid(), -1)
+        itself.chmod(os.fstat(found).st_mode & 0o755 | 0o700)
+        return os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+
+
+def _folders(folder: int, turns: Iterator[int]) -> Iterator[str]:
+    """Those in it, one after the other; all else is removed."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if next(turns, None) is None:
+                raise OSError(f"more than {MOST_AT_ONCE} files; the rest goes later")
+            if entry.is_dir(follow_symlinks=False):
+                yield entry.name
+            else:
+                os.unlink(entry.name, dir_fd=folder)

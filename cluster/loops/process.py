@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from ...configs import ConfigError
+from ...configs.text import printable
 from ...controller.service.control_client import ControlClient, ControlError
 from ...controller.system.own_programs import environment, python
 from ...data.files import replace_file
@@ -25,6 +26,8 @@ ORDER_S, ORDER_AGAIN_S = 10.0, 5.0
 END_S = 20.0
 """After SIGTERM; then it is killed, and its supervisor puts the knobs back."""
 LINES = 5
+LINE_BYTES = 1 << 16
+"""What is read of a line at a time; the rest of a longer one is one more line."""
 
 
 class LoopProcess:
@@ -110,7 +113,8 @@ class LoopProcess:
     def why(self) -> str:
         """The last that it said, in a line."""
         self._reading.join(1.0)
-        errors = [line for line in self._lines if "error:" in line] or list(self._lines)
+        lines = [*self._lines]  # at once: whatever else has the loop's standard error may still write
+        errors = [line for line in lines if "error:" in line] or lines
         return errors[-1].partition("error: ")[2] or errors[-1] if errors else f"exit code {self._process.returncode}"
 
     def stop(self) -> None:
@@ -154,8 +158,9 @@ class LoopProcess:
     def _read(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as lines:
-            for line in lines:
-                text = line.decode(errors="replace").rstrip()
+            # The publisher writes here too, and is believed nothing.
+            while line := lines.readline(LINE_BYTES):
+                text = printable(line.decode(errors="replace").rstrip())
                 if text:
                     self._lines.append(text)
                     self._told(text)

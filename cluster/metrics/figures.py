@@ -19,6 +19,8 @@ from prometheus_client.registry import Collector
 
 Row = tuple[Sequence[str], float]
 WHOSE = ("loop", "sliceset", "sliceset_namespace")
+PREFIX = "slicepilot_agent_"
+"""Of the agent's own names."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +147,11 @@ def _families(facts: AgentFacts, served: Mapping[str, bool], cpu_s: float) -> It
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
-    return _filled(GaugeMetricFamily(f"slicepilot_agent_{name}", text, labels=labels), rows)
+    return _filled(GaugeMetricFamily(f"{PREFIX}{name}", text, labels=labels), rows)
 
 
 def _counter(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
-    return _filled(CounterMetricFamily(f"slicepilot_agent_{name}", text, labels=labels), rows)
+    return _filled(CounterMetricFamily(f"{PREFIX}{name}", text, labels=labels), rows)
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:

@@ -54,7 +54,8 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         with answering(tmp_path, line), pytest.raises(SystemExit) as stop:
             main()
         assert isinstance(stop.value.code, int)
-        return stop.value.code, *capsys.readouterr()
+        told = capsys.readouterr()
+        return stop.value.code, told.out, told.err
 
     return run
 

@@ -1,0 +1,334 @@
+"""What an agent has to do with a loop's publisher that somebody else has taken over: its lines, its metrics, its files.
+
+It has its loop's standard error, serves metrics on a socket, and writes in a folder of records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from slicepilot.cluster.agent.agent import _log_of
+from slicepilot.cluster.loops.leftovers import EVERY_S, KEPT, MARKS, MOST_AT_ONCE, Leftovers
+from slicepilot.cluster.loops.process import LINE_BYTES, LoopProcess
+from slicepilot.cluster.metrics.figures import AgentFacts, LoopFacts
+from slicepilot.cluster.metrics.joining import Joined
+from slicepilot.cluster.metrics.process import rendered
+from slicepilot.cluster.plan.plan import LoopPlan
+from slicepilot.controller.system import privileges
+
+from ..node.runtimes import until
+from .conftest import NOBODY, as_nobody
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+DEPTHS = range(900, 1000)
+"""Around the deepest that can be read, and the deepest that can be written."""
+LINES = {
+    "too deep to read": "[" * LINE_BYTES,
+    "too deep, as an event": '{"event": "x", "a": ' + "[" * 5000,
+    "a number of too many digits": '{"event": "x", "a": ' + "9" * 5000 + "}",
+    "half of a character": '{"event": "\\ud800", "\\udfff": 1}',
+    "what a terminal would obey": '{"event": "\\u009b2J\\u001b[2J\\u202e", "a\\u0007": "\\u2028"}',
+    "the same as text": "\x9b2J\x1b[2J\u202e\x07\u2028",
+    "names of ours": '{"event": "x", "loop": "victim", "time": "never", "self": 1, "facts": 2}',
+    "no event": '{"event": ["x"]}',
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_is_one_line_of_the_loops(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _log_of("core.video", LINES[name])
+    told = capsys.readouterr().err
+    assert told.endswith("\n")
+    assert told[:-1].isascii()
+    assert told[:-1].isprintable()
+    assert json.loads(told)["loop"] == "core.video"
+    assert json.loads(told)["time"] != "never"
+
+
+def test_a_line_of_any_depth_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for depth in DEPTHS:
+        _log_of("core.video", '{"event": "x", "a": ' + "[" * depth + "]" * depth + "}")
+    assert len(capsys.readouterr().err.splitlines()) == len(DEPTHS)
+
+
+@contextlib.contextmanager
+def shared(folder: Path, told: Callable[[str], None]) -> Iterator[tuple[LoopProcess, int]]:
+    """A loop, which will have something to complain of, and its standard error as its publisher has it."""
+    plan = LoopPlan("core.video", {"name": "edge"}, {"period_ms": -1}, "shadow", ())
+    loop = LoopProcess(plan, folder, (folder / "run", folder / "state"), {}, told)
+    try:
+        stderr = os.open(f"/proc/{loop.pid}/fd/2", os.O_WRONLY)
+        try:
+            yield loop, stderr
+        finally:
+            os.close(stderr)
+    finally:
+        loop.wait(30.0)
+
+
+def test_a_line_ends_no_reading_and_is_read_by_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+
+    def told(text: str) -> None:
+        lines.append(text)
+        _log_of("core.video", text)
+
+    with shared(tmp_path, told) as (loop, stderr):
+        # The second has no end, and is heard all the same.
+        for heard, evil in ((4, b"[" * 200_000 + b"\n"), (11, b"x" * 500_000)):
+            with os.fdopen(os.dup(stderr), "wb") as file:
+                file.write(evil)
+            until(functools.partial(lambda most: len(lines) >= most, heard), "not heard", 10.0)
+        os.write(stderr, b"\n\xc2\x9b\x1b[2J\xff\xe2\x80\xae\n")
+        until(lambda: loop.ended() is not None, "it does not end", 60.0)
+    assert "period" in loop.why(), "what the loop itself says is heard after it"
+    assert max(map(len, lines)) <= LINE_BYTES
+    assert all(line.isprintable() for line in lines)
+    assert len(capsys.readouterr().err.splitlines()) == len(lines)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+HONEST = """# HELP slicepilot_paused Whether it is.
+# TYPE slicepilot_paused gauge
+slicepilot_paused 0.0
+# HELP slicepilot_slice_delay_seconds Of packets.
+# TYPE slicepilot_slice_delay_seconds histogram
+slicepilot_slice_delay_seconds_bucket{le="3.2768e-05",slice="a\\\\b\\"c\\n{},="} 1.0
+slicepilot_slice_delay_seconds_bucket{le="+Inf",slice="a\\\\b\\"c\\n{},="} 2.0
+slicepilot_slice_delay_seconds_count{slice="a\\\\b\\"c\\n{},="} 2.0
+slicepilot_slice_delay_seconds_sum{slice="a\\\\b\\"c\\n{},="} 1e+06
+"""
+EVIL = {
+    "no labels": "x{garbage} 1",
+    "labels without an end": 'x{a="1 1',
+    "labels that end twice": 'x{a="1"} } 1',
+    "a quote within": 'x{a="b"c"} 1',
+    "an escape that there is not": r'x{a="\t"} 1',
+    "an escaped end": 'x{a="\\"} 1',
+    "a comma too many": 'x{a="1",} 1',
+    "a label twice": 'x{a="1",a="2"} 1',
+    "no number": "x 1.2.3",
+    "a number for Python alone": "x 1_0",
+    "more than a number can be": "x 1e999",
+    "a bound that is no number": 'x{le="low"} 1',
+    "a time": "x 1 1790000000000",
+    "an exemplar": 'x{a="1"} 5 # {b="2"} 1',
+    "somebody else's loop": 'x{loop="victim"} 1',
+    "somebody else's namespace": 'x{a="1",sliceset_namespace="victim"} 1',
+    "another metric by a label": 'x{__name__="slicepilot_paused"} 1',
+    "another metric's line": "x_other 1",
+    "a part of what is no histogram": "x_sum 1",
+    "a type that there is not": "# TYPE x nonsense",
+    "a type of another format": "# TYPE y info",
+    "a type twice": "# TYPE x gauge",
+    "a metric twice": "# TYPE z gauge\n# TYPE x gauge",
+    "a type after lines": "x 1\n# HELP x Late.",
+    "a help that ends amid an escape": "# HELP y \\",
+    "a help of nothing": "# HELP y  ",
+    "a part of another metric as one": "# TYPE slicepilot_slice_delay_seconds_sum gauge",
+    "the agent's own": "# TYPE slicepilot_agent_loop_up gauge\nslicepilot_agent_loop_up 0",
+    "a comment": "# EOF",
+    "an end of a line for some": 'x{a="\r"} 1',
+    "no character": 'x{a="\0"} 1',
+}
+
+
+def whose(name: str) -> dict[str, str]:
+    return {"loop": f"core.{name}", "sliceset": name, "sliceset_namespace": "core"}
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_metrics_that_are_none_cost_their_own_loop_alone(name: str) -> None:
+    joined = Joined()
+    joined.add(HONEST, whose("honest"))
+    with pytest.raises(ValueError, match="no metric"):
+        joined.add(f"# HELP x X\n# TYPE x gauge\nx 1\n{EVIL[name]}\n", whose("evil"))
+    alone = Joined()
+    alone.add(HONEST, whose("honest"))
+    assert joined.text == alone.text
+
+
+def test_what_a_metric_is_the_others_say() -> None:
+    evil = HONEST.replace("paused gauge", "paused counter").replace("Whether", "Never mind whether")
+    joined = Joined()
+    joined.add(evil, whose("evil"))
+    for name in ("a", "b"):
+        joined.add(HONEST, whose(name))
+    assert "# TYPE slicepilot_paused gauge\n" in joined.text
+    assert joined.text.count("# TYPE slicepilot_paused ") == joined.text.count("# HELP slicepilot_paused ") == 1
+
+
+def test_a_page_has_the_metrics_of_those_whose_are_some(tmp_path: Path) -> None:
+    texts = {"evil": "# TYPE x gauge\nx{garbage} 1\n", "honest": HONEST, "twice": "# TYPE x gauge\nx 1\nx 2\nx 1\n"}
+    loops = tuple(LoopFacts(f"core.{name}", name, "core", str(tmp_path / name)) for name in texts)
+
+    async def page() -> str:
+        async with contextlib.AsyncExitStack() as stack:
+            for name, text in texts.items():
+                answer = f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+
+                async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes = answer) -> None:
+                    writer.write(answer)
+                    writer.close()
+
+                await stack.enter_async_context(await asyncio.start_unix_server(serve, tmp_path / name))
+            return (await rendered(AgentFacts("edge", "1", 1.0, 2.0, loops=loops))).decode()
+
+    samples = [one for metric in text_string_to_metric_families(asyncio.run(page())) for one in metric.samples]
+    up = {one.labels["loop"]: one.value for one in samples if one.name == "slicepilot_agent_loop_up"}
+    assert up == {"core.evil": 0, "core.honest": 1, "core.twice": 1}
+    [paused] = [one for one in samples if one.name == "slicepilot_paused"]
+    assert paused.labels == whose("honest")
+    # Prometheus drops all but one of these, and takes the rest of the page.
+    assert {one.labels["loop"] for one in samples if one.name == "x"} == {"core.twice"}
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="place")
+def _place() -> Iterator[Path]:
+    """For folders that only rm(1) knows how to remove."""
+    folder = Path(tempfile.mkdtemp())
+    yield folder
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
+@pytest.fixture(name="left")
+def _left(place: Path) -> Leftovers:
+    """Of `KEPT` loops and two more, ``evil`` and ``honest``, whose turn it is to go."""
+    for name in ("run", "agent"):
+        (place / name).mkdir()
+    left = Leftovers(place / "agent", (place / "run", place / "state"))
+    for number, name in enumerate(["evil", "honest", *(f"later{number}" for number in range(KEPT))]):
+        left.used(name)
+        os.utime(place / "state" / MARKS / name, ns=(number, number))
+        records = place / "state" / name / "records"
+        records.mkdir(parents=True)
+        os.chown(records, NOBODY, -1)
+    in_records(place, lambda: Path("segment").touch(), "honest")
+    return left
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def in_records(place: Path, act: Callable[[], object], name: str = "evil") -> None:
+    """What a publisher does in its folder."""
+    folder = os.open(place / "state" / name / "records", os.O_RDONLY)
+
+    def there() -> None:
+        os.fchdir(folder)
+        act()
+
+    try:
+        as_nobody(there)
+    finally:
+        os.close(folder)
+
+
+def nested(depth: int, mode: int) -> None:
+    for _ in range(depth):
+        Path("d").mkdir()
+        os.chdir("d")
+        Path("link").symlink_to("/")
+    for _ in range(depth):
+        os.chdir("..")
+        Path("d").chmod(mode)
+
+
+def tidied(left: Leftovers) -> None:
+    """By root as an agent's container has it, in a child."""
+
+    def tidy() -> None:
+        privileges.keep_only(["CAP_CHOWN"])
+        assert left.tidy((), 0.0) == []
+
+    as_nobody(tidy, uid=0)
+
+
+@root
+@pytest.mark.parametrize("mode", [0o755, 0])
+def test_however_deep_folders_are_they_are_removed(place: Path, left: Leftovers, mode: int) -> None:
+    in_records(place, lambda: nested(1200, mode))
+    tidied(left)
+    assert not {"evil", "honest"} & set(names(place / "state"))
+    assert len(names(place / "state" / MARKS)) == KEPT
+
+
+@root
+def test_what_cannot_be_removed_costs_itself_alone(place: Path, left: Leftovers) -> None:
+    evil = place / "state" / "evil"
+    evil.rename(place / "aside")
+    evil.symlink_to(place / "aside")
+    [told] = left.tidy((), 0.0)
+    assert told.startswith("evil: ")
+    assert names(place / "aside") == ["records"]
+    assert not (place / "state" / "honest").exists()
+
+
+@root
+def test_many_files_are_removed_by_and_by(place: Path, left: Leftovers) -> None:
+    def fill() -> None:
+        for number in range(MOST_AT_ONCE):
+            Path(str(number)).touch()
+
+    in_records(place, fill)
+    assert left.tidy((), 0.0) == [f"evil: more than {MOST_AT_ONCE} files; the rest goes later"]
+    for folder in (place / "state" / "evil", place / "state" / "evil" / "records"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o755, "a loop of that name may come again"
+    assert not (place / "state" / "honest").exists()
+    assert left.tidy((), EVERY_S) == []
+    assert not (place / "state" / "evil").exists()
+
+
+@root
+def test_no_link_is_followed_that_comes_meanwhile(place: Path, left: Leftovers) -> None:
+    precious = place / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+
+    def flip() -> None:
+        Path("link").symlink_to(precious)
+        end_s = time.monotonic() + 1.0
+        while time.monotonic() < end_s:
+            with contextlib.suppress(OSError):
+                Path("d").mkdir()
+                Path("d").rename("e")
+                Path("link").rename("d")
+                Path("d").rename("link")
+                Path("e").rmdir()
+
+    place.chmod(0o755)
+    attacker = os.fork()
+    if not attacker:
+        try:
+            in_records(place, flip)
+        finally:
+            os._exit(0)
+    try:
+        now_s = 0.0
+        while left.tidy((), now_s) and now_s < 100 * EVERY_S:
+            now_s += EVERY_S
+    finally:
+        os.waitpid(attacker, 0)
+    assert names(precious) == ["file"]
+    assert not (place / "state" / "evil").exists()
