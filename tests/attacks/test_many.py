@@ -56,6 +56,10 @@ def _subtree() -> Iterator[Path]:
     folder.mkdir()
     os.chown(folder, NOBODY, -1)
     yield folder
+    remove(folder)
+
+
+def remove(folder: Path) -> None:
     for group in reversed([folder, *(group for group, _ in cgroup_paths.below(folder))]):
         group.rmdir()
 
@@ -99,6 +103,9 @@ def test_a_group_of_ours_is_removed_with_whatever_was_made_in_it() -> None:
             assert cgroup_paths.of_process(process.pid) is None
         finally:
             process.kill()
+            process.wait()
+            if own.exists():
+                remove(own)
 
 
 @as_root

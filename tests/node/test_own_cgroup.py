@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.cgroup_paths import below
 from slicepilot.controller.system.own_groups import PREFIX, group_of
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import CPU_LIMIT, Knobs
@@ -91,7 +92,8 @@ def memberships(foreign: Foreign) -> dict[str, str]:
     for number in range(1, foreign.count + 1):
         for thread in Path(f"/proc/{foreign.pid(number)}/task").iterdir():
             found[f"{number}/{thread.name}"] = (thread / "cgroup").read_text()
-    found["groups"] = ", ".join(sorted(str(path) for path in ROOT.rglob(f"{PREFIX}{foreign.prefix}*")))
+    ours = f"{PREFIX}{foreign.prefix}"
+    found["groups"] = ", ".join(sorted(str(path) for path, _ in below(ROOT) if path.name.startswith(ours)))
     return found
 
 
