@@ -76,21 +76,32 @@ class PodUpfs(Runtime):
             self.cluster.wait("-n", NAMESPACE, f"pod/{name}", "--for=condition=Ready")
 
     def sessions(self) -> None:
-        """One PFCP session each, and the way back to its UEs."""
-        self.end_sessions()
+        """One PFCP session each, and the way back to its UEs.
+
+        Where containers have just started a UPF may not listen yet: an SMF that has given up is started again.
+        """
         options = []
         for i, address in enumerate(map(self.address, self.slices), 1):
             self.machine.run("ip", "route", "replace", f"10.61.{i}.0/24", "via", address)
             ends = f"upf={address},ue=10.61.{i}.2,teid={i},n3={address},gnb={GNB},gnb-teid={i},qfi=9,sst=1,sd=00000{i}"
             options += ["--upf", address, "--session", ends]
         log = self._state / "smf.out"
-        with log.open("w") as out:
-            command = [str(bin_folder() / "smf"), "--n4", f"{GNB}:8805", *options]
-            self._smf = self.machine.start(*command, stdout=out, stderr=out)
         deadline = time.monotonic() + ESTABLISHED_S
-        while log.read_text().count(" established at ") < self.count:
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        while True:
+            self.end_sessions()
+            with log.open("w") as out:
+                command = [str(bin_folder() / "smf"), "--n4", f"{GNB}:8805", *options]
+                self._smf = self.machine.start(*command, stdout=out, stderr=out)
+            while self._smf.poll() is None and time.monotonic() < deadline:
+                if log.read_text().count(" established at ") == self.count:
+                    return
+                time.sleep(0.05)
+            assert time.monotonic() < deadline, f"{log.read_text()}\n{self.told()}"
+
+    def told(self) -> str:
+        """What pods are and say, for who looks for a fault."""
+        pods = self.cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "wide")
+        return pods + "".join(self.cluster.kubectl("-n", NAMESPACE, "logs", name) for name in self.slices)
 
     def end_sessions(self) -> None:
         """The SMF is gone; UPFs keep their sessions."""
