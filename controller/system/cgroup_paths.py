@@ -92,6 +92,16 @@ def pod_of(group: Path) -> Path | None:
     return above if made and POD.fullmatch(above.name) else None
 
 
+def groups_of(pid: int, errors: str = "surrogateescape") -> list[tuple[str, str]]:
+    """(controllers, path) of a process in every hierarchy (cgroups(7)); ``errors`` as for `kernel_lines`.
+
+    Raises:
+        OSError: it has ended, or may not be looked at.
+    """
+    lines = kernel_lines(Path(f"/proc/{pid}/cgroup"), errors)
+    return [(words[1], words[2]) for line in lines if len(words := line.split(":", 2)) == 3]
+
+
 def of_process(pid: int) -> Path | None:
     """The group that the CPU controller charges a process to; None for the root group, which everything is in.
 
@@ -100,8 +110,7 @@ def of_process(pid: int) -> Path | None:
     """
     mounts = cgroup_mounts()
     of_cpu = [one for one in mounts if "cpu" in one.options] or [one for one in mounts if one.version == 2]
-    for line in kernel_lines(Path(f"/proc/{pid}/cgroup")):
-        _, controllers, path = line.split(":", 2)
+    for controllers, path in groups_of(pid):
         mount = next((one for one in of_cpu if one.is_named(controllers)), None)
         if mount is not None and path != "/":
             return mount.root / path.lstrip("/")

@@ -56,7 +56,8 @@ def kernel_lines(path: Path, errors: str = "surrogateescape") -> list[str]:
         errors: what becomes of bytes that are no UTF-8: as they come, they are the same again where a name is used as a
             path (PEP 383), and cannot be printed.
     """
-    return path.read_bytes().decode("utf-8", errors).removesuffix("\n").split("\n")
+    text = path.read_bytes().decode("utf-8", errors)
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 class KernelFile:

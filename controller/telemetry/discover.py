@@ -13,7 +13,7 @@ from ...configs.text import printable
 from ..system import cgroup_paths as cgroups
 from ..system.bpf.errors import ProbeError
 from ..system.group_names import GroupFolders
-from ..system.kernel_file import ActuatorError, kernel_lines
+from ..system.kernel_file import ActuatorError
 from ..system.net import namespaces
 from ..system.net.links import Link, links
 from ..system.net.rtnetlink import RouteSocket
@@ -68,10 +68,9 @@ def by_container(identity: str) -> Upf:
     folders = GroupFolders()  # somebody's own subtree may have groups of any name
     for pid in sorted(_pids()):
         try:
-            lines = kernel_lines(Path(f"/proc/{pid}/cgroup"))
+            groups = cgroups.groups_of(pid)
         except OSError:  # it has ended
             continue
-        groups = [(words[1], words[2]) for line in lines if len(words := line.split(":", 2)) == 3]
         for part in folders.names(groups):
             if identity in part:
                 found.setdefault(part, pid)

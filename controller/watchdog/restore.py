@@ -288,7 +288,7 @@ def _renamed(found: FoundSlice) -> bool:
     """Whether its group is not at its path any more."""
     try:
         return found.cgroup is not None and Path(found.cgroup).stat().st_ino != found.cgroup_inode
-    except OSError:
+    except (OSError, ValueError):
         return True
 
 

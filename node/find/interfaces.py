@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from ...controller.system.kernel_file import ActuatorError
 from ...controller.system.net.links import Link, links, netnsid
-from ...controller.system.net.namespaces import inside
 from ...controller.system.net.rtnetlink import NLM_F_DUMP, RouteSocket, attributes, request
 
 LOOPBACK = "lo"
@@ -140,11 +139,8 @@ def _number(descriptor: int, route: RouteSocket) -> int | None:
 
 
 def _ask(netns: Path, question: Callable[[RouteSocket], T]) -> T:
-    def work() -> T:
-        with closing(RouteSocket()) as route:
-            return question(route)
-
     try:
-        return inside(netns, work)
+        with closing(RouteSocket(netns)) as route:
+            return question(route)
     except ActuatorError as error:
-        raise OSError(error.errno, str(error)) from error
+        raise OSError(error.errno, os.strerror(error.errno), str(netns)) from error

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs.text import printable
+from ...controller.system.cgroup_paths import groups_of
 from ...controller.system.group_names import GroupFolders
 from ...controller.system.kernel_file import kernel_lines
 from ...controller.system.net import namespaces
@@ -85,8 +86,7 @@ def look_at(pid: int, folders: GroupFolders | None = None) -> Process | None:
         if not arguments:
             return None
         status = dict(line.split(":", 1) for line in kernel_lines(folder / "status", "replace") if ":" in line)
-        lines = kernel_lines(folder / "cgroup", "replace")
-        groups = tuple((words[1], words[2]) for line in lines if len(words := line.split(":", 2)) == 3)
+        groups = tuple(groups_of(pid, "replace"))
         started = start_ticks(pid)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None

@@ -19,7 +19,6 @@ from slicepilot.controller.system import cgroup_paths
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.own_groups import PREFIX, OwnGroup, group_back
 from slicepilot.controller.telemetry.discover import by_container
-from slicepilot.controller.telemetry.sched import MOST_GROUPS
 from slicepilot.controller.watchdog.restore import group_of
 from slicepilot.node.find.processes import MOST_ARGUMENT_BYTES, Process, ancestors, descendants, eldest, look_at
 
@@ -81,13 +80,12 @@ def test_a_group_that_has_gone_is_looked_for_past_a_subtree_of_any_depth(subtree
 
 
 @as_root
-def test_groups_below_a_slices_are_all_seen_and_no_more_are_looked_at_than_so_many(subtree: Path) -> None:
+def test_groups_below_a_slices_are_all_seen_however_deep(subtree: Path) -> None:
     nest(subtree)
     assert len(set(cgroup_paths.ids(subtree))) == DEEPER_THAN_PYTHON_CALLS + 1
     (subtree / "y").mkdir()
     assert (subtree / "y").stat().st_ino in set(cgroup_paths.ids(subtree))
     assert sum(1 for _ in cgroup_paths.below(subtree, 1)) == 2
-    assert MOST_GROUPS < DEEPER_THAN_PYTHON_CALLS
 
 
 @as_root

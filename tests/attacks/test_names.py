@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from slicepilot.node.find.draft import draft
 from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.processes import look_at, snapshot
 
+from ..node.test_discover import listener
 from ..node.test_foreign import slicepilot
 from .conftest import as_nobody
 
@@ -38,29 +38,8 @@ pytestmark = pytest.mark.skipif(
 LINE_ENDS = b"\x0b\x0c\x1c\x1d\x1e\xc2\x85\xe2\x80\xa8"  # what str.splitlines knows beside those of files
 PR_SET_NAME = 15
 COMM = b"\xff\x0cTgid:\t1"
-IS_CALLED = """
-import ctypes, socket, sys, time
-ctypes.CDLL(None).prctl(15, bytes.fromhex(sys.argv[1]))
-sockets = [socket.socket(2, 2) for _ in range(2)]
-for one, port in zip(sockets, (2152, 8805)):
-    one.bind(("127.0.0.78", port))
-print("named", flush=True)
-time.sleep(60)
-"""
-
-
-@contextlib.contextmanager
-def named(comm: bytes, program: str | Path = sys.executable) -> Iterator[int]:
-    """A process of that name, which has the sockets of a UPF."""
-    command = [program, "-S", "-c", IS_CALLED, comm.hex()]
-    environment = os.environ | {"PYTHONHOME": sys.base_prefix}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"named\n"
-            yield process.pid
-        finally:
-            process.kill()
+PORTS = (2152, 8805)
+PYTHON = Path(sys.executable).resolve()
 
 
 @contextlib.contextmanager
@@ -82,7 +61,7 @@ def grouped(pid: int, *path: bytes) -> Iterator[Path]:
 
 @pytest.mark.parametrize("end", [bytes([end]) for end in LINE_ENDS[:5]] + [b"\xc2\x85", b"\xe2\x80\xa8"])
 def test_a_process_is_itself_whatever_it_is_called(end: bytes) -> None:
-    with named(end + b"Tgid:\t1") as pid:
+    with listener(PYTHON, *PORTS, name=end + b"Tgid:\t1") as pid:
         assert process_of(pid) == pid
         one = look_at(pid)
         assert one is not None
@@ -93,7 +72,7 @@ def test_a_process_is_itself_whatever_it_is_called(end: bytes) -> None:
 def test_a_group_is_where_it_is_whatever_it_is_called(end: bytes) -> None:
     """Else a user's process were in somebody's container, whose folder is root's."""
     forged = CpuHierarchy.find().root / "kubepods"
-    with named(b"upf") as pid, grouped(pid, b"a" + end + b"1:cpu,cpuacct:", b"kubepods") as group:
+    with listener(PYTHON, *PORTS) as pid, grouped(pid, b"a" + end + b"1:cpu,cpuacct:", b"kubepods") as group:
         assert of_process(pid) == group
         assert of_process(pid) != forged
         one = look_at(pid)
@@ -116,8 +95,8 @@ def test_mounts_of_any_name_are_none_of_cgroups(tmp_path: Path) -> None:
 
 def test_finding_goes_on_and_what_is_shown_is_text(tmp_path: Path) -> None:
     program = tmp_path / os.fsdecode(b"upf\xff\x1b[2J\xc2\x85")
-    shutil.copy(Path(sys.executable).resolve(), program)
-    with named(COMM, program) as pid, grouped(pid, b"\xff\x0c\x1b[2J"):
+    shutil.copy(PYTHON, program)
+    with listener(program, *PORTS, name=COMM) as pid, grouped(pid, b"\xff\x0c\x1b[2J"):
         assert pid in snapshot()
         Finder()
         [found] = [one for one in discover() if one.process.pid == pid]

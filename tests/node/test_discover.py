@@ -21,15 +21,16 @@ from slicepilot.node.find.sockets import listed
 
 from .foreign import COUNT, Foreign
 
-BINDS = "import socket, sys, time; s = [socket.socket(2, 2) for _ in sys.argv[1:]]; "
-BINDS += "[one.bind(('127.0.0.77', int(port))) for one, port in zip(s, sys.argv[1:])]; "
+BINDS = "import socket, sys, time; s = [socket.socket(2, 2) for _ in sys.argv[2:]]; "
+BINDS += "[one.bind(('127.0.0.77', int(port))) for one, port in zip(s, sys.argv[2:])]; "
+BINDS += "name = bytes.fromhex(sys.argv[1]); name and __import__('ctypes').CDLL(None).prctl(15, name); "  # PR_SET_NAME
 BINDS += "print('bound', flush=True); time.sleep(60)"
 
 
 @contextlib.contextmanager
-def listener(python: Path, *ports: int) -> Iterator[int]:
-    """A process with UDP sockets on these ports, in this network namespace."""
-    command = [str(python), "-S", "-c", BINDS, *map(str, ports)]
+def listener(python: Path, *ports: int, name: bytes = b"") -> Iterator[int]:
+    """A process with UDP sockets on these ports, in this network namespace; of a name of its own, if that is given."""
+    command = [str(python), "-S", "-c", BINDS, name.hex(), *map(str, ports)]
     environment = os.environ | {"PYTHONHOME": sys.base_prefix}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         try:

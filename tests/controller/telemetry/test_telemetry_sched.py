@@ -15,6 +15,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.system import cgroup_paths as cgroups
 from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints, Traffic
+from slicepilot.controller.telemetry.sched import MOST_GROUPS
 from slicepilot.controller.telemetry.source import KernelSource
 
 pytestmark = pytest.mark.realtime
@@ -106,6 +107,29 @@ def test_groups_below_a_slices_belong_to_it(lone: Any, groups: list[Path], busy_
             with contextlib.suppress(OSError):
                 time.sleep(0.05)
                 (groups[0] / name).rmdir()
+
+
+def test_a_slice_with_more_groups_than_are_looked_at_is_told_and_the_others_are_measured(
+    lone: Any, groups: list[Path], busy_process: Any
+) -> None:
+    made = [groups[0] / f"g{number}" for number in range(MOST_GROUPS + 10)]
+    try:
+        for group in made[:-10]:
+            group.mkdir()
+        with measuring(lone, [groups[0], groups[1]]) as source:  # which starts all the same
+            for group in made[-10:]:
+                group.mkdir()
+            [told] = source.check()
+            assert told.startswith(f"{groups[0]}: more than {MOST_GROUPS} groups")
+            with busy_process(groups[1]):
+                time.sleep(0.1)
+                source.measure()
+                time.sleep(0.3)
+                assert source.measure().cpu_use_mcpu[1, 0] > 200
+    finally:
+        for group in made:
+            with contextlib.suppress(FileNotFoundError):
+                group.rmdir()
 
 
 def test_tasks_that_share_a_cpu_wait(lone: Any, groups: list[Path], busy_process: Any) -> None:

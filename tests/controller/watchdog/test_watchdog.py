@@ -281,3 +281,11 @@ def test_the_supervisor_is_small() -> None:
 def test_a_bad_foreign_policy_is_refused(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         validate(ExternalChangeConfig, raw, "foreign")
+
+
+def test_what_nobody_thought_of_costs_its_own_slice_alone(tmp_path: Path) -> None:
+    """A path that no call of the kernel takes: Python says so by another exception than OSError."""
+    found = [FoundSlice(name, path, 1, -1, 100_000, 1024) for name, path in (("a", "/a\0b"), ("b", f"{tmp_path}/gone"))]
+    report = restore(Journal.of(tuple(found), os.getpid()))
+    assert report.failed == ["a: ValueError: embedded null byte"]
+    assert report.gone == [f"b: {tmp_path}/gone"]
