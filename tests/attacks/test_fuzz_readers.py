@@ -61,7 +61,7 @@ from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import containers
 
 from ..controller.record.conftest import description, seal, ticks
-from ..controller.telemetry.prometheus.test_source import taken_over
+from ..controller.telemetry.prometheus.test_taken_over import taken_over
 from ..effort import examples
 from ..fuzzing import fuzz as try_all
 from ..k8s_api.documents import FULL, pod_document, set_document, slice_document
