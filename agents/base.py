@@ -7,11 +7,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..env.arrays import FloatArray
-from ..env.backend import Context
-from ..env.knobs import Knobs
-from ..env.slices import SliceSet
-from ..env.telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
 
 
 @runtime_checkable

@@ -8,10 +8,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..configs import ConfigError, FailureError, outside
-from ..configs.backends import Command, load_target
-from ..configs.text import printable
-from ..controller.system.own_programs import check_compiled
+from slicepilot.configs import ConfigError, FailureError, outside
+from slicepilot.configs.backends import Command, load_target
+from slicepilot.configs.text import printable
+from slicepilot.controller.system.own_programs import check_compiled
+
 from .registry import commands, groups
 from .shared.endings import listen_in_c_code
 

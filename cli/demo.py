@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ..configs import ConfigError
+from slicepilot.configs import ConfigError
+
 from .shared.output import console
 
 LIVE_SCENARIO, LIVE_S = "testbed-contention", 5.0
@@ -28,7 +29,8 @@ def demo(
 
     Takes about six minutes on two CPUs. Example: [bold]slicepilot demo --out runs/mine[/bold]
     """
-    from ..agents.learned.shipped import GENERALIST
+    from slicepilot.agents.learned.shipped import GENERALIST
+
     from .evaluation.evaluate import evaluate
     from .evaluation.simulate import simulate
     from .train.train import train
@@ -60,7 +62,7 @@ def live(bundle: Path, seconds: float = LIVE_S) -> None:
 
     Each has a process of its own: a controller gives up its privileges for good.
     """
-    from ..configs.backends import plugin
+    from slicepilot.configs.backends import plugin
 
     if lacks := plugin("testbed").call("missing"):
         console.print(f"left out: this machine lacks {'; '.join(lacks)}", highlight=False)

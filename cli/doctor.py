@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from ..configs import ConfigError
-from ..configs.backends import Check, plugins
-from ..configs.compiled import remedy
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import Check, plugins
+from slicepilot.configs.compiled import remedy
+
 from .schemas import machine as schema
 from .shared.output import console, print_json
 
@@ -143,7 +144,7 @@ def _kernel_checks() -> list[Check]:
 
 def _confinement_checks() -> list[Check]:
     """What `slicepilot run` puts its processes under; it runs without."""
-    from ..controller.system.confinement import landlock, seccomp
+    from slicepilot.controller.system.confinement import landlock, seccomp
 
     why, interface = seccomp.available(), landlock.version()
     found = f"version {interface}" if interface else "none"
@@ -155,9 +156,9 @@ def _confinement_checks() -> list[Check]:
 
 def _program_checks() -> list[Check]:
     """What measures the user plane, and what backends need beside the kernel."""
-    from ..controller.ahead.library import why_not
-    from ..controller.system.bpf.errors import ProbeError
-    from ..controller.system.bpf.libbpf import BUILD, version
+    from slicepilot.controller.ahead.library import why_not
+    from slicepilot.controller.system.bpf.errors import ProbeError
+    from slicepilot.controller.system.bpf.libbpf import BUILD, version
 
     compiled, clang = sorted(BUILD.parent.glob("*.bpf.o")), shutil.which("clang")
     found = f"{len(compiled)} BPF objects" if compiled else "missing"

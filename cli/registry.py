@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..configs.backends import Command, plugins
+from slicepilot.configs.backends import Command, plugins
 
 GROUPS = {
     "control": "Give orders to a running controller.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..configs.backends import BackendPlugin, Command
+from slicepilot.configs.backends import BackendPlugin, Command
 
 BACKEND = BackendPlugin(
     name="cluster",

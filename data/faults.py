@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..configs import ConfigError
+from slicepilot.configs import ConfigError
 
 EXAMPLES = 20  # faults of a kind that are kept with line and value
 SHOWN = 60  # characters of a value

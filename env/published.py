@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..data.reference import PublishedSetting
+from slicepilot.data.reference import PublishedSetting
+
 from .arrays import FloatArray
 from .knobs import Knobs
 

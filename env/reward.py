@@ -10,7 +10,8 @@ import numpy as np
 from numba import njit
 from pydantic import ConfigDict, Field
 
-from ..configs import load
+from slicepilot.configs import load
+
 from .arrays import FloatArray
 from .backend import Context
 from .knobs import Knobs

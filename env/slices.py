@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ..configs import load
+from slicepilot.configs import load
+
 from .arrays import FloatArray
 
 NICE_MIN, NICE_MAX = -20, 19

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..configs.backends import BackendPlugin, Command
+from slicepilot.configs.backends import BackendPlugin, Command
 
 _HERE = "slicepilot.node"
 

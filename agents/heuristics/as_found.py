@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
 
 
 class AsFound:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import EGRESS, KNOB_FIELDS, NICE, Knobs
-from ...env.slices import SliceSet
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import EGRESS, KNOB_FIELDS, NICE, Knobs
+from slicepilot.env.slices import SliceSet
 
 TINY = np.float32(1e-3)
 # Each round fills at least one more slice to the brim; what few slices leave after these is too little to matter.

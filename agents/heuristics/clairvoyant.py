@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..base import Agent
+from slicepilot.agents.base import Agent
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .planning import Planner, PlanningConfig
 
 if TYPE_CHECKING:
-    from ...env.reward import RewardWeights
-    from ...env.simulator.backend import SimulatorBackend
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.env.simulator.backend import SimulatorBackend
 
 
 class Clairvoyant:
@@ -64,7 +65,7 @@ class Clairvoyant:
         if self._backend is None:
             raise RuntimeError(f"{self.name} needs the simulator it is to foresee: call bind(backend) before reset()")
         # Only here: compiled kernels have no place in what a live controller imports.
-        from ...env.simulator.lookahead import Lookahead
+        from slicepilot.env.simulator.lookahead import Lookahead
 
         model = Lookahead(self._backend, self._planner.config.candidates)
         self._planner.reset(model, slices, context, seed)

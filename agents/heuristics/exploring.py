@@ -8,13 +8,13 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.encoding import KnobDecoder
-from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..base import Agent
+from slicepilot.agents.base import Agent
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
 
 STD, HOLD_PERIODS = 0.2, 10
 

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...data.reference import PublishedSetting, published_settings
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import Knobs, NiceScope
-from ...env.published import requests_of, setting_knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
+from slicepilot.data.reference import PublishedSetting, published_settings
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs, NiceScope
+from slicepilot.env.published import requests_of, setting_knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .bounds import within_bounds
 
 if TYPE_CHECKING:
-    from ...env.simulator.hardware import Hardware
+    from slicepilot.env.simulator.hardware import Hardware
 
 # The node of Andrade and Wickboldt (2025): a Core i7-5500U with four threads and gigabit Ethernet.
 PUBLISHED_LOGICAL_CPUS = 4.0

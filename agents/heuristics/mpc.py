@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..base import Agent
+from slicepilot.agents.base import Agent
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .bounds import smoothing
 from .planning import Planner, PlanningConfig
 
 if TYPE_CHECKING:
-    from ...env.reward import RewardWeights
-    from ...env.simulator.engine import Engine
-    from ...env.simulator.exogenous import Block
-    from ...env.simulator.hardware import Hardware
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.env.simulator.engine import Engine
+    from slicepilot.env.simulator.exogenous import Block
+    from slicepilot.env.simulator.hardware import Hardware
 
 # What a plan is judged on has to last at least as long as queues do.
 HORIZON_S = 0.25
@@ -76,10 +77,10 @@ class PredictedModel:
 
     def __init__(self, hardware: Hardware, slices: SliceSet, context: Context, copies: int) -> None:
         # Only here: compiled kernels have no place in what a live controller imports.
-        from ...env.simulator import kernels
-        from ...env.simulator.engine import Engine
-        from ...env.simulator.hardware import HardwareArrays
-        from ...env.simulator.lanes import tile_context, tile_hardware, tile_lanes
+        from slicepilot.env.simulator import kernels
+        from slicepilot.env.simulator.engine import Engine
+        from slicepilot.env.simulator.hardware import HardwareArrays
+        from slicepilot.env.simulator.lanes import tile_context, tile_hardware, tile_lanes
 
         self._kernels, self._tile = kernels, tile_lanes
         num_slices, lanes = context.promises.weight.shape
@@ -145,7 +146,7 @@ class PredictedModel:
 
     def _block(self, offered: FloatArray, copies: int = 1) -> Block:
         """One period with these loads; the engine asks for it again and again."""
-        from ...env.simulator.exogenous import Block
+        from slicepilot.env.simulator.exogenous import Block
 
         k = self._kernels
         shape = offered.shape

@@ -8,12 +8,13 @@ from typing import Annotated
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from ...configs import load
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
+from slicepilot.configs import load
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .bounds import most_cpu_mcpu, smoothing, within_bounds
 
 Positive = Annotated[float, Field(gt=0)]

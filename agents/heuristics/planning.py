@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.encoding import KnobDecoder
-from ...env.knobs import CPU_LIMIT, NICE, NUM_KNOBS, Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..base import Agent
+from slicepilot.agents.base import Agent
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.knobs import CPU_LIMIT, NICE, NUM_KNOBS, Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .bounds import most_cpu_mcpu
 
 if TYPE_CHECKING:
-    from ...env.reward import RewardWeights
-    from ...env.simulator.engine import Engine
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.env.simulator.engine import Engine
 
 NONE = np.float32(1.0)  # of a limit's axis, see `slicepilot.env.encoding.KnobDecoder`
 
@@ -97,7 +98,7 @@ class Planner:
 
     def reset(self, model: Model, slices: SliceSet, context: Context, seed: int) -> None:
         """Start a run."""
-        from ...env.reward import RewardModel, RewardWeights
+        from slicepilot.env.reward import RewardModel, RewardWeights
 
         self._context = context
         self._decoder = KnobDecoder(slices)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.backend import PACERS, Context
-from ...env.knobs import Knobs
-from ...env.promises import AVERAGING_WINDOW_S, RateSums, averaging_periods
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import PACERS, Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.promises import AVERAGING_WINDOW_S, RateSums, averaging_periods
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .greedy import ONE, TINY, Greedy, GreedyConfig, Needs
 
 PACKET_MBIT = np.float32(8e-6 * 1400)

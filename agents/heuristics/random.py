@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.encoding import KnobDecoder
-from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
 
 
 class RandomAgent:

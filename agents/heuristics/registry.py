@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from ...configs import ConfigError, did_you_mean
-from ...data.reference import published_settings
-from ...env.slices import SliceSet
-from ..base import Agent
+from slicepilot.agents.base import Agent
+from slicepilot.configs import ConfigError, did_you_mean
+from slicepilot.data.reference import published_settings
+from slicepilot.env.slices import SliceSet
+
 from .as_found import AsFound
 from .captain import Captain
 from .clairvoyant import Clairvoyant
@@ -27,8 +28,8 @@ from .tower import CaptainTower
 from .vpa import Vpa
 
 if TYPE_CHECKING:
-    from ...env.reward import RewardWeights
-    from ...env.simulator.hardware import Hardware
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.env.simulator.hardware import Hardware
 
 EXPLORING = "exploring-"
 """In front of any name: that agent with noise around its choices, `slicepilot.agents.heuristics.exploring`."""
@@ -147,7 +148,7 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
         raise ConfigError(f"agent: unknown name {name!r}; {did_you_mean(name, factories, ', '.join(accepted), 3)}")
     if hardware is None:
         # Only here: the module's neighbours compile the simulator, which a live controller does not import.
-        from ...env.simulator.hardware import Hardware
+        from slicepilot.env.simulator.hardware import Hardware
 
         hardware = Hardware()
     return factories[name](Setting(slices, hardware, weights))

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
-from ...configs import load
-from ...env.backend import Context
-from ...env.knobs import Knobs
-from ...env.promises import cpu_held, promise_score
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
+from slicepilot.configs import load
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.promises import cpu_held, promise_score
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .captain import CFS_PERIOD_S, BoolArray, Captain, CaptainConfig
 
 Array = npt.NDArray[np.float64]

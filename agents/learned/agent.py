@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
-from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..runtime.onnx_file import OnnxError
-from ..runtime.session import INPUT_NAME, OUTPUT_NAME
+from slicepilot.agents.runtime.onnx_file import OnnxError
+from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .bundle import PolicyBundle
 from .guide import NUM_CORRECTIONS, NUM_GUIDED, Guide
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-    from ..runtime.policy import CompiledPolicy
-    from ..runtime.program import Program
+    from slicepilot.agents.runtime.policy import CompiledPolicy
+    from slicepilot.agents.runtime.program import Program
 
 
 class LearnedAgent:
@@ -85,8 +86,8 @@ class LearnedAgent:
             self._policy = None
             self._shape = shape
         if self._program is not None and isinstance(self._encoder, ObservationEncoder):
-            from ..runtime.codec import CompiledCodec
-            from ..runtime.policy import CompiledPolicy
+            from slicepilot.agents.runtime.codec import CompiledCodec
+            from slicepilot.agents.runtime.policy import CompiledPolicy
 
             self._policy = CompiledPolicy(self._program, CompiledCodec(self._encoder, self._rows_of))
         self._decided = self._encoded = None
@@ -146,7 +147,7 @@ def _bind(session: ort.InferenceSession, table: FloatArray, action: FloatArray) 
 def _compiled(model: bytes, shape: tuple[int, int, int]) -> Program | None:
     """The policy as a program, if it can be compiled."""
     try:
-        from ..runtime.program import compile_policy
+        from slicepilot.agents.runtime.program import compile_policy
 
         program = compile_policy(model, shape)
         program.ready()
@@ -159,7 +160,7 @@ def _compiled(model: bytes, shape: tuple[int, int, int]) -> Program | None:
 def _if_it_agrees(
     program: Program, session: ort.InferenceSession, shape: tuple[int, int, int], action: FloatArray
 ) -> Program | None:
-    from ..runtime.agreement import agrees
+    from slicepilot.agents.runtime.agreement import agrees
 
     if agrees(program, session, shape, action.shape[-1]):
         return program

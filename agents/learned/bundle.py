@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import yaml
 from pydantic import ConfigDict, Field
 
-from ...configs import ConfigError, validate
-from ...configs.limited_yaml import parse_yaml
-from ...data.files import sync_folder, write_synced
-from ...env.encoding import (
+from slicepilot.agents.runtime.onnx_file import OnnxError
+from slicepilot.agents.runtime.session import open_session
+from slicepilot.configs import ConfigError, validate
+from slicepilot.configs.limited_yaml import parse_yaml
+from slicepilot.data.files import sync_folder, write_synced
+from slicepilot.env.encoding import (
     CPU_AXIS_PER_THREAD_MCPU,
     EGRESS_AXIS_MBPS,
     KNOB_FEATURES,
@@ -30,10 +32,9 @@ from ...env.encoding import (
     NUM_FEATURES,
     encoder_layout,
 )
-from ...env.knobs import NUM_KNOBS, NiceScope
-from ...env.slices import SliceSet
-from ..runtime.onnx_file import OnnxError
-from ..runtime.session import open_session
+from slicepilot.env.knobs import NUM_KNOBS, NiceScope
+from slicepilot.env.slices import SliceSet
+
 from .files import DESCRIPTION_FILE, MODEL_FILE, SUMS_FILE, BundleFiles
 from .guide import GUIDE_FEATURES, NUM_CORRECTIONS, NUM_GUIDED, corrections_layout, guided_layout
 

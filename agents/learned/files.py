@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...configs import ConfigError
-from ...configs.limited_yaml import MOST_BYTES
-from ...configs.reading import Roots, opened_folder, place_of, read_in
-from ...data.files import replace_file
-from ..runtime.allowed import MOST_MODEL_BYTES
+from slicepilot.agents.runtime.allowed import MOST_MODEL_BYTES
+from slicepilot.configs import ConfigError
+from slicepilot.configs.limited_yaml import MOST_BYTES
+from slicepilot.configs.reading import Roots, opened_folder, place_of, read_in
+from slicepilot.data.files import replace_file
+
 from .shipped import folder_of, is_shipped
 
 MODEL_FILE, DESCRIPTION_FILE, SUMS_FILE = "policy.onnx", "bundle.yaml", "SHA256SUMS"

@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.backend import PACERS, Context
-from ...env.encoding import NONE_ABOVE, NUM_FEATURES, KnobDecoder, ObservationEncoder, encoder_layout
-from ...env.knobs import CPU_LIMIT, EGRESS, NICE, NUM_KNOBS, Knobs, NiceScope
-from ...env.promises import promise_scores
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..heuristics.bounds import smoothing
-from ..heuristics.queue_greedy import QueueGreedy
+from slicepilot.agents.heuristics.bounds import smoothing
+from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import PACERS, Context
+from slicepilot.env.encoding import NONE_ABOVE, NUM_FEATURES, KnobDecoder, ObservationEncoder, encoder_layout
+from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE, NUM_KNOBS, Knobs, NiceScope
+from slicepilot.env.promises import promise_scores
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
 
 RULE_FEATURES = ("rule_cpu_limit", "rule_nice", "rule_egress", "share_cpu", "share_egress")
 GUIDE_FEATURES = (

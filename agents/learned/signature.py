@@ -20,8 +20,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...configs import ConfigError
-from ...configs.reading import read_file
+from slicepilot.configs import ConfigError
+from slicepilot.configs.reading import read_file
+
 from .files import PROMOTION_FILE, SIGNATURE_FILE, SUMS_FILE, BundleFiles
 
 if TYPE_CHECKING:

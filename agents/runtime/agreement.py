@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...env.encoding import FEATURES
+from slicepilot.env.encoding import FEATURES
+
 from .program import Program
 from .session import INPUT_NAME, OUTPUT_NAME
 

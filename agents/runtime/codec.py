@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.compiled import Array, kernel
-from ...env.encoding import (
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.compiled import Array, kernel
+from slicepilot.env.encoding import (
     FEATURES,
     KNOB_FEATURES,
     NICE_AXIS,
@@ -18,8 +18,8 @@ from ...env.encoding import (
     KnobDecoder,
     ObservationEncoder,
 )
-from ...env.knobs import NICE, NUM_KNOBS, Knobs, NiceScope
-from ...env.telemetry import SLICE_FIELDS, Telemetry
+from slicepilot.env.knobs import NICE, NUM_KNOBS, Knobs, NiceScope
+from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 
 _KNOBS_AT, _NODE_AT, _ACTIVE = (FEATURES.index(name) for name in (KNOB_FEATURES[0], NODE_FEATURES[0], "active"))
 NO_NUMBER = "action: not a number; accepted: finite values, clipped to -1..1"

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.compiled import Array, digest_of, kernel
-from ...env.encoding import NUM_FEATURES
-from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.compiled import Array, digest_of, kernel
+from slicepilot.env.encoding import NUM_FEATURES
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.telemetry import Telemetry
+
 from .codec import AXES, KNOB_ROWS, MEASURED, NO_NUMBER, SCALE, CompiledCodec, decode, encode
 from .program import Program
 from .program_kernel import PROGRAMS, execute

@@ -23,7 +23,7 @@ from .allowed import MOST_ENTRIES
 from .onnx_file import DTYPES, Graph, Node, OnnxError, read_graph
 
 if TYPE_CHECKING:
-    from ...env.arrays import FloatArray
+    from slicepilot.env.arrays import FloatArray
 
 Array = npt.NDArray[Any]
 Positions = npt.NDArray[np.int32]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...env.compiled import Array, kernel
+from slicepilot.env.compiled import Array, kernel
+
 from .program_codes import (
     ADD,
     AND,

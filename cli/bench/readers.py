@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.bench import ReadersBench
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.schemas.bench import ReadersBench
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 CPUS = 2
 WARM_UP_ROWS = 1000
@@ -94,7 +94,7 @@ def readers(
 @contextlib.contextmanager
 def _forwarding_file(kept: Path | None, rows: int) -> Iterator[Path]:
     """The file to read, made if it is not there; what is compiled is compiled by then."""
-    from ...data.studies.mishra.generate import write_forwarding
+    from slicepilot.data.studies.mishra.generate import write_forwarding
 
     with tempfile.TemporaryDirectory(prefix="slicepilot-readers-") as folder:
         small, path = Path(folder) / "small.csv", kept or Path(folder) / "o1_forwarding_heavy.csv"

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.bench import SimulatorSpeed
-from ..shared.output import console, print_json, progress_bar
+from slicepilot.cli.schemas.bench import SimulatorSpeed
+from slicepilot.cli.shared.output import console, print_json, progress_bar
 
 
 def sim(
@@ -26,11 +26,11 @@ def sim(
     import gymnasium as gym
     import numpy as np
 
-    from ...env import ENV_ID
-    from ...env.environments.vector_env import SliceVectorEnv
-    from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
-    from ...env.simulator.scaling import repeated_slices
-    from ...env.simulator.scenario import Scenario
+    from slicepilot.env import ENV_ID
+    from slicepilot.env.environments.vector_env import SliceVectorEnv
+    from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+    from slicepilot.env.simulator.scaling import repeated_slices
+    from slicepilot.env.simulator.scenario import Scenario
 
     ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"))
     episodes = ramp if num_slices == len(ramp.slices) else repeated_slices(ramp, num_slices)

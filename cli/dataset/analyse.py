@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas.episodes import Analysed
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.schemas.episodes import Analysed
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+
 from .paths import ConditionOption, KindOption, QfiOption, UeOption, UnitOption, options_of, writing_to
 from .releases import tell
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from ...training.delays.analysis import Analysis
+    from slicepilot.training.delays.analysis import Analysis
+
     from .tables import Tables
 
 OUT = Path("reports/delays")
@@ -56,8 +58,8 @@ def analyse(
         analysis, tables = _analyse(
             progress, paths, (value, by, on), baseline, resamples, seed, kind, options_of(unit, qfi, condition, ue)
         )
-        from ...data.files import replace_file
-        from ...training.delays.page import write_pictures, write_report
+        from slicepilot.data.files import replace_file
+        from slicepilot.training.delays.page import write_pictures, write_report
 
         task = progress.add_task("plots", total=None)
         sources = [source.name for source in tables.delays]
@@ -87,14 +89,15 @@ def _analyse(
     """Read, then compute."""
     from dataclasses import replace
 
-    from ...training.delays.collect import collect
+    from slicepilot.training.delays.collect import collect
+
     from .tables import open_tables
 
     value, by, on = chosen
     tables = open_tables(paths, kind, options, value, _shown(progress, "reading"))
     delays = collect(tables.delays, value, by, on, tables.resources, seed)
     # What takes long to import comes when the input is known to be good.
-    from ...training.delays.analysis import analyse as run
+    from slicepilot.training.delays.analysis import analyse as run
 
     found = run(delays, baseline, resamples, seed, _shown(progress, "comparing"))
     return replace(found, notes=(*tables.notes, *found.notes)), tables
@@ -113,7 +116,7 @@ def _shown(progress: Progress, name: str) -> Callable[[float], None]:
 
 
 def _print(analysis: Analysis, files: list[Path]) -> None:
-    from ...training.delays.words import ends, number, p_value, sentences, shown_unit
+    from slicepilot.training.delays.words import ends, number, p_value, sentences, shown_unit
 
     suite, columns = analysis.suite, analysis.delays.columns
     unit = shown_unit(suite.unit) or "no unit"
@@ -147,13 +150,13 @@ def _print(analysis: Analysis, files: list[Path]) -> None:
 
 
 def _p_names() -> tuple[str, ...]:
-    from ...training.statistics.comparison import P_VALUES
+    from slicepilot.training.statistics.comparison import P_VALUES
 
     return P_VALUES
 
 
 def _print_regression(analysis: Analysis, unit: str) -> None:
-    from ...training.delays.words import number, p_value
+    from slicepilot.training.delays.words import number, p_value
 
     if analysis.regression is None:
         return
@@ -170,6 +173,6 @@ def _print_regression(analysis: Analysis, unit: str) -> None:
 
 
 def _short(name: str, longest: int = LONGEST) -> str:
-    from ...training.delays.columns import shortened
+    from slicepilot.training.delays.columns import shortened
 
     return shortened(name, longest)

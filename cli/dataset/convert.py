@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.datasets import Converted
-from ..shared.output import console, print_json, progress_bar, stderr
+from slicepilot.cli.schemas.datasets import Converted
+from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
+from slicepilot.configs import ConfigError
+
 from .paths import (
     ConditionOption,
     KindOption,
@@ -25,10 +26,10 @@ from .paths import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ...data.episodes.episodes import EpisodeSet
-    from ...data.faults import Faults
-    from ...data.studies.kinds import Options
-    from ...data.tables.tidy import Stream
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.data.faults import Faults
+    from slicepilot.data.studies.kinds import Options
+    from slicepilot.data.tables.tidy import Stream
 
 PARQUET, CSV = ".parquet", ".csv"
 
@@ -78,26 +79,26 @@ def read_any_episodes(path: Path, reward: str = "default") -> EpisodeSet:
     """Episodes of a file, a folder of files, a Minari dataset, or a controller's records scored by a reward."""
     what = what_is(path)
     if what == "minari":
-        from ...training.recording.minari_files import read_minari
+        from slicepilot.training.recording.minari_files import read_minari
 
         return read_minari(path)
     if what == "records":
-        from ...controller.record.reader import SegmentReader
-        from ...env.reward import RewardWeights
-        from ...training.recording.decision_records import episodes_of
+        from slicepilot.controller.record.reader import SegmentReader
+        from slicepilot.env.reward import RewardWeights
+        from slicepilot.training.recording.decision_records import episodes_of
 
         records = SegmentReader(path)
         episodes = episodes_of(records.stretches(), RewardWeights.from_yaml(reward))
         for name, why in sorted(records.broken.items()):
             stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
         return episodes
-    from ...data.episodes.files import read_episodes
+    from slicepilot.data.episodes.files import read_episodes
 
     return read_episodes(path)
 
 
 def _convert_episodes(source: Path, target: Path, reward: str) -> dict[str, Any]:
-    from ...data.episodes.files import write_episodes
+    from slicepilot.data.episodes.files import write_episodes
 
     if target.suffix not in {PARQUET, ""}:
         raise ConfigError(f"out = {str(target)!r}: accepted for episodes: NAME.parquet, or NAME-vN for Minari")
@@ -105,7 +106,7 @@ def _convert_episodes(source: Path, target: Path, reward: str) -> dict[str, Any]
     if target.suffix:
         write_episodes(episodes, target)
     else:
-        from ...training.recording.minari_files import write_minari
+        from slicepilot.training.recording.minari_files import write_minari
 
         write_minari(episodes, target)
     return {"path": str(target), "kind": "episodes", "episodes": len(episodes), "rows": episodes.num_steps}
@@ -114,11 +115,11 @@ def _convert_episodes(source: Path, target: Path, reward: str) -> dict[str, Any]
 def _convert_table(
     source: Path, target: Path, kind: str | None, options: Options, progress: Progress
 ) -> dict[str, Any]:
-    from ...data.faults import Faults
-    from ...data.studies.kinds import find as by_name
-    from ...data.studies.releases import find
-    from ...data.tables.tidy import Origin, write_tidy
-    from ...data.tables.tidy_csv import write_csv
+    from slicepilot.data.faults import Faults
+    from slicepilot.data.studies.kinds import find as by_name
+    from slicepilot.data.studies.releases import find
+    from slicepilot.data.tables.tidy import Origin, write_tidy
+    from slicepilot.data.tables.tidy_csv import write_csv
 
     if target.suffix not in {PARQUET, CSV}:
         raise ConfigError(f"out = {str(target)!r}: accepted for tables: NAME.parquet or NAME.csv")
@@ -138,9 +139,9 @@ def _convert_table(
 
 def _table(source: Path, kind: str | None, options: Options, faults: Faults, show: Any) -> tuple[str, Stream]:
     """The kind and the rows of a tidy table, in Parquet or CSV, or of a file of a release."""
-    from ...data.studies.kinds import of_table
-    from ...data.tables.tidy import read_description, read_tidy
-    from ...data.tables.tidy_csv import header_of, read_csv
+    from slicepilot.data.studies.kinds import of_table
+    from slicepilot.data.tables.tidy import read_description, read_tidy
+    from slicepilot.data.tables.tidy_csv import header_of, read_csv
 
     if what_is(source) == "tidy":
         return read_description(source).kind, read_tidy(source)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.datasets import DescribedEpisodes, DescribedTable
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.schemas.datasets import DescribedEpisodes, DescribedTable
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+
 from .convert import read_any_episodes
 from .missing import print_missing
 from .paths import ConditionOption, KindOption, QfiOption, UnitOption, kind_of, options_of, what_is
@@ -18,9 +19,9 @@ from .releases import shown_bytes, tell
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ...data.studies.kinds import Options
-    from ...data.tables.summary import Summary
-    from ...data.tables.tidy import Stream
+    from slicepilot.data.studies.kinds import Options
+    from slicepilot.data.tables.summary import Summary
+    from slicepilot.data.tables.tidy import Stream
 
 SHOWN_GROUPS = 12
 
@@ -59,10 +60,10 @@ def describe(
 
 def _table(path: Path, kind: str | None, options: Options) -> dict[str, Any]:
     """A tidy table, or what would become one."""
-    from ...data.faults import Faults
-    from ...data.studies.releases import find
-    from ...data.tables.summary import summarise
-    from ...data.tables.tidy import read_description, read_tidy
+    from slicepilot.data.faults import Faults
+    from slicepilot.data.studies.releases import find
+    from slicepilot.data.tables.summary import summarise
+    from slicepilot.data.tables.tidy import read_description, read_tidy
 
     with progress_bar() as progress:
         task = progress.add_task(path.name, total=1.0)
@@ -86,8 +87,8 @@ def _table(path: Path, kind: str | None, options: Options) -> dict[str, Any]:
 
 def _with_study(stream: Stream, kind: str, name: str) -> tuple[Stream, Callable[[], dict[str, Any]]]:
     """The same rows, and what gives ``study`` of them once they have gone by, where the kind has it."""
-    from ...data.studies.kinds import find
-    from ...data.tables.tidy import Stream
+    from slicepilot.data.studies.kinds import find
+    from slicepilot.data.tables.tidy import Stream
 
     make = find(kind).study
     if make is None:
@@ -148,7 +149,7 @@ def _print_table(document: dict[str, Any]) -> None:
 def _episodes(path: Path, what: str) -> dict[str, Any]:
     import numpy as np
 
-    from ...data.episodes.missing import missing_of
+    from slicepilot.data.episodes.missing import missing_of
 
     episodes = read_any_episodes(path)
     behaviours = []

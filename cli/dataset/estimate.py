@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.episodes import Estimates
-from ..shared.agents_option import load_learned, names_of
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.schemas.episodes import Estimates
+from slicepilot.cli.shared.agents_option import load_learned, names_of
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+
 from .missing import print_missing
 
 if TYPE_CHECKING:
-    from ...agents.base import Agent
-    from ...data.episodes.episodes import EpisodeSet
-    from ...data.intervals import Interval
-    from ...env.simulator.hardware import Hardware
-    from ...training.ope.comparison import Comparison
-    from ...training.ope.estimate import Estimate
+    from slicepilot.agents.base import Agent
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.data.intervals import Interval
+    from slicepilot.env.simulator.hardware import Hardware
+    from slicepilot.training.ope.comparison import Comparison
+    from slicepilot.training.ope.estimate import Estimate
 
 NO_MODEL = "none"
 WORDS = {"model-based": "the model", "fitted Q": "fitted Q evaluation", "importance": "importance sampling"}
@@ -56,10 +57,10 @@ def estimate(
 
     Example: slicepilot dataset estimate testbed-contention --agents reactive-sla,static-weights-9-nice
     """
-    from ...data.episodes.missing import missing_of
-    from ...training.ope.comparison import compare
-    from ...training.ope.fitted_q import FittedQConfig
-    from ...training.ope.logged import Node
+    from slicepilot.data.episodes.missing import missing_of
+    from slicepilot.training.ope.comparison import compare
+    from slicepilot.training.ope.fitted_q import FittedQConfig
+    from slicepilot.training.ope.logged import Node
 
     with progress_bar() as progress:
         task = progress.add_task("reading", total=1.0)
@@ -93,8 +94,9 @@ def estimate(
 
 
 def _episodes(data: str, reward: str | None) -> EpisodeSet:
-    from ...data.recorded import find
-    from ...training.offline.data import with_reward
+    from slicepilot.data.recorded import find
+    from slicepilot.training.offline.data import with_reward
+
     from .convert import read_any_episodes
 
     return with_reward(read_any_episodes(find(data), reward or "default"), reward)
@@ -102,7 +104,7 @@ def _episodes(data: str, reward: str | None) -> EpisodeSet:
 
 def hardware_for(name: str | None, episodes: EpisodeSet) -> Hardware | None:
     """The node that a model is to play on: as named, else the study's for its episodes and the testbed for others."""
-    from ...env.simulator.hardware import Hardware
+    from slicepilot.env.simulator.hardware import Hardware
 
     if name is None:
         of_study = any(episode.info.get("backend") == "study" for episode in episodes)
@@ -114,8 +116,8 @@ def _policies(
     node: Any, names: Sequence[str], bundles: Sequence[Path], hardware: Hardware | None
 ) -> tuple[list[Agent], list[str]]:
     """Who is asked about, and the names of those whose own CPU requests do not count; raises ConfigError for nobody."""
-    from ...agents.heuristics.registry import make
-    from ...training.recording.recording import on_declared_pods
+    from slicepilot.agents.heuristics.registry import make
+    from slicepilot.training.recording.recording import on_declared_pods
 
     made: list[Agent] = [*(make(name, node.slices, hardware, node.weights) for name in names), *load_learned(bundles)]
     if not made:
@@ -130,9 +132,9 @@ def read_truth(path: Path, episodes: EpisodeSet, reward: str | None = None) -> d
     Raises:
         ConfigError: neither; other weights or another period than the data's.
     """
-    from ...data.files import what_else
-    from ...data.intervals import Interval
-    from ...training.ope.comparison import rewards_of
+    from slicepilot.data.files import what_else
+    from slicepilot.data.intervals import Interval
+    from slicepilot.training.ope.comparison import rewards_of
 
     if path.suffix != ".json":
         run = _episodes(str(path), reward).unbroken()
@@ -161,7 +163,7 @@ def _is_number(value: object) -> bool:
 
 def print_comparison(found: Comparison, data: str) -> None:
     """Tables of 80 columns and what they do not say."""
-    from ...training.ope.comparison import ESTIMATORS, FITTED_Q, IMPORTANCE, MODEL
+    from slicepilot.training.ope.comparison import ESTIMATORS, FITTED_Q, IMPORTANCE, MODEL
 
     shown = [name for name in ESTIMATORS if any(name in policy.estimates for policy in found.policies)]
     titles = {MODEL: "model", FITTED_Q: "fitted Q", IMPORTANCE: "importance"}

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.datasets import Imported
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.schemas.datasets import Imported
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+
 from .missing import print_missing
 from .paths import (
     ConditionOption,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from ...data.studies.kinds import Kind, Options
-    from ...data.tables.tidy import Description
+    from slicepilot.data.studies.kinds import Kind, Options
+    from slicepilot.data.tables.tidy import Description
 
 EPISODES = "andrade-episodes.parquet"
 
@@ -54,7 +55,7 @@ def import_files(
 
     Example: slicepilot dataset import datasets/moreira --out tables
     """
-    from ...data.studies.kinds import find
+    from slicepilot.data.studies.kinds import find
 
     options = options_of(unit, qfi, condition, ue)
     chosen = None if kind is None else find(kind)
@@ -86,7 +87,7 @@ def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kin
     A file that is named has to be of a known kind, unless it is a README or the like beside others: a shell's
     ``clone/*`` names them all.
     """
-    from ...data.studies.kinds import detect, detected, files_below, is_paperwork
+    from slicepilot.data.studies.kinds import detect, detected, files_below, is_paperwork
 
     found: list[tuple[Path, Kind]] = []
     others: list[Path] = []
@@ -115,7 +116,7 @@ def _free(out: Path, kind: Kind, path: Path, options: Options, made: dict[Path, 
 
     A table of an earlier import keeps its name unless it was made of the same file.
     """
-    from ...data.tables.tidy import is_made_of
+    from slicepilot.data.tables.tidy import is_made_of
 
     stem = "-".join(filter(None, [kind.name, kind.label(path, options)]))
     target, number = out / f"{stem}.parquet", 1
@@ -126,9 +127,9 @@ def _free(out: Path, kind: Kind, path: Path, options: Options, made: dict[Path, 
 
 
 def _import(path: Path, kind: Kind, options: Options, target: Path, progress: Progress) -> Description:
-    from ...data.faults import Faults
-    from ...data.studies.releases import find
-    from ...data.tables.tidy import Origin, write_tidy
+    from slicepilot.data.faults import Faults
+    from slicepilot.data.studies.releases import find
+    from slicepilot.data.tables.tidy import Origin, write_tidy
 
     release, faults = find(kind.release), Faults()
     task = progress.add_task(path.name, total=1.0)
@@ -145,16 +146,16 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
 
     Those of an earlier import are replaced only where all of these tables have been.
     """
-    from ...data.studies.andrade.units import COLLECTIONS
+    from slicepilot.data.studies.andrade.units import COLLECTIONS
 
     tables = {name: [path for path, own in made.items() if own.kind == f"andrade-{name}"] for name in COLLECTIONS}
     if len(tables["latency"]) != 1 or len(tables["receive"]) != 1 or len(tables["cpu"]) > 1:
         return None
-    from ...data.episodes.files import write_episodes
-    from ...data.episodes.missing import missing_of
-    from ...data.tables.tidy import read_tidy
-    from ...env.reward import RewardWeights
-    from ...training.recording.andrade import to_episodes
+    from slicepilot.data.episodes.files import write_episodes
+    from slicepilot.data.episodes.missing import missing_of
+    from slicepilot.data.tables.tidy import read_tidy
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.training.recording.andrade import to_episodes
 
     weights, path = RewardWeights.from_yaml(reward), out / EPISODES
     own = {out / f"andrade-{name}.parquet" for name, paths in tables.items() if paths}
@@ -172,8 +173,8 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
 
 def _as_known(own: Description) -> bool | None:
     """Whether a table's file is the release's as it is known; None where nothing is known of it."""
-    from ...data.studies.kinds import find as kind_by_name
-    from ...data.studies.releases import find
+    from slicepilot.data.studies.kinds import find as kind_by_name
+    from slicepilot.data.studies.releases import find
 
     release = find(kind_by_name(own.kind).release)
     return release.as_known(own.source["name"], own.source["bytes"], own.source["sha256"])

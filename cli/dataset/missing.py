@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..shared.output import console, figures_table
+from slicepilot.cli.shared.output import console, figures_table
 
 LEFT_OUT = (
     "a slice that was not measured in a step is left out of its reward; a step of which too little was measured has no "

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ...configs import ConfigError
-from ..shared.output import stderr
+from slicepilot.cli.shared.output import stderr
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ...data.studies.kinds import Kind, Options
+    from slicepilot.data.studies.kinds import Kind, Options
 
 KindOption = Annotated[str | None, typer.Option("--kind", help="Kind of file, else as it looks.")]
 UnitOption = Annotated[
@@ -28,8 +28,8 @@ What = Literal["tidy", "episodes", "minari", "records", "folder", "file"]
 
 def options_of(units: list[str] | None, qfi: int | None, condition: str | None, ues: list[str] | None) -> Options:
     """What a file does not say itself; raises ConfigError for unknown units and classes that are not ADDRESS=CLASS."""
-    from ...data.studies.andrade.units import COLLECTIONS, unit_of
-    from ...data.studies.kinds import Options
+    from slicepilot.data.studies.andrade.units import COLLECTIONS, unit_of
+    from slicepilot.data.studies.kinds import Options
 
     for collection in COLLECTIONS:
         unit_of(collection, units or [])
@@ -45,7 +45,7 @@ def options_of(units: list[str] | None, qfi: int | None, condition: str | None, 
 
 def kind_of(path: Path, name: str | None) -> Kind:
     """The kind that a file is said to be of, or looks like; raises ConfigError for none."""
-    from ...data.studies.kinds import detected, find
+    from slicepilot.data.studies.kinds import detected, find
 
     return find(name) if name is not None else detected(path)
 
@@ -86,8 +86,8 @@ def what_is(path: Path) -> What:
     Raises:
         ConfigError: nothing, what is no file or folder, or a Parquet file of something else.
     """
-    from ...data.files import what_else
-    from ...data.tables.tidy import describe_if_tidy, is_parquet
+    from slicepilot.data.files import what_else
+    from slicepilot.data.tables.tidy import describe_if_tidy, is_parquet
 
     if path.is_dir():
         return _what_folder(path)
@@ -103,8 +103,8 @@ def what_is(path: Path) -> What:
 
 
 def _what_folder(path: Path) -> What:
-    from ...controller.record.segments import list_segments
-    from ...data.episodes.files import is_minari
+    from slicepilot.controller.record.segments import list_segments
+    from slicepilot.data.episodes.files import is_minari
 
     if is_minari(path):
         return "minari"
@@ -117,7 +117,7 @@ def _what_folder(path: Path) -> What:
 
 
 def _holds_episodes(path: Path) -> bool:
-    from ...data.episodes.files import read_header
+    from slicepilot.data.episodes.files import read_header
 
     try:
         read_header(path)

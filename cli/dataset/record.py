@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ...configs.backends import SIMULATOR, check_name
-from ..schemas.episodes import Recorded
-from ..shared.agents_option import load_learned, names_of
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.schemas.episodes import Recorded
+from slicepilot.cli.shared.agents_option import load_learned, names_of
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import SIMULATOR, check_name
+
 from .paths import writing_to
 from .record_live import AS_FOUND, play_scenario, watch_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...agents.base import Agent
-    from ...data.episodes.episodes import EpisodeSet
-    from ...env.reward import RewardWeights
-    from ...env.simulator.hardware import Hardware
-    from ...env.simulator.scenario import Scenario
-    from ...env.slices import SliceSet
+    from slicepilot.agents.base import Agent
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.env.simulator.hardware import Hardware
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.env.slices import SliceSet
 
 SCENARIO = "testbed-contention"
 REFRESH_PERIODS = 100
@@ -76,9 +77,9 @@ def record(
 
     Example: [bold]slicepilot dataset record --agents random,exploring-no-control --episodes 4 --out log.parquet[/bold]
     """
-    from ...data.episodes.episodes import EpisodeSet
-    from ...env.reward import RewardWeights
-    from ...training.evaluation.results import Provenance
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.training.evaluation.results import Provenance
 
     _check_out(out)
     check_name(backend)
@@ -116,7 +117,7 @@ def record(
 def _check_out(out: Path) -> None:
     """Say before anything is recorded that it could not be written; raises ConfigError."""
     if out.suffix != ".parquet":
-        from ...training.recording.minari_files import check_new
+        from slicepilot.training.recording.minari_files import check_new
 
         check_new(out)
     elif out.is_dir():
@@ -140,7 +141,7 @@ def _check_node(
 
 
 def _scenario(name: str | None, seconds: float | None, period_s: float | None) -> Scenario:
-    from ...env.simulator.scenario import Scenario
+    from slicepilot.env.simulator.scenario import Scenario
 
     played = Scenario.from_yaml(name or SCENARIO)
     return replace(
@@ -157,8 +158,8 @@ def _make_agents(
     requests: bool,
 ) -> list[Agent]:
     """Who plays, with names that differ; raises ConfigError for a name that does not exist, or nobody."""
-    from ...agents.heuristics.registry import make
-    from ...training.recording.recording import on_declared_pods
+    from slicepilot.agents.heuristics.registry import make
+    from slicepilot.training.recording.recording import on_declared_pods
 
     counted = [_times(name) for name in names]
     made: list[Agent] = [*(make(name, slices, node, weights) for name, _ in counted), *load_learned(bundles)]
@@ -179,7 +180,7 @@ def _times(text: str) -> tuple[str, int]:
 
 
 def _simulate(played: Scenario, made: Sequence[Agent], episodes: int, seed: int, weights: RewardWeights) -> EpisodeSet:
-    from ...training.recording.recording import record_simulated
+    from slicepilot.training.recording.recording import record_simulated
 
     with progress_bar() as progress:
         task = progress.add_task("recording", total=len(set(made)) * played.num_steps)
@@ -196,11 +197,11 @@ def _simulate(played: Scenario, made: Sequence[Agent], episodes: int, seed: int,
 
 def _write(recorded: EpisodeSet, out: Path) -> None:
     if out.suffix == ".parquet":
-        from ...data.episodes.files import write_episodes
+        from slicepilot.data.episodes.files import write_episodes
 
         write_episodes(recorded, out)
     else:
-        from ...training.recording.minari_files import write_minari
+        from slicepilot.training.recording.minari_files import write_minari
 
         write_minari(recorded, out)
 

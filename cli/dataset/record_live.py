@@ -8,18 +8,18 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...configs import ConfigError
-from ...configs.backends import plugin
-from ..shared.output import progress_bar
+from slicepilot.cli.shared.output import progress_bar
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import plugin
 
 if TYPE_CHECKING:
-    from ...agents.base import Agent
-    from ...data.episodes.episodes import EpisodeSet
-    from ...env.reward import RewardWeights
-    from ...env.simulator.hardware import Hardware
-    from ...env.simulator.scenario import Scenario
-    from ...env.slices import SliceSet
-    from ...training.evaluation.turns import TurnsBackend
+    from slicepilot.agents.base import Agent
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.env.simulator.hardware import Hardware
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.env.slices import SliceSet
+    from slicepilot.training.evaluation.turns import TurnsBackend
 
 AS_FOUND = "as-found"
 SECONDS = 60.0
@@ -37,7 +37,7 @@ def play_scenario(
     name: str | None,
 ) -> EpisodeSet:
     """A scenario on a backend that brings its loads; raises ConfigError."""
-    from ...training.recording.recording import record_live
+    from slicepilot.training.recording.recording import record_live
 
     _check_sight(made)
     backend: TurnsBackend = plugin(backend_name).call("open_backend", played, name=name)
@@ -68,8 +68,8 @@ def watch_node(
     Raises:
         ConfigError: agents that could not act, or none that would; and as the backend does.
     """
-    from ...env.simulator.hardware import Hardware
-    from ...training.recording.recording import record_live
+    from slicepilot.env.simulator.hardware import Hardware
+    from slicepilot.training.recording.recording import record_live
 
     if mode == "shadow" and set(names) - {AS_FOUND}:
         raise ConfigError(
@@ -92,7 +92,7 @@ def watch_node(
 
 
 def _check_sight(made: Sequence[Agent]) -> None:
-    from ...agents.heuristics.clairvoyant import Clairvoyant
+    from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
 
     if seers := [agent.name for agent in made if isinstance(agent, Clairvoyant)]:
         raise ConfigError(f"agents: {seers[0]}: accepted: only with --backend simulator, whose future it sees")

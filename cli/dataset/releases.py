@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..schemas import datasets as schema
-from ..shared.output import console, figures_table, print_json, progress_bar, stderr
+from slicepilot.cli.schemas import datasets as schema
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, stderr
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from ...data.studies.fetching import Fetched
-    from ...data.studies.releases import Release
+    from slicepilot.data.studies.fetching import Fetched
+    from slicepilot.data.studies.releases import Release
 
 
 def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -22,7 +22,7 @@ def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JS
 
     Example: slicepilot dataset list
     """
-    from ...data.studies.releases import releases
+    from slicepilot.data.studies.releases import releases
 
     if as_json:
         print_json([_document(release) for release in releases()], list[schema.Release])
@@ -54,9 +54,9 @@ def fetch(
 
     Example: slicepilot dataset fetch moreira
     """
-    from ...data.studies.fetching import FetchError
-    from ...data.studies.fetching import fetch as download
-    from ...data.studies.releases import find
+    from slicepilot.data.studies.fetching import FetchError
+    from slicepilot.data.studies.fetching import fetch as download
+    from slicepilot.data.studies.releases import find
 
     release = find(name)
     files = release.fetchable()

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
+
 from .paths import kind_of, what_is
 
 if TYPE_CHECKING:
-    from ...data.faults import Faults
-    from ...data.studies.kinds import Options
-    from ...data.tables.tidy import Stream
-    from ...training.delays.collect import Source
+    from slicepilot.data.faults import Faults
+    from slicepilot.data.studies.kinds import Options
+    from slicepilot.data.tables.tidy import Stream
+    from slicepilot.training.delays.collect import Source
 
 Tell = Callable[[float], None]
 
@@ -65,8 +66,8 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
     Raises:
         ConfigError: a path that does not exist, a file of no known kind, no delays in any.
     """
-    from ...data.faults import DatasetError
-    from ...data.studies.kinds import files_below
+    from slicepilot.data.faults import DatasetError
+    from slicepilot.data.studies.kinds import files_below
 
     found = Tables()
     opening = _Opening(kind, options, found, tell)
@@ -93,9 +94,9 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
 
 def _is_known(file: Path, kind: str | None) -> bool:
     """Whether a file that lies in a folder is of a kind that can be read; raises DatasetError for one that cannot."""
-    from ...data.faults import DatasetError
-    from ...data.studies.kinds import detect
-    from ...data.tables.tidy import is_parquet
+    from slicepilot.data.faults import DatasetError
+    from slicepilot.data.studies.kinds import detect
+    from slicepilot.data.tables.tidy import is_parquet
 
     if not is_parquet(file):
         return kind is not None or detect(file) is not None
@@ -109,9 +110,9 @@ def _is_known(file: Path, kind: str | None) -> bool:
 
 def _add(found: Tables, opening: _Opening, path: Path, value: str | None) -> None:
     """Put a table where it belongs; the first one with delays says which column the others must have."""
-    from ...training.delays.collect import Source
-    from ...training.delays.columns import delay_column
-    from ...training.delays.context import RUN
+    from slicepilot.training.delays.collect import Source
+    from slicepilot.training.delays.columns import delay_column
+    from slicepilot.training.delays.context import RUN
 
     name, stream = opening.open(path)
     wanted = delay_column(found.delays[0].stream.schema, value) if found.delays else value
@@ -142,19 +143,20 @@ class _Opening:
 
         what = what_is(path)
         if what == "tidy":
-            from ...data.tables.tidy import read_description, read_tidy
+            from slicepilot.data.tables.tidy import read_description, read_tidy
 
             return path.stem, _counted(read_tidy(path), read_description(path).rows, tell)
         if what == "records":
-            from ...training.delays.decision_records import delay_rows
+            from slicepilot.training.delays.decision_records import delay_rows
 
             return path.name, delay_rows(path, self._found.broken, tell)
         if what in {"episodes", "minari"}:
-            from ...training.delays.slice_rows import episode_rows
+            from slicepilot.training.delays.slice_rows import episode_rows
+
             from .convert import read_any_episodes
 
             return path.stem, episode_rows(read_any_episodes(path))
-        from ...data.faults import Faults
+        from slicepilot.data.faults import Faults
 
         kind = kind_of(path, self._kind)
         name = "-".join(filter(None, [kind.name, kind.label(path, self._options)]))
@@ -164,7 +166,7 @@ class _Opening:
 
 def _counted(stream: Stream, rows: int, tell: Tell) -> Stream:
     """The same rows, telling how many of them have been read."""
-    from ...data.tables.tidy import Stream
+    from slicepilot.data.tables.tidy import Stream
 
     def batches() -> Iterator[Any]:
         seen = 0

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.datasets import Validated
-from ..shared.output import console, print_json, progress_bar
+from slicepilot.cli.schemas.datasets import Validated
+from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.configs import ConfigError
+
 from .convert import read_any_episodes
 from .paths import (
     ConditionOption,
@@ -26,8 +27,8 @@ from .paths import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ...data.faults import Faults
-    from ...data.studies.kinds import Options
+    from slicepilot.data.faults import Faults
+    from slicepilot.data.studies.kinds import Options
 
 
 def validate(
@@ -50,8 +51,8 @@ def validate(
     others: list[Path] = []
     with progress_bar() as progress:
         if path.is_dir() and what_is(path) == "folder":
-            from ...data.studies.kinds import detect, files_below
-            from ...data.tables.tidy import is_parquet
+            from slicepilot.data.studies.kinds import detect, files_below
+            from slicepilot.data.tables.tidy import is_parquet
 
             for file in files_below([path]):
                 try:
@@ -83,7 +84,7 @@ def validate(
 
 def _check(path: Path, kind: str | None, options: Options, progress: Progress) -> dict[str, Any]:
     """What is wrong in one file or dataset."""
-    from ...data.faults import Faults
+    from slicepilot.data.faults import Faults
 
     what = what_is(path)
     faults = Faults()
@@ -93,7 +94,7 @@ def _check(path: Path, kind: str | None, options: Options, progress: Progress) -
     task = progress.add_task(path.name, total=1.0)
     try:
         if what == "tidy":
-            from ...data.tables.tidy import read_description, read_tidy
+            from slicepilot.data.tables.tidy import read_description, read_tidy
 
             description = read_description(path)
             rows = sum(batch.num_rows for batch in read_tidy(path).batches)
@@ -111,7 +112,7 @@ def _check(path: Path, kind: str | None, options: Options, progress: Progress) -
 
 
 def _check_episodes(path: Path, faults: Faults) -> int:
-    from ...data.episodes.checks import check_episodes
+    from slicepilot.data.episodes.checks import check_episodes
 
     episodes = read_any_episodes(path)
     check_episodes(episodes, faults)
@@ -130,7 +131,7 @@ def print_faults(faults: dict[str, Any]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ...data.faults import MEANINGS
+    from slicepilot.data.faults import MEANINGS
 
     for kind, own in faults["kinds"].items():
         lines = ", ".join(str(fault["line"]) for fault in own["first"])

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...configs import ConfigError
-from ...configs.backends import SIMULATOR
-from ..schemas import evaluation as schema
-from ..shared.agents_option import load_learned, names_of
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.schemas import evaluation as schema
+from slicepilot.cli.shared.agents_option import load_learned, names_of
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import SIMULATOR
 
 if TYPE_CHECKING:
-    from ...agents.base import Agent
-    from ...agents.learned.agent import LearnedAgent
-    from ...env.simulator.scenario import Scenario
-    from ...training.evaluation.comparison import ScenarioResult
-    from ...training.evaluation.config import EvaluationConfig
-    from ...training.evaluation.suite import AgainstRival, OverTrainingSeeds
+    from slicepilot.agents.base import Agent
+    from slicepilot.agents.learned.agent import LearnedAgent
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.training.evaluation.comparison import ScenarioResult
+    from slicepilot.training.evaluation.config import EvaluationConfig
+    from slicepilot.training.evaluation.suite import AgainstRival, OverTrainingSeeds
 
 RESULTS = Path("reports/evaluation")
 REFRESH_PERIODS = 100
@@ -65,9 +65,9 @@ def evaluate(
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
-    from ...data.files import replace_file
-    from ...training.evaluation.config import EvaluationConfig
-    from ...training.evaluation.results import Evaluation, Provenance, hardware_fits, log_evaluation, save
+    from slicepilot.data.files import replace_file
+    from slicepilot.training.evaluation.config import EvaluationConfig
+    from slicepilot.training.evaluation.results import Evaluation, Provenance, hardware_fits, log_evaluation, save
 
     drawn = _drawn(suite, seed, scenarios, scenario)
     settings = EvaluationConfig.from_yaml(config or ("drawn" if drawn else "default"))
@@ -75,14 +75,14 @@ def evaluate(
     if address is not None and not ray:
         raise ConfigError(f"address = {address!r}: accepted together with --ray")
     if ray:
-        from ...training.cluster.session import need_ray
+        from slicepilot.training.cluster.session import need_ray
 
         need_ray("evaluate --ray")
         if settings.backend != SIMULATOR:
             raise ConfigError(f"ray: accepted with backend {SIMULATOR}: a {settings.backend} is one machine's")
     learned = load_learned(bundle or [])
     if drawn:
-        from ...training.evaluation.drawn import draw_scenarios
+        from slicepilot.training.evaluation.drawn import draw_scenarios
 
         chosen = draw_scenarios(results / "scenarios", *drawn, settings.control_period_s)
         settings = replace(settings, scenarios=tuple(played.name for played in chosen))
@@ -101,7 +101,7 @@ def evaluate(
     evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged))
     save(evaluation, results)
     if report is not None:
-        from ...training.evaluation.report import render
+        from slicepilot.training.evaluation.report import render
 
         report.parent.mkdir(parents=True, exist_ok=True)
         replace_file(report, render(evaluation).encode())
@@ -131,7 +131,7 @@ def _judge(
     learned: Sequence[LearnedAgent],
 ) -> list[ScenarioResult]:
     """All scenarios in the simulator, with progress."""
-    from ...training.evaluation.judge import evaluate_scenario
+    from slicepilot.training.evaluation.judge import evaluate_scenario
 
     judged = []
     with progress_bar() as progress:
@@ -160,7 +160,7 @@ def _judge_on_ray(
     address: str | None,
 ) -> list[ScenarioResult]:
     """All scenarios in the simulator, every play a task of Ray, with progress."""
-    from ...training.evaluation.on_ray import evaluate_on_ray
+    from slicepilot.training.evaluation.on_ray import evaluate_on_ray
 
     subjects = [[a.name for a in learned] or _first_heuristic(made) for made in made_for_each]
     with progress_bar() as progress:
@@ -176,10 +176,10 @@ def _judge_live(
     played: Scenario, made: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[LearnedAgent]
 ) -> ScenarioResult:
     """One scenario on real UPFs, agents taking turns, with progress."""
-    from ...configs.backends import plugin
-    from ...env.reward import RewardWeights
-    from ...training.evaluation.judge import judge, plays_of
-    from ...training.evaluation.turns import TurnsBackend, play_in_turns
+    from slicepilot.configs.backends import plugin
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.training.evaluation.judge import judge, plays_of
+    from slicepilot.training.evaluation.turns import TurnsBackend, play_in_turns
 
     plays = plays_of(played, made)
     backend: TurnsBackend = plugin(settings.backend).call("open_backend", played)
@@ -232,7 +232,7 @@ def _drawn(
 
 
 def _scenarios(config: EvaluationConfig) -> list[Scenario]:
-    from ...env.simulator.scenario import Scenario
+    from slicepilot.env.simulator.scenario import Scenario
 
     if not config.scenarios:
         raise ConfigError("scenarios: none; accepted: at least one, or --suite drawn")
@@ -251,8 +251,8 @@ def _make_agents(scenario: Scenario, config: EvaluationConfig, learned: Sequence
     Raises:
         ConfigError: a name that does not exist, a pattern that matches none.
     """
-    from ...agents.heuristics.registry import available, make
-    from ...env.reward import RewardWeights
+    from slicepilot.agents.heuristics.registry import available, make
+    from slicepilot.env.reward import RewardWeights
 
     node = scenario.hardware_spec()
     alike = node.logical_cpus == STUDY_CPUS and abs(node.uplink_mbps / STUDY_UPLINK_MBPS - 1.0) <= ABOUT
@@ -268,7 +268,7 @@ def _make_agents(scenario: Scenario, config: EvaluationConfig, learned: Sequence
 
 
 def _first_heuristic(made: Sequence[Agent]) -> list[str]:
-    from ...training.evaluation.judge import role_of
+    from slicepilot.training.evaluation.judge import role_of
 
     return [agent.name for agent in made if role_of(agent) == "adaptive"][:1]
 
@@ -286,7 +286,7 @@ def _trained_alike(learned: Sequence[LearnedAgent]) -> list[list[str]]:
 
 def _print_suite(judged: Sequence[ScenarioResult], seed: int, alike: Sequence[Sequence[str]], as_json: bool) -> None:
     """How agents fare over all scenarios, as distributions; ``alike`` differ in their training seed alone."""
-    from ...training.evaluation.suite import (
+    from slicepilot.training.evaluation.suite import (
         BEST_FIXED,
         FLOOR_SHARE,
         GREEDY,
@@ -373,8 +373,8 @@ def _print_pooled(rows: Sequence[OverTrainingSeeds], over: str) -> None:
 
 def print_result(result: ScenarioResult) -> None:
     """A table of 80 columns and what can be said about the judged agents."""
-    from ...training.evaluation.scores import EDGE_WORK
-    from ...training.evaluation.sentences import sentences, short_list
+    from slicepilot.training.evaluation.scores import EDGE_WORK
+    from slicepilot.training.evaluation.sentences import sentences, short_list
 
     shown = short_list(result)
     headings = ("prio\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")

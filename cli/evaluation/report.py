@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..shared.output import console
+from slicepilot.cli.shared.output import console
 
 
 def report(
@@ -18,11 +18,11 @@ def report(
 
     Example: slicepilot report reports/evaluation -o report.html
     """
-    from ...training.evaluation.results import read
+    from slicepilot.training.evaluation.results import read
 
     evaluation = read(results)
-    from ...data.files import replace_file
-    from ...training.evaluation.report import render
+    from slicepilot.data.files import replace_file
+    from slicepilot.training.evaluation.report import render
 
     output.parent.mkdir(parents=True, exist_ok=True)
     replace_file(output, render(evaluation).encode())

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.evaluation import Played, StudyExperiment
-from ..shared.output import console, print_json, progress_bar
+from slicepilot.cli.schemas.evaluation import Played, StudyExperiment
+from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 STUDIES = ("andrade",)
 MAX_DIGITS = 4  # keeps a slip such as 1-99999999 from being counted out
@@ -33,8 +33,8 @@ def simulate(
         return
     if study not in STUDIES:
         raise ConfigError(f"study: unknown name {study!r}; accepted: {', '.join(STUDIES)}")
-    from ...env.simulator.hardware import Hardware
-    from ...env.simulator.study import run_study
+    from slicepilot.env.simulator.hardware import Hardware
+    from slicepilot.env.simulator.study import run_study
 
     numbers = parse_numbers(experiments)
     node = Hardware.from_yaml(hardware)
@@ -71,7 +71,7 @@ def _is_number(text: str) -> bool:
 def _print_study(results: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from ...data.reference import calibration_rows
+    from slicepilot.data.reference import calibration_rows
 
     published = {(row.experiment, row.metric, row.group): row for row in calibration_rows()}
     table = Table(title="Simulated (published) over the last five minutes", padding=(0, 1))
@@ -96,9 +96,9 @@ def _print_study(results: list[dict[str, Any]]) -> None:
 def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None:
     import numpy as np
 
-    from ...agents.heuristics.registry import make
-    from ...env.simulator.scenario import Scenario
-    from ...training.evaluation.rollouts import play
+    from slicepilot.agents.heuristics.registry import make
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.training.evaluation.rollouts import play
 
     scenario = Scenario.from_yaml(scenario_name)
     agent = make(agent_name, scenario.slice_set(), scenario.hardware_spec())

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ...configs.text import printable
-from ...controller.contracts.answers import OrderAnswer, Status
-from ..shared.agents_option import names_of
-from ..shared.output import console, print_json
+from slicepilot.cli.shared.agents_option import names_of
+from slicepilot.cli.shared.output import console, print_json
+from slicepilot.configs.text import printable
+from slicepilot.controller.contracts.answers import OrderAnswer, Status
 
 NAME_CELLS = 12  # of a slice's name: in 80 columns there has to be room for figures and the longest reason
 
@@ -84,7 +84,7 @@ def reload(
     """
     order: dict[str, Any] = {"command": "reload"}
     if bundle is not None:
-        from ...agents.learned.shipped import folder_of
+        from slicepilot.agents.learned.shipped import folder_of
 
         order["bundle"] = str(folder_of(bundle).absolute())  # the controller has another working directory
     if guard is not None:
@@ -108,8 +108,8 @@ def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_js
 
 def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict[str, Any]:
     """The status for that order, for others the answer; one line and exit code 1 where there is none."""
-    from ...configs.documents import DocumentError, check
-    from ...controller.service.control_client import ControlClient, ControlError, find_socket
+    from slicepilot.configs.documents import DocumentError, check
+    from slicepilot.controller.service.control_client import ControlClient, ControlError, find_socket
 
     asked = order["command"] == "status"
     try:
@@ -137,10 +137,10 @@ def _print_status(document: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ...controller.contracts.latches import NODE_LATCHED, NODE_REMEDY
-    from ...controller.contracts.reasons import Reason
-    from ...env.knobs import KNOB_FIELDS
-    from ..shared.output import figures_table
+    from slicepilot.cli.shared.output import figures_table
+    from slicepilot.controller.contracts.latches import NODE_LATCHED, NODE_REMEDY
+    from slicepilot.controller.contracts.reasons import Reason
+    from slicepilot.env.knobs import KNOB_FIELDS
 
     paused = ", paused" if document["paused"] else ""
     _say(f"{document['run']['name']}: {document['mode']}, guard {document['level']}{paused}, {document['agent']}")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...configs import ConfigError
-from ...controller.service.run_config import RunConfig
-from ..schemas.explaining import ExplainedTick, ExplainedWindow
-from ..shared.output import console, print_json, stderr
+from slicepilot.cli.schemas.explaining import ExplainedTick, ExplainedWindow
+from slicepilot.cli.shared.output import console, print_json, stderr
+from slicepilot.configs import ConfigError
+from slicepilot.controller.service.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from ...controller.record.history import TickHistory
+    from slicepilot.controller.record.history import TickHistory
 
 RUN_ROOT, STATE_ROOT = Path(RunConfig.run_root), Path(RunConfig.state_root)
 
@@ -32,10 +32,10 @@ def explain(
 
     Example: slicepilot explain --at -5s
     """
-    from ...controller.record.explain import explain_tick, explain_window
-    from ...controller.record.explain_text import tick_lines, window_lines
-    from ...controller.record.history import TickHistory
-    from ...controller.record.moments import NS, parse_duration, parse_time, rfc3339
+    from slicepilot.controller.record.explain import explain_tick, explain_window
+    from slicepilot.controller.record.explain_text import tick_lines, window_lines
+    from slicepilot.controller.record.history import TickHistory
+    from slicepilot.controller.record.moments import NS, parse_duration, parse_time, rfc3339
 
     if records is not None and name is not None:
         raise ConfigError("records, name: accepted: at most one of them")

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...configs import ConfigError
-from ...configs.backends import plugin
-from ...configs.text import printable
-from ..schemas.explaining import Probed
-from ..shared.output import console, print_json
+from slicepilot.cli.schemas.explaining import Probed
+from slicepilot.cli.shared.output import console, print_json
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import plugin
+from slicepilot.configs.text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...controller.telemetry.discover import Upf
-    from ...controller.telemetry.pfcp import PfcpProbe
-    from ...controller.telemetry.report.export import PacketFile, PfcpFile
-    from ...controller.telemetry.source import KernelSource
+    from slicepilot.controller.telemetry.discover import Upf
+    from slicepilot.controller.telemetry.pfcp import PfcpProbe
+    from slicepilot.controller.telemetry.report.export import PacketFile, PfcpFile
+    from slicepilot.controller.telemetry.source import KernelSource
 
 IDLE_S = 60.0  # a flow without a packet for so long may lose its place to another
 DRAIN_S = 0.05  # between two looks at the events: a ring buffer holds 32,000
@@ -56,8 +56,8 @@ def probe(
 
     Example: [bold]slicepilot probe --netns sp-upf-embb --n6-netns sp-dn --duration 10[/bold]
     """
-    from ...controller.system.bpf.errors import ProbeError
-    from ...controller.telemetry.discover import Devices, by_container, by_netns, by_pid, points_of
+    from slicepilot.controller.system.bpf.errors import ProbeError
+    from slicepilot.controller.telemetry.discover import Devices, by_container, by_netns, by_pid, points_of
 
     upfs = [*map(by_netns, netns or ()), *map(by_pid, pid or ()), *map(by_container, container or ())]
     devices = Devices(n3, tun, n6, n6_netns, n4)
@@ -67,8 +67,8 @@ def probe(
         raise ConfigError(f"--node = {node}: accepted alone: its configuration says which UPFs and interfaces")
     try:
         with contextlib.ExitStack() as stack:
-            from ...controller.telemetry.pfcp import PfcpProbe
-            from ...controller.telemetry.source import KernelSource
+            from slicepilot.controller.telemetry.pfcp import PfcpProbe
+            from slicepilot.controller.telemetry.source import KernelSource
 
             points = [points_of(upf, devices) for upf in _distinct(upfs)]
             if node is not None:
@@ -102,7 +102,7 @@ def _distinct(upfs: list[Upf]) -> list[Upf]:
 def _files(
     csv: Path | None, pfcp_csv: Path | None, source: KernelSource, pfcp: PfcpProbe | None
 ) -> list[PacketFile | PfcpFile]:
-    from ...controller.telemetry.report.export import PacketFile, PfcpFile
+    from slicepilot.controller.telemetry.report.export import PacketFile, PfcpFile
 
     files: list[PacketFile | PfcpFile] = []
     if csv is not None:
@@ -123,10 +123,10 @@ def _watch(
     """Show a table per interval until the time is over, somebody stops it, or the UPFs have gone."""
     from rich.live import Live
 
-    from ...controller.system.bpf.errors import ProbeError
-    from ...controller.system.signals import StopRequest
-    from ...controller.telemetry.flows import IdleFlows
-    from ...controller.telemetry.report.summary import summary
+    from slicepilot.controller.system.bpf.errors import ProbeError
+    from slicepilot.controller.system.signals import StopRequest
+    from slicepilot.controller.telemetry.flows import IdleFlows
+    from slicepilot.controller.telemetry.report.summary import summary
 
     idle, swept = IdleFlows(source.packets), time.monotonic()
     started = swept
@@ -171,9 +171,9 @@ def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from ...controller.telemetry.histogram import quantiles_us
-    from ...controller.telemetry.layout import PFCP_KINDS
-    from ...env.telemetry import SLICE_FIELDS
+    from slicepilot.controller.telemetry.histogram import quantiles_us
+    from slicepilot.controller.telemetry.layout import PFCP_KINDS
+    from slicepilot.env.telemetry import SLICE_FIELDS
 
     telemetry = source.measure()
     table = Table(box=None, padding=(0, 1), caption=_caption(source), caption_justify="left")

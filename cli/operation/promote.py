@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas import operation as schema
-from ..shared.output import console, figures_table, print_json, stderr
+from slicepilot.cli.schemas import operation as schema
+from slicepilot.cli.shared.output import console, figures_table, print_json, stderr
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ...controller.promotion.certificate import PromotionDecision
+    from slicepilot.controller.promotion.certificate import PromotionDecision
 
 
 def promote(
@@ -34,13 +34,13 @@ def promote(
 
     Example: slicepilot promote runs/mine/bundle --records /var/lib/slicepilot/sp/records
     """
-    from ...agents.learned import signature
-    from ...agents.learned.bundle import PolicyBundle
-    from ...agents.learned.files import SIGNATURE_FILE, BundleFiles
-    from ...agents.learned.shipped import folder_of, is_shipped
-    from ...controller.promotion import certificate as promotion
-    from ...controller.promotion.criteria import Criteria
-    from ...controller.record.sealed import SealedRecords
+    from slicepilot.agents.learned import signature
+    from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.agents.learned.files import SIGNATURE_FILE, BundleFiles
+    from slicepilot.agents.learned.shipped import folder_of, is_shipped
+    from slicepilot.controller.promotion import certificate as promotion
+    from slicepilot.controller.promotion.criteria import Criteria
+    from slicepilot.controller.record.sealed import SealedRecords
 
     asked = Criteria.from_yaml(criteria)
     if is_shipped(bundle):
@@ -86,7 +86,7 @@ def _document(bundle: Path, verdict: PromotionDecision, signed: bool) -> dict[st
 
 
 def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
-    from ...controller.contracts.charge import spoken
+    from slicepilot.controller.contracts.charge import spoken
 
     recording = verdict.recording
     table = figures_table(

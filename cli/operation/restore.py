@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.operation import Restored
-from ..shared.output import console, print_json
+from slicepilot.cli.schemas.operation import Restored
+from slicepilot.cli.shared.output import console, print_json
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ...controller.watchdog.restore import RestoreReport
+    from slicepilot.controller.watchdog.restore import RestoreReport
 
 STATE_ROOT = Path("/var/lib/slicepilot")
 
@@ -28,7 +28,7 @@ def restore(
     Nothing to restore is no error; a service manager may call it whenever a controller has ended.
     Example: [bold]slicepilot restore --name sp[/bold]
     """
-    from ...controller.system.clocks import check_clocks
+    from slicepilot.controller.system.clocks import check_clocks
 
     check_clocks()
     reports = {
@@ -46,8 +46,8 @@ def restore(
 
 
 def _names(root: Path, name: str | None) -> list[str]:
-    from ...controller.watchdog.journal import FILE
-    from ...controller.watchdog.journal_file import copies_below
+    from slicepilot.controller.watchdog.journal import FILE
+    from slicepilot.controller.watchdog.journal_file import copies_below
 
     if name is not None:
         return [name]
@@ -61,10 +61,10 @@ def _names(root: Path, name: str | None) -> list[str]:
 
 def _restore(folder: Path, skip_living: bool) -> RestoreReport | None:
     """None where there is nothing to restore; raises ConfigError for a controller that lives."""
-    from ...controller.watchdog.journal_file import find
-    from ...controller.watchdog.lock import Locks
-    from ...controller.watchdog.recovery import put_back
-    from ...controller.watchdog.schema import JournalError
+    from slicepilot.controller.watchdog.journal_file import find
+    from slicepilot.controller.watchdog.lock import Locks
+    from slicepilot.controller.watchdog.recovery import put_back
+    from slicepilot.controller.watchdog.schema import JournalError
 
     with contextlib.suppress(JournalError, OSError):  # put_back says what is wrong
         found = find(folder)

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.operation import RunReport
-from ..shared.output import console, print_json, progress_bar
+from slicepilot.cli.schemas.operation import RunReport
+from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.configs import ConfigError
+
 from . import run_episodes
 
 if TYPE_CHECKING:
-    from ...controller.loop.loop import LoopReport
-    from ...controller.loop.node import Node
-    from ...controller.service.run_config import RunConfig
-    from ...env.knobs import Knobs
-    from ...env.slices import SliceSet
-    from ...env.telemetry import Telemetry
+    from slicepilot.controller.loop.loop import LoopReport
+    from slicepilot.controller.loop.node import Node
+    from slicepilot.controller.service.run_config import RunConfig
+    from slicepilot.env.knobs import Knobs
+    from slicepilot.env.slices import SliceSet
+    from slicepilot.env.telemetry import Telemetry
 
 REFRESH_TICKS = 50
 
@@ -62,11 +63,11 @@ def run(
     Starts in shadow, which writes nothing. Uses the testbed that is up, or brings one up for a scenario.
     Example: [bold]slicepilot run --bundle runs/demo/training/bundle --scenario testbed-contention[/bold]
     """
-    from ...controller.ahead import library
+    from slicepilot.controller.ahead import library
 
     library.take()
-    from ...controller.service.run_config import RunConfig
-    from ...controller.service.serve import serve
+    from slicepilot.controller.service.run_config import RunConfig
+    from slicepilot.controller.service.serve import serve
 
     if node is not None and name is not None:
         raise ConfigError(f"name = {name!r}: accepted without --node, whose configuration has a name")
@@ -124,7 +125,7 @@ def run(
 
 
 def _open(settings: RunConfig) -> Node:
-    from ...configs.backends import plugin
+    from slicepilot.configs.backends import plugin
 
     where = settings.node or settings.name
     node: Node = plugin(settings.backend).call("open_node", where, settings.period_s, settings.scenario)
@@ -167,7 +168,7 @@ class _Totals:
 
 
 def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: LoopReport) -> dict[str, Any]:
-    from ...controller.contracts.charge import shares
+    from slicepilot.controller.contracts.charge import shares
 
     stages = {f"{stage}_us": histogram.summary_us() for stage, histogram in report.stages.items()}
     return {
@@ -219,7 +220,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _print_charge(document: dict[str, Any]) -> None:
-    from ...controller.contracts.charge import MOST_SAFE, spoken
+    from slicepilot.controller.contracts.charge import MOST_SAFE, spoken
 
     charge = document["in_charge"]
     if charge is None:

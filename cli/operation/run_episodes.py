@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...configs import ConfigError
-from ..shared.output import progress_bar
+from slicepilot.cli.shared.output import progress_bar
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ...controller.record.reader import Stretch
-    from ...controller.service.run_config import RunConfig
+    from slicepilot.controller.record.reader import Stretch
+    from slicepilot.controller.service.run_config import RunConfig
 
 TICKS = 100_000
 """In a file, at most; they take some 0.7 GiB of memory while they are turned into episodes."""
@@ -42,7 +42,7 @@ def write(folder: Path, settings: RunConfig, since_ns: int) -> dict[str, Any]:
     Raises:
         ConfigError: no records, or nowhere to write; says how to do it later.
     """
-    from ...controller.record.reader import SegmentReader
+    from slicepilot.controller.record.reader import SegmentReader
 
     instance = settings.instance or settings.name
     records = Path(settings.state_root) / instance / "records"
@@ -80,10 +80,10 @@ def _parts(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
 
 
 def _write(folder: Path, instance: str, part: list[Stretch], told: dict[str, Any]) -> None:
-    from ...controller.record.moments import at_ns
-    from ...data.episodes.files import write_episodes
-    from ...env.reward import RewardWeights
-    from ...training.recording.decision_records import episodes_of
+    from slicepilot.controller.record.moments import at_ns
+    from slicepilot.data.episodes.files import write_episodes
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.training.recording.decision_records import episodes_of
 
     first = min(int(stretch.records["time_ns"][0]) for stretch in part if len(stretch.records))
     name = f"{instance}-{at_ns(first):%Y%m%dT%H%M%SZ}".replace(".", "_")
@@ -91,7 +91,7 @@ def _write(folder: Path, instance: str, part: list[Stretch], told: dict[str, Any
     write_episodes(episodes, folder / f"{name}.parquet")
     told["parquet"].append(str(folder / f"{name}.parquet"))
     if importlib.util.find_spec("minari") is not None:
-        from ...training.recording.minari_files import write_minari
+        from slicepilot.training.recording.minari_files import write_minari
 
         write_minari(episodes, folder / f"{name}-v0")
         told["minari"].append(str(folder / f"{name}-v0"))

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ...configs import ConfigError
-from ...controller.contracts.answers import Status
-from ..shared.output import console, print_json
+from slicepilot.cli.shared.output import console, print_json
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.answers import Status
 
 RUN_ROOT = Path("/run/slicepilot")
 
@@ -29,11 +29,11 @@ def top(
 
     Example: [bold]slicepilot top --name sp[/bold]
     """
-    from ...controller.system.clocks import check_clocks
-    from ...controller.top.follower import Follower
-    from ...controller.top.frame import View
-    from ...controller.top.glyphs import ASCII, glyphs_for
-    from ...controller.top.screen import HISTORY_S, lines_of, show
+    from slicepilot.controller.system.clocks import check_clocks
+    from slicepilot.controller.top.follower import Follower
+    from slicepilot.controller.top.frame import View
+    from slicepilot.controller.top.glyphs import ASCII, glyphs_for
+    from slicepilot.controller.top.screen import HISTORY_S, lines_of, show
 
     check_clocks()
     path = run_root / (name or _only(run_root, wait)) / "ticks"

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from ..app import FoundByName
-from ..registry import commands
-from ..schemas.catalogue import PRINTED, Printed
-from ..schemas.fields import Row, example, object_of, rows
+from slicepilot.cli.app import FoundByName
+from slicepilot.cli.registry import commands
+from slicepilot.cli.schemas.catalogue import PRINTED, Printed
+from slicepilot.cli.schemas.fields import Row, example, object_of, rows
 
 PROGRAM = "slicepilot"
 WIDTH = 110

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...controller.contracts.answers import OrderAnswer, Status
+from slicepilot.controller.contracts.answers import OrderAnswer, Status
+
 from . import bench, cluster, datasets, episodes, evaluation, explaining, machine, operation, training, verified
 
 

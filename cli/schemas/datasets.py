@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from ...configs.documents import Document, Example
+from slicepilot.configs.documents import Document, Example
+
 from .shared import AgentName, FilePath, Sha256, SliceName
 
 Kind = Annotated[str, Example("mishra-forwarding")]

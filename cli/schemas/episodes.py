@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from ...configs.documents import Document, Example, configured
+from slicepilot.configs.documents import Document, Example, configured
+
 from .datasets import MissingOfSetting
 from .shared import AgentName, Ends, SliceName
 

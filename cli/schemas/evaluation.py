@@ -2,7 +2,8 @@
 
 from typing import Annotated, NotRequired
 
-from ...configs.documents import Document, Example
+from slicepilot.configs.documents import Document, Example
+
 from .shared import AgentName, Ends, ScenarioName, SliceName
 
 

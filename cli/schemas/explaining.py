@@ -4,8 +4,9 @@ from typing import Annotated, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ...configs.documents import Document, Example, Text
-from ...controller.contracts.answers import KnobName, ModeLabel, Severity
+from slicepilot.configs.documents import Document, Example, Text
+from slicepilot.controller.contracts.answers import KnobName, ModeLabel, Severity
+
 from .shared import AgentName, ReasonName, RunId, Sha256, SliceName, Time, TimeNs
 
 Level = Literal["normal", "hold", "safe", "latched"]

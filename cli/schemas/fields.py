@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_or
 
 from typing_extensions import is_typeddict
 
-from ...configs.documents import Example, Text
+from slicepilot.configs.documents import Example, Text
 
 # Longer endings first: a field's unit is that of the first one that its name, or that of what it is in, ends with.
 UNITS = {

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal, NotRequired
 
-from ...configs.documents import Document, Example
-from ...controller.contracts.answers import InCharge, ModeLabel
+from slicepilot.configs.documents import Document, Example
+from slicepilot.controller.contracts.answers import InCharge, ModeLabel
+
 from .shared import AgentName, BundlePath, Quantiles, ReasonName, RunId, ScenarioName, Sha256, SliceName, Time
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from ...configs.documents import Document, Example
+from slicepilot.configs.documents import Document, Example
 
 SliceName = Annotated[str, Example("slice1", "slice")]
 AgentName = Annotated[str, Example("captain", "agent")]

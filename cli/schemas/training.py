@@ -4,7 +4,8 @@ from typing import Annotated, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ...configs.documents import Document, Example, Text
+from slicepilot.configs.documents import Document, Example, Text
+
 from .datasets import MissingOfSetting
 from .episodes import Coverage, Estimated, EstimatorAnswer, EstimatorName
 from .shared import AgentName, BundlePath, Difference, Ends, ReasonName, RunId

@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from ...configs.documents import Document, Example
+from slicepilot.configs.documents import Document, Example
+
 from .shared import SliceName
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ...agents.learned.agent import LearnedAgent
+    from slicepilot.agents.learned.agent import LearnedAgent
 
 
 def names_of(given: Iterable[str]) -> tuple[str, ...]:
@@ -23,8 +23,8 @@ def load_learned(bundles: Sequence[Path]) -> list[LearnedAgent]:
     Raises:
         ConfigError: a bundle that cannot be read, or is named twice.
     """
-    from ...agents.learned.agent import LearnedAgent
-    from ...agents.learned.bundle import PolicyBundle
+    from slicepilot.agents.learned.agent import LearnedAgent
+    from slicepilot.agents.learned.bundle import PolicyBundle
 
     agents = [LearnedAgent(PolicyBundle.load(path), transfer=True) for path in bundles]
     names = [agent.name for agent in agents]

@@ -26,7 +26,7 @@ from functools import cache
 from types import FrameType
 from typing import Any, NoReturn
 
-from ...configs import outside
+from slicepilot.configs import outside
 
 AGAIN_S = 0.05
 PATIENCE_S = 0.6

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ...configs.documents import DocumentError, dumps
-from ...configs.text import printable
+from slicepilot.configs.documents import DocumentError, dumps
+from slicepilot.configs.text import printable
 
 console = Console()
 stderr = Console(stderr=True)

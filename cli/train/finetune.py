@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...configs import ConfigError
-from ...configs.backends import SIMULATOR, plugin
-from ..schemas.training import FineTuned
-from ..shared.output import console, figures_table, print_json
+from slicepilot.cli.schemas.training import FineTuned
+from slicepilot.cli.shared.output import console, figures_table, print_json
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import SIMULATOR, plugin
+
 from .runs import folder_for, training_bar
 
 if TYPE_CHECKING:
-    from ...env.simulator.scenario import Scenario
-    from ...training.finetune.config import FinetuneConfig
-    from ...training.finetune.guarded import Guarded
-    from ...training.finetune.train import FinetuneResult
-    from ...training.runs.checkpoint import Checkpoint
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.training.finetune.config import FinetuneConfig
+    from slicepilot.training.finetune.guarded import Guarded
+    from slicepilot.training.finetune.train import FinetuneResult
+    from slicepilot.training.runs.checkpoint import Checkpoint
 
 
 def run_finetune(
@@ -30,9 +31,9 @@ def run_finetune(
     as_json: bool,
 ) -> None:
     """Fine-tune as the command line says; ``start`` is of the offline ``run``, or of the fine-tuning to ``resume``."""
-    from ...training.finetune.config import FinetuneConfig
-    from ...training.finetune.pupil import is_finetune, offline_config_of
-    from ...training.finetune.train import finetune, resumed_config
+    from slicepilot.training.finetune.config import FinetuneConfig
+    from slicepilot.training.finetune.pupil import is_finetune, offline_config_of
+    from slicepilot.training.finetune.train import finetune, resumed_config
 
     if resume is None and is_finetune(start):
         raise ConfigError("finetune: a run of fine-tuning: accepted: an offline run; --resume goes on with this one")
@@ -56,12 +57,12 @@ def run_finetune(
 
 def _opened(config: FinetuneConfig, scenario: Scenario) -> Guarded:
     """Where the policy acts, under the guard."""
-    from ...controller.guard.backend import GuardedBackend
-    from ...controller.guard.config import GuardConfig
+    from slicepilot.controller.guard.backend import GuardedBackend
+    from slicepilot.controller.guard.config import GuardConfig
 
     guard = GuardConfig.from_yaml(config.guard)
     if config.backend == SIMULATOR:
-        from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
+        from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 
         return GuardedBackend(SimulatorBackend(ScenarioRuns(scenario)), guard)
     opened: Guarded = plugin(config.backend).call("open_guarded", scenario, guard, name=config.testbed)

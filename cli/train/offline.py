@@ -7,20 +7,21 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...configs import ConfigError
-from ...data.episodes.missing import missing_of
-from ..dataset.estimate import WORDS, figure_of, hardware_for, shown_names
-from ..dataset.missing import print_missing
-from ..schemas.training import TrainedOffline
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.dataset.estimate import WORDS, figure_of, hardware_for, shown_names
+from slicepilot.cli.dataset.missing import print_missing
+from slicepilot.cli.schemas.training import TrainedOffline
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.missing import missing_of
+
 from .runs import folder_for, training_bar
 
 if TYPE_CHECKING:
-    from ...data.episodes.episodes import EpisodeSet
-    from ...training.offline.config import OfflineConfig
-    from ...training.offline.train import OfflineProgress, OfflineResult
-    from ...training.ope.worth import Worth
-    from ...training.runs.checkpoint import Checkpoint
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.training.offline.config import OfflineConfig
+    from slicepilot.training.offline.train import OfflineProgress, OfflineResult
+    from slicepilot.training.ope.worth import Worth
+    from slicepilot.training.runs.checkpoint import Checkpoint
 
 SHOWN = ("critic_loss", "actor_loss", "value", "action_error")
 
@@ -41,8 +42,8 @@ def run_offline(
 
     In the end estimate what the policy is worth, if that is wanted. That the data cannot say is no failure.
     """
-    from ...training.offline.config import OfflineConfig
-    from ...training.offline.train import resumed_config, train_offline
+    from slicepilot.training.offline.config import OfflineConfig
+    from slicepilot.training.offline.train import resumed_config, train_offline
 
     given = OfflineConfig.from_yaml(config) if config is not None else None
     if checkpoint is not None:
@@ -68,15 +69,15 @@ def run_offline(
 
 def _dataset(settings: OfflineConfig) -> EpisodeSet:
     """What was learned from, before it is cut where nothing was measured."""
-    from ...training.offline.data import read_dataset, select, with_reward
+    from slicepilot.training.offline.data import read_dataset, select, with_reward
 
     return with_reward(select(read_dataset(settings.dataset), settings.behaviours), settings.reward)
 
 
 def _worth(settings: OfflineConfig, result: OfflineResult) -> Worth | str:
     """What the policy is estimated to be worth, or why nobody can say."""
-    from ...agents.learned.agent import LearnedAgent
-    from ...training.ope.worth import worth_of
+    from slicepilot.agents.learned.agent import LearnedAgent
+    from slicepilot.training.ope.worth import worth_of
 
     episodes = _dataset(settings).unbroken()
     with progress_bar() as progress:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..shared.output import stderr
+from slicepilot.cli.shared.output import stderr
 
 RUNS = Path("runs")
 

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.training import Trained
-from ..shared.output import print_json
+from slicepilot.cli.schemas.training import Trained
+from slicepilot.cli.shared.output import print_json
+from slicepilot.configs import ConfigError
+
 from .finetune import run_finetune
 from .offline import run_offline
 from .runs import folder_for, training_bar
 
 if TYPE_CHECKING:
-    from ...agents.learned.bundle import PolicyBundle
-    from ...training.online.config import TrainingConfig
-    from ...training.online.train import Progress, TrainingResult
-    from ...training.runs.checkpoint import Checkpoint
+    from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.training.online.config import TrainingConfig
+    from slicepilot.training.online.train import Progress, TrainingResult
+    from slicepilot.training.runs.checkpoint import Checkpoint
 
 
 class Source(NamedTuple):
@@ -69,9 +70,9 @@ def train(
     Example: slicepilot train --finetune runs/iql-seed0 -c simulator
     """
     try:
-        from ...training.finetune.pupil import is_finetune
-        from ...training.offline.train import is_offline
-        from ...training.runs.checkpoint import Checkpoint
+        from slicepilot.training.finetune.pupil import is_finetune
+        from slicepilot.training.offline.train import is_offline
+        from slicepilot.training.runs.checkpoint import Checkpoint
     except ModuleNotFoundError as error:
         raise ConfigError(f"train needs the package {error.name}: install slicepilot[train]") from error
 
@@ -119,8 +120,8 @@ def _settings(
     source: Source,
 ) -> TrainingConfig:
     """The configuration with what the command line overrides; with a checkpoint, as far as that leaves it free."""
-    from ...training.online.config import TrainingConfig
-    from ...training.online.train import resumed_config
+    from slicepilot.training.online.config import TrainingConfig
+    from slicepilot.training.online.train import resumed_config
 
     if checkpoint is None and config is None:
         raise ConfigError("config = None: accepted: -c with a name or a file, or --resume with a run's folder")
@@ -157,7 +158,7 @@ def _start(name_or_path: str | None, checkpoint: Checkpoint | None) -> PolicyBun
         return None
     if checkpoint is not None:
         raise ConfigError(f"from = {name_or_path!r}: accepted without --resume, which goes on from the checkpoint")
-    from ...agents.learned.bundle import PolicyBundle
+    from slicepilot.agents.learned.bundle import PolicyBundle
 
     return PolicyBundle.load(name_or_path)
 
@@ -166,7 +167,7 @@ def _run(
     settings: TrainingConfig, folder: Path, name: str, checkpoint: Checkpoint | None, start: PolicyBundle | None
 ) -> TrainingResult:
     """Train with a bar."""
-    from ...training.online.train import train as run
+    from slicepilot.training.online.train import train as run
 
     with training_bar(settings.algorithm) as show:
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...configs import ConfigError
-from ..schemas.training import Tuned
-from ..shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.schemas.training import Tuned
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+
 from .runs import folder_for
 
 if TYPE_CHECKING:
-    from ...training.sweeps.config import Trial
-    from ...training.sweeps.files import Outcome, Sweep
-    from ...training.sweeps.sweep import SweepResult
+    from slicepilot.training.sweeps.config import Trial
+    from slicepilot.training.sweeps.files import Outcome, Sweep
+    from slicepilot.training.sweeps.sweep import SweepResult
 
 
 def tune(
@@ -43,10 +44,10 @@ def tune(
     try:
         import torch  # noqa: F401 (the extra train)
 
-        from ...training.cluster.session import need_ray
-        from ...training.sweeps.config import SweepConfig
-        from ...training.sweeps.files import new_sweep, read_sweep
-        from ...training.sweeps.sweep import run_sweep
+        from slicepilot.training.cluster.session import need_ray
+        from slicepilot.training.sweeps.config import SweepConfig
+        from slicepilot.training.sweeps.files import new_sweep, read_sweep
+        from slicepilot.training.sweeps.sweep import run_sweep
     except ModuleNotFoundError as error:
         raise ConfigError(f"tune needs the package {error.name}: install slicepilot[train,ray]") from error
 
@@ -79,7 +80,7 @@ def _tell(result: SweepResult, elapsed_s: float, as_json: bool) -> None:
     if as_json:
         print_json(_document(result, elapsed_s), Tuned)
         return
-    from ...training.sweeps.files import label
+    from slicepilot.training.sweeps.files import label
 
     table = figures_table(
         f"{sweep.name}: {len(sweep.trials)} trials in {elapsed_s:.0f} s",

@@ -16,27 +16,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...controller.publisher.listeners import HttpAddress
-from ...controller.system.signals import StopRequest
-from ..client.connection import Api
-from ..client.errors import ApiError
-from ..client.lease import Lease
-from ..client.reflector import Reflector, Source
-from ..fetch.fetcher import Fetcher
-from ..fetch.image import Registries
-from ..fetch.store import Store
-from ..loops.keeper import Keeper
-from ..metrics.handle import MetricsServer
-from ..plan.allowance import Allowance, Allowing
-from ..plan.plan import Planner, SetPlan
-from ..resources.names import SLICE_SETS, SUMMARY, path
-from ..resources.pod import Pod
-from ..slow.following import followed, told
-from ..slow.tier import SlowTier
-from ..status.events import Events
-from ..status.report import report
-from ..status.summary import Summary
-from ..status.writer import Writer
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError
+from slicepilot.cluster.client.lease import Lease
+from slicepilot.cluster.client.reflector import Reflector, Source
+from slicepilot.cluster.fetch.fetcher import Fetcher
+from slicepilot.cluster.fetch.image import Registries
+from slicepilot.cluster.fetch.store import Store
+from slicepilot.cluster.loops.keeper import Keeper
+from slicepilot.cluster.metrics.handle import MetricsServer
+from slicepilot.cluster.plan.allowance import Allowance, Allowing
+from slicepilot.cluster.plan.plan import Planner, SetPlan
+from slicepilot.cluster.resources.names import SLICE_SETS, SUMMARY, path
+from slicepilot.cluster.resources.pod import Pod
+from slicepilot.cluster.slow.following import followed, told
+from slicepilot.cluster.slow.tier import SlowTier
+from slicepilot.cluster.status.events import Events
+from slicepilot.cluster.status.report import report
+from slicepilot.cluster.status.summary import Summary
+from slicepilot.cluster.status.writer import Writer
+from slicepilot.controller.publisher.listeners import HttpAddress
+from slicepilot.controller.system.signals import StopRequest
+
 from .place import AgentPlace
 from .telling import Telling
 

@@ -13,8 +13,8 @@ import stat
 from importlib import metadata
 from pathlib import Path
 
-from ...configs import FailureError
-from ...controller.watchdog.private import FOR_ROOT
+from slicepilot.configs import FailureError
+from slicepilot.controller.watchdog.private import FOR_ROOT
 
 CLONE_NEWCGROUP = 0x02000000
 """linux/sched.h"""

@@ -8,8 +8,8 @@ import os
 import uuid
 from pathlib import Path
 
-from ...configs import FailureError
-from ...data.files import replace_file
+from slicepilot.configs import FailureError
+from slicepilot.data.files import replace_file
 
 LOCK, NAME, READY = "agent.lock", "agent.name", "ready"
 

@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 
-from ...controller.publisher.listeners import LOCAL_SOCKET
-from ..client.connection import Api
-from ..client.reflector import Reflector
-from ..loops.keeper import LoopState
-from ..metrics.figures import AgentFacts, ListFacts, LoopFacts
-from ..metrics.handle import MetricsServer
-from ..plan.plan import SetPlan
-from ..status.conditions import READY
-from ..status.report import Report
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.reflector import Reflector
+from slicepilot.cluster.loops.keeper import LoopState
+from slicepilot.cluster.metrics.figures import AgentFacts, ListFacts, LoopFacts
+from slicepilot.cluster.metrics.handle import MetricsServer
+from slicepilot.cluster.plan.plan import SetPlan
+from slicepilot.cluster.status.conditions import READY
+from slicepilot.cluster.status.report import Report
+from slicepilot.controller.publisher.listeners import LOCAL_SOCKET
 
 TELL_S = 1.0
 

@@ -63,16 +63,16 @@ def agent(
     Nothing is moved unless --highest-mode says that it may be, whatever SliceSets ask for.
     Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml --highest-mode live[/bold]
     """
-    from ...agents.learned.signature import load_public_key
-    from ...configs import ConfigError
-    from ...controller.publisher.listeners import HttpAddress
-    from ...controller.system.clocks import check_clocks
-    from ...controller.system.signals import StopRequest
-    from ..agent.agent import Agent, AgentConfig
-    from ..agent.container import prepare
-    from ..client.connection import Api
-    from ..fetch.image import Registries
-    from ..plan.allowance import Allowance
+    from slicepilot.agents.learned.signature import load_public_key
+    from slicepilot.cluster.agent.agent import Agent, AgentConfig
+    from slicepilot.cluster.agent.container import prepare
+    from slicepilot.cluster.client.connection import Api
+    from slicepilot.cluster.fetch.image import Registries
+    from slicepilot.cluster.plan.allowance import Allowance
+    from slicepilot.configs import ConfigError
+    from slicepilot.controller.publisher.listeners import HttpAddress
+    from slicepilot.controller.system.clocks import check_clocks
+    from slicepilot.controller.system.signals import StopRequest
 
     check_clocks()
     try:

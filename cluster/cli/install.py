@@ -26,13 +26,14 @@ def install(
     Exit code 1 where the server refuses something, or not all nodes have a ready agent in time.
     Example: [bold]slicepilot k8s install --set image.repository=registry.example/slicepilot-agent[/bold]
     """
-    from ...cli.shared.output import stderr
-    from ...configs import FailureError
-    from ..install.apply import install as put
-    from ..install.apply import rolled_out
-    from ..install.manifests import definitions, in_order, manifests
-    from ..install.objects import namespace_there, operator_api
-    from ..install.removal import withdraw
+    from slicepilot.cli.shared.output import stderr
+    from slicepilot.cluster.install.apply import install as put
+    from slicepilot.cluster.install.apply import rolled_out
+    from slicepilot.cluster.install.manifests import definitions, in_order, manifests
+    from slicepilot.cluster.install.objects import namespace_there, operator_api
+    from slicepilot.cluster.install.removal import withdraw
+    from slicepilot.configs import FailureError
+
     from .options import given_values
 
     def told(line: str) -> None:

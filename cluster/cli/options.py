@@ -26,8 +26,8 @@ def given_values(file: Path | None, assignments: list[str] | None) -> dict[str, 
     Raises:
         ConfigError: names the field, the value and what is accepted.
     """
-    from ...configs.loader import read_yaml
-    from ..install.values import assigned, merged, values
+    from slicepilot.cluster.install.values import assigned, merged, values
+    from slicepilot.configs.loader import read_yaml
 
     found = {} if file is None else read_yaml(file) or {}
     values(found, str(file))

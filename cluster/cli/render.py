@@ -21,7 +21,8 @@ def render(
     """
     import yaml
 
-    from ..install.manifests import definitions, in_order, manifests
+    from slicepilot.cluster.install.manifests import definitions, in_order, manifests
+
     from .options import given_values
 
     found = manifests(given_values(values, assignments), namespace)

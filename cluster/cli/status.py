@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.schemas import cluster as schema
+from slicepilot.cli.schemas import cluster as schema
+
 from .options import AGENTS, Kubeconfig, Namespace
 
 MOST_NAME = 24
@@ -22,11 +23,11 @@ def status(
     Exit code 1 where there is no agent, or one is not ready.
     Example: [bold]slicepilot k8s status[/bold]
     """
-    from ...cli.shared.output import print_json
-    from ...configs import FailureError
-    from ..client.errors import ApiError
-    from ..install.objects import operator_api
-    from ..install.overview import overview
+    from slicepilot.cli.shared.output import print_json
+    from slicepilot.cluster.client.errors import ApiError
+    from slicepilot.cluster.install.objects import operator_api
+    from slicepilot.cluster.install.overview import overview
+    from slicepilot.configs import FailureError
 
     try:
         found = overview(operator_api(kubeconfig), namespace)
@@ -41,7 +42,7 @@ def status(
 
 
 def _print(found: dict[str, Any]) -> None:
-    from ...cli.shared.output import console, figures_table
+    from slicepilot.cli.shared.output import console, figures_table
 
     agents = figures_table(f"Agents in {found['namespace']}", ("node", "ready", "most", "restarts"))
     for one in found["agents"]:

@@ -27,13 +27,13 @@ def uninstall(
     says otherwise, and the namespace stays. Asks first, and says how many SliceSets there are.
     Example: [bold]slicepilot k8s uninstall --yes[/bold]
     """
-    from ...cli.shared.output import stderr
-    from ...configs import ConfigError, FailureError
-    from ..client.errors import ApiError
-    from ..install.manifests import definitions, in_order, manifests
-    from ..install.objects import operator_api
-    from ..install.removal import declared_sets, remove, withdraw
-    from ..install.values import EVERYTHING, values
+    from slicepilot.cli.shared.output import stderr
+    from slicepilot.cluster.client.errors import ApiError
+    from slicepilot.cluster.install.manifests import definitions, in_order, manifests
+    from slicepilot.cluster.install.objects import operator_api
+    from slicepilot.cluster.install.removal import declared_sets, remove, withdraw
+    from slicepilot.cluster.install.values import EVERYTHING, values
+    from slicepilot.configs import ConfigError, FailureError
 
     if keep_slicesets and with_crds:
         raise ConfigError("--keep-slicesets: not with --with-crds, which deletes them; accepted: one of the two")

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
+
 from .errors import ApiError, retry_after_s
 
 REQUEST_S = 10.0

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..client.connection import Api
-from ..client.errors import ApiError
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError
 
 NEEDED_FOR = "kubernetes"
 BUSY, TRIES, MOST_WAIT_S = 429, 4, 2.0

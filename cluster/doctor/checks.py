@@ -6,9 +6,10 @@ import contextlib
 import platform
 from pathlib import Path
 
-from ...configs.backends import Check
-from ...controller.actuators.cilium.choice import CiliumPlaces
-from ..client.connection import Api
+from slicepilot.cluster.client.connection import Api
+from slicepilot.configs.backends import Check
+from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+
 from .asked import NEEDED_FOR, Asked
 from .cilium import cilium_checks, map_checks, pod_checks
 from .node import KUBELET, api_checks, kubelet_checks, slice_pods

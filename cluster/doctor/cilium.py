@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...configs.backends import Check
-from ...configs.text import printable
-from ...controller.actuators.cilium.choice import ANNOTATION, CiliumPlaces
-from ...controller.actuators.cilium.endpoints import Endpoint, endpoints
-from ...controller.actuators.cilium.rate import words
-from ...controller.actuators.cilium.throttle import ThrottleMap
-from ...controller.system.kernel_file import ActuatorError
+from slicepilot.configs.backends import Check
+from slicepilot.configs.text import printable
+from slicepilot.controller.actuators.cilium.choice import ANNOTATION, CiliumPlaces
+from slicepilot.controller.actuators.cilium.endpoints import Endpoint, endpoints
+from slicepilot.controller.actuators.cilium.rate import words
+from slicepilot.controller.actuators.cilium.throttle import ThrottleMap
+from slicepilot.controller.system.kernel_file import ActuatorError
+
 from .asked import NEEDED_FOR, Answer, Asked
 
 CONFIG = "/api/v1/namespaces/kube-system/configmaps/cilium-config"

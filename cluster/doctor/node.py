@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
-from ...configs.backends import Check
-from ...configs.limited_yaml import parse_yaml
-from ...configs.reading import read_file
-from ...controller.system.cgroup import CpuHierarchy
-from ...controller.system.kernel_file import ActuatorError
-from ..resources.labels import LabelSelector
-from ..resources.names import path
-from ..resources.slice_set import declared
+from slicepilot.cluster.resources.labels import LabelSelector
+from slicepilot.cluster.resources.names import path
+from slicepilot.cluster.resources.slice_set import declared
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import Check
+from slicepilot.configs.limited_yaml import parse_yaml
+from slicepilot.configs.reading import read_file
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError
+
 from .asked import NEEDED_FOR, Asked
 
 KUBELET = Path("/var/lib/kubelet")

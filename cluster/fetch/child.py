@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...agents.learned.files import LIMITS_BYTES
-from ...configs import ConfigError, FailureError
-from ...controller.system.own_programs import environment, python
+from slicepilot.agents.learned.files import LIMITS_BYTES
+from slicepilot.configs import ConfigError, FailureError
+from slicepilot.controller.system.own_programs import environment, python
 
 MOST_HEAD = 4096
 MOST_TEXT = 400

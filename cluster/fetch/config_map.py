@@ -7,13 +7,14 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from ...agents.learned.files import LIMITS_BYTES
-from ...configs import ConfigError, validate
-from ...configs.limited_yaml import parse_yaml
-from ...controller.guard.config import GuardConfig
-from ..client.connection import Api
-from ..client.errors import ApiError
-from ..resources.wanted import RULES, Wanted
+from slicepilot.agents.learned.files import LIMITS_BYTES
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError
+from slicepilot.cluster.resources.wanted import RULES, Wanted
+from slicepilot.configs import ConfigError, validate
+from slicepilot.configs.limited_yaml import parse_yaml
+from slicepilot.controller.guard.config import GuardConfig
+
 from .child import FetchError
 
 MOST_WINDOW_S, MOST_REVERSALS, MOST_OVERRUNS = 5.0, 100, 100

@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..client.connection import Api
-from ..client.errors import BackOff
-from ..resources.pod import Pod
-from ..resources.wanted import CONFIG_MAP, RULES, VOLUME, Fetched, Wanted
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import BackOff
+from slicepilot.cluster.resources.pod import Pod
+from slicepilot.cluster.resources.wanted import CONFIG_MAP, RULES, VOLUME, Fetched, Wanted
+
 from . import config_map, image, volume
 from .child import FetchError
 from .image import Registries

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
-from ...configs.reading import read_file
-from ..resources.wanted import Wanted
+from slicepilot.cluster.resources.wanted import Wanted
+from slicepilot.configs import ConfigError
+from slicepilot.configs.reading import read_file
+
 from .child import FetchError, ask
 
 MODULE = "slicepilot.cluster.fetch.puller"

@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from ...agents.learned.files import LIMITS_BYTES
+from slicepilot.agents.learned.files import LIMITS_BYTES
+
 from .child import FetchError
 
 TITLE = "org.opencontainers.image.title"

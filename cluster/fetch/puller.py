@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from ...agents.learned.files import LIMITS_BYTES
-from ...controller.system import privileges
-from ...controller.system.confinement.processes import confine_asker
+from slicepilot.agents.learned.files import LIMITS_BYTES
+from slicepilot.controller.system import privileges
+from slicepilot.controller.system.confinement.processes import confine_asker
+
 from .child import FetchError, answer
 from .layers import MOST_LAYERS, MOST_PACKED, Unpacked, plain_name
 

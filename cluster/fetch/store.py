@@ -20,7 +20,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ...agents.learned.files import (
+from slicepilot.agents.learned.files import (
     DESCRIPTION_FILE,
     LIMITS_BYTES,
     MODEL_FILE,
@@ -29,11 +29,12 @@ from ...agents.learned.files import (
     SUMS_FILE,
     BundleFiles,
 )
-from ...agents.learned.signature import verify
-from ...configs import ConfigError, FailureError
-from ...controller.promotion.certificate import check
-from ...data.files import replace_file, write_synced
-from ..resources.wanted import Wanted
+from slicepilot.agents.learned.signature import verify
+from slicepilot.cluster.resources.wanted import Wanted
+from slicepilot.configs import ConfigError, FailureError
+from slicepilot.controller.promotion.certificate import check
+from slicepilot.data.files import replace_file, write_synced
+
 from .child import FetchError
 
 FOLDER = ".fetched"

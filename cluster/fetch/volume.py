@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ...node.find.containers import Container, containers
-from ..resources.pod import Pod
-from ..resources.wanted import Wanted
+from slicepilot.cluster.resources.pod import Pod
+from slicepilot.cluster.resources.wanted import Wanted
+from slicepilot.node.find.containers import Container, containers
+
 from .child import FetchError, ask
 
 MODULE = "slicepilot.cluster.fetch.volume_reader"

@@ -14,11 +14,12 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...agents.learned.files import LIMITS_BYTES
-from ...configs.reading import read_in
-from ...controller.system import privileges
-from ...node.find.containers import Container
-from ...node.find.processes import Process, look_at
+from slicepilot.agents.learned.files import LIMITS_BYTES
+from slicepilot.configs.reading import read_in
+from slicepilot.controller.system import privileges
+from slicepilot.node.find.containers import Container
+from slicepilot.node.find.processes import Process, look_at
+
 from .child import FetchError, answer
 
 SYS_OPENAT2 = 437  # the same on every processor: linux/unistd.h

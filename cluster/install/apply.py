@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...configs import FailureError
-from ..client.connection import Api
-from ..client.errors import ApiError
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError
+from slicepilot.configs import FailureError
+
 from .manifests import DEFINITION
 from .objects import APP, MANAGER, STEP_S, listed, path_of, title
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from ...configs import ConfigError
-from ...configs.loader import read_yaml
+from slicepilot.configs import ConfigError
+from slicepilot.configs.loader import read_yaml
+
 from .template import rendered
 from .values import CHART
 

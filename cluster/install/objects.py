@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...configs import FailureError
-from ..client.connection import Api
-from ..client.errors import ApiError
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError
+from slicepilot.configs import FailureError
 
 MANAGER = "slicepilot-install"
 """Who the fields are managed by (server-side apply)."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..client.connection import Api
-from ..resources.names import NODE_SLICE_SETS, SLICE_SETS, path
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.resources.names import NODE_SLICE_SETS, SLICE_SETS, path
+
 from .apply import agent_pods, pod_trouble
 from .objects import listed
 

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...configs import FailureError
-from ..client.connection import Api
-from ..client.errors import ApiError
-from ..resources.names import NODE_SLICE_SETS, SLICE_SETS, path
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError
+from slicepilot.cluster.resources.names import NODE_SLICE_SETS, SLICE_SETS, path
+from slicepilot.configs import FailureError
+
 from .apply import agent_pods
 from .manifests import DEFINITION
 from .objects import STEP_S, listed, path_of, title

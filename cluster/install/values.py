@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 from pydantic.alias_generators import to_camel
 
-from ...configs import ConfigError, validate
-from ...configs.loader import read_yaml
-from ..resources.names import camel
+from slicepilot.cluster.resources.names import camel
+from slicepilot.configs import ConfigError, validate
+from slicepilot.configs.loader import read_yaml
 
 CHART = Path(__file__).with_name("chart")
 

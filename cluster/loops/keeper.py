@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...controller.publisher.listeners import LOCAL
-from ...controller.system.own_programs import environment, python
-from ..client.errors import BackOff
-from ..plan.plan import LoopPlan, SetPlan
+from slicepilot.cluster.client.errors import BackOff
+from slicepilot.cluster.plan.plan import LoopPlan, SetPlan
+from slicepilot.controller.publisher.listeners import LOCAL
+from slicepilot.controller.system.own_programs import environment, python
+
 from .leftovers import Leftovers
 from .process import LoopProcess
 from .reading import LoopFigures, LoopReader

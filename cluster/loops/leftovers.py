@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.watchdog.journal import FILE
-from ...controller.watchdog.journal_file import copy_of
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.watchdog.journal import FILE
+from slicepilot.controller.watchdog.journal_file import copy_of
 
 KEPT = 8
 """Records of so many loops that have gone stay, those of the last ones."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import yaml
 
-from ...configs import ConfigError
-from ...configs.text import printable
-from ...controller.service.control_client import ControlClient, ControlError
-from ...controller.system.own_programs import environment, python
-from ...data.files import replace_file
-from ..plan.plan import LoopPlan
+from slicepilot.cluster.plan.plan import LoopPlan
+from slicepilot.configs import ConfigError
+from slicepilot.configs.text import printable
+from slicepilot.controller.service.control_client import ControlClient, ControlError
+from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.data.files import replace_file
 
 ORDER_S, ORDER_AGAIN_S = 10.0, 5.0
 """How long an order may take, and until one that was refused is given again."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ...configs import ConfigError
-from ...controller.contracts.charge import InCharge, who
-from ...controller.publisher.state.status import Status
-from ...controller.record.ring import LATE
-from ...controller.top.follower import Follower
-from ...env.promises import RATE_TOLERANCE
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.charge import InCharge, who
+from slicepilot.controller.publisher.state.status import Status
+from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.top.follower import Follower
+from slicepilot.env.promises import RATE_TOLERANCE
 
 KEPT_S = 60
 """How far back the share of kept promises goes; a look a second."""

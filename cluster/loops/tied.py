@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from ...controller.system.own_programs import python
+from slicepilot.controller.system.own_programs import python
 
 PR_SET_PDEATHSIG = 1
 

@@ -6,9 +6,10 @@ import contextlib
 import socket
 import subprocess
 
-from ...controller.publisher.listeners import HttpAddress, http_listener
-from ...controller.system.own_programs import environment, python
-from ..client.errors import BackOff
+from slicepilot.cluster.client.errors import BackOff
+from slicepilot.controller.publisher.listeners import HttpAddress, http_listener
+from slicepilot.controller.system.own_programs import environment, python
+
 from .figures import AgentFacts
 
 WELL_S = 60.0

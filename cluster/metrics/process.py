@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 
-from ...controller.publisher.web import Page, WebServer
-from ...controller.system import privileges
-from ...controller.system.confinement.processes import confine_publisher
-from ...controller.system.signals import STOPPING, SWITCHING
+from slicepilot.controller.publisher.web import Page, WebServer
+from slicepilot.controller.system import privileges
+from slicepilot.controller.system.confinement.processes import confine_publisher
+from slicepilot.controller.system.signals import STOPPING, SWITCHING
+
 from .asking import AskError, ask
 from .figures import WHOSE, AgentFacts, exposed, read
 from .joining import Joined

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..resources.pod import Pod
-from ..resources.slice_set import DeclaredSet, DeclaredSlice
+from slicepilot.cluster.resources.pod import Pod
+from slicepilot.cluster.resources.slice_set import DeclaredSet, DeclaredSlice
 
 AWAY_S = 60.0
 """How long a slice keeps its place while its pod is away and the next one will have its name: the loop finds that one

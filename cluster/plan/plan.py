@@ -9,10 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...configs import ConfigError
-from ..resources.pod import Pod
-from ..resources.slice_set import DeclaredSet, Follow, Identity, declared
-from ..resources.wanted import FETCHING, NOT_FETCHED, Fetched, Wanted
+from slicepilot.cluster.resources.pod import Pod
+from slicepilot.cluster.resources.slice_set import DeclaredSet, Follow, Identity, declared
+from slicepilot.cluster.resources.wanted import FETCHING, NOT_FETCHED, Fetched, Wanted
+from slicepilot.configs import ConfigError
+
 from .placing import Place, Placing, Trouble, place
 
 ACTING = ("canary", "live")

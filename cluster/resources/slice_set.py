@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...agents.heuristics.registry import EXPLORING, UNLISTED
-from ...agents.heuristics.registry import available as agents_by_name
-from ...agents.learned.shipped import GENERALIST
-from ...configs import ConfigError, available, did_you_mean, validate
-from ...controller.service.run_config import RunConfig
-from ...node.config.spec import CheckedNodeSpec
+from slicepilot.agents.heuristics.registry import EXPLORING, UNLISTED
+from slicepilot.agents.heuristics.registry import available as agents_by_name
+from slicepilot.agents.learned.shipped import GENERALIST
+from slicepilot.configs import ConfigError, available, did_you_mean, validate
+from slicepilot.controller.service.run_config import RunConfig
+from slicepilot.node.config.spec import CheckedNodeSpec
+
 from .labels import LabelSelector, selector_of
 from .names import camel, instance, snake
 from .wanted import Wanted, bundle_wanted, rules_wanted

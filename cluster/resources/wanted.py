@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 CONFIG_MAP, VOLUME, IMAGE, RULES = "configMap", "persistentVolumeClaim", "image", "guard.configMap"
 FETCHING, NOT_FETCHED = "Fetching", "NotFetched"

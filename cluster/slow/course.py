@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from dataclasses import dataclass, field
 
-from ..client.errors import ApiError, BackOff
+from slicepilot.cluster.client.errors import ApiError, BackOff
 
 REFUSED_AGAIN_S = 30.0
 MOST_REASSERTS, WINDOW_S = 3, 60.0

@@ -6,10 +6,11 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
-from ..loops.keeper import LoopState
-from ..plan.allowance import NOT_FOLLOWED
-from ..plan.placing import Trouble
-from ..plan.plan import ACTING, SetPlan
+from slicepilot.cluster.loops.keeper import LoopState
+from slicepilot.cluster.plan.allowance import NOT_FOLLOWED
+from slicepilot.cluster.plan.placing import Trouble
+from slicepilot.cluster.plan.plan import ACTING, SetPlan
+
 from .tier import Followed, Key
 
 

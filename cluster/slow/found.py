@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...configs import FailureError
-from ...data.files import replace_file
+from slicepilot.configs import FailureError
+from slicepilot.data.files import replace_file
 
 FILE = ".followed-pods.json"
 VERSION = 1

@@ -18,11 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..client.connection import Api
-from ..client.errors import ApiError
-from ..resources.names import manager
-from ..resources.pod import EGRESS_NOTE, NOTES, PRIORITY_NOTE, Container, Pod, mcpu
-from ..resources.slice_set import Follow
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError
+from slicepilot.cluster.resources.names import manager
+from slicepilot.cluster.resources.pod import EGRESS_NOTE, NOTES, PRIORITY_NOTE, Container, Pod, mcpu
+from slicepilot.cluster.resources.slice_set import Follow
+
 from .course import Course, near
 from .found import Found, FoundFile
 from .quantities import bandwidth_text, cpu_text

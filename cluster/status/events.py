@@ -11,10 +11,11 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..client.connection import Api
-from ..client.errors import ApiError, BackOff
-from ..resources.names import API_VERSION, CONTROLLER
-from ..resources.slice_set import Identity
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError, BackOff
+from slicepilot.cluster.resources.names import API_VERSION, CONTROLLER
+from slicepilot.cluster.resources.slice_set import Identity
+
 from .conditions import DEGRADED, READY, Condition
 
 MOST_WAITING = 100

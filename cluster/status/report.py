@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..loops.keeper import LoopState
-from ..loops.reading import LoopFigures, SliceFigures
-from ..plan.placing import AWAY
-from ..plan.plan import ACTING, Forbidden, SetPlan
-from ..resources.names import snake
+from slicepilot.cluster.loops.keeper import LoopState
+from slicepilot.cluster.loops.reading import LoopFigures, SliceFigures
+from slicepilot.cluster.plan.placing import AWAY
+from slicepilot.cluster.plan.plan import ACTING, Forbidden, SetPlan
+from slicepilot.cluster.resources.names import snake
+
 from .conditions import CONTROLLED, DEGRADED, READY, Condition
 
 KNOBS = ("cpuLimitMcpu", "nice", "egressMbps")

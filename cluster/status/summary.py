@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..client.connection import Api
-from ..client.errors import ApiError, BackOff
-from ..client.reflector import Reflector, Source
-from ..resources.names import API_VERSION, NODE_SLICE_SETS, SLICE_SETS, SUMMARY, path
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError, BackOff
+from slicepilot.cluster.client.reflector import Reflector, Source
+from slicepilot.cluster.resources.names import API_VERSION, NODE_SLICE_SETS, SLICE_SETS, SUMMARY, path
+
 from .conditions import DEGRADED, READY, Condition, documents, now
 
 WRITE_S, VITAL_S = 10.0, 1.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..client.connection import Api
-from ..client.errors import ApiError, BackOff
-from ..resources.names import (
+from slicepilot.cluster.client.connection import Api
+from slicepilot.cluster.client.errors import ApiError, BackOff
+from slicepilot.cluster.resources.names import (
     API_VERSION,
     NODE_LABEL,
     NODE_SLICE_SETS,
@@ -20,7 +20,8 @@ from ..resources.names import (
     node_slice_set,
     path,
 )
-from ..resources.slice_set import Identity
+from slicepilot.cluster.resources.slice_set import Identity
+
 from .conditions import documents, now
 from .events import Events, transitions
 from .report import Report

@@ -11,8 +11,8 @@ import math
 import time
 from typing import Protocol
 
-from ..system.cgroup import CpuGroup
-from ..system.kernel_file import ActuatorError, KernelFile
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
 
 NO_QUOTA = -1
 Bandwidth = tuple[int, int]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ...env.arrays import FloatArray
-from ...env.backend import Receipt
-from ...env.knobs import Knobs
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Receipt
+from slicepilot.env.knobs import Knobs
+
 from .node import NodeActuator
 from .shadow import ShadowActuator
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...env.knobs import KnobName
-from ..system.cgroup_paths import managers
+from slicepilot.controller.system.cgroup_paths import managers
+from slicepilot.env.knobs import KnobName
+
 from .targets import SliceTargets
 
 

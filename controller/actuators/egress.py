@@ -19,10 +19,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..system.kernel_file import ActuatorError
-from ..system.net import rtnetlink, tc
-from ..system.net.qdisc import HANDLE_MAJOR, QDISC, RootQdisc
-from ..system.net.rtnetlink import (
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net import rtnetlink, tc
+from slicepilot.controller.system.net.qdisc import HANDLE_MAJOR, QDISC, RootQdisc
+from slicepilot.controller.system.net.rtnetlink import (
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,

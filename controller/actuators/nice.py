@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..system.cgroup import CpuGroup
-from ..system.kernel_file import ActuatorError
-from ..system.processes import process_of, start_ticks
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.processes import process_of, start_ticks
 
 # How often threads that have appeared meanwhile are looked for.
 RELIST_NS = 100_000_000

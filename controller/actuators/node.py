@@ -11,11 +11,12 @@ from types import TracebackType
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.backend import Receipt
-from ...env.knobs import EGRESS, KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
-from ..system.aside import PATIENT_WAIT_S, Aside
-from ..system.kernel_file import ActuatorError
+from slicepilot.controller.system.aside import PATIENT_WAIT_S, Aside
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Receipt
+from slicepilot.env.knobs import EGRESS, KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
+
 from .cilium.rate import ThrottleRate
 from .deviation import Deviation, suspects
 from .egress import EgressConfig

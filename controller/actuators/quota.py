@@ -6,9 +6,10 @@ import math
 import time
 from dataclasses import dataclass
 
-from ...env.knobs import MIN_QUOTA_US, QUOTA_DEAD_BAND_RATIO, QUOTA_PERIODS_PER_WRITE, QUOTA_WRITE_STOCK
-from ..system.cgroup import CpuGroup
-from ..system.kernel_file import ActuatorError
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.env.knobs import MIN_QUOTA_US, QUOTA_DEAD_BAND_RATIO, QUOTA_PERIODS_PER_WRITE, QUOTA_WRITE_STOCK
+
 from .bandwidth import (
     LET_GO_S,
     NO_QUOTA,

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...data.nice_weights import nearest_nice
-from ...env.arrays import FloatArray
-from ...env.backend import Receipt
-from ...env.knobs import Knobs
-from ..system.cgroup import CpuGroup
-from ..system.cgroup_paths import awaited
-from ..system.kernel_file import ActuatorError, KernelFile
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup_paths import awaited
+from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
+from slicepilot.data.nice_weights import nearest_nice
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Receipt
+from slicepilot.env.knobs import Knobs
+
 from .node import SliceTargets
 from .shared_cpu import SharedCpu
 

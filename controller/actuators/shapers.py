@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from ..system.aside import Aside, Look
-from ..system.kernel_file import ActuatorError
+from slicepilot.controller.system.aside import Aside, Look
+from slicepilot.controller.system.kernel_file import ActuatorError
 
 TOLD_AFTER_S = 1.0
 

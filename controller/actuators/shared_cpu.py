@@ -10,9 +10,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from ...data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT, nearest_nice
-from ...env.arrays import FloatArray
-from ...env.knobs import CPU_LIMIT, NICE, KnobName
+from slicepilot.data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT, nearest_nice
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.knobs import CPU_LIMIT, NICE, KnobName
+
 from .slice_knobs import SliceTargets
 
 

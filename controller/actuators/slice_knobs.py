@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ...env.knobs import KNOB_FIELDS, KnobName, NiceScope
-from ..system.cgroup import CpuGroup
-from ..system.cgroup_paths import awaited
-from ..system.kernel_file import ActuatorError
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup_paths import awaited
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.env.knobs import KNOB_FIELDS, KnobName, NiceScope
+
 from .bandwidth import limit_mcpu
 from .cilium.choice import Choice
 from .cilium.rate import ThrottleRate

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...env.knobs import KnobName
-from ..system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.env.knobs import KnobName
+
 from .cilium.choice import Choice, CiliumPlaces, choose
 from .egress import ShaperClass
 

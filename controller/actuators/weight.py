@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT
-from ..system.cgroup import CpuGroup
-from ..system.kernel_file import KernelFile
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.kernel_file import KernelFile
+from slicepilot.data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT
 
 V1_SHARES_RANGE = (2, 262_144)  # kernel/sched/sched.h: MIN_SHARES, MAX_SHARES
 V2_WEIGHT_RANGE = (1, 10_000)  # Documentation/admin-guide/cgroup-v2.rst, cpu.weight

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ...env import compiled
+from slicepilot.env import compiled
+
 from .library import NAME, digest, why_not
 
 MODULES = (

@@ -8,8 +8,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from ...configs.compiled import PACKAGE
-from ...env import compiled
+from slicepilot.configs.compiled import PACKAGE
+from slicepilot.env import compiled
 
 NAME = "kernels"
 """Of the extension module; Python's version and the kind of processor are in its file's name, too."""

@@ -5,7 +5,7 @@ The status is ``/status.json`` of the publisher, and what `slicepilot top` and `
 
 from typing import Annotated, Literal, NotRequired
 
-from ...configs.documents import Document, Example
+from slicepilot.configs.documents import Document, Example
 
 ModeLabel = Literal["shadow", "canary", "live"]
 SliceName = Annotated[str, Example("slice1", "slice")]

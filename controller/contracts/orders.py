@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...configs import ConfigError, did_you_mean
+from slicepilot.configs import ConfigError, did_you_mean
+
 from .modes import MODES, Mode
 
 FIELDS: dict[str, tuple[str, ...]] = {

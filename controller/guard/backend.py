@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...agents.base import Agent
-from ...env.arrays import FloatArray
-from ...env.backend import Backend, Context, Receipt
-from ...env.knobs import Knobs
-from ...env.telemetry import Telemetry
-from ..contracts.reasons import Reason, names
+from slicepilot.agents.base import Agent
+from slicepilot.controller.contracts.reasons import Reason, names
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Backend, Context, Receipt
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
+
 from .config import GuardConfig
 from .guard import Guard
 

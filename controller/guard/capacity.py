@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from ...env.compiled import kernel
-from ...env.knobs import CPU_LIMIT, EGRESS, NICE
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.env.compiled import kernel
+from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 from . import layout as at
 from .layout import Measured, State
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from ...configs import load
-from ...configs.reading import Roots
-from ...env.slices import NICE_MAX, NICE_MIN
+from slicepilot.configs import load
+from slicepilot.configs.reading import Roots
+from slicepilot.env.slices import NICE_MAX, NICE_MIN
 
 PRIORITY = "priority"
 """Stands for the slice of highest weight where a configuration names slices."""

@@ -19,7 +19,8 @@ import math
 
 import numpy as np
 
-from ...env.compiled import kernel
+from slicepilot.env.compiled import kernel
+
 from . import layout as at
 from .capacity import asked_mbps
 

@@ -14,15 +14,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.compiled import never_compile_again
-from ...env.knobs import Knobs, NiceScope
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..contracts.charge import InCharge
-from ..contracts.modes import Level
-from ..contracts.reasons import Reason
+from slicepilot.controller.contracts.charge import InCharge
+from slicepilot.controller.contracts.modes import Level
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.compiled import never_compile_again
+from slicepilot.env.knobs import Knobs, NiceScope
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from . import layout as at
 from .config import GuardConfig
 from .rules import Rules, reckon_with

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...env.knobs import NUM_KNOBS
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ..contracts.charge import InCharge
-from ..contracts.reasons import Reason
+from slicepilot.controller.contracts.charge import InCharge
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.env.knobs import NUM_KNOBS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 Structured = npt.NDArray[Any]
 

@@ -10,9 +10,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from ...env.compiled import kernel
-from ...env.knobs import EGRESS, NICE, NUM_KNOBS
-from ..contracts.reasons import Reason
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.env.compiled import kernel
+from slicepilot.env.knobs import EGRESS, NICE, NUM_KNOBS
+
 from . import layout as at
 from .layout import State
 

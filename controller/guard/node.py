@@ -7,11 +7,12 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from ...env.compiled import kernel
-from ...env.knobs import CPU_LIMIT, EGRESS, NICE, NUM_KNOBS
-from ..contracts.charge import GUARD_MASK, InCharge
-from ..contracts.modes import Level
-from ..contracts.reasons import Reason
+from slicepilot.controller.contracts.charge import GUARD_MASK, InCharge
+from slicepilot.controller.contracts.modes import Level
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.env.compiled import kernel
+from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE, NUM_KNOBS
+
 from . import layout as at
 from .layout import State
 

@@ -9,13 +9,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...configs import ConfigError, did_you_mean
-from ...data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import CPU_LIMIT, KNOB_FIELDS, NICE, NUM_KNOBS, NiceScope
-from ...env.slices import NICE_MAX, NICE_MIN, SliceSet
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.configs import ConfigError, did_you_mean
+from slicepilot.data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import CPU_LIMIT, KNOB_FIELDS, NICE, NUM_KNOBS, NiceScope
+from slicepilot.env.slices import NICE_MAX, NICE_MIN, SliceSet
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 from .config import PRIORITY, GuardConfig, SafeSetting
 from .layout import CONDITION_RULES, KNOB_RULES, NODE_RULES, SLICE_RULES, Structured
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...env.compiled import kernel
-from ...env.telemetry import SLICE_FIELDS
-from ..contracts.reasons import Reason
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.env.compiled import kernel
+from slicepilot.env.telemetry import SLICE_FIELDS
+
 from .layout import Measured, State
 
 _OFFERED, _CARRIED, _CPU = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "cpu_use_mcpu"))

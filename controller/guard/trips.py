@@ -10,8 +10,9 @@ import math
 
 import numpy as np
 
-from ...env.compiled import kernel
-from ...env.telemetry import SLICE_FIELDS
+from slicepilot.env.compiled import kernel
+from slicepilot.env.telemetry import SLICE_FIELDS
+
 from . import layout as at
 from .capacity import held_up, out_of_reach
 from .floors import below, excuse, forget, nobody_could, policy_again, try_safe

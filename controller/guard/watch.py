@@ -7,10 +7,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from ...env.compiled import kernel
-from ...env.knobs import NICE, NUM_KNOBS
-from ..contracts.modes import Level
-from ..contracts.reasons import Reason
+from slicepilot.controller.contracts.modes import Level
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.env.compiled import kernel
+from slicepilot.env.knobs import NICE, NUM_KNOBS
+
 from . import layout as at
 from .capacity import notice
 from .layout import Measured, State

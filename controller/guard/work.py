@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...env.arrays import FloatArray
-from ...env.compiled import Array, digest_of, kernel
-from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.telemetry import SLICE_FIELDS, Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.compiled import Array, digest_of, kernel
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
+
 from . import layout as at
 from .capacity import notice
 from .floors import below

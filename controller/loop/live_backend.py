@@ -12,15 +12,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...env.arrays import BoolArray, FloatArray
-from ...env.backend import PACERS, Context, NodeTraits, Receipt
-from ...env.knobs import Knobs
-from ...env.slices import Promises, SliceSet
-from ...env.telemetry import Telemetry
-from ..actuators.egress import EgressConfig
-from ..system.cores import physical_cores
-from ..system.realtime import no_collections, on_time
-from ..telemetry.throttling import ThrottleMeter
+from slicepilot.controller.actuators.egress import EgressConfig
+from slicepilot.controller.system.cores import physical_cores
+from slicepilot.controller.system.realtime import no_collections, on_time
+from slicepilot.controller.telemetry.throttling import ThrottleMeter
+from slicepilot.env.arrays import BoolArray, FloatArray
+from slicepilot.env.backend import PACERS, Context, NodeTraits, Receipt
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .ticks import AbsoluteTicks
 
 ENDLESS = 1 << 31

@@ -13,18 +13,19 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.base import Agent, StochasticAgent
-from ...configs import ConfigError
-from ...env.backend import Receipt
-from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.sliding import SlidingView
-from ...env.telemetry import Telemetry
-from ..contracts.modes import Mode
-from ..guard.config import GuardConfig
-from ..guard.guard import Guard, GuardDecision
-from ..record import ring as record
-from ..system.realtime import SchedulingClass, no_collections, on_time, pinned
-from ..system.signals import StopRequest
+from slicepilot.agents.base import Agent, StochasticAgent
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.guard.config import GuardConfig
+from slicepilot.controller.guard.guard import Guard, GuardDecision
+from slicepilot.controller.record import ring as record
+from slicepilot.controller.system.realtime import SchedulingClass, no_collections, on_time, pinned
+from slicepilot.controller.system.signals import StopRequest
+from slicepilot.env.backend import Receipt
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.sliding import SlidingView
+from slicepilot.env.telemetry import Telemetry
+
 from .live_backend import LiveBackend
 from .mailbox import Mailbox
 from .periodic_tasks import PeriodicTasks

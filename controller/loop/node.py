@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..actuators.egress import EgressConfig
-from ..actuators.node import SliceTargets
-from ..actuators.quota import QuotaConfig
-from ..system.own_groups import MovedThread, OwnGroup
+from slicepilot.controller.actuators.egress import EgressConfig
+from slicepilot.controller.actuators.node import SliceTargets
+from slicepilot.controller.actuators.quota import QuotaConfig
+from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
+
 from .live_backend import LiveBackend
 
 

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ConfigDict
 
-from ...agents.learned.files import PROMOTION_FILE, BundleFiles
-from ...configs import ConfigError, validate
-from ...configs.limited_yaml import parse_yaml
-from ..contracts.charge import shares
-from ..contracts.reasons import MEANINGS, Reason, Severity
+from slicepilot.agents.learned.files import PROMOTION_FILE, BundleFiles
+from slicepilot.configs import ConfigError, validate
+from slicepilot.configs.limited_yaml import parse_yaml
+from slicepilot.controller.contracts.charge import shares
+from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
+
 from .criteria import Criteria
 
 if TYPE_CHECKING:
-    from ..record.sealed import SealedRecords
+    from slicepilot.controller.record.sealed import SealedRecords
+
     from .evidence import EstimateEvidence, ShadowEvidence
 
 FORMAT_VERSION = 1
@@ -143,7 +145,8 @@ def judge(
     Raises:
         ConfigError: not a bundle.
     """
-    from ..record.moments import rfc3339
+    from slicepilot.controller.record.moments import rfc3339
+
     from .estimates import Estimates
     from .evidence import EstimateEvidence, ShadowEvidence
 
@@ -174,7 +177,7 @@ def promote(bundle: BundleFiles, verdict: PromotionDecision) -> BundleFiles:
         ValueError: the verdict is no, or on other contents.
         ConfigError, OSError: it cannot be written; what was there is untouched.
     """
-    from ..record.moments import rfc3339
+    from slicepilot.controller.record.moments import rfc3339
 
     if not verdict.promoted or verdict.digest != bundle.digest:
         raise ValueError("not promoted: the verdict is no, or the bundle has changed")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import ConfigDict, Field
 
-from ...configs import ConfigError, did_you_mean, locate, read_yaml, validate
-from ..contracts.charge import MOST_SAFE
+from slicepilot.configs import ConfigError, did_you_mean, locate, read_yaml, validate
+from slicepilot.controller.contracts.charge import MOST_SAFE
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Ratio = Annotated[float, Field(ge=0, le=1)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...configs import ConfigError
-from ..record.estimate import Estimator
-from ..record.estimate_file import rows_of
-from ..record.reader import Stretch
+from slicepilot.configs import ConfigError
+from slicepilot.controller.record.estimate import Estimator
+from slicepilot.controller.record.estimate_file import rows_of
+from slicepilot.controller.record.reader import Stretch
 
 
 class Estimates:

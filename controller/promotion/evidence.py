@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..contracts import charge
-from ..contracts.modes import Level, Mode
-from ..contracts.reasons import MEANINGS, Reason, Severity
-from ..record.columns import Records
-from ..record.ring import LATE
+from slicepilot.controller.contracts import charge
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
+from slicepilot.controller.record.columns import Records
+from slicepilot.controller.record.ring import LATE
 
 _LONGEST_US = 1_000_000
 _OPERATOR = Reason.PAUSED.bit | Reason.ORDERED_SAFE.bit

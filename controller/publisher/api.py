@@ -17,8 +17,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ...configs import ConfigError
-from ..contracts.orders import decode, parse
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.orders import decode, parse
+
 from .link import Answer, refusal
 from .metrics.exposition import Renderer
 from .peers import Access, Peer

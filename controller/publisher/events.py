@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..contracts.latches import NODE_LATCHED, NODE_REMEDY
-from ..contracts.modes import Level, Mode
-from ..contracts.reasons import MEANINGS, Reason, Severity
+from slicepilot.controller.contracts.latches import NODE_LATCHED, NODE_REMEDY
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
+
 from .listeners import HttpAddress
 from .logs import EventLogger
 from .peers import Peer

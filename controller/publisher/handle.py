@@ -11,9 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs import ConfigError, FailureError
-from ..system.own_programs import environment, python
-from ..system.realtime import let_others_go_first
+from slicepilot.configs import ConfigError, FailureError
+from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.system.realtime import let_others_go_first
+
 from .listeners import (
     INHERITED,
     LOCAL,

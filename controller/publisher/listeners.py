@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
+
 from .peers import Access
 
 BACKLOG = 512

@@ -10,7 +10,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred, unix(7)
 

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError, did_you_mean
-from ..record.ring_reader import TickReader
-from ..system import privileges
-from ..system.confinement.processes import OFF, confine_publisher
-from ..system.signals import STOPPING, SWITCHING
+from slicepilot.configs import ConfigError, did_you_mean
+from slicepilot.controller.record.ring_reader import TickReader
+from slicepilot.controller.system import privileges
+from slicepilot.controller.system.confinement.processes import OFF, confine_publisher
+from slicepilot.controller.system.signals import STOPPING, SWITCHING
+
 from .api import ControlApi
 from .events import EventLog
 from .link import LoopLink

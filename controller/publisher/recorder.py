@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...configs import ConfigError
-from ...env.knobs import KNOB_FIELDS
-from ...env.telemetry import SLICE_FIELDS
-from ..record.ring import record_dtype
+from slicepilot.configs import ConfigError
+from slicepilot.controller.record.ring import record_dtype
+from slicepilot.env.knobs import KNOB_FIELDS
+from slicepilot.env.telemetry import SLICE_FIELDS
+
 from .logs import EventLogger
 from .state.tally import Records
 
 if TYPE_CHECKING:
-    from ..record.estimate import Estimator
-    from ..record.segments import SegmentWriter
+    from slicepilot.controller.record.estimate import Estimator
+    from slicepilot.controller.record.segments import SegmentWriter
 
 BACKLOG = 40
 """Batches that may wait: at one a second, forty seconds' worth, and ten while somebody looks all the time."""
@@ -57,7 +58,7 @@ class Recorder:
         """Do once what the thread will do. Libraries, compiled code and hardware files are read now, while this process
         may still read all that the controller may."""
         if self._estimate_s:
-            from ..record.estimate import MIN_TICKS, WINDOW_S
+            from slicepilot.controller.record.estimate import MIN_TICKS, WINDOW_S
 
             enough = 2 * max(MIN_TICKS, round(WINDOW_S / description["period_s"]))
             records = _made_up(enough, description["period_s"], num_slices)
@@ -132,7 +133,7 @@ class Recorder:
             writer.close()
 
     def _make_estimator(self, description: dict[str, Any]) -> Estimator | None:
-        from ..record.estimate import Estimator
+        from slicepilot.controller.record.estimate import Estimator
 
         try:
             return Estimator(description, self._estimate_s)
@@ -142,7 +143,7 @@ class Recorder:
 
 
 def _writer(folder: Path, max_bytes: int) -> SegmentWriter:
-    from ..record.segments import SegmentWriter
+    from slicepilot.controller.record.segments import SegmentWriter
 
     return SegmentWriter(folder, max_bytes)
 

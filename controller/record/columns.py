@@ -23,13 +23,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...configs import ConfigError
-from ...data import arrow
-from ...env.encoding import KNOB_FEATURES
-from ...env.knobs import KNOB_FIELDS
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ..contracts.modes import Level, Mode
-from ..contracts.reasons import Reason
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.data import arrow
+from slicepilot.env.encoding import KNOB_FEATURES
+from slicepilot.env.knobs import KNOB_FIELDS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 from .ring import APPLY_ERROR, HELD, LATE, STAGES_NS, UNUSABLE, record_dtype
 
 FORMAT, KEY = 1, "slicepilot"

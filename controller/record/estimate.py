@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError, load, validate
-from ...env.arrays import FloatArray
-from ...env.slices import SliceSet
-from ..contracts.modes import Mode
+from slicepilot.configs import ConfigError, load, validate
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.slices import SliceSet
+
 from .columns import Records
 from .ring import LATE
 
@@ -48,7 +49,7 @@ class Estimator:
     """
 
     def __init__(self, description: dict[str, Any], interval_s: float = INTERVAL_S, window_s: float = WINDOW_S) -> None:
-        from ...env.simulator.hardware import HardwareFile
+        from slicepilot.env.simulator.hardware import HardwareFile
 
         self.description = description
         self._slices = validate(SliceSet, description["slice_set"], "description: slice_set")

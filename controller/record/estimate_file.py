@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...data.arrow import numbers, texts, values_of
+from slicepilot.data.arrow import numbers, texts, values_of
+
 from .columns import FORMAT, encode
 from .segment_file import open_segment
 

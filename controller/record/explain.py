@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...env.knobs import KNOB_FIELDS
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ..contracts.modes import Level, Mode
-from ..contracts.reasons import MEANINGS, Reason, reasons_in
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import MEANINGS, Reason, reasons_in
+from slicepilot.env.knobs import KNOB_FIELDS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 from .columns import DECISIONS, FLAGS, Records, slice_names
 from .moments import rfc3339
 from .reader import Moment, Stretch

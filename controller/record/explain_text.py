@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ...env.knobs import KNOB_FIELDS
+from slicepilot.env.knobs import KNOB_FIELDS
 
 WIDTH, NAME = 80, 11
 _SETTINGS = {"wanted": 7, "allowed": 8, "applied": 8}  # and how wide their columns are

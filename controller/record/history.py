@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
+
 from .reader import LOOK_BACK_NS, Moment, SegmentReader, Stretch, moment_in
 from .ring_reader import TickReader
 

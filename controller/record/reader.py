@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...configs import ConfigError
-from ...data.arrow import numbers
+from slicepilot.configs import ConfigError
+from slicepilot.data.arrow import numbers
+
 from .columns import Records, read_header, slice_names, to_records, values_of
 from .estimate_file import decode_estimates
 from .segment_file import open_segment, plain_line

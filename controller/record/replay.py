@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...data.intervals import weighted_quantile
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import Knobs
-from ...env.promises import RATE_TOLERANCE, PromiseMeter
-from ...env.simulator.backend import SimulatorBackend, SimulatorRun
-from ...env.simulator.exogenous import NodeEvents, Traffic
-from ...env.simulator.hardware import Hardware, HardwareArrays
-from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
-from ...env.slices import Promises, SliceSet
-from ...env.telemetry import SLICE_FIELDS, Telemetry
+from slicepilot.data.intervals import weighted_quantile
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.promises import RATE_TOLERANCE, PromiseMeter
+from slicepilot.env.simulator.backend import SimulatorBackend, SimulatorRun
+from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
+from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
+from slicepilot.env.simulator.kernels import DEFAULT_PACKET_BYTES
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 
 Array = npt.NDArray[np.float64]
 RUNS = 2

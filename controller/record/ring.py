@@ -24,12 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...env.arrays import FloatArray
-from ...env.compiled import never_compile_again
-from ...env.encoding import KNOB_FEATURES
-from ...env.knobs import KNOB_FIELDS, NUM_KNOBS, Knobs
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-from ..telemetry.layout import BUCKETS
+from slicepilot.controller.telemetry.layout import BUCKETS
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.compiled import never_compile_again
+from slicepilot.env.encoding import KNOB_FEATURES
+from slicepilot.env.knobs import KNOB_FIELDS, NUM_KNOBS, Knobs
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+
 from .header import BEAT_AT, DELAYS_AT, DESCRIPTION_AT, HEADER, MAGIC, NOTES_AT, VERSION, WRITTEN_AT
 
 PAGE = 4096

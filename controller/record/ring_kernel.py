@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...env.compiled import Array, kernel
-from ...env.knobs import NUM_KNOBS
+from slicepilot.env.compiled import Array, kernel
+from slicepilot.env.knobs import NUM_KNOBS
 
 _TABLE = Array(np.float32, 3)
 

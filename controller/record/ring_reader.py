@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError
-from ..telemetry.layout import BUCKETS
+from slicepilot.configs import ConfigError
+from slicepilot.controller.telemetry.layout import BUCKETS
+
 from .header import BEAT_AT, DELAYS_AT, DESCRIPTION_AT, HEADER, MAGIC, NOTES_AT, VERSION, WRITTEN_AT
 from .ring import DOCUMENT_BYTES, PAGE, RingLayout
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
+
 from .columns import Records
 from .reader import SegmentReader, Stretch
 from .seals import LOG, MOST_BYTES, OLDER_LOG, VERSION, canonical, digest_of, load_key, mac_of, open_private

@@ -26,8 +26,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
-from ...data.files import PRIVATE, sync_folder
+from slicepilot.configs import ConfigError
+from slicepilot.data.files import PRIVATE, sync_folder
 
 LOG, OLDER_LOG, KEY_FILE = "seals.log", "seals.1.log", "records.key"
 VERSION, KEY_BYTES = 1, 32

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 MOST_BYTES, MOST_DECODED_BYTES = 1 << 27, 1 << 28
 MOST_ROWS, MOST_COLUMNS = 1 << 17, 1 << 14

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...data.files import LEFTOVERS, replace_file
+from slicepilot.data.files import LEFTOVERS, replace_file
+
 from .columns import Records, encode, header_of, read_header, slice_names, to_table
 from .estimate_file import encode_estimates
 from .segment_file import open_segment

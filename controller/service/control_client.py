@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
-from ...configs.text import printable
+from slicepilot.configs import ConfigError
+from slicepilot.configs.text import printable
+
 from .run_config import RunConfig
 
 ANSWER_S = 35.0

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ...configs import ConfigError
-from ..contracts.modes import Mode
-from ..contracts.orders import Order, decode, parse
-from ..system.realtime import ThreadBesideTheLoop
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.contracts.orders import Order, decode, parse
+from slicepilot.controller.system.realtime import ThreadBesideTheLoop
+
 from .controller import Controller, is_slow
 from .slow_orders import SlowOrders
 

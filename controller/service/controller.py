@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...configs import ConfigError
-from ...configs.text import as_many_as_fit, shortened
-from ...env.arrays import FloatArray
-from ..contracts.modes import MODES, Mode
-from ..contracts.orders import Order
-from ..guard.config import GuardConfig
-from ..guard.guard import Guard
-from ..loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
-from ..loop.mailbox import LoopEndedError
-from ..loop.node import Node
-from ..record.ring import TickRing
-from ..system import sd_notify
-from ..system.realtime import ThreadBesideTheLoop
-from ..system.signals import StopRequest
+from slicepilot.configs import ConfigError
+from slicepilot.configs.text import as_many_as_fit, shortened
+from slicepilot.controller.contracts.modes import MODES, Mode
+from slicepilot.controller.contracts.orders import Order
+from slicepilot.controller.guard.config import GuardConfig
+from slicepilot.controller.guard.guard import Guard
+from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
+from slicepilot.controller.loop.mailbox import LoopEndedError
+from slicepilot.controller.loop.node import Node
+from slicepilot.controller.record.ring import TickRing
+from slicepilot.controller.system import sd_notify
+from slicepilot.controller.system.realtime import ThreadBesideTheLoop
+from slicepilot.controller.system.signals import StopRequest
+from slicepilot.env.arrays import FloatArray
+
 from .description import description_of, trips_of
 from .knob_lease import hang_s
 from .mode_switch import ModeSwitch

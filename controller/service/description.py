@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...env.knobs import KNOB_FIELDS
-from ..contracts.latches import slice_remedy, trip_text
-from ..guard.config import GuardConfig
-from ..guard.guard import Guard
-from ..loop.node import Node
+from slicepilot.controller.contracts.latches import slice_remedy, trip_text
+from slicepilot.controller.guard.config import GuardConfig
+from slicepilot.controller.guard.guard import Guard
+from slicepilot.controller.loop.node import Node
+from slicepilot.env.knobs import KNOB_FIELDS
 
 if TYPE_CHECKING:
     from .loaded_policy import LoadedPolicy

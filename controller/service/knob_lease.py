@@ -13,20 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...env.knobs import KNOB_FIELDS, KnobName
-from ..actuators.cilium.rate import mbps
-from ..actuators.node import NodeActuator
-from ..actuators.targets import CPU_KNOBS, SliceTargets, pod_of
-from ..loop.node import Housing, Node
-from ..system.aside import LOOP_WAIT_S, Aside
-from ..system.cgroup import CpuGroup
-from ..system.cgroup_paths import awaited
-from ..system.kernel_file import ActuatorError
-from ..watchdog.external_change import ExternalChange, ExternalChangeWatch, Policy, Reasserts
-from ..watchdog.handle import SupervisorHandle
-from ..watchdog.keeper import JournalKeeper
-from ..watchdog.lock import Locks
-from ..watchdog.recovery import recover
+from slicepilot.controller.actuators.cilium.rate import mbps
+from slicepilot.controller.actuators.node import NodeActuator
+from slicepilot.controller.actuators.targets import CPU_KNOBS, SliceTargets, pod_of
+from slicepilot.controller.loop.node import Housing, Node
+from slicepilot.controller.system.aside import LOOP_WAIT_S, Aside
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup_paths import awaited
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.watchdog.external_change import ExternalChange, ExternalChangeWatch, Policy, Reasserts
+from slicepilot.controller.watchdog.handle import SupervisorHandle
+from slicepilot.controller.watchdog.keeper import JournalKeeper
+from slicepilot.controller.watchdog.lock import Locks
+from slicepilot.controller.watchdog.recovery import recover
+from slicepilot.env.knobs import KNOB_FIELDS, KnobName
+
 from .run_config import RunConfig
 
 REASSERTED = 20  # changes that are told, of the latest in a window

@@ -9,21 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...agents.base import Agent
-from ...agents.learned.agent import LearnedAgent
-from ...agents.learned.bundle import PolicyBundle
-from ...agents.learned.files import MODEL_FILE, BundleFiles
-from ...agents.learned.shipped import is_shipped
-from ...agents.learned.signature import verify
-from ...configs import ConfigError
-from ...configs.reading import Roots
-from ...env import compiled
-from ...env.backend import Context
-from ...env.knobs import Knobs, NiceScope
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..loop.node import Node
-from ..promotion import certificate as promotion
+from slicepilot.agents.base import Agent
+from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.files import MODEL_FILE, BundleFiles
+from slicepilot.agents.learned.shipped import is_shipped
+from slicepilot.agents.learned.signature import verify
+from slicepilot.configs import ConfigError
+from slicepilot.configs.reading import Roots
+from slicepilot.controller.loop.node import Node
+from slicepilot.controller.promotion import certificate as promotion
+from slicepilot.env import compiled
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import Knobs, NiceScope
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .run_config import RunConfig
 from .trial import Trial
 
@@ -129,8 +130,8 @@ def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> 
     Raises:
         ConfigError: unknown name, or made for other slices.
     """
-    from ...agents.heuristics.registry import make
-    from ...env.simulator.hardware import Hardware
+    from slicepilot.agents.heuristics.registry import make
+    from slicepilot.env.simulator.hardware import Hardware
 
     agent = make(name, slices, Hardware.from_yaml(hardware))
     try:  # an agent does not say what its nice moves, its decisions do

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError, did_you_mean
-from ..actuators.canary import CanaryActuator
-from ..actuators.node import NodeActuator
-from ..actuators.shadow import ShadowActuator
-from ..actuators.shared_cpu import whole
-from ..contracts.modes import Mode
-from ..contracts.reasons import Reason
-from ..loop.live_backend import Actuator
-from ..loop.loop import Loop
-from ..loop.node import Node
+from slicepilot.configs import ConfigError, did_you_mean
+from slicepilot.controller.actuators.canary import CanaryActuator
+from slicepilot.controller.actuators.node import NodeActuator
+from slicepilot.controller.actuators.shadow import ShadowActuator
+from slicepilot.controller.actuators.shared_cpu import whole
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.loop.live_backend import Actuator
+from slicepilot.controller.loop.loop import Loop
+from slicepilot.controller.loop.node import Node
+
 from .knob_lease import KnobLease
 from .run_config import RunConfig
 

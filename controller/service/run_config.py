@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import load, validate
-from ...configs.backends import check_name
-from ...configs.reading import Roots
-from ..watchdog.external_change import ExternalChangeConfig
+from slicepilot.configs import load, validate
+from slicepilot.configs.backends import check_name
+from slicepilot.configs.reading import Roots
+from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
@@ -138,7 +138,7 @@ class RunConfig:
             return 1e-3 * self.period_ms
         if self.scenario is None:
             return DEFAULT_PERIOD_S
-        from ...env.simulator.scenario import Scenario
+        from slicepilot.env.simulator.scenario import Scenario
 
         return Scenario.from_yaml(self.scenario).control_period_s
 

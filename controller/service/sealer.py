@@ -10,9 +10,9 @@ from types import TracebackType
 
 import numpy as np
 
-from ..record.ring import TickRing
-from ..record.seals import SealLog
-from ..system.realtime import ThreadBesideTheLoop
+from slicepilot.controller.record.ring import TickRing
+from slicepilot.controller.record.seals import SealLog
+from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 
 LOOK_S, SEAL_S = 1.0, 5.0
 RING_PARTS = 4

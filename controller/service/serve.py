@@ -12,18 +12,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from ...agents.base import Agent
-from ...configs import ConfigError, FailureError
-from ..contracts.modes import MODES, Mode
-from ..loop.loop import LoopReport, Watcher
-from ..loop.node import Node
-from ..publisher.handle import Publisher, PublisherOptions
-from ..record.ring import TickRing
-from ..system import privileges, sd_notify
-from ..system.confinement.processes import OFF, confine_controller
-from ..system.realtime import ThreadBesideTheLoop
-from ..system.signals import StopRequest
-from ..watchdog.lock import Locks
+from slicepilot.agents.base import Agent
+from slicepilot.configs import ConfigError, FailureError
+from slicepilot.controller.contracts.modes import MODES, Mode
+from slicepilot.controller.loop.loop import LoopReport, Watcher
+from slicepilot.controller.loop.node import Node
+from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
+from slicepilot.controller.record.ring import TickRing
+from slicepilot.controller.system import privileges, sd_notify
+from slicepilot.controller.system.confinement.processes import OFF, confine_controller
+from slicepilot.controller.system.realtime import ThreadBesideTheLoop
+from slicepilot.controller.system.signals import StopRequest
+from slicepilot.controller.watchdog.lock import Locks
+
 from .control_thread import BY_SIGNAL, ControlThread
 from .controller import Controller
 from .mode_switch import controlled_slices

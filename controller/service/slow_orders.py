@@ -6,8 +6,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from ...configs import ConfigError
-from ..system.realtime import ThreadBesideTheLoop
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 
 MOST_WAITING = 8
 

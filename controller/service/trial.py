@@ -12,11 +12,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ...agents.learned.bundle import PolicyBundle
-from ...agents.learned.files import MODEL_FILE
-from ...configs import ConfigError
-from ..system.own_programs import ROOT, python
-from ..system.realtime import let_others_go_first
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.files import MODEL_FILE
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.own_programs import ROOT, python
+from slicepilot.controller.system.realtime import let_others_go_first
 
 MOST_S = 25.0
 """From start to answer, on a busy machine: less than a client waits for one."""

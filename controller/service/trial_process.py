@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from ..system import privileges
+from slicepilot.controller.system import privileges
 
 MOST_CPU_S = 5
 MOST_MEMORY_BYTES = 512 << 20
@@ -35,15 +35,15 @@ def main() -> int:
     # All of it while there is somebody who may open files.
     import numpy.random  # noqa: F401 (which NumPy imports at its first use)
 
-    from ..ahead import library
+    from slicepilot.controller.ahead import library
 
     compiled = not library.take()
     import onnxruntime  # noqa: F401 (likewise, for `_try_out`)
 
-    from ...agents.runtime import agreement, program, session  # noqa: F401
+    from slicepilot.agents.runtime import agreement, program, session  # noqa: F401
 
     if compiled:
-        from ...agents.runtime import program_kernel  # noqa: F401 (with numba it would take seconds, and files)
+        from slicepilot.agents.runtime import program_kernel  # noqa: F401 (with numba it would take seconds, and files)
 
     privileges.drop_all()
     _give_up_the_rest()
@@ -95,10 +95,10 @@ def _try_out(model: bytes, compiled: bool, shape: list[int], actions: int) -> di
     """
     import numpy as np
 
-    from ...agents.runtime.agreement import agrees
-    from ...agents.runtime.onnx_file import OnnxError
-    from ...agents.runtime.program import compile_policy
-    from ...agents.runtime.session import INPUT_NAME, OUTPUT_NAME, open_session
+    from slicepilot.agents.runtime.agreement import agrees
+    from slicepilot.agents.runtime.onnx_file import OnnxError
+    from slicepilot.agents.runtime.program import compile_policy
+    from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME, open_session
 
     lanes, slices, columns = shape
     session, program = open_session(model, columns, actions), None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 OFFSETS = Path("/proc/self/timens_offsets")
 

@@ -10,7 +10,7 @@ import errno
 import os
 from pathlib import Path
 
-from ...configs import FailureError
+from slicepilot.configs import FailureError
 
 # A cgroup that was removed answers ENODEV on descriptors that are still open, and ENOENT on its path.
 VANISHED = frozenset({errno.ENODEV, errno.ENOENT})

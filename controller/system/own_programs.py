@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 ROOT = Path(__file__).parents[3]
 """Where `slicepilot` is, however it was installed."""

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs import ConfigError, FailureError, did_you_mean
+from slicepilot.configs import ConfigError, FailureError, did_you_mean
+
 from .kernel_file import kernel_lines
 
 _IN_ORDER = """

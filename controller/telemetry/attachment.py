@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from ..system.bpf.errors import ProbeError
-from ..system.bpf.libbpf import RunStats
-from ..system.kernel_file import ActuatorError
-from ..system.net import namespaces
-from ..system.net.links import Link, links
-from ..system.net.rtnetlink import RouteSocket
+from slicepilot.controller.system.bpf.errors import ProbeError
+from slicepilot.controller.system.bpf.libbpf import RunStats
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.system.net.links import Link, links
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+
 from .clsact import ClsactFilter
 from .layout import CLASS_BARE_IP
 from .points import NetPoint

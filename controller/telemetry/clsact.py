@@ -15,11 +15,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..system.bpf.errors import ProbeError
-from ..system.kernel_file import ActuatorError
-from ..system.net import namespaces, tc
-from ..system.net.rtnetlink import RouteSocket
-from ..system.processes import start_ticks
+from slicepilot.controller.system.bpf.errors import ProbeError
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net import namespaces, tc
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+from slicepilot.controller.system.processes import start_ticks
+
 from .points import NetPoint
 
 MADE_CLSACT = " made-clsact"

@@ -8,15 +8,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs import ConfigError
-from ...configs.text import printable
-from ..system import cgroup_paths as cgroups
-from ..system.bpf.errors import ProbeError
-from ..system.group_names import GroupFolders
-from ..system.kernel_file import ActuatorError
-from ..system.net import namespaces
-from ..system.net.links import Link, links
-from ..system.net.rtnetlink import RouteSocket
+from slicepilot.configs import ConfigError
+from slicepilot.configs.text import printable
+from slicepilot.controller.system import cgroup_paths as cgroups
+from slicepilot.controller.system.bpf.errors import ProbeError
+from slicepilot.controller.system.group_names import GroupFolders
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.system.net.links import Link, links
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+
 from .attachment import other_end
 from .points import NetPoint, Ports, SlicePoints
 

@@ -9,7 +9,7 @@ import struct
 
 import numpy as np
 
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 MAX_SLICES = 256
 MAX_CPUS = 1024

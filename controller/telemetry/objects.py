@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..system.bpf.libbpf import BpfObject
+from slicepilot.controller.system.bpf.libbpf import BpfObject
 
 FOLDER = Path(__file__).parent / "bpf"
 

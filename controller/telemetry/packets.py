@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from ...configs import ConfigError
-from ..system.bpf.libbpf import BpfObject, RunStats
-from ..system.bpf.ringbuf import RingBuffer
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats
+from slicepilot.controller.system.bpf.ringbuf import RingBuffer
+
 from . import layout
 from .objects import FOLDER, mapped
 from .places import Place, Places

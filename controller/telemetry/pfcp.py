@@ -6,8 +6,9 @@ import struct
 from collections.abc import Sequence
 from types import TracebackType
 
-from ..system.bpf.libbpf import BpfObject
-from ..system.bpf.ringbuf import RingBuffer
+from slicepilot.controller.system.bpf.libbpf import BpfObject
+from slicepilot.controller.system.bpf.ringbuf import RingBuffer
+
 from . import layout
 from .objects import FOLDER, mapped
 from .places import Place, Places

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..system.bpf.errors import ProbeError
-from ..system.bpf.libbpf import RunStats, run_stats
+from slicepilot.controller.system.bpf.errors import ProbeError
+from slicepilot.controller.system.bpf.libbpf import RunStats, run_stats
+
 from .attachment import Attachment
 from .points import NetPoint
 

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal
 
-from ...env.slices import SNssai
+from slicepilot.env.slices import SNssai
 
 Direction = Literal["ingress", "egress"]
 

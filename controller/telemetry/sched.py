@@ -12,12 +12,13 @@ from types import TracebackType
 
 import numpy as np
 
-from ...configs import ConfigError
-from ..system import cgroup_paths as cgroups
-from ..system.bpf.errors import ProbeError
-from ..system.bpf.libbpf import BpfObject, Map, RunStats, run_stats
-from ..system.cgroup import CpuHierarchy
-from ..system.cores import most_cpus, online_cpus
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system import cgroup_paths as cgroups
+from slicepilot.controller.system.bpf.errors import ProbeError
+from slicepilot.controller.system.bpf.libbpf import BpfObject, Map, RunStats, run_stats
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.cores import most_cpus, online_cpus
+
 from . import layout
 from .objects import FOLDER, mapped
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...env.telemetry import Telemetry
+from slicepilot.env.telemetry import Telemetry
+
 from .layout import AT_N6, AT_TUN
 
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 
-from ...configs import ConfigError
-from ..system.bpf.libbpf import BpfObject, Map
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.bpf.libbpf import BpfObject, Map
+
 from .layout import QFI_NONE
 from .points import NetPoint, SlicePoints, users
 

@@ -14,10 +14,11 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from ...env.compiled import Array, kernel
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-from ..system.aside import PATIENT_WAIT_S, Aside, Look
-from ..system.clocks import check_clocks
+from slicepilot.controller.system.aside import PATIENT_WAIT_S, Aside, Look
+from slicepilot.controller.system.clocks import check_clocks
+from slicepilot.env.compiled import Array, kernel
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+
 from .layout import AT_N6, AT_TUN, NODE_ROWS, ROWS, SLICE_ROWS
 from .packets import PacketProbe
 from .places import Place

@@ -6,8 +6,9 @@ from __future__ import annotations
 import errno
 import struct
 
-from ..system.bpf.libbpf import BpfObject, RunStats, TcxLink, run_stats
-from ..system.net import namespaces
+from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, TcxLink, run_stats
+from slicepilot.controller.system.net import namespaces
+
 from .objects import FOLDER
 from .points import NetPoint
 

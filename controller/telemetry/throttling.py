@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...env.arrays import FloatArray
-from ...env.telemetry import Telemetry
-from ..system.cgroup_paths import awaited
-from ..system.kernel_file import ActuatorError, KernelFile
+from slicepilot.controller.system.cgroup_paths import awaited
+from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.telemetry import Telemetry
 
 # The kernel counts CFS periods only while the group has work. After this long without one it has had none to miss.
 QUIET_NS = 200_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...configs import ConfigError
-from ..publisher.state.status import Status
-from ..record.ring_reader import TickReader
+from slicepilot.configs import ConfigError
+from slicepilot.controller.publisher.state.status import Status
+from slicepilot.controller.record.ring_reader import TickReader
 
 STALE_S = 3.0
 STALE_PERIODS = 3.0

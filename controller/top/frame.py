@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
-from ..contracts.charge import MOST_SAFE, InCharge
-from ..contracts.latches import NODE_LATCHED, SEE_STATUS
+from slicepilot.controller.contracts.charge import MOST_SAFE, InCharge
+from slicepilot.controller.contracts.latches import NODE_LATCHED, SEE_STATUS
+
 from .figures import duration, percent, scaled, short
 from .glyphs import Glyphs
 from .slice_rows import BAD, GOOD, NOTE, QUIET, SEVERITIES, heading, lines_of

@@ -16,7 +16,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ..system.signals import StopRequest
+from slicepilot.controller.system.signals import StopRequest
+
 from .follower import Follower
 from .frame import View, frame, waiting
 from .glyphs import Glyphs

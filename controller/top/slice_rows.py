@@ -6,8 +6,9 @@ from typing import Any
 
 from rich.text import Text
 
-from ...env.knobs import KNOB_FIELDS
-from ...env.promises import RATE_TOLERANCE
+from slicepilot.env.knobs import KNOB_FIELDS
+from slicepilot.env.promises import RATE_TOLERANCE
+
 from .figures import percent, scaled, short
 from .glyphs import Glyphs, Values, linear, logarithmic, mean, resample
 

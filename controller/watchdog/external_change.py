@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from ..system.kernel_file import ActuatorError
+from slicepilot.controller.system.kernel_file import ActuatorError
 
 if TYPE_CHECKING:
-    from ...env.knobs import KnobName
-    from ..actuators.node import Deviation, NodeActuator
+    from slicepilot.controller.actuators.node import Deviation, NodeActuator
+    from slicepilot.env.knobs import KnobName
 
 Policy = Literal["respect", "reassert"]
 

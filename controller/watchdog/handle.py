@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..system.bpf.libbpf import links_held, new_links
-from ..system.kernel_file import ActuatorError
-from ..system.own_programs import environment, python
-from ..system.realtime import FIFO_PRIORITY, ThreadBesideTheLoop
+from slicepilot.controller.system.bpf.libbpf import links_held, new_links
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.system.realtime import FIFO_PRIORITY, ThreadBesideTheLoop
+
 from .keeper import JournalKeeper
 from .supervisor import DISARM, LINK
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..actuators.cilium.rate import FoundThrottle
-from ..actuators.nice import ThreadOriginal
-from ..system.own_groups import MovedThread, OwnGroup
-from ..system.processes import start_ticks
+from slicepilot.controller.actuators.cilium.rate import FoundThrottle
+from slicepilot.controller.actuators.nice import ThreadOriginal
+from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
+from slicepilot.controller.system.processes import start_ticks
+
 from .schema import JournalError, as_value
 
 VERSION = 5

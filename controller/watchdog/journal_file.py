@@ -13,7 +13,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...data.files import PRIVATE, remove_file, replace_file
+from slicepilot.data.files import PRIVATE, remove_file, replace_file
+
 from .journal import FILE, Journal
 from .private import private_folder
 from .schema import JournalError

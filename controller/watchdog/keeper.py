@@ -9,12 +9,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...env.knobs import KnobName
-from ..actuators.cilium.choice import Choice
-from ..actuators.nice import ThreadOriginal
-from ..actuators.slice_knobs import FoundCpu, SliceTargets
-from ..system.kernel_file import ActuatorError
-from ..system.own_groups import MovedThread, OwnGroup
+from slicepilot.controller.actuators.cilium.choice import Choice
+from slicepilot.controller.actuators.nice import ThreadOriginal
+from slicepilot.controller.actuators.slice_knobs import FoundCpu, SliceTargets
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
+from slicepilot.env.knobs import KnobName
+
 from .journal import Journal
 from .journal_file import JournalFile
 from .journal_memory import JournalMemory

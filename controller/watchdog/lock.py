@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from ...configs import ConfigError
-from ..system.processes import start_ticks
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.processes import start_ticks
+
 from .private import private_folder
 
 LOCK_TABLE = Path("/proc/locks")

@@ -11,7 +11,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from ..system.kernel_file import ActuatorError
+from slicepilot.controller.system.kernel_file import ActuatorError
 
 FOR_ROOT = Path("/run/slicepilot-private")
 

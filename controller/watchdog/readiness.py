@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..system.cgroup_mounts import cgroup_mounts
-from ..system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE
+from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
+from slicepilot.controller.system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE
 
 MCL_ONFAULT = 4  # linux/mman.h
 LEAST_OOM_SCORE = -1000

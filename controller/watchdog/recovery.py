@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...configs import ConfigError
-from ..system.kernel_file import ActuatorError
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.kernel_file import ActuatorError
+
 from .journal import FILE
 from .journal_file import discard, find
 from .restore import RestoreReport, restore

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..actuators.bandwidth import (
+from slicepilot.controller.actuators.bandwidth import (
     LET_GO_S,
     NO_QUOTA,
     Bandwidth,
@@ -24,17 +24,18 @@ from ..actuators.bandwidth import (
     put_back_limit,
     put_back_pod_limit,
 )
-from ..actuators.cilium.rate import put_back
-from ..actuators.cilium.throttle import OpenMaps
-from ..actuators.egress import unpace
-from ..actuators.weight import weight_file
-from ..system.cgroup import CpuGroup, CpuHierarchy
-from ..system.cgroup_paths import below
-from ..system.kernel_file import ActuatorError
-from ..system.net import namespaces
-from ..system.net.qdisc import RootQdisc
-from ..system.net.rtnetlink import RouteSocket
-from ..system.own_groups import group_back, thread_back
+from slicepilot.controller.actuators.cilium.rate import put_back
+from slicepilot.controller.actuators.cilium.throttle import OpenMaps
+from slicepilot.controller.actuators.egress import unpace
+from slicepilot.controller.actuators.weight import weight_file
+from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
+from slicepilot.controller.system.cgroup_paths import below
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.system.net.qdisc import RootQdisc
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+from slicepilot.controller.system.own_groups import group_back, thread_back
+
 from .journal import FoundEgress, FoundPod, FoundSlice, Journal
 from .threads import restore_threads
 

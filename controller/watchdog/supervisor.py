@@ -28,10 +28,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from ...data.files import PRIVATE, replace_file
-from ..actuators.cilium.throttle import OpenMaps
-from ..record.header import Pulse
-from ..system.confinement.processes import OFF, confine_supervisor
+from slicepilot.controller.actuators.cilium.throttle import OpenMaps
+from slicepilot.controller.record.header import Pulse
+from slicepilot.controller.system.confinement.processes import OFF, confine_supervisor
+from slicepilot.data.files import PRIVATE, replace_file
+
 from .journal import Journal
 from .journal_file import JournalFile
 from .journal_memory import JournalMemory

@@ -7,14 +7,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..actuators.bandwidth import NO_QUOTA, bandwidth_files
-from ..actuators.targets import SliceTargets, paced_by, pod_of
-from ..actuators.weight import weight_file
-from ..system.cgroup import CpuGroup
-from ..system.cgroup_paths import awaited
-from ..system.kernel_file import ActuatorError
-from ..system.net.qdisc import RootQdisc
-from ..system.net.rtnetlink import RouteSocket
+from slicepilot.controller.actuators.bandwidth import NO_QUOTA, bandwidth_files
+from slicepilot.controller.actuators.targets import SliceTargets, paced_by, pod_of
+from slicepilot.controller.actuators.weight import weight_file
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup_paths import awaited
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.qdisc import RootQdisc
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+
 from .journal import FoundEgress, FoundPod, FoundSlice
 
 OWN_NETNS = Path("/proc/self/ns/net")

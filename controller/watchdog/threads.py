@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..system.cgroup import CpuGroup
-from ..system.kernel_file import ActuatorError
-from ..system.processes import process_of, start_ticks
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.processes import process_of, start_ticks
+
 from .journal import FoundSlice
 
 

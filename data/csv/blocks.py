@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arrow import filtered
-from ..faults import DatasetError, Faults, shown
-from ..files import what_else
+from slicepilot.data.arrow import filtered
+from slicepilot.data.faults import DatasetError, Faults, shown
+from slicepilot.data.files import what_else
+
 from .encodings import UTF16, utf16_of
 from .layout import UTF8_MARK, BadRows, Layout, Rows
 from .rows import parse

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..faults import DatasetError
-from ..files import what_else
+from slicepilot.data.faults import DatasetError
+from slicepilot.data.files import what_else
+
 from .blocks import GZIP
 
 CHUNK_BYTES = 1 << 20

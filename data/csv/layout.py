@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from ..faults import FaultKind
+from slicepilot.data.faults import FaultKind
 
 UTF8_MARK = b"\xef\xbb\xbf"
 

@@ -14,7 +14,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ..arrow import values_of
+from slicepilot.data.arrow import values_of
+
 from .layout import UTF8_MARK, BadRows, Ints, Layout, Rows, fields_of
 from .sifting import sift
 

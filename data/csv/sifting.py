@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from ..arrow import filtered, numbers, texts, values_of
-from ..faults import EXAMPLES, FaultKind
+from slicepilot.data.arrow import filtered, numbers, texts, values_of
+from slicepilot.data.faults import EXAMPLES, FaultKind
+
 from .layout import UTF8_MARK, BadRows, Ints, Layout, Rows, fields_of
 
 compute: Any = pyarrow.compute  # its functions are made when it is loaded

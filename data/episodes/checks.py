@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..faults import Faults
+from slicepilot.data.faults import Faults
+
 from .episodes import EpisodeSet
 
 _TOLERANCE = 1e-4  # of float32 on encoded axes

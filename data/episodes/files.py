@@ -22,9 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...configs import ConfigError
-from ..arrow import hardly_repeats, numbers, values_of, words
-from ..files import replace_file, what_else
+from slicepilot.configs import ConfigError
+from slicepilot.data.arrow import hardly_repeats, numbers, values_of, words
+from slicepilot.data.files import replace_file, what_else
+
 from .episodes import Episode, EpisodeSet
 from .header import Array, ArrayHeader, Header, arrays_of, episode_of
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
-from ...configs import ConfigError, validate
+from slicepilot.configs import ConfigError, validate
+
 from .episodes import Episode, EpisodeSet
 
 FORMAT = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from ...configs import ConfigError, did_you_mean
+from slicepilot.configs import ConfigError, did_you_mean
 
 
 def names() -> list[str]:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..files import replace_file, sync_folder
+from slicepilot.data.files import replace_file, sync_folder
 
 CHUNK_BYTES = 1 << 18
 ATTEMPTS = 5  # in a row without a single byte

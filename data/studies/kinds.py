@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ...configs import ConfigError
-from ..csv.blocks import OTHER_DELIMITERS
-from ..csv.chunks import OnProgress, read_start
-from ..csv.encodings import UTF16, utf16_of
-from ..faults import DatasetError, Faults
-from ..files import what_else
-from ..tables.tidy import Stream
+from slicepilot.configs import ConfigError
+from slicepilot.data.csv.blocks import OTHER_DELIMITERS
+from slicepilot.data.csv.chunks import OnProgress, read_start
+from slicepilot.data.csv.encodings import UTF16, utf16_of
+from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.files import what_else
+from slicepilot.data.tables.tidy import Stream
+
 from .andrade import figures as andrade_figures
 from .andrade import tables as andrade
 from .andrade.mongo_exports import ending_of

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import ConfigError, did_you_mean, read_yaml, validate
+from slicepilot.configs import ConfigError, did_you_mean, read_yaml, validate
 
 Status = Literal["open", "code-only", "on-request"]
 STATUS_MEANINGS: dict[Status, str] = {

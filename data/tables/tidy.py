@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from ..faults import DatasetError, Faults
-from ..files import sync_folder, what_else
+from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.files import sync_folder, what_else
 
 compute: Any = pyarrow.compute  # its functions are made when it is loaded
 

@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from ..csv.chunks import read_start
-from ..faults import DatasetError
-from ..files import sync_folder
+from slicepilot.data.csv.chunks import read_start
+from slicepilot.data.faults import DatasetError
+from slicepilot.data.files import sync_folder
+
 from .tidy import Stream
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import FloatArray
-from ..knobs import Knobs
-from ..slices import SliceSet
-from ..telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
 
 HEIGHT, WIDTH, HISTORY = 480, 640, 240
 # Colours that stay apart for colour-blind readers (Okabe and Ito), as RGB.

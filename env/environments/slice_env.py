@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Literal
 import gymnasium as gym
 import numpy as np
 
-from ...configs import ConfigError
-from ...configs.backends import SIMULATOR, check_name, plugin
-from ..arrays import BoolArray, FloatArray
-from ..backend import Backend
-from ..knobs import NUM_KNOBS
-from ..reward import RewardWeights
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import SIMULATOR, check_name, plugin
+from slicepilot.env.arrays import BoolArray, FloatArray
+from slicepilot.env.backend import Backend
+from slicepilot.env.knobs import NUM_KNOBS
+from slicepilot.env.reward import RewardWeights
+
 from .render import render_ansi, render_rgb
 from .vector_env import ControlLoop, action_space, observation_space
 
@@ -28,8 +29,8 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
     if backend != SIMULATOR:
         opened: Backend = plugin(backend).call("open_backend", scenario, control_period_s)
         return opened
-    from ..simulator.backend import ScenarioRuns, SimulatorBackend
-    from ..simulator.scenario import Scenario
+    from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+    from slicepilot.env.simulator.scenario import Scenario
 
     return SimulatorBackend(ScenarioRuns(Scenario.from_yaml(scenario), control_period_s=control_period_s))
 

@@ -9,14 +9,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ..arrays import FloatArray
-from ..backend import Backend, Context, held_at_reset
-from ..encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
-from ..knobs import NUM_KNOBS, Knobs
-from ..reward import RewardModel, RewardWeights
-from ..slices import SliceSet
-from ..sliding import SlidingView
-from ..telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Backend, Context, held_at_reset
+from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.reward import RewardModel, RewardWeights
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.sliding import SlidingView
+from slicepilot.env.telemetry import Telemetry
 
 
 class Coding(Protocol):

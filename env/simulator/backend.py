@@ -7,11 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from ..arrays import FloatArray
-from ..backend import Context, Receipt
-from ..knobs import NUM_KNOBS, Knobs
-from ..slices import Promises, SliceSet
-from ..telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context, Receipt
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .disturbances import Disturbances
 from .engine import Engine
 from .exogenous import Exogenous, NodeEvents, Traffic

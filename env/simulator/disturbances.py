@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import FloatArray
-from ..knobs import Knobs
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.knobs import Knobs
+
 from .lanes import tile_lanes
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]

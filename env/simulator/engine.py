@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import FloatArray
-from ..knobs import Knobs
-from ..telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
+
 from . import kernels
 from .exogenous import Block, BlockSource
 from .hardware import UNLIMITED, HardwareArrays

@@ -11,8 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ..arrays import FloatArray
-from ..slices import SliceSet
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.slices import SliceSet
+
 from . import arrivals, kernels
 from .hardware import HardwareArrays
 from .scenario import NEVER_S, Load, Profile, Scenario

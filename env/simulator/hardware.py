@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from ...configs import load
-from ..arrays import FloatArray
-from ..backend import PACERS, NodeTraits
+from slicepilot.configs import load
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import PACERS, NodeTraits
 
 # What the compiled step reads, axis 0 of (H, L).
 KERNEL_ROWS = (

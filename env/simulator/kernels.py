@@ -15,8 +15,9 @@ import math
 import numpy as np
 from numba import njit
 
-from ...data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
-from ..knobs import CPU_LIMIT, EGRESS, NICE
+from slicepilot.data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
+from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE
+
 from .hardware import UNLIMITED
 
 Scalar = float | np.float32

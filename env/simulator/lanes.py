@@ -7,9 +7,10 @@ from dataclasses import fields
 
 import numpy as np
 
-from ..arrays import FloatArray
-from ..backend import Context, NodeTraits
-from ..slices import Promises
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context, NodeTraits
+from slicepilot.env.slices import Promises
+
 from .exogenous import Block, BlockSource
 from .hardware import HardwareArrays
 

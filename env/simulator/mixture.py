@@ -13,10 +13,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import load
-from ..arrays import FloatArray
-from ..encoding import PERIOD_RANGE_S
-from ..slices import PositiveRange, Promises, SliceSet
+from slicepilot.configs import load
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.encoding import PERIOD_RANGE_S
+from slicepilot.env.slices import PositiveRange, Promises, SliceSet
+
 from .backend import SimulatorRun
 from .disturbances import Disturbances
 from .exogenous import NodeEvents, Traffic

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..arrays import FloatArray
-from ..knobs import (
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.knobs import (
     CPU_LIMIT,
     MIN_QUOTA_US,
     QUOTA_DEAD_BAND_RATIO,
@@ -14,6 +14,7 @@ from ..knobs import (
     QUOTA_WRITE_STOCK,
     Knobs,
 )
+
 from . import kernels
 from .hardware import UNLIMITED
 

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import ConfigError, load
-from ...data.reference import application_mix
-from ..slices import SliceSet
+from slicepilot.configs import ConfigError, load
+from slicepilot.data.reference import application_mix
+from slicepilot.env.slices import SliceSet
+
 from .hardware import Hardware, Positive
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ...configs import ConfigError
-from ...data.reference import PublishedSetting, published_settings
-from ..arrays import FloatArray
-from ..knobs import Knobs
-from ..published import requests_of, setting_knobs
-from ..slices import Promises, SliceSet
+from slicepilot.configs import ConfigError
+from slicepilot.data.reference import PublishedSetting, published_settings
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.published import requests_of, setting_knobs
+from slicepilot.env.slices import Promises, SliceSet
+
 from . import kernels
 from .backend import SimulatorBackend, SimulatorRun
 from .exogenous import NodeEvents, Traffic

@@ -9,17 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...controller.actuators.targets import SliceTargets, paced_by
-from ...controller.system.cgroup import CpuGroup
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.system.net.qdisc import RootQdisc
-from ...controller.system.net.rtnetlink import RouteSocket
-from ...controller.system.privileges import lacking
-from ...controller.telemetry.points import SlicePoints
-from ...env.knobs import KnobName
-from ..find.known import known
-from ..find.locate import Located
-from ..find.xdp import forwards_in_xdp
+from slicepilot.controller.actuators.targets import SliceTargets, paced_by
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.qdisc import RootQdisc
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+from slicepilot.controller.system.privileges import lacking
+from slicepilot.controller.telemetry.points import SlicePoints
+from slicepilot.env.knobs import KnobName
+from slicepilot.node.find.known import known
+from slicepilot.node.find.locate import Located
+from slicepilot.node.find.xdp import forwards_in_xdp
+
 from .own_group import needs_one, place_for
 from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of

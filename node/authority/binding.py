@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from ...controller.system.kernel_file import ActuatorError
-from ...env.arrays import FloatArray
-from ..find.locate import Located
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.env.arrays import FloatArray
+from slicepilot.node.find.locate import Located
+
 from .surroundings import Surroundings, surroundings
 
 

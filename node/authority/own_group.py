@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...controller.system.cgroup import CpuHierarchy
-from ...controller.system.cgroup_paths import managers, unified
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.system.own_groups import PREFIX, check_safe
-from ..find.locate import Located
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.cgroup_paths import managers, unified
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.own_groups import PREFIX, check_safe
+from slicepilot.node.find.locate import Located
 
 # What a group of version 2 that limits nothing has in its files (Documentation/admin-guide/cgroup-v2.rst).
 OPEN = {

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...controller.actuators.cilium.choice import CiliumPlaces
-from ...controller.system.net import namespaces
-from ...controller.telemetry.points import SlicePoints
-from ..config.spec import EgressBy
+from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.telemetry.points import SlicePoints
+from slicepilot.node.config.spec import EgressBy
 
 OWN = Path("/proc/self/ns/net")
 UNSEEN = "what it holds back waits behind the last point that packets are measured at, and is in no figure"

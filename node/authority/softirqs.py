@@ -6,11 +6,11 @@ import contextlib
 import shlex
 from pathlib import Path
 
-from ...controller.system import cgroup_paths
-from ..find.known import known
-from ..find.locate import Located
-from ..find.napi import napi_threads, napis
-from ..find.xdp import forwards_in_xdp
+from slicepilot.controller.system import cgroup_paths
+from slicepilot.node.find.known import known
+from slicepilot.node.find.locate import Located
+from slicepilot.node.find.napi import napi_threads, napis
+from slicepilot.node.find.xdp import forwards_in_xdp
 
 
 def in_softirqs(found: Located, n3: str) -> str | None:

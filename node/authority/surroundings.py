@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...controller.actuators.bandwidth import limit_mcpu
-from ...controller.system.cgroup import CpuGroup
-from ...controller.system.cgroup_paths import managers
+from slicepilot.controller.actuators.bandwidth import limit_mcpu
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup_paths import managers
 
 LIMIT_FILES = ("cpu.max", "cpu.cfs_quota_us")
 WRITES = {

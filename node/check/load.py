@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...controller.telemetry.report.summary import summary
-from ...controller.telemetry.source import KernelSource
+from slicepilot.controller.telemetry.report.summary import summary
+from slicepilot.controller.telemetry.source import KernelSource
 
 # The least that a process can spend on a packet that it reads and writes: two system calls.
 LEAST_WORK_US = 0.5

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ...controller.actuators.slice_knobs import SliceTargets
-from ...controller.telemetry.layout import AT_N6
-from ...controller.telemetry.packets import PacketProbe
-from ...controller.telemetry.points import NetPoint, SlicePoints
-from ..live.backend import NodeBackend
+from slicepilot.controller.actuators.slice_knobs import SliceTargets
+from slicepilot.controller.telemetry.layout import AT_N6
+from slicepilot.controller.telemetry.packets import PacketProbe
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from slicepilot.node.live.backend import NodeBackend
 
 
 class Passed(NamedTuple):

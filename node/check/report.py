@@ -7,19 +7,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...controller.actuators.bandwidth import limit_mcpu
-from ...controller.actuators.cilium.choice import CiliumPlaces, choose
-from ...controller.actuators.slice_knobs import CPU_KNOBS
-from ...controller.system.cgroup import CpuGroup
-from ...controller.system.cgroup_paths import awaited
-from ...controller.telemetry.n4.learning import Learned
-from ...env.knobs import KnobName
-from ..authority.authority import Authority
-from ..authority.pacing import UNSEEN
-from ..authority.softirqs import in_softirqs, proposal
-from ..live.backend import NodeBackend
-from ..send.deliver import Outcome
-from ..send.send import Direction, Sending
+from slicepilot.controller.actuators.bandwidth import limit_mcpu
+from slicepilot.controller.actuators.cilium.choice import CiliumPlaces, choose
+from slicepilot.controller.actuators.slice_knobs import CPU_KNOBS
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup_paths import awaited
+from slicepilot.controller.telemetry.n4.learning import Learned
+from slicepilot.env.knobs import KnobName
+from slicepilot.node.authority.authority import Authority
+from slicepilot.node.authority.pacing import UNSEEN
+from slicepilot.node.authority.softirqs import in_softirqs, proposal
+from slicepilot.node.live.backend import NodeBackend
+from slicepilot.node.send.deliver import Outcome
+from slicepilot.node.send.send import Direction, Sending
+
 from .load import LEAST_PACKETS, Load, watch
 from .queues import Passed, queues
 from .trial import Effect

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...controller.loop.node import Node
-from ...controller.service.run_config import RunConfig
-from ...controller.service.serve import serve
-from ...data.intervals import Interval, paired_ratio
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, KnobName, Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
+from slicepilot.controller.loop.node import Node
+from slicepilot.controller.service.run_config import RunConfig
+from slicepilot.controller.service.serve import serve
+from slicepilot.data.intervals import Interval, paired_ratio
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, KnobName, Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
 
 PERIOD_S = 0.02
 PHASE_TICKS, SETTLE_TICKS = 12, 4

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.schemas import machine as schema
-from ...cli.shared.output import console, print_json, progress_bar, stderr
-from ...env.knobs import KnobName
+from slicepilot.cli.schemas import machine as schema
+from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
+from slicepilot.env.knobs import KnobName
 
 SPOKEN: dict[KnobName, str] = {"cpu_limit_mcpu": "cpu_limit", "nice": "nice", "egress_mbps": "egress"}
 
@@ -35,12 +35,12 @@ def check(
     Exit code 1 where a slice cannot be measured; with --send, where packets do not arrive, or none could be sent.
     Example: [bold]slicepilot node check node.yaml[/bold]
     """
-    from ..check.report import report
-    from ..check.report import send as send_packets
-    from ..check.trial import PERIOD_S
-    from ..config.spec import NodeSpec
-    from ..live.backend import NodeBackend
-    from ..send.send import Sending
+    from slicepilot.node.check.report import report
+    from slicepilot.node.check.report import send as send_packets
+    from slicepilot.node.check.trial import PERIOD_S
+    from slicepilot.node.config.spec import NodeSpec
+    from slicepilot.node.live.backend import NodeBackend
+    from slicepilot.node.send.send import Sending
 
     spec = NodeSpec.from_yaml(file)
     spec.require_probe("node check")
@@ -69,8 +69,8 @@ def _tried(backend: Any, found: list[Any]) -> list[Any]:
     """Without a bar: it would be drawn by a thread, and a controller gives up its capabilities before it has any."""
     from dataclasses import replace
 
-    from ..check.trial import PERIOD_S, TrialAgent, try_knobs
-    from ..live.backend import node_of
+    from slicepilot.node.check.trial import PERIOD_S, TrialAgent, try_knobs
+    from slicepilot.node.live.backend import node_of
 
     agent = TrialAgent(backend.context)
     if not agent.steps:
@@ -125,7 +125,7 @@ def _print(found: list[Any]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ...configs.text import printable
+    from slicepilot.configs.text import printable
 
     for one in found:
         colour = "green" if one.passes else "yellow"

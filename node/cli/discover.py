@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.schemas import machine as schema
-from ...cli.shared.output import console, print_json
-from ...configs import ConfigError
+from slicepilot.cli.schemas import machine as schema
+from slicepilot.cli.shared.output import console, print_json
+from slicepilot.configs import ConfigError
 
 
 def discover(
@@ -26,8 +26,8 @@ def discover(
     Needs root, and changes nothing. What is not clear is listed as such and left out of the configuration.
     Example: [bold]slicepilot node discover --out node.yaml[/bold]
     """
-    from ..find.discover import discover as look
-    from ..find.draft import draft
+    from slicepilot.node.find.discover import discover as look
+    from slicepilot.node.find.draft import draft
 
     if os.geteuid() != 0:
         raise ConfigError("user: not root; accepted: root, who alone can see which process has which socket")
@@ -57,7 +57,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _document(one: Any) -> dict[str, Any]:
-    from ...configs.text import printable
+    from slicepilot.configs.text import printable
 
     told = {
         "slice": one.name,
@@ -79,7 +79,7 @@ def _print(found: list[Any]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ...configs.text import printable
+    from slicepilot.configs.text import printable
 
     if not found:
         console.print("no UPF found: nothing here takes GTP-U (port 2152) or PFCP (8805), no program is known as one")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...cli.schemas import machine as schema
-from ...cli.shared.output import console, print_json, progress_bar
-from ...configs import ConfigError
+from slicepilot.cli.schemas import machine as schema
+from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ..identify.segments import Segment
-    from ..identify.tell import Told
-    from ..live.backend import NodeBackend
-    from ..live.stepped import GuardedNode
+    from slicepilot.node.identify.segments import Segment
+    from slicepilot.node.identify.tell import Told
+    from slicepilot.node.live.backend import NodeBackend
+    from slicepilot.node.live.stepped import GuardedNode
 
 AT_ONCE = 0.99
 """Quantile of the CPUs that a slice uses in a control period: more than `upf_threads` would be an error there."""
@@ -45,15 +45,15 @@ def identify(
 
     import yaml
 
-    from ...controller.system.cores import physical_cores
-    from ...data.files import replace_file
-    from ...env.simulator.hardware import Hardware
-    from ...training.calibration.fitting import GENERATIONS
-    from ..config.spec import NodeSpec
-    from ..identify.document import document
-    from ..identify.segments import MEASURE_S, SETTLE_S
-    from ..identify.tell import known_facts, tell
-    from ..live.stepped import open_live
+    from slicepilot.controller.system.cores import physical_cores
+    from slicepilot.data.files import replace_file
+    from slicepilot.env.simulator.hardware import Hardware
+    from slicepilot.node.config.spec import NodeSpec
+    from slicepilot.node.identify.document import document
+    from slicepilot.node.identify.segments import MEASURE_S, SETTLE_S
+    from slicepilot.node.identify.tell import known_facts, tell
+    from slicepilot.node.live.stepped import open_live
+    from slicepilot.training.calibration.fitting import GENERATIONS
 
     if not out.parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out = {out}: accepted: a file in a folder that is there")
@@ -88,8 +88,8 @@ def identify(
 
 
 def _watch(backend: NodeBackend | GuardedNode, segments: int, seed: int, mode: str) -> list[Segment]:
-    from ...agents.heuristics.as_found import AsFound
-    from ..identify.segments import draw, watch
+    from slicepilot.agents.heuristics.as_found import AsFound
+    from slicepilot.node.identify.segments import draw, watch
 
     with progress_bar() as progress:
         task = progress.add_task("watching" if mode == "shadow" else "moving knobs", total=segments)

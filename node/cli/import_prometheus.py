@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.dataset.paths import writing_to
-from ...cli.schemas.datasets import ImportedRange
-from ...cli.shared.output import console, print_json, progress_bar
-from ...configs import ConfigError
+from slicepilot.cli.dataset.paths import writing_to
+from slicepilot.cli.schemas.datasets import ImportedRange
+from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 
 def import_prometheus(
@@ -35,12 +35,12 @@ def import_prometheus(
 
     Example: slicepilot dataset import-prometheus node.yaml --start 2026-11-24T00:00:00Z --out log.parquet
     """
-    from ...data.episodes.episodes import EpisodeSet
-    from ...data.episodes.missing import missing_of
-    from ...env.reward import RewardWeights
-    from ...training.evaluation.results import Provenance
-    from ...training.recording.prometheus import Range, to_episodes
-    from ..config.spec import NodeSpec
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.data.episodes.missing import missing_of
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.node.config.spec import NodeSpec
+    from slicepilot.training.evaluation.results import Provenance
+    from slicepilot.training.recording.prometheus import Range, to_episodes
 
     spec = NodeSpec.from_yaml(file)
     server = spec.prometheus
@@ -86,7 +86,7 @@ def _time(option: str, text: str) -> int:
 def _check_out(out: Path) -> None:
     """Say before anything is asked that it could not be written; raises ConfigError."""
     if out.suffix != ".parquet":
-        from ...training.recording.minari_files import check_new
+        from slicepilot.training.recording.minari_files import check_new
 
         check_new(out)
     elif out.is_dir():
@@ -95,11 +95,11 @@ def _check_out(out: Path) -> None:
 
 def _write(episodes: Any, out: Path) -> None:
     if out.suffix == ".parquet":
-        from ...data.episodes.files import write_episodes
+        from slicepilot.data.episodes.files import write_episodes
 
         write_episodes(episodes, out)
     else:
-        from ...training.recording.minari_files import write_minari
+        from slicepilot.training.recording.minari_files import write_minari
 
         write_minari(episodes, out)
 

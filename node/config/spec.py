@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from ...configs import ConfigError, load
-from ...controller.telemetry.prometheus.config import PrometheusSpec, check_spec
-from ...env.knobs import MIN_QUOTA_US, KnobName
-from ...env.slices import SliceSet, SliceSpec
+from slicepilot.configs import ConfigError, load
+from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, check_spec
+from slicepilot.env.knobs import MIN_QUOTA_US, KnobName
+from slicepilot.env.slices import SliceSet, SliceSpec
+
 from .selectors import STRICT, ServiceSelector, UpfSelector, check_selector
 from .traffic import DeviceNames, ListensSpec, SessionSpec, TrafficSpec, check_session, check_traffic
 

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ...controller.telemetry.points import Ports, Traffic
-from ...env.slices import SNssai
+from slicepilot.controller.telemetry.points import Ports, Traffic
+from slicepilot.env.slices import SNssai
+
 from .selectors import STRICT, Text
 
 LONGEST_PREFIX = {4: 32, 6: 64}  # a UE owns a /64 (TS 23.501, clause 5.8.2.2.3)

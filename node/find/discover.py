@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...configs import ConfigError
-from ...configs.text import printable
-from ...controller.system import cgroup_paths
-from ...controller.system.net import namespaces
-from ..config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
-from ..config.traffic import DeviceNames
+from slicepilot.configs import ConfigError
+from slicepilot.configs.text import printable
+from slicepilot.controller.system import cgroup_paths
+from slicepilot.controller.system.net import namespaces
+from slicepilot.node.config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
+from slicepilot.node.config.traffic import DeviceNames
+
 from .containers import is_of
 from .interfaces import Interfaces, far_end, interfaces
 from .known import KnownUpf, known

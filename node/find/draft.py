@@ -6,8 +6,9 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 
-from ..config.selectors import UpfSelector
-from ..config.traffic import DeviceNames
+from slicepilot.node.config.selectors import UpfSelector
+from slicepilot.node.config.traffic import DeviceNames
+
 from .discover import Found
 
 HEAD = """\

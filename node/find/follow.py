@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ...configs import ConfigError
-from ...controller.system import cgroup_paths
-from ...controller.system.aside import Aside
-from ...controller.system.net import namespaces
-from ...controller.system.processes import start_ticks
-from ..config.selectors import UpfSelector
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system import cgroup_paths
+from slicepilot.controller.system.aside import Aside
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.system.processes import start_ticks
+from slicepilot.node.config.selectors import UpfSelector
+
 from .links import UpfLinks
 from .locate import Finder, Located
 from .processes import snapshot

@@ -13,9 +13,9 @@ from pathlib import Path
 from socket import AF_INET, AF_INET6
 from typing import TypeVar
 
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.system.net.links import Link, links, netnsid
-from ...controller.system.net.rtnetlink import NLM_F_DUMP, RouteSocket, attributes, request
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.links import Link, links, netnsid
+from slicepilot.controller.system.net.rtnetlink import NLM_F_DUMP, RouteSocket, attributes, request
 
 LOOPBACK = "lo"
 # linux/if_addr.h: family, prefix length, flags, scope, index.

@@ -12,8 +12,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from ...controller.system.processes import start_ticks
-from ...controller.watchdog.private import private_folder
+from slicepilot.controller.system.processes import start_ticks
+from slicepilot.controller.watchdog.private import private_folder
 
 PREFIX = "slicepilot-upfs-"
 NOWHERE = Path("/nonexistent")

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs import ConfigError
-from ...controller.system import cgroup_paths
-from ...controller.system.net import namespaces
-from ..config.selectors import LEAST_ID, ComposeSelector, PodSelector, ProcessSelector, UpfSelector
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system import cgroup_paths
+from slicepilot.controller.system.net import namespaces
+from slicepilot.node.config.selectors import LEAST_ID, ComposeSelector, PodSelector, ProcessSelector, UpfSelector
+
 from .containers import Container, containers, is_of
 from .processes import COMM_CHARACTERS, Process, ancestors, companions, eldest, snapshot
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 
-from ...controller.telemetry.n4.capture import Address
+from slicepilot.controller.telemetry.n4.capture import Address
+
 from .interfaces import interfaces
 from .locate import Located
 from .sockets import PFCP_PORT, SocketTable

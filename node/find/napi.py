@@ -14,9 +14,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.system.net.namespaces import inside
-from ...controller.system.net.rtnetlink import NLM_F_DUMP, RouteSocket, attribute, attributes, request
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.namespaces import inside
+from slicepilot.controller.system.net.rtnetlink import NLM_F_DUMP, RouteSocket, attribute, attributes, request
 
 # linux/genetlink.h: the family that knows the others, and the header of messages (command, version).
 NETLINK_GENERIC, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 16, 16, 3, 1, 2

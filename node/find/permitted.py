@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...configs import FailureError
-from ...controller.system.privileges import lacking
+from slicepilot.configs import FailureError
+from slicepilot.controller.system.privileges import lacking
 
 NEEDED = {
     "CAP_SYS_PTRACE": "see which network namespace a process is in",

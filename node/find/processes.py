@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...configs.text import printable
-from ...controller.system.cgroup_paths import groups_of
-from ...controller.system.group_names import GroupFolders
-from ...controller.system.kernel_file import kernel_lines
-from ...controller.system.net import namespaces
-from ...controller.system.processes import start_ticks
+from slicepilot.configs.text import printable
+from slicepilot.controller.system.cgroup_paths import groups_of
+from slicepilot.controller.system.group_names import GroupFolders
+from slicepilot.controller.system.kernel_file import kernel_lines
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.system.processes import start_ticks
 
 COMM_CHARACTERS = 15
 """What the kernel keeps of a process's name (TASK_COMM_LEN)."""

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...controller.system.net.rtnetlink import text
+from slicepilot.controller.system.net.rtnetlink import text
+
 from .processes import Process
 
 GTPU_PORT, PFCP_PORT = 2152, 8805  # TS 29.281, clause 4.4.2; TS 29.244, clause 6.4.1

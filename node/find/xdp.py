@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from ...controller.system.kernel_file import kernel_lines
+from slicepilot.controller.system.kernel_file import kernel_lines
+
 from .interfaces import interfaces
 from .known import known
 from .locate import Located

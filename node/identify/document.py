@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ...env.simulator.hardware import Hardware
+from slicepilot.env.simulator.hardware import Hardware
+
 from .tell import Told
 
 

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...data.intervals import weighted_quantile
-from ...env.arrays import FloatArray
-from ...env.knobs import Knobs
-from ...env.simulator.backend import SimulatorBackend, SimulatorRun
-from ...env.simulator.exogenous import NodeEvents, Traffic
-from ...env.simulator.hardware import Hardware, HardwareArrays
-from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
-from ...env.slices import Promises, SliceSet
-from ...env.telemetry import Telemetry
-from ...training.calibration.fitting import Observed
+from slicepilot.data.intervals import weighted_quantile
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator.backend import SimulatorBackend, SimulatorRun
+from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
+from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
+from slicepilot.env.simulator.kernels import DEFAULT_PACKET_BYTES
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import Telemetry
+from slicepilot.training.calibration.fitting import Observed
+
 from .segments import SETTLE_S, Segment
 
 

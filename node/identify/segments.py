@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ...agents.base import Agent
-from ...agents.heuristics.as_found import AsFound
-from ...agents.heuristics.fixed import FixedAgent
-from ...controller.telemetry.report.summary import summary
-from ...controller.telemetry.source import KernelSource
-from ...data.intervals import Array
-from ...env.arrays import BoolArray, FloatArray
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ...training.recording.recording import run
-from ..live.backend import NodeBackend
-from ..live.stepped import GuardedNode
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.as_found import AsFound
+from slicepilot.agents.heuristics.fixed import FixedAgent
+from slicepilot.controller.telemetry.report.summary import summary
+from slicepilot.controller.telemetry.source import KernelSource
+from slicepilot.data.intervals import Array
+from slicepilot.env.arrays import BoolArray, FloatArray
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.node.live.backend import NodeBackend
+from slicepilot.node.live.stepped import GuardedNode
+from slicepilot.training.recording.recording import run
 
 SETTLE_S, MEASURE_S = 0.4, 4.0
 """As `slicepilot.training.calibration.identify` has them."""

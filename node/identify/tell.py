@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ...configs import FailureError
-from ...controller.actuators.egress import EgressConfig
-from ...data.intervals import Array
-from ...env.simulator.hardware import Hardware
-from ...env.slices import SliceSet
-from ...training.calibration.fitting import BOUNDS, MIN_CARRIED_MBPS, Observed, compare, loss_of, search
-from ..check.load import LEAST_PACKETS, LEAST_WORK_US
+from slicepilot.configs import FailureError
+from slicepilot.controller.actuators.egress import EgressConfig
+from slicepilot.data.intervals import Array
+from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.slices import SliceSet
+from slicepilot.node.check.load import LEAST_PACKETS, LEAST_WORK_US
+from slicepilot.training.calibration.fitting import BOUNDS, MIN_CARRIED_MBPS, Observed, compare, loss_of, search
+
 from . import model
 from .segments import Segment
 

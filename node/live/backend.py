@@ -8,25 +8,33 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...configs import ConfigError
-from ...controller.actuators.egress import EgressConfig
-from ...controller.actuators.quota import QuotaConfig
-from ...controller.actuators.shadow import ShadowActuator
-from ...controller.loop.live_backend import ENDLESS, Actuator, LiveBackend, NodeFacts, TelemetrySource, live_traits
-from ...controller.loop.node import Node
-from ...controller.system.aside import LOOP_WAIT_S
-from ...controller.telemetry.points import SlicePoints
-from ...controller.telemetry.prometheus.source import PrometheusSource
-from ...controller.telemetry.source import KernelSource
-from ...env.encoding import UPLINK_RANGE_MBPS
-from ...env.knobs import EGRESS, KNOB_FIELDS
-from ...env.telemetry import Telemetry
-from ..authority.binding import Binding
-from ..authority.softirqs import in_softirqs
-from ..authority.surroundings import surroundings
-from ..config.spec import NodeSpec
-from ..find.follow import Follower
-from ..find.links import UpfLinks
+from slicepilot.configs import ConfigError
+from slicepilot.controller.actuators.egress import EgressConfig
+from slicepilot.controller.actuators.quota import QuotaConfig
+from slicepilot.controller.actuators.shadow import ShadowActuator
+from slicepilot.controller.loop.live_backend import (
+    ENDLESS,
+    Actuator,
+    LiveBackend,
+    NodeFacts,
+    TelemetrySource,
+    live_traits,
+)
+from slicepilot.controller.loop.node import Node
+from slicepilot.controller.system.aside import LOOP_WAIT_S
+from slicepilot.controller.telemetry.points import SlicePoints
+from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
+from slicepilot.controller.telemetry.source import KernelSource
+from slicepilot.env.encoding import UPLINK_RANGE_MBPS
+from slicepilot.env.knobs import EGRESS, KNOB_FIELDS
+from slicepilot.env.telemetry import Telemetry
+from slicepilot.node.authority.binding import Binding
+from slicepilot.node.authority.softirqs import in_softirqs
+from slicepilot.node.authority.surroundings import surroundings
+from slicepilot.node.config.spec import NodeSpec
+from slicepilot.node.find.follow import Follower
+from slicepilot.node.find.links import UpfLinks
+
 from .learning import POLL_S, NodeLearning
 from .own_groups import NodeHousing, OwnGroups
 from .places import Place, check_apart, in_parts, moving_pods, places_of

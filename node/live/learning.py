@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...controller.system.aside import Aside
-from ...controller.telemetry.n4.learning import Learned, Learning
-from ...controller.telemetry.points import SlicePoints
-from ...controller.telemetry.sharing import Sharing
-from ..find.locate import Located
-from ..find.n4 import pfcp_addresses, running_since_ns
+from slicepilot.controller.system.aside import Aside
+from slicepilot.controller.telemetry.n4.learning import Learned, Learning
+from slicepilot.controller.telemetry.points import SlicePoints
+from slicepilot.controller.telemetry.sharing import Sharing
+from slicepilot.node.find.locate import Located
+from slicepilot.node.find.n4 import pfcp_addresses, running_since_ns
 
 POLL_S = 0.1
 """A buffer holds some two thousand messages, and a poll takes some forty in the time that it has."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from ...controller.loop.node import MovedOut
-from ...controller.system.cgroup_paths import NOT_YET
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.system.own_groups import (
+from slicepilot.controller.loop.node import MovedOut
+from slicepilot.controller.system.cgroup_paths import NOT_YET
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.own_groups import (
     MovedThread,
     OwnGroup,
     group_back,
@@ -27,12 +27,12 @@ from ...controller.system.own_groups import (
     remove_if_empty,
     thread_back,
 )
-from ...controller.system.processes import start_ticks
-from ..authority.own_group import needs_one, place_for
-from ..authority.softirqs import threads_of
-from ..find.follow import Follower
-from ..find.locate import Located
-from ..find.processes import descendants, snapshot
+from slicepilot.controller.system.processes import start_ticks
+from slicepilot.node.authority.own_group import needs_one, place_for
+from slicepilot.node.authority.softirqs import threads_of
+from slicepilot.node.find.follow import Follower
+from slicepilot.node.find.locate import Located
+from slicepilot.node.find.processes import descendants, snapshot
 
 Record = Callable[[Sequence[OwnGroup], Sequence[MovedThread]], object]
 Identity = tuple[int, int]

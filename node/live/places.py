@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ...configs import ConfigError
-from ...controller.actuators.egress import ShaperClass
-from ...controller.actuators.slice_knobs import CPU_KNOBS, SliceTargets
-from ...controller.system.cgroup_paths import pod_of
-from ...controller.telemetry.discover import Upf
-from ...controller.telemetry.layout import SHAPER_FIRST
-from ...controller.telemetry.points import SlicePoints
-from ...env.knobs import KnobName
-from ..authority.authority import Authority, authority, can_be_limited, without
-from ..authority.own_group import needs_one
-from ..authority.pacing import cilium_of
-from ..config.spec import NodeSlice, NodeSpec
-from ..find.links import UpfLinks
-from ..find.locate import Located
+from slicepilot.configs import ConfigError
+from slicepilot.controller.actuators.egress import ShaperClass
+from slicepilot.controller.actuators.slice_knobs import CPU_KNOBS, SliceTargets
+from slicepilot.controller.system.cgroup_paths import pod_of
+from slicepilot.controller.telemetry.discover import Upf
+from slicepilot.controller.telemetry.layout import SHAPER_FIRST
+from slicepilot.controller.telemetry.points import SlicePoints
+from slicepilot.env.knobs import KnobName
+from slicepilot.node.authority.authority import Authority, authority, can_be_limited, without
+from slicepilot.node.authority.own_group import needs_one
+from slicepilot.node.authority.pacing import cilium_of
+from slicepilot.node.config.spec import NodeSlice, NodeSpec
+from slicepilot.node.find.links import UpfLinks
+from slicepilot.node.find.locate import Located
+
 from .points import families_of, firsts, measured_at, n3_of, n6_of
 
 

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...configs import ConfigError, FailureError
-from ...controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of, points_of_service
-from ...controller.telemetry.points import SlicePoints
-from ..config.spec import NodeSlice, NodeSpec
-from ..find.discover import devices_of
-from ..find.locate import Finder, Located
-from ..find.permitted import check_permitted
+from slicepilot.configs import ConfigError, FailureError
+from slicepilot.controller.telemetry.discover import Devices, Upf, n3_device, n6_device, points_of, points_of_service
+from slicepilot.controller.telemetry.points import SlicePoints
+from slicepilot.node.config.spec import NodeSlice, NodeSpec
+from slicepilot.node.find.discover import devices_of
+from slicepilot.node.find.locate import Finder, Located
+from slicepilot.node.find.permitted import check_permitted
 
 
 def find_all(spec: NodeSpec) -> dict[str, Located]:

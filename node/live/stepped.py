@@ -12,23 +12,24 @@ import threading
 import time
 from pathlib import Path
 
-from ...configs import ConfigError
-from ...controller.guard.backend import GuardedBackend
-from ...controller.guard.config import GuardConfig
-from ...controller.loop.node import Node
-from ...controller.record.ring import TickRing
-from ...controller.service.knob_lease import KnobLease
-from ...controller.service.run_config import DEFAULT_PERIOD_S, RunConfig
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.system.realtime import ThreadBesideTheLoop
-from ...controller.telemetry.source import KernelSource
-from ...controller.watchdog.lock import Locks
-from ...env.arrays import FloatArray
-from ...env.backend import Receipt
-from ...env.knobs import Knobs
-from ...env.telemetry import Telemetry
-from ..config.spec import NodeSpec
-from ..find.locate import Located
+from slicepilot.configs import ConfigError
+from slicepilot.controller.guard.backend import GuardedBackend
+from slicepilot.controller.guard.config import GuardConfig
+from slicepilot.controller.loop.node import Node
+from slicepilot.controller.record.ring import TickRing
+from slicepilot.controller.service.knob_lease import KnobLease
+from slicepilot.controller.service.run_config import DEFAULT_PERIOD_S, RunConfig
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.realtime import ThreadBesideTheLoop
+from slicepilot.controller.telemetry.source import KernelSource
+from slicepilot.controller.watchdog.lock import Locks
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Receipt
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.telemetry import Telemetry
+from slicepilot.node.config.spec import NodeSpec
+from slicepilot.node.find.locate import Located
+
 from .backend import NodeBackend, node_of
 
 BEAT_S = 0.1

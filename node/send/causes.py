@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-from ..find.interfaces import interfaces
+from slicepilot.node.find.interfaces import interfaces
+
 from .links import Interface, interface, route_to, setting
 from .packets import Address
 from .taps import Place

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from ...configs import ConfigError
-from ...controller.system.net import namespaces
-from ...controller.telemetry.points import NetPoint, SlicePoints
-from ..find.interfaces import far_end
-from ..find.sockets import GTPU_PORT, SocketTable
-from ..find.xdp import forwards_in_xdp
-from ..live.backend import NodeBackend
-from ..live.points import firsts
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from slicepilot.node.find.interfaces import far_end
+from slicepilot.node.find.sockets import GTPU_PORT, SocketTable
+from slicepilot.node.find.xdp import forwards_in_xdp
+from slicepilot.node.live.backend import NodeBackend
+from slicepilot.node.live.points import firsts
+
 from .links import interface, route_to
 from .packets import Address
 from .sessions import N3Look

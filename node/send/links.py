@@ -10,7 +10,8 @@ from typing import Any
 
 from pyroute2 import IPRoute, NetlinkError
 
-from ...controller.system.net.namespaces import inside
+from slicepilot.controller.system.net.namespaces import inside
+
 from .packets import Address
 from .taps import Place
 

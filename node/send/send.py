@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Literal
 
-from ...configs.errors import FailureError
-from ..live.backend import NodeBackend
+from slicepilot.configs.errors import FailureError
+from slicepilot.node.live.backend import NodeBackend
+
 from .deliver import Outcome, deliver
 from .ends import Ends, ends_of
 from .packets import Address

@@ -8,7 +8,8 @@ import socket
 from pathlib import Path
 from typing import Protocol
 
-from ...controller.system.net.namespaces import inside
+from slicepilot.controller.system.net.namespaces import inside
+
 from .links import interface
 from .packets import Address, frame
 from .taps import Place

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from ...controller.telemetry.points import SlicePoints, Traffic
-from ..config.traffic import SessionSpec
+from slicepilot.controller.telemetry.points import SlicePoints, Traffic
+from slicepilot.node.config.traffic import SessionSpec
+
 from .packets import G_PDU, GTPU_PORT, Address, addresses, read_gtpu
 from .taps import Place, Tap
 

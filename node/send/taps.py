@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...controller.system.net.namespaces import inside
+from slicepilot.controller.system.net.namespaces import inside
 
 _ETH_P_ALL, _OUTGOING = 3, 4
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33

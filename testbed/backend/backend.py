@@ -11,23 +11,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError
-from ...controller.actuators.node import NodeActuator, SliceTargets
-from ...controller.actuators.quota import QuotaConfig
-from ...controller.actuators.shadow import ShadowActuator
-from ...controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
-from ...controller.loop.node import Node
-from ...controller.system.aside import LOOP_WAIT_S
-from ...controller.telemetry.histogram import quantiles_us
-from ...controller.telemetry.points import NetPoint, SlicePoints
-from ...controller.telemetry.source import KernelSource
-from ...env.backend import NodeTraits
-from ...env.simulator.scenario import Scenario
-from ...env.telemetry import Telemetry
-from ..lifecycle.layout import netns_path
-from ..lifecycle.removal import reclaim, running
-from ..lifecycle.spec import TestbedSpec
-from ..lifecycle.testbed import Testbed
+from slicepilot.configs import ConfigError
+from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
+from slicepilot.controller.actuators.quota import QuotaConfig
+from slicepilot.controller.actuators.shadow import ShadowActuator
+from slicepilot.controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
+from slicepilot.controller.loop.node import Node
+from slicepilot.controller.system.aside import LOOP_WAIT_S
+from slicepilot.controller.telemetry.histogram import quantiles_us
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from slicepilot.controller.telemetry.source import KernelSource
+from slicepilot.env.backend import NodeTraits
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.telemetry import Telemetry
+from slicepilot.testbed.lifecycle.layout import netns_path
+from slicepilot.testbed.lifecycle.removal import reclaim, running
+from slicepilot.testbed.lifecycle.spec import TestbedSpec
+from slicepilot.testbed.lifecycle.testbed import Testbed
+
 from .timeline import Timeline
 from .traffic import LoadRun
 

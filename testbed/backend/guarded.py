@@ -6,14 +6,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from ...agents.base import Agent
-from ...controller.guard.backend import GuardedBackend
-from ...controller.guard.config import GuardConfig
-from ...controller.guard.guard import Guard
-from ...env.knobs import Knobs
-from ...env.simulator.scenario import Scenario
-from ...env.sliding import SlidingView
-from ...env.telemetry import Telemetry
+from slicepilot.agents.base import Agent
+from slicepilot.controller.guard.backend import GuardedBackend
+from slicepilot.controller.guard.config import GuardConfig
+from slicepilot.controller.guard.guard import Guard
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.sliding import SlidingView
+from slicepilot.env.telemetry import Telemetry
+
 from .backend import TestbedBackend, open_backend
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...env.simulator.scenario import Scenario
-from ...env.telemetry import NODE_FIELDS, Telemetry
-from ..lifecycle.network import Uplink
-from ..lifecycle.testbed import Testbed
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.telemetry import NODE_FIELDS, Telemetry
+from slicepilot.testbed.lifecycle.network import Uplink
+from slicepilot.testbed.lifecycle.testbed import Testbed
 
 LEAST_FACTOR = 1e-3
 UPLINK_USE = NODE_FIELDS.index("uplink_use_ratio")

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...configs import ConfigError
-from ...data.reference import replayed_applications
-from ...env.simulator.scenario import NEVER_S, Load, Scenario
-from ..lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, SlicePlan
-from ..lifecycle.processes import Program, binary
-from ..lifecycle.testbed import Testbed
+from slicepilot.configs import ConfigError
+from slicepilot.data.reference import replayed_applications
+from slicepilot.env.simulator.scenario import NEVER_S, Load, Scenario
+from slicepilot.testbed.lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, SlicePlan
+from slicepilot.testbed.lifecycle.processes import Program, binary
+from slicepilot.testbed.lifecycle.testbed import Testbed
 
 LOAD_PRIORITY = 30  # SCHED_FIFO: the offered load must not depend on how busy the slices are
 CYCLE_STRETCH = (0.8, 1.2)  # of on/off cycles, as in the simulator's traffic

@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from ...controller.system.bpf.libbpf import LIBRARY
-from ...controller.system.bpf.libbpf_abi import BPF_TCX_INGRESS, LinkInfo
-from ...controller.system.cgroup import CpuGroup
-from ...controller.system.net.rtnetlink import RouteSocket
-from ..lifecycle.layout import netns_path
-from ..lifecycle.processes import ProgramError
+from slicepilot.controller.system.bpf.libbpf import LIBRARY
+from slicepilot.controller.system.bpf.libbpf_abi import BPF_TCX_INGRESS, LinkInfo
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+from slicepilot.testbed.lifecycle.layout import netns_path
+from slicepilot.testbed.lifecycle.processes import ProgramError
+
 from .rig import Rig
 
 STOP_S = 5.0

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from ...controller.actuators.node import SliceTargets
-from ...controller.system.cgroup import CpuHierarchy
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.system.own_programs import environment, python
-from ...controller.telemetry.points import NetPoint, SlicePoints
-from ...env.slices import SliceSet
+from slicepilot.controller.actuators.node import SliceTargets
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from slicepilot.env.slices import SliceSet
 
 EDGE = "edge"  # a group without knobs, so that the CPUs stay saturated whatever the slices are limited to
 LIFETIME_S = 600  # nothing outlives this, whatever happens to us

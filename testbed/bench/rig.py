@@ -20,17 +20,17 @@ from typing import Any
 
 import yaml
 
-from ...configs import ConfigError
-from ...controller.record.ring_reader import TickReader
-from ...controller.system.kernel_file import ActuatorError
-from ...controller.system.net.qdisc import RootQdisc
-from ...controller.system.net.rtnetlink import RouteSocket
-from ...controller.system.realtime import on_time
-from ...env.simulator.scenario import Scenario
-from ..backend.backend import targets_of
-from ..backend.traffic import LoadRun
-from ..lifecycle.processes import ProgramError
-from ..lifecycle.testbed import Testbed
+from slicepilot.configs import ConfigError
+from slicepilot.controller.record.ring_reader import TickReader
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.qdisc import RootQdisc
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+from slicepilot.controller.system.realtime import on_time
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.testbed.backend.backend import targets_of
+from slicepilot.testbed.backend.traffic import LoadRun
+from slicepilot.testbed.lifecycle.processes import ProgramError
+from slicepilot.testbed.lifecycle.testbed import Testbed
 
 READY_S = 90.0  # under a load that leaves it little CPU
 POLL_S = 0.001

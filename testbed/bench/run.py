@@ -10,21 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...agents.learned.agent import LearnedAgent
-from ...agents.learned.bundle import PolicyBundle
-from ...controller.actuators.quota import QuotaConfig
-from ...controller.actuators.shadow import ShadowActuator
-from ...controller.loop.live_backend import LiveBackend, NodeFacts
-from ...controller.loop.loop import LoopReport
-from ...controller.loop.node import Node
-from ...controller.publisher.handle import Publisher, PublisherOptions
-from ...controller.record.ring import TickRing
-from ...controller.service.controller import Controller
-from ...controller.service.loaded_policy import LoadedPolicy
-from ...controller.service.run_config import RunConfig
-from ...controller.system.signals import StopRequest
-from ...controller.telemetry.source import KernelSource
-from ...env.slices import SliceSet
+from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.controller.actuators.quota import QuotaConfig
+from slicepilot.controller.actuators.shadow import ShadowActuator
+from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
+from slicepilot.controller.loop.loop import LoopReport
+from slicepilot.controller.loop.node import Node
+from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
+from slicepilot.controller.record.ring import TickRing
+from slicepilot.controller.service.controller import Controller
+from slicepilot.controller.service.loaded_policy import LoadedPolicy
+from slicepilot.controller.service.run_config import RunConfig
+from slicepilot.controller.system.signals import StopRequest
+from slicepilot.controller.telemetry.source import KernelSource
+from slicepilot.env.slices import SliceSet
+
 from .node import BenchNode
 
 QUOTA_PERIOD_US = 10_000

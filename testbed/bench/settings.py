@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from ...env.knobs import Knobs
-from ...env.simulator.scenario import Load, Scenario
-from ..backend.backend import SETTLE_S, TestbedBackend
-from ..lifecycle.layout import GTPU_PORT
-from ..lifecycle.spec import TestbedSpec
-from ..lifecycle.testbed import Testbed
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator.scenario import Load, Scenario
+from slicepilot.testbed.backend.backend import SETTLE_S, TestbedBackend
+from slicepilot.testbed.lifecycle.layout import GTPU_PORT
+from slicepilot.testbed.lifecycle.spec import TestbedSpec
+from slicepilot.testbed.lifecycle.testbed import Testbed
 
 EXPERIMENTS = (1, 5, 6, 7, 8)
 # Demand of slice 1's thread and of the others', in CPUs, and the others' limits by experiment. The study's slice 1

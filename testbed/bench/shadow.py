@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ...env.simulator.scenario import Scenario
-from ..backend.backend import targets_of
-from ..backend.traffic import LoadRun, flows_of
-from ..lifecycle.testbed import Testbed
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.testbed.backend.backend import targets_of
+from slicepilot.testbed.backend.traffic import LoadRun, flows_of
+from slicepilot.testbed.lifecycle.testbed import Testbed
+
 from .faults import publisher_pid
 from .resources import Resources
 from .rig import Rig

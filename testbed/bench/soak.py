@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...env.simulator.scenario import Load, LoadKind, Scenario
-from ..lifecycle.processes import ProgramError
-from ..lifecycle.testbed import Testbed
+from slicepilot.env.simulator.scenario import Load, LoadKind, Scenario
+from slicepilot.testbed.lifecycle.processes import ProgramError
+from slicepilot.testbed.lifecycle.testbed import Testbed
+
 from . import faults
 from .faults import publisher_pid
 from .resources import Resources

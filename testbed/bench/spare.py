@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ...controller.system.cgroup import CpuHierarchy
-from ...controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError
+
 from .node import BUSY, EDGE, PREFIX, remove_group, remove_stale
 
 SETTLE_S = 0.5  # for interpreters to start

@@ -15,7 +15,7 @@ import struct
 import sys
 import time
 
-from ...controller.system.net.rtnetlink import (
+from slicepilot.controller.system.net.rtnetlink import (
     CLONE_NEWNET,
     IFINFOMSG,
     NLM_F_CREATE,

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...controller.system.net import namespaces
-from ...controller.system.net.links import links
-from ...controller.system.net.rtnetlink import RouteSocket
-from ...controller.telemetry.points import NetPoint, SlicePoints
-from ..backend.traffic import LOAD_PRIORITY
-from ..lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, netns_path
-from ..lifecycle.processes import Program, ProgramError, binary
-from ..lifecycle.sessions import SmfClient, session_name
-from ..lifecycle.spec import TestbedSpec
-from ..lifecycle.testbed import Testbed
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.system.net.links import links
+from slicepilot.controller.system.net.rtnetlink import RouteSocket
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from slicepilot.testbed.backend.traffic import LOAD_PRIORITY
+from slicepilot.testbed.lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, netns_path
+from slicepilot.testbed.lifecycle.processes import Program, ProgramError, binary
+from slicepilot.testbed.lifecycle.sessions import SmfClient, session_name
+from slicepilot.testbed.lifecycle.spec import TestbedSpec
+from slicepilot.testbed.lifecycle.testbed import Testbed
 
 PACKET_BYTES = 1400
 UPLINK_MBPS = 20_000.0  # no bottleneck

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...controller.actuators.node import SliceTargets
-from ...controller.system.cgroup import CpuGroup
-from ...controller.system.net.namespaces import inside
+from slicepilot.controller.actuators.node import SliceTargets
+from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.net.namespaces import inside
 
 FAN_CLASS_NOTIF, FAN_CLOEXEC, FAN_NONBLOCK = 0x0, 0x1, 0x2  # linux/fanotify.h
 FAN_MARK_ADD, FAN_MODIFY, FAN_Q_OVERFLOW = 0x1, 0x2, 0x4000

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...cli.schemas.bench import LoopBench
-from ...cli.shared.output import console, print_json, progress_bar
-from ...configs import ConfigError
+from slicepilot.cli.schemas.bench import LoopBench
+from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ...agents.learned.bundle import PolicyBundle
-    from ...controller.loop.loop import LoopReport
-    from ...env.slices import SliceSet
+    from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.controller.loop.loop import LoopReport
+    from slicepilot.env.slices import SliceSet
 
 SLICES = "five-video"
 BACK_TO_BACK_MS = 1e-3
@@ -55,11 +55,11 @@ def loop(
 
     Example: [bold]slicepilot bench loop --period-ms 2[/bold]
     """
-    from ...controller.ahead import library
+    from slicepilot.controller.ahead import library
 
     library.take()  # as `run` does
-    from ...agents.learned.bundle import PolicyBundle
-    from ..bench.bundle import bundle_folder
+    from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.testbed.bench.bundle import bundle_folder
 
     _check(node, mode, slices, num_slices)
     policy = PolicyBundle.load(bundle_folder(bundle))
@@ -97,17 +97,17 @@ def _check(node: str | None, mode: str, slices: str | None, num_slices: int | No
 
 
 def _slices(name: str | None, repeated: int | None) -> SliceSet:
-    from ...env.slices import SliceSet
+    from slicepilot.env.slices import SliceSet
 
     slices = SliceSet.from_yaml(name or SLICES)
     return slices if repeated is None else slices.repeated(repeated)
 
 
 def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: float) -> dict[str, Any]:
-    from ..bench.node import BenchNode
+    from slicepilot.testbed.bench.node import BenchNode
 
     with BenchNode(slices) as made:
-        from ..bench.run import bench_run, opened
+        from slicepilot.testbed.bench.run import bench_run, opened
 
         def run(part: str, rest_ms: float, ticks: int) -> LoopReport:
             if part == "contended":
@@ -119,10 +119,10 @@ def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: 
 
 
 def _measure_node(policy: PolicyBundle, name: str, mode: str, period_ms: float, seconds: float) -> dict[str, Any]:
-    from ...configs.backends import plugin
-    from ...controller.loop.node import Node
-    from ..bench.run import bench_run
-    from ..bench.spare import spare_time_used
+    from slicepilot.configs.backends import plugin
+    from slicepilot.controller.loop.node import Node
+    from slicepilot.testbed.bench.run import bench_run
+    from slicepilot.testbed.bench.spare import spare_time_used
 
     counts = []
 

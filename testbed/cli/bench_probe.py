@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...cli.schemas.bench import ProbeBench
-from ...cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.schemas.bench import ProbeBench
+from slicepilot.cli.shared.output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from ..bench.upf import BenchUpf
+    from slicepilot.testbed.bench.upf import BenchUpf
 
 SATURATING_PPS = 600_000  # more than a UPF forwards on one CPU
 COSTS_S = 2.0
@@ -66,7 +66,7 @@ def probe(
 
 
 def _measure(pps: int, seconds: float, repetitions: int) -> dict[str, Any]:
-    from ..bench.upf import bench_upf
+    from slicepilot.testbed.bench.upf import bench_upf
 
     with bench_upf() as upf, upf.unread(), progress_bar() as progress:
         task = progress.add_task("cost per packet", total=1 + repetitions)
@@ -85,9 +85,9 @@ def _measure(pps: int, seconds: float, repetitions: int) -> dict[str, Any]:
 
 def _costs(upf: BenchUpf, pps: int, seconds: float) -> dict[str, Any]:
     """Cost per packet by the kernel's own statistics, and the match ratio."""
-    from ...controller.system.bpf.libbpf import count_run_time
-    from ...controller.telemetry.layout import AT_N6
-    from ...controller.telemetry.packets import PacketProbe
+    from slicepilot.controller.system.bpf.libbpf import count_run_time
+    from slicepilot.controller.telemetry.layout import AT_N6
+    from slicepilot.controller.telemetry.packets import PacketProbe
 
     with PacketProbe(upf.points(tun=True), by_flow=True) as probe:
         with count_run_time():
@@ -107,8 +107,8 @@ def _costs(upf: BenchUpf, pps: int, seconds: float) -> dict[str, Any]:
 
 def _statistics_cost_ns() -> float:
     """What the kernel counts for a program that does next to nothing: how much of a cost is the counting itself."""
-    from ...controller.system.bpf.libbpf import BpfObject, count_run_time, run_stats
-    from ...controller.telemetry.objects import FOLDER
+    from slicepilot.controller.system.bpf.libbpf import BpfObject, count_run_time, run_stats
+    from slicepilot.controller.telemetry.objects import FOLDER
 
     with BpfObject(FOLDER / "stub.bpf.o", {".rodata.stub": bytes(4)}) as loaded, count_run_time():
         program = loaded.program("stub")
@@ -138,8 +138,8 @@ def _saturated(upf: BenchUpf, mode: str, seconds: float) -> tuple[float, float]:
 @contextlib.contextmanager
 def _measured(upf: BenchUpf, mode: str) -> Iterator[None]:
     """Measure meanwhile, and read now and then: the probe thins out what it times only where somebody reads."""
-    from ...controller.telemetry.packets import PacketProbe
-    from ...controller.telemetry.source import TIMED_PER_S
+    from slicepilot.controller.telemetry.packets import PacketProbe
+    from slicepilot.controller.telemetry.source import TIMED_PER_S
 
     if mode == "without":
         yield

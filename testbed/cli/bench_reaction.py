@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...cli.schemas.bench import ReactionBench
-from ...cli.shared.agents_option import load_learned, names_of
-from ...cli.shared.output import console, figures_table, print_json, progress_bar
-from ...configs import ConfigError
+from slicepilot.cli.schemas.bench import ReactionBench
+from slicepilot.cli.shared.agents_option import load_learned, names_of
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ...agents.base import Agent
-    from ...env.knobs import Knobs
-    from ...env.simulator.scenario import Scenario
-    from ...env.telemetry import Telemetry
-    from ..backend.backend import TestbedBackend
-    from ..bench.reaction import Reaction
+    from slicepilot.agents.base import Agent
+    from slicepilot.env.knobs import Knobs
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.env.telemetry import Telemetry
+    from slicepilot.testbed.backend.backend import TestbedBackend
+    from slicepilot.testbed.bench.reaction import Reaction
 
 AGENTS = ("no-control", "captain", "reactive-sla")
 STAGES = ("window", "decision", "drain", "rest")
@@ -48,8 +48,8 @@ def reaction(
     """
     import dataclasses
 
-    from ...env.simulator.scenario import Scenario
-    from ..backend.backend import open_backend
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.testbed.backend.backend import open_backend
 
     played = dataclasses.replace(Scenario.from_yaml(scenario), control_period_s=1e-3 * period_ms)
     made = _make_agents(bundle or [], agents or AGENTS, played)
@@ -76,7 +76,7 @@ def reaction(
 
 
 def _make_agents(bundles: list[Path], names: Sequence[str], played: Scenario) -> list[Agent]:
-    from ...agents.heuristics.registry import make
+    from slicepilot.agents.heuristics.registry import make
 
     slices, node = played.slice_set(), played.hardware_spec()
     return [*load_learned(bundles), *(make(name, slices, node) for name in names_of(names))]
@@ -88,9 +88,9 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
 
     import numpy as np
 
-    from ...controller.loop.loop import ActivePolicy, Loop, LoopConfig
-    from ...controller.system.signals import StopRequest
-    from ..bench.reaction import Tick, burst_starts, reaction
+    from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
+    from slicepilot.controller.system.signals import StopRequest
+    from slicepilot.testbed.bench.reaction import Tick, burst_starts, reaction
 
     events, ticks = [], []
     held: list[Knobs] = []
@@ -138,7 +138,7 @@ def _burst_length_ns(played: Scenario, priority: int) -> int:
 def _row(name: str, reactions: list[Reaction]) -> dict[str, Any]:
     import numpy as np
 
-    from ...data.intervals import interval, median
+    from slicepilot.data.intervals import interval, median
 
     total_ms = 1e-6 * np.asarray([one.total_ns for one in reactions], np.float64)
     spread = interval(total_ms, median, 2000, LEVEL, 0)

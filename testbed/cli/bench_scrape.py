@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...cli.schemas.bench import ScrapeBench
-from ...cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.schemas.bench import ScrapeBench
+from slicepilot.cli.shared.output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from ...agents.learned.bundle import PolicyBundle
-    from ...controller.loop.timing import DurationHistogram
-    from ...env.slices import SliceSet
-    from ..bench.node import BenchNode
+    from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.controller.loop.timing import DurationHistogram
+    from slicepilot.env.slices import SliceSet
+    from slicepilot.testbed.bench.node import BenchNode
 
 PARTS = ("quiet", "scraped")
 # As many scrapers at once, all of them again and again; at the end it prints how many scrapes were answered in full.
@@ -63,10 +63,10 @@ def scrape(
     Needs root. The loop has the last CPU (`cpu` of its configuration); publisher and scrapers keep off it.
     Example: [bold]slicepilot bench scrape --concurrent 50 --turns 4[/bold]
     """
-    from ...agents.learned.bundle import PolicyBundle
-    from ...env.slices import SliceSet
-    from ..bench.bundle import bundle_folder
-    from ..bench.node import BenchNode
+    from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.env.slices import SliceSet
+    from slicepilot.testbed.bench.bundle import bundle_folder
+    from slicepilot.testbed.bench.node import BenchNode
 
     slice_set = SliceSet.from_yaml(slices)
     policy = PolicyBundle.load(bundle_folder(bundle))
@@ -93,7 +93,7 @@ def _run(
     policy: PolicyBundle, slices: SliceSet, node: BenchNode, period_ms: float, ticks: int, concurrent: int
 ) -> tuple[DurationHistogram, int]:
     """The loop's time a tick, and scrapes that were answered."""
-    from ..bench.run import bench_run, opened
+    from slicepilot.testbed.bench.run import bench_run, opened
 
     cpu = max(os.sched_getaffinity(0))
     with (
@@ -114,7 +114,7 @@ def _run(
 def _document(p99_us: dict[str, list[float]], answered: int, concurrent: int) -> dict[str, Any]:
     import numpy as np
 
-    from ...data.intervals import interval, median
+    from slicepilot.data.intervals import interval, median
 
     ratios = [scraped / quiet for scraped, quiet in zip(p99_us["scraped"], p99_us["quiet"], strict=True)]
     found = interval(ratios, median)

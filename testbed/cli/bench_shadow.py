@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...cli.schemas import bench as schema
-from ...cli.shared.output import console, figures_table, print_json, progress_bar
-from ...configs import ConfigError
+from slicepilot.cli.schemas import bench as schema
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ..bench.shadow import ShadowBench
+    from slicepilot.testbed.bench.shadow import ShadowBench
 
 
 def shadow(
@@ -32,11 +32,11 @@ def shadow(
     Needs root. Brings up a testbed of its own and takes it down again; takes twice the minutes.
     Example: [bold]slicepilot bench shadow --bundle runs/mine/bundle --minutes 2 --turns 4[/bold]
     """
-    from ...env.simulator.scenario import Scenario
-    from ..bench.bundle import bundle_folder
-    from ..bench.shadow import bench_shadow
-    from ..lifecycle.spec import TestbedSpec
-    from ..lifecycle.testbed import Testbed
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.testbed.bench.bundle import bundle_folder
+    from slicepilot.testbed.bench.shadow import bench_shadow
+    from slicepilot.testbed.lifecycle.spec import TestbedSpec
+    from slicepilot.testbed.lifecycle.testbed import Testbed
 
     if bundle is not None and agent is not None:
         raise ConfigError("bundle, agent: accepted: one of them")
@@ -90,7 +90,7 @@ def _ratios(shadow: list[float], none: list[float]) -> dict[str, float | list[fl
 
 
 def _spread(values: list[float]) -> dict[str, float | list[float]]:
-    from ...data.intervals import interval, mean
+    from slicepilot.data.intervals import interval, mean
 
     found = interval(values, mean)
     return {"mean": found.value, "ci95": [found.low, found.high]}

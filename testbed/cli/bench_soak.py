@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...cli.schemas.bench import SoakBench
-from ...cli.shared.output import console, figures_table, print_json, progress_bar
-from ...configs import ConfigError
+from slicepilot.cli.schemas.bench import SoakBench
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from ..bench.soak import Soak
+    from slicepilot.testbed.bench.soak import Soak
 
 FIGURES = {"resident_kb": "memory, KB", "descriptors": "descriptors", "threads": "threads"}
 PROCESSES = ("loop", "publisher", "supervisor")
@@ -37,10 +37,10 @@ def soak(
     Needs root. Brings up a testbed of its own and takes it down again. Exit code 1 if a fault was not survived.
     Example: [bold]slicepilot bench soak --bundle runs/mine/bundle --minutes 60[/bold]
     """
-    from ..bench.bundle import bundle_folder
-    from ..bench.soak import SoakRun
-    from ..lifecycle.spec import TestbedSpec
-    from ..lifecycle.testbed import Testbed
+    from slicepilot.testbed.bench.bundle import bundle_folder
+    from slicepilot.testbed.bench.soak import SoakRun
+    from slicepilot.testbed.lifecycle.spec import TestbedSpec
+    from slicepilot.testbed.lifecycle.testbed import Testbed
 
     if bundle is not None and agent is not None:
         raise ConfigError("bundle, agent: accepted: one of them")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...cli.schemas.bench import UpfBench
-from ...cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.schemas.bench import UpfBench
+from slicepilot.cli.shared.output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from ..bench.upf import ConstantRun
+    from slicepilot.testbed.bench.upf import ConstantRun
 
 GIGABIT_MBPS = 1000.0
 # Offered one after the other; what comes through of the best is the capacity.
@@ -34,7 +34,7 @@ def upf(
 
     Example: [bold]slicepilot bench upf --repetitions 10[/bold]
     """
-    from ..bench.upf import bench_upf
+    from slicepilot.testbed.bench.upf import bench_upf
 
     with bench_upf(1024 * buffer_kb) as bench, progress_bar() as progress:
         task = progress.add_task("PFCP", total=1 + len(LADDER_MBPS) + 2 * repetitions)

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.schemas import machine as schema
-from ...cli.shared.output import console, print_json, progress_bar
-from ...configs import ConfigError
+from slicepilot.cli.schemas import machine as schema
+from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.configs import ConfigError
 
 NameOption = Annotated[str, typer.Option(help="Which testbed: the prefix of everything it makes.")]
 
@@ -32,9 +32,9 @@ def up(
     One packet is sent through each slice in both directions. Where none arrives, it fails and says where it is lost.
     Needs root. Example: [bold]slicepilot testbed up --burn-us 50[/bold]
     """
-    from ..lifecycle.carrying import NotCarriedError
-    from ..lifecycle.spec import TestbedSpec
-    from ..lifecycle.testbed import Testbed
+    from slicepilot.testbed.lifecycle.carrying import NotCarriedError
+    from slicepilot.testbed.lifecycle.spec import TestbedSpec
+    from slicepilot.testbed.lifecycle.testbed import Testbed
 
     spec = TestbedSpec.from_yaml(config).override(
         slices=slices, burn_us=burn_us, uplink_mbps=uplink_mbps, ues=ues, name=name
@@ -63,7 +63,7 @@ def down(
 
     Example: [bold]slicepilot testbed down --all[/bold]
     """
-    from ..lifecycle.removal import running, take_down
+    from slicepilot.testbed.lifecycle.removal import running, take_down
 
     names = running() if everything else [name]
     if not everything and name not in running():
@@ -83,8 +83,8 @@ def status(
 
     Example: [bold]slicepilot testbed status --json[/bold]
     """
-    from ..lifecycle.removal import running
-    from ..lifecycle.testbed import Testbed
+    from slicepilot.testbed.lifecycle.removal import running
+    from slicepilot.testbed.lifecycle.testbed import Testbed
 
     names = running() if name is None else [name]
     if as_json:
@@ -108,9 +108,9 @@ def load(
 
     Example: [bold]slicepilot testbed load testbed-contention --seconds 5[/bold]
     """
-    from ...env.simulator.scenario import Scenario
-    from ..backend.traffic import LoadRun, flows_of
-    from ..lifecycle.testbed import Testbed
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.testbed.backend.traffic import LoadRun, flows_of
+    from slicepilot.testbed.lifecycle.testbed import Testbed
 
     played, running_testbed = Scenario.from_yaml(scenario), Testbed.attach(name)
     if played.slice_set().names != running_testbed.slices.names:
@@ -166,12 +166,12 @@ def identify(
     """
     import yaml
 
-    from ...data.files import replace_file
-    from ...training.calibration import fitting
-    from ...training.calibration import identify as method
-    from ..backend.backend import TestbedBackend
-    from ..lifecycle.spec import TestbedSpec
-    from ..lifecycle.testbed import Testbed
+    from slicepilot.data.files import replace_file
+    from slicepilot.testbed.backend.backend import TestbedBackend
+    from slicepilot.testbed.lifecycle.spec import TestbedSpec
+    from slicepilot.testbed.lifecycle.testbed import Testbed
+    from slicepilot.training.calibration import fitting
+    from slicepilot.training.calibration import identify as method
 
     spec = TestbedSpec.from_yaml(config).override(name="spid")
     start = method.first_guess(spec.burn_us, spec.uplink_mbps, spec.uplink_queue_ms, spec.quota_period_ms)
@@ -217,7 +217,7 @@ def _plain(status: object) -> dict[str, object]:
 def _print_status(name: str) -> None:
     from rich.table import Table
 
-    from ..lifecycle.testbed import Testbed
+    from slicepilot.testbed.lifecycle.testbed import Testbed
 
     table = Table(box=None, padding=(0, 1))
     for column in ("slice", "UPF", "pid", "sessions", "namespace"):

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.schemas import verified as schema
-from ...cli.shared.output import console, figures_table, print_json
-from ...configs import ConfigError, did_you_mean
+from slicepilot.cli.schemas import verified as schema
+from slicepilot.cli.shared.output import console, figures_table, print_json
+from slicepilot.configs import ConfigError, did_you_mean
+
 from .testbed import NameOption
 
 ENFORCED = "enforced"
@@ -24,8 +25,8 @@ def verify(
     Takes two seconds a slice, on its first UE's session; no load may run. Exit code 1 where something is not enforced.
     Example: [bold]slicepilot testbed verify --json[/bold]
     """
-    from ..lifecycle.sessions import session_name
-    from ..lifecycle.testbed import Testbed
+    from slicepilot.testbed.lifecycle.sessions import session_name
+    from slicepilot.testbed.lifecycle.testbed import Testbed
 
     testbed = Testbed.attach(name)
     names = testbed.slices.names

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs.errors import FailureError
-from ...controller.system.net.namespaces import inside
+from slicepilot.configs.errors import FailureError
+from slicepilot.controller.system.net.namespaces import inside
+
 from .layout import Layout, SlicePlan, netns_path
 from .processes import Program, ProgramError
 from .sessions import SmfClient

@@ -7,8 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from ...configs import ConfigError
-from ...controller.system.cgroup import CpuHierarchy
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.cgroup import CpuHierarchy
+
 from .journal import TestbedJournal
 
 PREFIX = "slicepilot-"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...configs import ConfigError
-from ...configs.backends import Check
+from slicepilot.configs import ConfigError
+from slicepilot.configs.backends import Check
+
 from .processes import bin_folder, obstacle
 
 PROGRAMS = ("upf", "smf", "load", "sink", "edge")

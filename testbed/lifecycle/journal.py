@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 FILE, LOCK = "made.jsonl", "lock"
 

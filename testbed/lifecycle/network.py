@@ -7,9 +7,10 @@ from pathlib import Path
 
 from pyroute2 import NetlinkError, NetNS, netns
 
-from ...configs import ConfigError
-from ...controller.actuators.egress import EgressRate
-from ...controller.system.net.namespaces import inside
+from slicepilot.configs import ConfigError
+from slicepilot.controller.actuators.egress import EgressRate
+from slicepilot.controller.system.net.namespaces import inside
+
 from .interrupts import uninterrupted
 from .journal import TestbedJournal
 from .layout import SINK_ADDRESS, UPLINK_ADDRESS, Layout, SlicePlan, netns_path

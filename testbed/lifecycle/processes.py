@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError, FailureError
-from ...configs.compiled import IN_CLONE, PACKAGE, remedy
-from ...controller.system.processes import start_ticks
+from slicepilot.configs import ConfigError, FailureError
+from slicepilot.configs.compiled import IN_CLONE, PACKAGE, remedy
+from slicepilot.controller.system.processes import start_ticks
+
 from .layout import netns_path
 
 READY_TIMEOUT_S = 10.0

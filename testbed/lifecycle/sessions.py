@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ...env.slices import SliceSpec
+from slicepilot.env.slices import SliceSpec
+
 from .layout import PFCP_PORT, QFI, SINK_ADDRESS, SlicePlan, netns_path
 from .processes import ProgramError
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from ...configs import load, validate
-from ...env.slices import SliceSet
+from slicepilot.configs import load, validate
+from slicepilot.env.slices import SliceSet
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
@@ -63,7 +63,7 @@ class TestbedSpec:
         """The slices it runs; raises ConfigError."""
         slices = SliceSet.from_yaml(self.slices)
         if len(slices) > MAX_SLICES:
-            from ...configs import ConfigError
+            from slicepilot.configs import ConfigError
 
             raise ConfigError(f"slices: {len(slices)} given; accepted: 1 to {MAX_SLICES} on a testbed")
         return slices

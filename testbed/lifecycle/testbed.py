@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError, validate
-from ...controller.system.cgroup import CpuHierarchy
-from ...controller.system.kernel_file import ActuatorError
-from ...env.arrays import FloatArray
+from slicepilot.configs import ConfigError, validate
+from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.env.arrays import FloatArray
+
 from . import carrying, cgroups, network
 from .interrupts import uninterrupted
 from .journal import TestbedJournal

@@ -27,9 +27,9 @@ import yaml
 from rich.console import Console
 from rich.progress import Progress
 
-from ...data.reference import calibration_rows, calibration_series
-from ...env.simulator.hardware import Hardware
-from ...env.simulator.study import (
+from slicepilot.data.reference import calibration_rows, calibration_series
+from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.simulator.study import (
     COLLAPSED,
     SAMPLE_S,
     StudySamples,

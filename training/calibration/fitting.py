@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...data.intervals import Array
-from ...env.simulator.hardware import Hardware
+from slicepilot.data.intervals import Array
+from slicepilot.env.simulator.hardware import Hardware
 
 # What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period).
 BOUNDS: dict[str, tuple[float, float]] = {

@@ -16,17 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from ...data.intervals import Array, weighted_quantile
-from ...env.arrays import FloatArray
-from ...env.backend import Backend
-from ...env.encoding import KnobDecoder
-from ...env.knobs import Knobs
-from ...env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
-from ...env.simulator.exogenous import NodeEvents, Traffic
-from ...env.simulator.hardware import Hardware, HardwareArrays
-from ...env.simulator.scenario import Load, Scenario
-from ...env.slices import Promises, SliceSet
-from ..evaluation.turns import TurnsBackend
+from slicepilot.data.intervals import Array, weighted_quantile
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Backend
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
+from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
+from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
+from slicepilot.env.simulator.scenario import Load, Scenario
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.training.evaluation.turns import TurnsBackend
+
 from .fitting import BOUNDS, GENERATIONS, Observed, compare, loss_of, search
 
 # In 1.2 s two plays of one schedule agree within 10% for two thirds of the rates, in 4 s for nearly all.

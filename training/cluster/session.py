@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError, FailureError, outside
+from slicepilot.configs import ConfigError, FailureError, outside
 
 EXTRA = "slicepilot[train,ray]"
 # A socket's path has 107 characters (unix(7), sun_path); Ray adds /session_DATE_TIME_PID/sockets/plasma_store.

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...configs import ConfigError
-from ...data.files import replace_file
-from ..statistics.comparison import Suite, noisy_neighbour
-from ..statistics.quantile_regression import MAX_LEVELS, Regression, regress
-from ..statistics.resampling import RESAMPLES
+from slicepilot.configs import ConfigError
+from slicepilot.data.files import replace_file
+from slicepilot.training.statistics.comparison import Suite, noisy_neighbour
+from slicepilot.training.statistics.quantile_regression import MAX_LEVELS, Regression, regress
+from slicepilot.training.statistics.resampling import RESAMPLES
+
 from .collect import Delays
 from .columns import FILE, baseline_of, in_order
 

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...configs import ConfigError
-from ...data.intervals import Array
-from ...data.tables.tidy import Stream
+from slicepilot.configs import ConfigError
+from slicepilot.data.intervals import Array
+from slicepilot.data.tables.tidy import Stream
+
 from .columns import FILE, Columns, choose, in_order
 from .context import RECEIVED_NS, RUN, SEQUENCE, SOURCE, Context, PacketRate, RunResources, numbers, texts
 

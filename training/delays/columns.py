@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 FILE = "file"
 """Stands for the file that a row comes from where a column is asked for."""

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...configs import ConfigError
-from ...data.intervals import Array
-from ...data.tables.tidy import Stream
+from slicepilot.configs import ConfigError
+from slicepilot.data.intervals import Array
+from slicepilot.data.tables.tidy import Stream
+
 from .columns import loads_of
 
 RECEIVED_NS, SEQUENCE = "received_ns", "sequence"

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...data.intervals import Array
+from slicepilot.data.intervals import Array
 
 FONT_PT = 8.5
 ANCHORS, DIRECTIONS, DISTANCES_PT = 16, 8, (6.0, 18.0, 34.0)

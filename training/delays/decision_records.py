@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...configs import ConfigError
-from ...controller.contracts.modes import Mode
-from ...controller.record.columns import slice_names
-from ...controller.record.reader import SegmentReader
-from ...data.tables.tidy import Stream
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.record.columns import slice_names
+from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.data.tables.tidy import Stream
+
 from .slice_rows import schema_of, slice_rows
 
 

@@ -7,11 +7,12 @@ from html import escape
 from importlib import metadata
 from pathlib import Path
 
-from ...data.files import replace_file
-from ...data.intervals import Interval
-from ..reports.html_page import bullets, page, picture, table
-from ..reports.pictures import PAGE, PAPER, to_file, to_html
-from ..statistics.comparison import P_VALUES
+from slicepilot.data.files import replace_file
+from slicepilot.data.intervals import Interval
+from slicepilot.training.reports.html_page import bullets, page, picture, table
+from slicepilot.training.reports.pictures import PAGE, PAPER, to_file, to_html
+from slicepilot.training.statistics.comparison import P_VALUES
+
 from . import plots
 from .analysis import Analysis
 from .words import MEANINGS, ends, number, p_value, sentences, shown_unit

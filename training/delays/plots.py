@@ -16,10 +16,11 @@ from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from scipy.stats import gaussian_kde
 from statsmodels.nonparametric.smoothers_lowess import lowess
 
-from ...data.intervals import Array
-from ...data.tables.tidy import unit_of
-from ..reports.pictures import DASHES, Colours, canvas, log_axis, width_in
-from ..statistics.comparison import Suite
+from slicepilot.data.intervals import Array
+from slicepilot.data.tables.tidy import unit_of
+from slicepilot.training.reports.pictures import DASHES, Colours, canvas, log_axis, width_in
+from slicepilot.training.statistics.comparison import Suite
+
 from .collect import Delays
 from .columns import shortened
 from .curve_labels import Curve, label_curves

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...configs import ConfigError
-from ...data import arrow
-from ...data.episodes.episodes import EpisodeSet
-from ...data.tables.tidy import Stream
-from ...env.telemetry import SLICE_FIELDS
+from slicepilot.configs import ConfigError
+from slicepilot.data import arrow
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.tables.tidy import Stream
+from slicepilot.env.telemetry import SLICE_FIELDS
 
 WORDS = pa.dictionary(pa.int32(), pa.string())
 _CARRIED = SLICE_FIELDS.index("carried_mbps")

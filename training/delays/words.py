@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...data.intervals import Interval
-from ..statistics.comparison import Comparison
+from slicepilot.data.intervals import Interval
+from slicepilot.training.statistics.comparison import Comparison
+
 from .analysis import Analysis
 
 CERTAIN = 0.05

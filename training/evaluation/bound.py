@@ -23,14 +23,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import minimum_filter1d
 
-from ...agents.base import Agent
-from ...env.promises import AVERAGING_WINDOW_S, RATE_TOLERANCE
-from ...env.reward import DELAY_SHARE, KEPT_SHARE, RATE_SHARE, RewardWeights
-from ...env.simulator import kernels
-from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
-from ...env.simulator.hardware import HardwareArrays
-from ...env.simulator.lookahead import Future
-from ...env.simulator.scenario import Scenario
+from slicepilot.agents.base import Agent
+from slicepilot.env.promises import AVERAGING_WINDOW_S, RATE_TOLERANCE
+from slicepilot.env.reward import DELAY_SHARE, KEPT_SHARE, RATE_SHARE, RewardWeights
+from slicepilot.env.simulator import kernels
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+from slicepilot.env.simulator.hardware import HardwareArrays
+from slicepilot.env.simulator.lookahead import Future
+from slicepilot.env.simulator.scenario import Scenario
 
 Array = npt.NDArray[np.float64]
 ROUNDS = 40  # of halving the interval in which a price lies

@@ -9,8 +9,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...data.intervals import Array, Interval, interquartile_mean, interval, mean, paired_differences, paired_ratio
-from ...env.arrays import FloatArray
+from slicepilot.data.intervals import (
+    Array,
+    Interval,
+    interquartile_mean,
+    interval,
+    mean,
+    paired_differences,
+    paired_ratio,
+)
+from slicepilot.env.arrays import FloatArray
+
 from .config import BackendName
 from .scores import EDGE_WORK, Scores, Window
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import load
-from ...configs.backends import check_name
+from slicepilot.configs import load
+from slicepilot.configs.backends import check_name
+
 from .scores import Window
 
 BackendName = Annotated[str, AfterValidator(check_name)]

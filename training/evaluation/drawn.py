@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from ...data.files import replace_file
-from ...env.simulator.scenario import Scenario
+from slicepilot.data.files import replace_file
+from slicepilot.env.simulator.scenario import Scenario
 
 Bottleneck = Literal["cpu", "uplink", "both", "edge"]
 BOTTLENECKS: tuple[Bottleneck, ...] = ("cpu", "uplink", "both", "edge")

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ...agents.base import Agent
-from ...agents.heuristics.clairvoyant import Clairvoyant
-from ...agents.heuristics.fixed import FixedAgent, no_control
-from ...agents.learned.agent import LearnedAgent
-from ...data.reference import published_settings
-from ...env.reward import RewardWeights
-from ...env.simulator.scenario import Scenario
-from ...env.slices import SliceSet
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
+from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.data.reference import published_settings
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.slices import SliceSet
+
 from .bound import Bound, bound
 from .comparison import AgentResult, Role, ScenarioResult
 from .config import EvaluationConfig

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...agents.base import Agent
-from ...configs import FailureError
-from ...env.reward import RewardWeights
-from ...env.simulator.scenario import Scenario
-from ..cluster.session import ray_session
+from slicepilot.agents.base import Agent
+from slicepilot.configs import FailureError
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.cluster.session import ray_session
+
 from .bound import Bound
 from .comparison import ScenarioResult
 from .config import EvaluationConfig

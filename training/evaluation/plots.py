@@ -9,9 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...data.intervals import Interval
-from ...env.knobs import KNOB_FIELDS
-from ..reports.pictures import DASHES, PAGE, canvas, log_axis, to_html, width_in
+from slicepilot.data.intervals import Interval
+from slicepilot.env.knobs import KNOB_FIELDS
+from slicepilot.training.reports.pictures import DASHES, PAGE, canvas, log_axis, to_html, width_in
+
 from .comparison import AgentResult, ScenarioResult
 from .rollouts import SERIES
 from .scores import ECDF_LEVELS

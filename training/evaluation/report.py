@@ -7,8 +7,9 @@ from html import escape
 
 import numpy as np
 
-from ...data.intervals import Interval
-from ..reports.html_page import bullets, page, picture, table
+from slicepilot.data.intervals import Interval
+from slicepilot.training.reports.html_page import bullets, page, picture, table
+
 from . import plots
 from .comparison import AgentResult, ScenarioResult, SubjectSummary
 from .results import Evaluation

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ...configs import ConfigError, load
-from ...data.files import replace_file
-from ...data.intervals import Interval, stratified_interval
-from ...env.simulator.hardware import HardwareFile
+from slicepilot.configs import ConfigError, load
+from slicepilot.data.files import replace_file
+from slicepilot.data.intervals import Interval, stratified_interval
+from slicepilot.env.simulator.hardware import HardwareFile
+
 from .comparison import AgentResult, ScenarioResult, finite
 
 FORMAT = 2
@@ -195,7 +196,7 @@ def log_evaluation(evaluation: Evaluation, report: Path | None = None, run_id: s
     Raises:
         ConfigError: the tracking server does not answer.
     """
-    from ..runs.tracking import Tracker
+    from slicepilot.training.runs.tracking import Tracker
 
     tracker = Tracker("evaluate", run_id)
     values: dict[str, float] = {}

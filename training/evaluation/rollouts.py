@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...agents.base import Agent
-from ...agents.heuristics.clairvoyant import Clairvoyant
-from ...env.arrays import FloatArray
-from ...env.backend import Backend, Context
-from ...env.encoding import KnobDecoder
-from ...env.knobs import KNOB_FIELDS, Knobs
-from ...env.promises import PromiseMeter, cpu_held
-from ...env.reward import RewardModel, RewardWeights
-from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
-from ...env.simulator.scenario import NEVER_S, Scenario
-from ...env.slices import SliceSet
-from ...env.sliding import SlidingView
-from ...env.telemetry import SLICE_FIELDS
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Backend, Context
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.knobs import KNOB_FIELDS, Knobs
+from slicepilot.env.promises import PromiseMeter, cpu_held
+from slicepilot.env.reward import RewardModel, RewardWeights
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+from slicepilot.env.simulator.scenario import NEVER_S, Scenario
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.sliding import SlidingView
+from slicepilot.env.telemetry import SLICE_FIELDS
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 TELEMETRY_KEPT = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us", "loss_ratio")

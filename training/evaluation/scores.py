@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ...data.intervals import Array, weighted_quantile
+from slicepilot.data.intervals import Array, weighted_quantile
+
 from .rollouts import BoolArray, Rollout
 
 EDGE_WORK = "edge_work"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...data.intervals import Array, Interval, crossed_interval, interval, median
+from slicepilot.data.intervals import Array, Interval, crossed_interval, interval, median
+
 from .comparison import ScenarioResult, finite
 
 BEST_FIXED = "best fixed"

@@ -10,11 +10,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.base import Agent
-from ...env.arrays import FloatArray
-from ...env.backend import Backend
-from ...env.reward import RewardWeights
-from ...env.simulator.scenario import Scenario
+from slicepilot.agents.base import Agent
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Backend
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.scenario import Scenario
+
 from .rollouts import Rollout, record
 
 OnRun = Callable[[int, str], None]

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import load, validate
-from ...configs.backends import check_name
-from ...env.simulator.scenario import Scenario
+from slicepilot.configs import load, validate
+from slicepilot.configs.backends import check_name
+from slicepilot.env.simulator.scenario import Scenario
 
 
 @dataclass(frozen=True)

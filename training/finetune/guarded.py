@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from ...agents.base import Agent
-from ...controller.guard.backend import Interventions
-from ...env.backend import Backend
+from slicepilot.agents.base import Agent
+from slicepilot.controller.guard.backend import Interventions
+from slicepilot.env.backend import Backend
 
 
 class Guarded(Backend, Protocol):

@@ -11,17 +11,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...configs import ConfigError
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ..networks.averaging import PolicyAverage
-from ..networks.slice_network import DeterministicPolicy
-from ..offline.config import OfflineConfig
-from ..offline.learner import Batch, Learner
-from ..offline.memory import RewardScale
-from ..offline.networks import SliceNetworks
-from ..offline.train import AVERAGED_UPDATES, device_of, is_offline, make_learner, memory_of
-from ..runs.checkpoint import Checkpoint, generator_states, restore_generators
-from ..runs.run import plain_config
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.training.networks.averaging import PolicyAverage
+from slicepilot.training.networks.slice_network import DeterministicPolicy
+from slicepilot.training.offline.config import OfflineConfig
+from slicepilot.training.offline.learner import Batch, Learner
+from slicepilot.training.offline.memory import RewardScale
+from slicepilot.training.offline.networks import SliceNetworks
+from slicepilot.training.offline.train import AVERAGED_UPDATES, device_of, is_offline, make_learner, memory_of
+from slicepilot.training.runs.checkpoint import Checkpoint, generator_states, restore_generators
+from slicepilot.training.runs.run import plain_config
+
 from .config import FinetuneConfig
 
 REPORTED_UPDATES = 50

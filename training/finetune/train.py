@@ -22,25 +22,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...agents.base import Agent
-from ...agents.heuristics.exploring import ExploringAgent
-from ...agents.learned.bundle import PolicyBundle, TrainingRecord
-from ...configs import ConfigError, validate
-from ...controller.guard.backend import Interventions
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ...data.episodes.files import read_episodes, write_episodes
-from ...data.intervals import Interval, paired_differences
-from ...env.reward import RewardWeights
-from ...env.simulator.scenario import Scenario
-from ..networks.agent import NetworkAgent
-from ..networks.export import check_agreement, to_onnx
-from ..offline.config import OfflineConfig
-from ..offline.data import open_dataset, select, slices_of, with_reward
-from ..offline.train import RECORDED_OBSERVATIONS
-from ..recording.recording import facts_of, run
-from ..runs.checkpoint import FILE_NAME, Checkpoint
-from ..runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
-from ..runs.tracking import Tracker, git_revision, versions
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.exploring import ExploringAgent
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.configs import ConfigError, validate
+from slicepilot.controller.guard.backend import Interventions
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.files import read_episodes, write_episodes
+from slicepilot.data.intervals import Interval, paired_differences
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.networks.agent import NetworkAgent
+from slicepilot.training.networks.export import check_agreement, to_onnx
+from slicepilot.training.offline.config import OfflineConfig
+from slicepilot.training.offline.data import open_dataset, select, slices_of, with_reward
+from slicepilot.training.offline.train import RECORDED_OBSERVATIONS
+from slicepilot.training.recording.recording import facts_of, run
+from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint
+from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
+from slicepilot.training.runs.tracking import Tracker, git_revision, versions
+
 from .config import FinetuneConfig
 from .guarded import Guarded
 from .pupil import Pupil, Round, is_finetune, offline_config_of

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.encoding import KnobDecoder, ObservationEncoder
-from ...env.knobs import Knobs
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+
 from .slice_network import DeterministicPolicy
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import onnxruntime as ort
 import torch
 
-from ...agents.learned.bundle import Agreement
-from ...agents.runtime.session import INPUT_NAME, OUTPUT_NAME
-from ...env.arrays import FloatArray
-from ...env.encoding import NUM_FEATURES
+from slicepilot.agents.learned.bundle import Agreement
+from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.encoding import NUM_FEATURES
+
 from .guided import GuidedPolicy
 from .node_shares import ACTIVE
 from .slice_network import DeterministicPolicy

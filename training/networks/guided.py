@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...agents.learned.guide import CORRECTIONS, NUM_CORRECTIONS, NUM_GUIDED
+from slicepilot.agents.learned.guide import CORRECTIONS, NUM_CORRECTIONS, NUM_GUIDED
+
 from .node_shares import present
 from .slice_network import NetworkConfig, linear
 

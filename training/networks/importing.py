@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ...agents.learned.bundle import PolicyBundle
-from ...agents.runtime.onnx_file import OnnxError, read_graph
-from ...configs import ConfigError
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.runtime.onnx_file import OnnxError, read_graph
+from slicepilot.configs import ConfigError
+
 from .export import ExportError, check_agreement
 from .guided import GuidedPolicy
 from .slice_network import DeterministicPolicy

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ...env.encoding import (
+from slicepilot.env.encoding import (
     CPU_AXIS_PER_THREAD_MCPU,
     CPUS_RANGE,
     FEATURES,

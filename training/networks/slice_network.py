@@ -20,8 +20,9 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES
-from ...env.knobs import NUM_KNOBS
+from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES
+from slicepilot.env.knobs import NUM_KNOBS
+
 from .node_shares import GRANTED_LIMIT, HALF, MAX_SHARE, NUM_INPUTS, NUM_SHARES, WORTH_PER_CPU, NodeShares, present
 
 HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) + NUM_KNOBS)

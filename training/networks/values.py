@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ...env.knobs import NUM_KNOBS
+from slicepilot.env.knobs import NUM_KNOBS
+
 from .node_shares import present
 from .slice_network import NetworkConfig, SliceEncoder, context_size, linear
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...env.knobs import NUM_KNOBS
-from ..networks.node_shares import HALF, present
-from ..networks.slice_network import (
+from slicepilot.env.knobs import NUM_KNOBS
+from slicepilot.training.networks.node_shares import HALF, present
+from slicepilot.training.networks.slice_network import (
     CLIPPED_GAIN,
     HELD,
     SQUASHED_GAIN,

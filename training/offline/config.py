@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import load, validate
-from ..networks.slice_network import NetworkConfig
-from ..online.config import Count, NonNegative, Positive
+from slicepilot.configs import load, validate
+from slicepilot.training.networks.slice_network import NetworkConfig
+from slicepilot.training.online.config import Count, NonNegative, Positive
+
 from .behaviour_cloning import BehaviourCloningConfig
 from .cql import CqlConfig
 from .iql import IqlConfig

@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.learned.bundle import decoder_layout
-from ...configs import ConfigError, validate
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ...data.episodes.files import is_minari, read_episodes
-from ...data.recorded import find
-from ...env.encoding import NUM_FEATURES, encoder_layout
-from ...env.reward import RewardWeights
-from ...env.slices import SliceSet
-from ..online.advantages import Discount, observed_period_s
+from slicepilot.agents.learned.bundle import decoder_layout
+from slicepilot.configs import ConfigError, validate
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.files import is_minari, read_episodes
+from slicepilot.data.recorded import find
+from slicepilot.env.encoding import NUM_FEATURES, encoder_layout
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.slices import SliceSet
+from slicepilot.training.online.advantages import Discount, observed_period_s
 
 
 def read_dataset(name_or_path: str) -> EpisodeSet:
     """A shipped dataset by name, or a user's file or folder, Minari's among them; raises ConfigError."""
     path = find(name_or_path)
     if is_minari(path):
-        from ..recording.minari_files import read_minari
+        from slicepilot.training.recording.minari_files import read_minari
 
         return read_minari(path)
     return read_episodes(path)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+
 from .learner import Batch
 from .networks import Networks
 

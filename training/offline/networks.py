@@ -8,9 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ..networks.node_shares import NodeShares
-from ..networks.slice_network import NetworkConfig
-from ..networks.values import PooledCritics, PooledValue
+from slicepilot.training.networks.node_shares import NodeShares
+from slicepilot.training.networks.slice_network import NetworkConfig
+from slicepilot.training.networks.values import PooledCritics, PooledValue
+
 from .actors import Actor, FlatActor, SliceActor, Spread, perceptron
 
 LEAST_STD = 1e-3

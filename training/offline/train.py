@@ -17,17 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...agents.learned.bundle import PolicyBundle, TrainingRecord
-from ...configs import ConfigError
-from ...data.episodes.episodes import EpisodeSet
-from ...env.slices import SliceSet
-from ..networks.averaging import PolicyAverage
-from ..networks.export import check_agreement, to_onnx
-from ..networks.slice_network import DeterministicPolicy
-from ..online.advantages import observed_period_s
-from ..runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
-from ..runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
-from ..runs.tracking import Tracker, git_revision, versions
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.env.slices import SliceSet
+from slicepilot.training.networks.averaging import PolicyAverage
+from slicepilot.training.networks.export import check_agreement, to_onnx
+from slicepilot.training.networks.slice_network import DeterministicPolicy
+from slicepilot.training.online.advantages import observed_period_s
+from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
+from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
+from slicepilot.training.runs.tracking import Tracker, git_revision, versions
+
 from .behaviour_cloning import BehaviourCloning
 from .config import OfflineAlgorithm, OfflineConfig
 from .cql import Cql

@@ -12,8 +12,8 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor
 
-from ...env.arrays import FloatArray
-from ...env.encoding import FEATURES, NUM_FEATURES, PERIOD_RANGE_S
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.encoding import FEATURES, NUM_FEATURES, PERIOD_RANGE_S
 
 PERIOD = FEATURES.index("control_period")
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ...configs import load, validate
-from ...env.simulator.backend import RunSource, ScenarioRuns
-from ...env.simulator.scenario import Scenario
-from ..networks.slice_network import NetworkConfig
+from slicepilot.configs import load, validate
+from slicepilot.env.simulator.backend import RunSource, ScenarioRuns
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.networks.slice_network import NetworkConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
@@ -151,7 +151,7 @@ class TrainingConfig:
         if self.scenario is not None:
             scenario = Scenario.from_yaml(self.scenario)
             return ScenarioRuns(scenario if self.hardware is None else replace(scenario, hardware=self.hardware))
-        from ...env.simulator.mixture import MixtureEpisodes
+        from slicepilot.env.simulator.mixture import MixtureEpisodes
 
         return MixtureEpisodes.from_yaml(str(self.mixture), self.hardware)
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.promises import PromiseMeter
-from ...env.telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.promises import PromiseMeter
+from slicepilot.env.telemetry import Telemetry
 
 # Of the time; less than this is as good as nothing.
 FLOOR = np.float32(0.01)

@@ -17,12 +17,12 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACPolicy
 from torch import Tensor
 
-from ...agents.learned.guide import CORRECTIONS, NUM_GUIDED
-from ...env.knobs import NUM_KNOBS
-from ..networks import guided
-from ..networks.guided import GuidedPolicy
-from ..networks.node_shares import HALF, NUM_INPUTS, NodeShares, present
-from ..networks.slice_network import (
+from slicepilot.agents.learned.guide import CORRECTIONS, NUM_GUIDED
+from slicepilot.env.knobs import NUM_KNOBS
+from slicepilot.training.networks import guided
+from slicepilot.training.networks.guided import GuidedPolicy
+from slicepilot.training.networks.node_shares import HALF, NUM_INPUTS, NodeShares, present
+from slicepilot.training.networks.slice_network import (
     CLIPPED_GAIN,
     HELD,
     SQUASHED_GAIN,
@@ -33,7 +33,7 @@ from ..networks.slice_network import (
     SliceHead,
     as_table,
 )
-from ..networks.values import PooledCritics, pooled_values, value_head
+from slicepilot.training.networks.values import PooledCritics, pooled_values, value_head
 
 # Share of the budget after which exploration has shrunk to its final deviation.
 SHRUNK_AT = 0.6

@@ -19,19 +19,20 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
-from ...agents.learned.bundle import PolicyBundle, TrainingRecord
-from ...configs import ConfigError
-from ...env.arrays import FloatArray
-from ...env.reward import RewardWeights
-from ...env.simulator.backend import SimulatorBackend
-from ..networks.averaging import PolicyAverage
-from ..networks.export import check_agreement, to_onnx
-from ..networks.importing import load_weights
-from ..networks.node_shares import NodeShares
-from ..networks.slice_network import as_table
-from ..runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
-from ..runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
-from ..runs.tracking import Tracker, git_revision, versions
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.configs import ConfigError
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.backend import SimulatorBackend
+from slicepilot.training.networks.averaging import PolicyAverage
+from slicepilot.training.networks.export import check_agreement, to_onnx
+from slicepilot.training.networks.importing import load_weights
+from slicepilot.training.networks.node_shares import NodeShares
+from slicepilot.training.networks.slice_network import as_table
+from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
+from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
+from slicepilot.training.runs.tracking import Tracker, git_revision, versions
+
 from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
 from .policy import GuidedPpoPolicy, PpoPolicy, SacPolicy

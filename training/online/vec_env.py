@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
-from ...agents.learned.guide import Guide
-from ...env.arrays import FloatArray
-from ...env.backend import Backend
-from ...env.environments.vector_env import PlainCoding, SliceVectorEnv
-from ...env.reward import TERMS, RewardWeights
-from ...env.slices import SliceSet
+from slicepilot.agents.learned.guide import Guide
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Backend
+from slicepilot.env.environments.vector_env import PlainCoding, SliceVectorEnv
+from slicepilot.env.reward import TERMS, RewardWeights
+from slicepilot.env.slices import SliceSet
+
 from .constraint import BrokenPromises, BrokenShare, log_share
 
 NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in the middle, no egress rate

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from ...agents.base import Agent
-from ...agents.heuristics.clairvoyant import Clairvoyant
-from ...configs import ConfigError
-from ...data.episodes.episodes import EpisodeSet, Floats
-from ...data.intervals import LEVEL, RESAMPLES, Interval, mean, resample_indices
-from ...data.intervals import interval as bootstrap
-from ...env.simulator.hardware import Hardware
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import EpisodeSet, Floats
+from slicepilot.data.intervals import LEVEL, RESAMPLES, Interval, mean, resample_indices
+from slicepilot.data.intervals import interval as bootstrap
+from slicepilot.env.simulator.hardware import Hardware
+
 from .coverage import Coverage, LoggedSupport
 from .decisions import TooFewDecisions, fitted_q, settings_of
 from .estimate import Array, Estimate, percentile_ends, plain_ends, refusal

@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import KDTree
 
-from ...data.episodes.episodes import EpisodeSet, Floats
-from ...env.encoding import FEATURES, KNOB_FEATURES, STATIC_FEATURES
+from slicepilot.data.episodes.episodes import EpisodeSet, Floats
+from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, STATIC_FEATURES
+
 from .estimate import Array
 from .logged import ACTIVE, arrivals
 

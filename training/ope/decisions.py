@@ -21,9 +21,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ...configs import ConfigError
-from ...data.episodes.episodes import Episode, EpisodeSet, Floats
-from ..networks.slice_network import linear
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet, Floats
+from slicepilot.training.networks.slice_network import linear
+
 from .estimate import Array, Estimate
 from .fitted_q import FittedQConfig, HeldOut, OnProgress, Steps, evaluate
 from .granted import NUM_INPUTS, Costs, critic_inputs

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from ...data.intervals import LEVEL, RESAMPLES, resample_indices
+from slicepilot.data.intervals import LEVEL, RESAMPLES, resample_indices
 
 Array = npt.NDArray[np.float64]
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.heuristics.fixed import NICE_STEP
-from ...data.episodes.episodes import Floats
-from ...env.encoding import FEATURES, NONE_ABOVE, unscaled
+from slicepilot.agents.heuristics.fixed import NICE_STEP
+from slicepilot.data.episodes.episodes import Floats
+from slicepilot.env.encoding import FEATURES, NONE_ABOVE, unscaled
+
 from .estimate import Array
 from .logged import ACTIVE, Node
 

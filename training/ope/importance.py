@@ -37,8 +37,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, ndtr
 
-from ...data.episodes.episodes import EpisodeSet, Floats
-from ...data.intervals import RESAMPLES
+from slicepilot.data.episodes.episodes import EpisodeSet, Floats
+from slicepilot.data.intervals import RESAMPLES
+
 from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
 from .logged import decided
 

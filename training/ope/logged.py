@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 
-from ...agents.base import Agent, StochasticAgent
-from ...configs import ConfigError, validate
-from ...data.episodes.episodes import Episode, EpisodeSet, Floats
-from ...env.backend import Context
-from ...env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, scaled, unscaled
-from ...env.knobs import Knobs
-from ...env.reward import RewardWeights
-from ...env.slices import Promises, SliceSet
-from ...env.telemetry import SLICE_FIELDS, Telemetry
-from ..offline.data import slices_of
+from slicepilot.agents.base import Agent, StochasticAgent
+from slicepilot.configs import ConfigError, validate
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet, Floats
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, scaled, unscaled
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
+from slicepilot.training.offline.data import slices_of
 
 KNOBS = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[-1]) + 1)
 NODE = slice(FEATURES.index(NODE_FEATURES[0]), FEATURES.index(NODE_FEATURES[-1]) + 1)

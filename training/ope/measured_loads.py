@@ -8,16 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ...data.episodes.episodes import Episode as Logged
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.encoding import FEATURES, NONE_ABOVE
-from ...env.simulator.backend import SimulatorRun
-from ...env.simulator.exogenous import NodeEvents, Traffic
-from ...env.simulator.hardware import Hardware, HardwareArrays
-from ...env.simulator.kernels import DEFAULT_PACKET_BYTES
-from ...env.simulator.scenario import NEVER_S
-from ...env.telemetry import SLICE_FIELDS
+from slicepilot.data.episodes.episodes import Episode as Logged
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import FEATURES, NONE_ABOVE
+from slicepilot.env.simulator.backend import SimulatorRun
+from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
+from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
+from slicepilot.env.simulator.kernels import DEFAULT_PACKET_BYTES
+from slicepilot.env.simulator.scenario import NEVER_S
+from slicepilot.env.telemetry import SLICE_FIELDS
+
 from .estimate import Array
 from .logged import ACTIVE, Node, arrivals
 

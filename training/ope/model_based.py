@@ -19,19 +19,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.base import Agent
-from ...configs import ConfigError
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ...data.intervals import RESAMPLES
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.encoding import KnobDecoder, ObservationEncoder
-from ...env.knobs import Knobs
-from ...env.simulator.backend import SimulatorBackend
-from ...env.simulator.hardware import Hardware
-from ...env.slices import SliceSet
-from ...env.telemetry import Telemetry
-from ..evaluation.rollouts import record
+from slicepilot.agents.base import Agent
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.intervals import RESAMPLES
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.simulator.backend import SimulatorBackend
+from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+from slicepilot.training.evaluation.rollouts import record
+
 from .coverage import APART_S
 from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
 from .logged import Node, alike, run_numbers

@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ...agents.base import Agent
-from ...data.episodes.episodes import EpisodeSet
-from ...data.intervals import Interval
-from ...env.simulator.hardware import Hardware
+from slicepilot.agents.base import Agent
+from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.intervals import Interval
+from slicepilot.env.simulator.hardware import Hardware
+
 from .comparison import ESTIMATORS, Judged, OnStep, compare
 from .estimate import Estimate, plain_ends
 from .fitted_q import FittedQConfig

@@ -27,20 +27,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ...data.episodes.missing import UNMEASURED_SHARE
-from ...data.reference import published_settings
-from ...data.studies.andrade.tables import END_S, LAST_S, STEP_S
-from ...data.tables.tidy import Stream
-from ...env.backend import Context
-from ...env.published import requests_of, setting_knobs
-from ...env.reward import RewardWeights
-from ...env.simulator.hardware import Hardware
-from ...env.simulator.scenario import Load, Scenario
-from ...env.simulator.study import RAMP
-from ...env.slices import Promises, SliceSet
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.missing import UNMEASURED_SHARE
+from slicepilot.data.reference import published_settings
+from slicepilot.data.studies.andrade.tables import END_S, LAST_S, STEP_S
+from slicepilot.data.tables.tidy import Stream
+from slicepilot.env.backend import Context
+from slicepilot.env.published import requests_of, setting_knobs
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.simulator.scenario import Load, Scenario
+from slicepilot.env.simulator.study import RAMP
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 from .recording import facts_of
 from .relabel import Course, look_back
 

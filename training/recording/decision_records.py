@@ -20,19 +20,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError, validate
-from ...controller.contracts.modes import Level, Mode
-from ...controller.contracts.reasons import Reason
-from ...controller.record.columns import FLAGS, Records
-from ...controller.record.moments import rfc3339
-from ...controller.record.reader import Stretch
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ...data.episodes.files import OWN_TO_A_FILE
-from ...env.backend import Context
-from ...env.knobs import NICE
-from ...env.reward import RewardWeights
-from ...env.slices import Promises, SliceSet
-from ...env.sliding import WINDOW_S
+from slicepilot.configs import ConfigError, validate
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.record.columns import FLAGS, Records
+from slicepilot.controller.record.moments import rfc3339
+from slicepilot.controller.record.reader import Stretch
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.files import OWN_TO_A_FILE
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import NICE
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.sliding import WINDOW_S
+
 from .recording import facts_of
 from .relabel import Course, actions_of, look_back
 

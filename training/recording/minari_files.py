@@ -22,11 +22,11 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from minari.dataset.minari_dataset import DATASET_ID_RE, MinariDataset
 from minari.dataset.minari_storage import METADATA_FILE_NAME, MinariStorage
 
-from ...configs import ConfigError
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ...data.episodes.files import is_minari
-from ...data.episodes.header import Header, arrays_of, episode_of
-from ...data.files import sync_folder
+from slicepilot.configs import ConfigError
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.files import is_minari
+from slicepilot.data.episodes.header import Header, arrays_of, episode_of
+from slicepilot.data.files import sync_folder
 
 KEY = "slicepilot"
 DATA = "data"

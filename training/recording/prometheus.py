@@ -19,17 +19,18 @@ from urllib.parse import urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from ...configs import ConfigError
-from ...controller.telemetry.prometheus.config import PrometheusSpec, Row, rows_of
-from ...controller.telemetry.prometheus.source import check_installed, secrets_of
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ...data.episodes.missing import UNMEASURED_SHARE
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
-from ...env.reward import RewardWeights
-from ...env.slices import Promises, SliceSet
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.configs import ConfigError
+from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Row, rows_of
+from slicepilot.controller.telemetry.prometheus.source import check_installed, secrets_of
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.missing import UNMEASURED_SHARE
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 from .recording import facts_of
 from .relabel import Course, look_back
 
@@ -114,7 +115,7 @@ def to_episodes(
         PrometheusError: the server does not answer.
     """
     check_installed()
-    from ...controller.telemetry.prometheus.client import Client
+    from slicepilot.controller.telemetry.prometheus.client import Client
 
     queries = spec.asked()
     rows = rows_of(queries, spec, slices.names, float(asked.period_s))

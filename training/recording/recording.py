@@ -21,20 +21,21 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...agents.base import Agent, StochasticAgent
-from ...agents.heuristics.clairvoyant import Clairvoyant
-from ...agents.learned.bundle import decoder_layout
-from ...data.episodes.episodes import Episode, EpisodeSet
-from ...env.arrays import FloatArray
-from ...env.backend import Backend, Context, held_at_reset
-from ...env.encoding import CONTEXT_FEATURES, NODE_FEATURES, encoder_layout
-from ...env.knobs import NUM_KNOBS, Knobs
-from ...env.reward import RewardWeights
-from ...env.simulator.backend import ScenarioRuns, SimulatorBackend
-from ...env.simulator.scenario import Scenario
-from ...env.slices import SliceSet
-from ...env.sliding import SlidingView
-from ...env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from slicepilot.agents.base import Agent, StochasticAgent
+from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.agents.learned.bundle import decoder_layout
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Backend, Context, held_at_reset
+from slicepilot.env.encoding import CONTEXT_FEATURES, NODE_FEATURES, encoder_layout
+from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.sliding import SlidingView
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+
 from .relabel import Course, actions_of, look_back
 
 OnPeriod = Callable[[str], None]

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...env.arrays import FloatArray
-from ...env.backend import Context
-from ...env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
-from ...env.knobs import Knobs
-from ...env.reward import TERMS, TINY, RewardModel, RewardWeights
-from ...env.simulator.lanes import tile_context
-from ...env.slices import SliceSet
-from ...env.sliding import SlidingView
-from ...env.telemetry import Telemetry
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.reward import TERMS, TINY, RewardModel, RewardWeights
+from slicepilot.env.simulator.lanes import tile_context
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.sliding import SlidingView
+from slicepilot.env.telemetry import Telemetry
 
 LANES = 4096
 """Encoded at once."""

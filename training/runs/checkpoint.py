@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...configs import ConfigError
-from ...data.files import replace_file
+from slicepilot.configs import ConfigError
+from slicepilot.data.files import replace_file
 
 FORMAT_VERSION = 2
 FILE_NAME = "checkpoint.pt"

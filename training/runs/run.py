@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ...agents.learned.bundle import PolicyBundle
-from ...configs import ConfigError
-from ...data.files import replace_file
+from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.configs import ConfigError
+from slicepilot.data.files import replace_file
+
 from .tracking import Tracker, git_revision
 
 Config = TypeVar("Config")

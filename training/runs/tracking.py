@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 EXPERIMENT = "slicepilot"
 DEFAULT_DATABASE = "mlflow.db"

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from ...configs import ConfigError
-from ...data.intervals import Array, Interval
+from slicepilot.configs import ConfigError
+from slicepilot.data.intervals import Array, Interval
+
 from .resampling import RESAMPLES, difference_interval, permutation_p, quantile, quantile_interval
 
 COMPARED = (0.5, 0.95)

@@ -19,8 +19,8 @@ from scipy import stats
 from scipy.optimize import linprog
 from statsmodels.regression.quantile_regression import hall_sheather
 
-from ...configs import ConfigError
-from ...data.intervals import Array
+from slicepilot.configs import ConfigError
+from slicepilot.data.intervals import Array
 
 QUANTILES = (0.5, 0.95, 0.99)
 MAX_LEVELS = 20

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import stats
 from scipy.special import comb, ndtr, ndtri
 
-from ...data.intervals import LEVEL, Array, Interval
+from slicepilot.data.intervals import LEVEL, Array, Interval
 
 RESAMPLES = 10_000
 TIE = 1e-14  # statistics this close, relative to the one observed, count as equal, as in SciPy

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
-from ...configs import ConfigError, load, validate
-from ...configs.errors import did_you_mean
-from ...env.reward import TERMS, RewardWeights
-from ..online.config import TrainingConfig
+from slicepilot.configs import ConfigError, load, validate
+from slicepilot.configs.errors import did_you_mean
+from slicepilot.env.reward import TERMS, RewardWeights
+from slicepilot.training.online.config import TrainingConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 METRICS = ("reward", *TERMS)

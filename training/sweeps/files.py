@@ -15,10 +15,11 @@ from typing import Any
 
 import yaml
 
-from ...configs import ConfigError
-from ...data.files import replace_file
-from ..online.config import TrainingConfig
-from ..runs.run import plain, plain_config
+from slicepilot.configs import ConfigError
+from slicepilot.data.files import replace_file
+from slicepilot.training.online.config import TrainingConfig
+from slicepilot.training.runs.run import plain, plain_config
+
 from .config import SweepConfig, Trial, Value, trials_of
 
 SWEEP_FILE, TRIALS, RAYS_OWN = "sweep.json", "trials", ".ray"

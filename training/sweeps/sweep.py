@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs import ConfigError
-from ..cluster.session import ray_session, usable_cpus
-from ..runs.run import plain_config
+from slicepilot.configs import ConfigError
+from slicepilot.training.cluster.session import ray_session, usable_cpus
+from slicepilot.training.runs.run import plain_config
+
 from .config import Trial
 from .files import RAYS_OWN, RESULT_FILE, Outcome, Sweep, label, outcome_of, write_json
 
@@ -84,7 +85,7 @@ def _tracked(sweep: Sweep) -> tuple[Sweep, Any]:
     """The sweep with its run in MLflow, and that run; none where no trial is tracked."""
     if not sweep.tracked:
         return sweep, None
-    from ..runs.tracking import Tracker
+    from slicepilot.training.runs.tracking import Tracker
 
     tracker = Tracker(sweep.name, sweep.run_id)
     if tracker.run_id != sweep.run_id:
@@ -113,7 +114,7 @@ def _run(
     config = sweep.config
     environment = {}
     if sweep.tracked:
-        from ..runs.tracking import tracking_uri
+        from slicepilot.training.runs.tracking import tracking_uri
 
         environment["MLFLOW_TRACKING_URI"] = tracking_uri()
     at_a_time = parallel or max(1, usable_cpus() // config.cpus_per_trial)

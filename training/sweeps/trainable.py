@@ -27,7 +27,7 @@ from .files import (
 )
 
 if TYPE_CHECKING:
-    from ..online.train import Progress, TrainingResult
+    from slicepilot.training.online.train import Progress, TrainingResult
 
 PROGRESS = "progress_pct"
 FULL_PCT = 100.0
@@ -91,7 +91,7 @@ class TrialRun(Trainable):
             write_json(self._folder / RESULT_FILE, {"status": "stopped", "run_id": self._run_id()})
 
     def _run(self) -> None:
-        from ..online.train import RunStopped
+        from slicepilot.training.online.train import RunStopped
 
         try:
             result = self._train()
@@ -103,9 +103,9 @@ class TrialRun(Trainable):
             self._out.put(self._finish(result))
 
     def _train(self) -> TrainingResult:
-        from ..online.config import TrainingConfig
-        from ..online.train import train
-        from ..runs.checkpoint import FILE_NAME, Checkpoint
+        from slicepilot.training.online.config import TrainingConfig
+        from slicepilot.training.online.train import train
+        from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint
 
         config = TrainingConfig.of(self._spec["config"], f"trial {self._spec['name']}")
         checkpoint = Checkpoint.read(self._folder) if (self._folder / FILE_NAME).exists() else None
@@ -114,14 +114,14 @@ class TrialRun(Trainable):
         return train(config, self._folder, name, checkpoint, self._report, parent)
 
     def _run_id(self) -> str | None:
-        from ..runs.checkpoint import FILE_NAME, Checkpoint
+        from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint
 
         file = self._folder / FILE_NAME
         return Checkpoint.read(file).run_id if file.exists() else None
 
     def _report(self, now: Progress) -> None:
         """Called by the run, a few times a second."""
-        from ..online.train import RunStopped
+        from slicepilot.training.online.train import RunStopped
 
         if self._ending:
             raise RunStopped

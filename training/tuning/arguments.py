@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from ...configs import ConfigError
+from slicepilot.configs import ConfigError
 
 
 def count(text: str) -> int:

@@ -20,13 +20,14 @@ import cma
 import numpy as np
 import yaml
 
-from ...agents.base import Agent
-from ...agents.heuristics.pi import GAINS, Pi, PiGains, TunedPi
-from ...data.files import replace_file
-from ...env.reward import RewardWeights
-from ...env.simulator.backend import SimulatorBackend
-from ...env.simulator.mixture import MixtureEpisodes
-from ..evaluation.rollouts import record
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.pi import GAINS, Pi, PiGains, TunedPi
+from slicepilot.data.files import replace_file
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.backend import SimulatorBackend
+from slicepilot.env.simulator.mixture import MixtureEpisodes
+from slicepilot.training.evaluation.rollouts import record
+
 from .arguments import count, run
 
 START = PiGains(

@@ -24,7 +24,7 @@ from typing import get_args
 import numpy as np
 import yaml
 
-from ...agents.heuristics.tower import (
+from slicepilot.agents.heuristics.tower import (
     NUM_FEATURES,
     UNIT,
     CaptainTower,
@@ -34,11 +34,12 @@ from ...agents.heuristics.tower import (
     TowerStep,
     features,
 )
-from ...data.files import replace_file
-from ...env.reward import RewardWeights
-from ...env.simulator.backend import SimulatorBackend
-from ...env.simulator.mixture import MixtureEpisodes
-from ..evaluation.rollouts import record
+from slicepilot.data.files import replace_file
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.backend import SimulatorBackend
+from slicepilot.env.simulator.mixture import MixtureEpisodes
+from slicepilot.training.evaluation.rollouts import record
+
 from .arguments import count, run
 
 # Long enough for many steps at a period of a second, which is what Captain decides at.

@@ -6,8 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...system.kernel_file import ActuatorError
-from ...system.net.links import peer_of
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.links import peer_of
+
 from .endpoints import STATE, endpoint_of
 from .layout import DEFAULT_HORIZON_NS, LayoutName
 from .rate import FoundThrottle, words

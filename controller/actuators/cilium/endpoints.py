@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....configs.errors import ConfigError
-from ....configs.reading import opened_folder, place_of, read_in
-from ...system.bpf.pinned import WRITABLE_BY_OTHERS
-from ...system.kernel_file import ActuatorError
-from ...system.net.links import Pair
+from slicepilot.configs.errors import ConfigError
+from slicepilot.configs.reading import opened_folder, place_of, read_in
+from slicepilot.controller.system.bpf.pinned import WRITABLE_BY_OTHERS
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.links import Pair
+
 from .layout import MOST_ENDPOINT
 
 STATE = Path("/run/cilium/state")

@@ -26,8 +26,8 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
-from ...system.bpf.btf import Btf, BtfError, Member
-from ...system.bpf.pinned import MapInfo
+from slicepilot.controller.system.bpf.btf import Btf, BtfError, Member
+from slicepilot.controller.system.bpf.pinned import MapInfo
 
 NAME = "cilium_throttle"
 HASH, NO_PREALLOC = 1, 1

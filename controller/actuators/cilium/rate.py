@@ -18,7 +18,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...system.kernel_file import ActuatorError
+from slicepilot.controller.system.kernel_file import ActuatorError
+
 from .layout import Entry, changed, entry_of
 from .throttle import ThrottleMap, pinned_id
 

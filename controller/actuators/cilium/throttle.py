@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from ...system.bpf.btf import Btf, BtfError
-from ...system.bpf.pinned import MapInfo, NotRootsError, PinnedMap, type_data
-from ...system.kernel_file import ActuatorError
+from slicepilot.controller.system.bpf.btf import Btf, BtfError
+from slicepilot.controller.system.bpf.pinned import MapInfo, NotRootsError, PinnedMap, type_data
+from slicepilot.controller.system.kernel_file import ActuatorError
+
 from .layout import NAME, VALUE_BYTES, Entry, LayoutError, LayoutName, check_map, entry_of, key_of, layout_of
 
 PIN = Path("/sys/fs/bpf/tc/globals") / NAME

@@ -19,15 +19,16 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from ....env.knobs import KNOB_FIELDS
-from ....env.telemetry import SLICE_FIELDS
-from ...contracts.charge import InCharge
-from ...contracts.modes import Level, Mode
-from ...contracts.reasons import MEANINGS
-from ...telemetry.histogram import edges_ns
-from ..state.status import NOW_S, Status
-from ..state.tally import REASONS, STAGES
-from ..state.totals import BYTES_PER_MBIT, OUTCOMES, PROMISES, Totals
+from slicepilot.controller.contracts.charge import InCharge
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import MEANINGS
+from slicepilot.controller.publisher.state.status import NOW_S, Status
+from slicepilot.controller.publisher.state.tally import REASONS, STAGES
+from slicepilot.controller.publisher.state.totals import BYTES_PER_MBIT, OUTCOMES, PROMISES, Totals
+from slicepilot.controller.telemetry.histogram import edges_ns
+from slicepilot.env.knobs import KNOB_FIELDS
+from slicepilot.env.telemetry import SLICE_FIELDS
+
 from .families import DELAY_EDGES_NS, STAGE_EDGES_NS, family, histogram, one_hot, single
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from ...contracts.modes import Level, Mode
-from ...telemetry.histogram import edges_ns
-from ..state.tally import Counts
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.publisher.state.tally import Counts
+from slicepilot.controller.telemetry.histogram import edges_ns
 
 # Edges that are edges of the fine buckets too, so that folding those moves no packet: 2^k and 1.5 * 2^k ns.
 DELAY_EDGES_NS = tuple(sorted([*(1 << k for k in range(15, 31)), *(3 << k for k in range(14, 25))]))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ...contracts.charge import InCharge
-from ...record.ring import LATE
-from ...telemetry.layout import BUCKETS
+from slicepilot.controller.contracts.charge import InCharge
+from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.telemetry.layout import BUCKETS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 from .tally import (
     REASONS,
     STAGES,

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....env.knobs import KNOB_FIELDS
-from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
-from ...contracts.charge import shares
-from ...contracts.modes import Level, Mode
-from ...contracts.reasons import MEANINGS, Reason
-from ...record.ring_reader import TickReader
+from slicepilot.controller.contracts.charge import shares
+from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.reasons import MEANINGS, Reason
+from slicepilot.controller.record.ring_reader import TickReader
+from slicepilot.env.knobs import KNOB_FIELDS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
 from .history import SECONDS, StatusHistory
 from .tally import REASONS, STAGES, DelayCounter, Records
 

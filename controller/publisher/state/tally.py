@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...contracts.charge import InCharge, who
-from ...contracts.reasons import Reason
-from ...record.ring import LATE, STAGES_NS
-from ...telemetry.histogram import edges_ns
-from ...telemetry.layout import BUCKETS
+from slicepilot.controller.contracts.charge import InCharge, who
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.record.ring import LATE, STAGES_NS
+from slicepilot.controller.telemetry.histogram import edges_ns
+from slicepilot.controller.telemetry.layout import BUCKETS
 
 STAGES = (*(name.removesuffix("_ns") for name in STAGES_NS), "total")
 """Timed parts of a tick; ``total`` is all but ``wakeup``, by how much the tick began late."""

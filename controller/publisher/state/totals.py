@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....env.promises import AVERAGING_WINDOW_S, RATE_TOLERANCE
-from ....env.telemetry import SLICE_FIELDS
-from ...contracts.charge import InCharge
-from ...contracts.modes import Mode
-from ...record.ring import APPLY_ERROR, LATE, UNUSABLE
-from ...telemetry.layout import BUCKETS
+from slicepilot.controller.contracts.charge import InCharge
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.record.ring import APPLY_ERROR, LATE, UNUSABLE
+from slicepilot.controller.telemetry.layout import BUCKETS
+from slicepilot.env.promises import AVERAGING_WINDOW_S, RATE_TOLERANCE
+from slicepilot.env.telemetry import SLICE_FIELDS
+
 from .tally import (
     REASONS,
     STAGES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....configs import FailureError
+from slicepilot.configs import FailureError
 
 
 class ProbeError(FailureError):

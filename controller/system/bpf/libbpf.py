@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ....configs.compiled import PACKAGE, remedy
+from slicepilot.configs.compiled import PACKAGE, remedy
+
 from . import libbpf_abi as abi
 from .errors import ProbeError
 

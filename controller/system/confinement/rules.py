@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import socket
 
-from ..bpf.pinned import ELEMENTS
+from slicepilot.controller.system.bpf.pinned import ELEMENTS
+
 from .seccomp import Only, Rules
 
 CLONE_NEWNET = 0x40000000

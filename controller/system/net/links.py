@@ -11,7 +11,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..kernel_file import ActuatorError
+from slicepilot.controller.system.kernel_file import ActuatorError
+
 from .rtnetlink import (
     IFINFOMSG,
     IFLA_IFNAME,

@@ -5,7 +5,8 @@ Messages: linux/rtnetlink.h, linux/pkt_sched.h.
 
 from __future__ import annotations
 
-from ..kernel_file import ActuatorError
+from slicepilot.controller.system.kernel_file import ActuatorError
+
 from .rtnetlink import (
     IFINFOMSG,
     NLM_F_CREATE,

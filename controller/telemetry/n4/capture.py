@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ...system.bpf.libbpf import BpfObject
-from ...system.bpf.ringbuf import RecordRing
-from .. import layout
-from ..objects import FOLDER, mapped
-from ..places import Place, Places
-from ..points import NetPoint
+from slicepilot.controller.system.bpf.libbpf import BpfObject
+from slicepilot.controller.system.bpf.ringbuf import RecordRing
+from slicepilot.controller.telemetry import layout
+from slicepilot.controller.telemetry.objects import FOLDER, mapped
+from slicepilot.controller.telemetry.places import Place, Places
+from slicepilot.controller.telemetry.points import NetPoint
+
 from .sessions import Heard
 
 Address = IPv4Address | IPv6Address

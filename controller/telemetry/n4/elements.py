@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network
 
-from ....env.slices import SNssai
+from slicepilot.env.slices import SNssai
 
 Network = IPv4Network | IPv6Network
 

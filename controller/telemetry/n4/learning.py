@@ -7,11 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from ....configs import ConfigError
-from ....env.slices import SNssai
-from ...system.aside import Aside, Look
-from ..points import NetPoint, SlicePoints, Traffic
-from ..sharing import Owners, Sharing
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.aside import Aside, Look
+from slicepilot.controller.telemetry.points import NetPoint, SlicePoints, Traffic
+from slicepilot.controller.telemetry.sharing import Owners, Sharing
+from slicepilot.env.slices import SNssai
+
 from .capture import RING_OCTETS, Address, Capture
 from .elements import NO_SD, without_operator
 from .sessions import Key, Session, Sessions

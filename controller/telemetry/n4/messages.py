@@ -9,7 +9,8 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ....env.slices import SNssai
+from slicepilot.env.slices import SNssai
+
 from . import elements as ie
 from .elements import Malformed, Network, elements
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from ....env.slices import SNssai
+from slicepilot.env.slices import SNssai
+
 from .elements import CHOOSE, Malformed, Network
 from .messages import (
     ASSOCIATION_RELEASE,

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....configs.text import printable, shortened
+from slicepilot.configs.text import printable, shortened
+
 from .config import TAG, Row
 
 FUTURE_S = 5.0

@@ -24,7 +24,8 @@ from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
 
-from ....configs import FailureError
+from slicepilot.configs import FailureError
+
 from .answers import Floats, NoAnswerError, Reading, _short, read
 from .config import PrometheusSpec, Row
 

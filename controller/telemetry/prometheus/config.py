@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ....configs import ConfigError, did_you_mean, load
-from ....env.encoding import PERIOD_RANGE_S
-from ....env.knobs import KNOB_FIELDS
-from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.configs import ConfigError, did_you_mean, load
+from slicepilot.env.encoding import PERIOD_RANGE_S
+from slicepilot.env.knobs import KNOB_FIELDS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 NEEDED = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us")

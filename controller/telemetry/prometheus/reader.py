@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ....configs import FailureError, validate
-from ...system import privileges
-from ...system.confinement.processes import confine_asker
+from slicepilot.configs import FailureError, validate
+from slicepilot.controller.system import privileges
+from slicepilot.controller.system.confinement.processes import confine_asker
+
 from .client import Client, OutOfReachError, PrometheusError
 from .config import PrometheusSpec, Row
 

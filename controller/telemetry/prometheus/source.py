@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....configs import ConfigError, FailureError
-from ....configs.reading import read_file
-from ....configs.text import as_many_as_fit, printable, shortened
-from ....env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-from ...system.own_programs import environment, python
-from ..layout import BUCKETS
+from slicepilot.configs import ConfigError, FailureError
+from slicepilot.configs.reading import read_file
+from slicepilot.configs.text import as_many_as_fit, printable, shortened
+from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.telemetry.layout import BUCKETS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+
 from .answers import MOST, Floats
 from .config import PrometheusSpec, Queries, Row, credential_files, rows_of
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from ....configs import ConfigError
-from ..layout import PFCP_KINDS
-from ..packets import PacketProbe
-from ..pfcp import PfcpProbe
+from slicepilot.configs import ConfigError
+from slicepilot.controller.telemetry.layout import PFCP_KINDS
+from slicepilot.controller.telemetry.packets import PacketProbe
+from slicepilot.controller.telemetry.pfcp import PfcpProbe
 
 PACKET_COLUMNS = "slice,delay_us,pkt_len,ts_rx_ns,ts_tx_ns,netif_rx"
 PFCP_COLUMNS = "pfcp_type,latency_us"

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ...system.cgroup_paths import awaited
-from .. import flows, layout
-from ..histogram import quantiles_us
-from ..pfcp import PfcpProbe
-from ..source import KernelSource
+from slicepilot.controller.system.cgroup_paths import awaited
+from slicepilot.controller.telemetry import flows, layout
+from slicepilot.controller.telemetry.histogram import quantiles_us
+from slicepilot.controller.telemetry.pfcp import PfcpProbe
+from slicepilot.controller.telemetry.source import KernelSource
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 POINTS = {"tun": layout.AT_TUN, "n6": layout.AT_N6}

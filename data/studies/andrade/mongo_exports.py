@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...csv.blocks import read_blocks
-from ...csv.chunks import OnProgress, read_chunks
-from ...faults import DatasetError, Faults
+from slicepilot.data.csv.blocks import read_blocks
+from slicepilot.data.csv.chunks import OnProgress, read_chunks
+from slicepilot.data.faults import DatasetError, Faults
 
 Document = Mapping[str, Any]
 ENDINGS = (".bson", ".json", ".jsonl", ".ndjson", ".csv")

@@ -27,10 +27,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...csv.chunks import OnProgress
-from ...faults import DatasetError, FaultKind, Faults
-from ...reference import published_settings
-from ...tables.tidy import Stream
+from slicepilot.data.csv.chunks import OnProgress
+from slicepilot.data.faults import DatasetError, FaultKind, Faults
+from slicepilot.data.reference import published_settings
+from slicepilot.data.tables.tidy import Stream
+
 from .mongo_exports import ENDINGS, Document, ending_of, read_documents
 from .units import COLLECTIONS, Unit, choose_unit
 

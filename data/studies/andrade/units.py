@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ....configs import ConfigError
-from ...faults import DatasetError, Faults
+from slicepilot.configs import ConfigError
+from slicepilot.data.faults import DatasetError, Faults
 
 MIXED_SHARE = 0.05  # of series or rows in another unit that make a file unusable; fewer are noted
 STARTED_S = 60  # from when on every slice that has traffic shows it

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...arrow import values_of
-from ...csv.blocks import Block
-from ...faults import DatasetError, FaultKind, Faults
+from slicepilot.data.arrow import values_of
+from slicepilot.data.csv.blocks import Block
+from slicepilot.data.faults import DatasetError, FaultKind, Faults
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...arrow import codes_of, values_of
-from ...csv.blocks import OnProgress
-from ...faults import Faults
-from ...tables.tally import Floats, Ints, Tally, edges, runs
+from slicepilot.data.arrow import codes_of, values_of
+from slicepilot.data.csv.blocks import OnProgress
+from slicepilot.data.faults import Faults
+from slicepilot.data.tables.tally import Floats, Ints, Tally, edges, runs
+
 from .tables import MAX_NAMES, checked_forwarding, checked_pfcp
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}

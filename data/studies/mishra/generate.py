@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from ...arrow import numbers, words
+from slicepilot.data.arrow import numbers, words
+
 from .tables import FORWARDING, FORWARDING_COLUMNS
 
 RUN_S = 600.0

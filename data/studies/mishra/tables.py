@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...arrow import codes_of, values_of
-from ...csv.blocks import Block, OnProgress, read_blocks
-from ...faults import DatasetError, Faults, require_rows
+from slicepilot.data.arrow import codes_of, values_of
+from slicepilot.data.csv.blocks import Block, OnProgress, read_blocks
+from slicepilot.data.faults import DatasetError, Faults, require_rows
+
 from .checks import ODD, Ints, Recent, Units, in_range, inspect, without
 
 NAME = pa.dictionary(pa.int32(), pa.string())

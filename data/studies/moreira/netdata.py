@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from ...csv.blocks import Block, read_blocks
-from ...csv.chunks import OnProgress
-from ...faults import DatasetError, Faults, require_rows
-from ...tables.tidy import Stream
+from slicepilot.data.csv.blocks import Block, read_blocks
+from slicepilot.data.csv.chunks import OnProgress
+from slicepilot.data.faults import DatasetError, Faults, require_rows
+from slicepilot.data.tables.tidy import Stream
+
 from .tables import Run
 
 compute: Any = pyarrow.compute  # its functions are made when it is loaded

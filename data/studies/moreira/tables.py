@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...csv.chunks import OnProgress, read_chunks
-from ...faults import DatasetError, Faults
-from ...tables.tidy import Stream
+from slicepilot.data.csv.chunks import OnProgress, read_chunks
+from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.tables.tidy import Stream
 
 LONGEST_NS = 10_000_000_000  # no packet that arrives is held for longer
 MIXED_SHARE = 0.05  # of lines in another unit that make a file unusable
