@@ -23,7 +23,7 @@ class SourceTree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.parts = {link.name for link in (root / ".links" / "slicepilot").iterdir()}
+        self.parts = {link.name for link in (root / ".links" / "slicepilot").iterdir() if link.is_dir()}
         files = [file for part in sorted(self.parts) for file in sorted((root / part).rglob("*.py"))]
         self.modules = {
             ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in files

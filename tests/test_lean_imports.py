@@ -68,7 +68,7 @@ def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedP
 
 def test_no_module_of_the_lean_runtime_imports_a_heavy_package() -> None:
     links = Path(__file__).parents[1] / ".links" / "slicepilot"
-    parts = sorted(link.name for link in links.iterdir() if link.name != "training")
+    parts = sorted(link.name for link in links.iterdir() if link.is_dir() and link.name != "training")
     result = python(IMPORT_EVERYTHING, " ".join(HEAVY_PACKAGES), " ".join(parts), " ".join(PROGRAMS))
     assert result.returncode == 0, result.stderr
     names = result.stdout.split()

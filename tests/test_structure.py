@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import graphlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +119,16 @@ def test_names_in_text_lead_to_what_is_there() -> None:
             if not known and not attribute.startswith("_") and not attribute.endswith("_"):
                 missing.append(f"{file.relative_to(ROOT)}: slicepilot{name}")
     assert not missing
+
+
+def test_the_package_has_a_version_and_the_names_that_users_need() -> None:
+    """In a process of its own: importing the package alone imports nothing else, each name can be imported."""
+    code = """
+import sys, slicepilot
+before = {name for name in sys.modules if name.startswith(("slicepilot.", "numpy", "gymnasium"))}
+assert not before, before
+assert slicepilot.__version__ and all(getattr(slicepilot, name) is not None for name in slicepilot.__all__)
+assert not hasattr(slicepilot, "wrong")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
