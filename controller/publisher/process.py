@@ -26,6 +26,7 @@ from slicepilot.configs import ConfigError, did_you_mean
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.system import privileges
 from slicepilot.controller.system.confinement.processes import OFF, confine_publisher
+from slicepilot.controller.system.cores import cpus_beside
 from slicepilot.controller.system.signals import STOPPING, SWITCHING
 
 from .api import ControlApi
@@ -206,8 +207,7 @@ def _step_back(off_cpu: int | None) -> None:
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    cpus = set(range(os.cpu_count() or 1))
-    os.sched_setaffinity(0, cpus - {off_cpu} or cpus)
+    os.sched_setaffinity(0, cpus_beside(off_cpu))
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
 
 

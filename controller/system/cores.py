@@ -25,6 +25,12 @@ def online_cpus(cpus: Path = CPUS) -> frozenset[int]:
     return _listed(cpus / "online")
 
 
+def cpus_beside(own: int | None, cpus: Path = CPUS) -> frozenset[int]:
+    """Numbers of the online CPUs without ``own``; all of them where no other is left. Numbers may have gaps."""
+    online = online_cpus(cpus)
+    return online - {own} or online
+
+
 def most_cpus(cpus: Path = CPUS) -> int:
     """Above the number of every CPU that can ever come online: numbers may have gaps."""
     return max(_listed(cpus / "possible")) + 1
