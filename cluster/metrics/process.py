@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
-from pathlib import Path
 
 from slicepilot.controller.publisher.web import Page, WebServer
 from slicepilot.controller.system import privileges
 from slicepilot.controller.system.confinement.processes import confine_publisher
+from slicepilot.controller.system.realtime import stay_in_the_background
 from slicepilot.controller.system.signals import STOPPING, SWITCHING
 
 from .asking import AskError, ask
@@ -32,7 +32,6 @@ from .joining import Joined
 FRESH_S = 1.0
 """All who ask within this time get the same: hundreds of scrapers cost the loops' publishers no more than one."""
 MOST_MESSAGE = 1 << 18
-NICE, OOM_SCORE = 10, 500
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -120,9 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     http, link = socket.socket(fileno=given.http_fd), socket.socket(fileno=given.link_fd)
     for number in (*STOPPING, *SWITCHING):  # for the agent
         signal.signal(number, signal.SIG_IGN)
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    stay_in_the_background()
     exposed(AgentFacts("", "", 0.0, 0.0), {}, time.process_time)  # so that nothing has to be imported any more
     privileges.drop_all()
     told = {"event": "metrics", "pid": os.getpid(), "uid": os.getuid(), "confined": confine_publisher([])}

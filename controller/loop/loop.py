@@ -327,7 +327,7 @@ class Loop:
             note(*stages_ns, applied - start, recorded - applied, late_ns)
             if self.watch is not None:
                 self.watch(telemetry, verdict.allowed, receipt)
-            if mailbox.pending is not None:
+            if mailbox.pending:
                 mailbox.take()
                 receipt = backend.receipt
             if recorded >= periodic_tasks.due_ns:
@@ -340,7 +340,7 @@ class Loop:
             time.sleep(REST_S)
             if self.ring is not None:
                 self.ring.beat()
-            if mailbox.pending is not None:
+            if mailbox.pending:
                 mailbox.take()
             now_ns = time.monotonic_ns()
             while now_ns >= periodic_tasks.due_ns:  # all that are due: no tick waits here

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 
 Change = Callable[[], object]
 
@@ -13,53 +14,52 @@ class LoopEndedError(RuntimeError):
 
 
 class Mailbox:
-    """One change at a time: `make` waits until the loop has called it, `take` is the loop's side.
+    """The queue of changes; each is made by the loop or withdrawn, and never both.
 
     Attributes:
-        pending: what the loop shall call; a plain attribute, so that looking costs the loop nothing.
+        pending: changes that the loop has not taken; empty most of the time, and cheap to look at.
     """
 
     def __init__(self) -> None:
-        self.pending: Change | None = None
-        self._turn, self._done = threading.Lock(), threading.Event()
-        self._error: BaseException | None = None
+        self.pending = deque[tuple[Change, Future[None]]]()
         self._ended = False
 
     def make(self, change: Change, timeout_s: float = 10.0) -> None:
-        """Have the loop call ``change``, which takes microseconds and must not wait.
+        """Have the loop call ``change``, which takes microseconds and must not wait; returns when it has been called.
 
         Raises:
             LoopEndedError: there is no loop any more.
-            TimeoutError: the loop did not come by; the change will not be made.
+            TimeoutError: the loop did not take it in time; the change is withdrawn and will not be made.
             Exception: whatever the change raised.
         """
-        with self._turn:
-            self._done.clear()
-            self._error = None
-            self.pending = change
-            if self._ended:
-                self.end()
-            if not self._done.wait(timeout_s):
-                self.pending = None
-                raise TimeoutError(f"the loop did not take the change within {timeout_s:g} s")
-            if self._error is not None:
-                raise self._error
+        future = Future[None]()
+        self.pending.append((change, future))
+        if self._ended:
+            self.end()
+        wait([future], timeout_s)
+        if future.cancel():
+            raise TimeoutError(f"the loop did not take the change within {timeout_s:g} s")
+        future.result()  # of a change that the loop has begun, however late
 
     def take(self) -> None:
-        """Make the pending change, if any; what it raises goes to whoever asked for it."""
-        change, self.pending = self.pending, None
-        if change is None:
+        """The loop's side: make the oldest pending change; what it raises goes to the thread that waits for it."""
+        try:
+            change, future = self.pending.popleft()
+        except IndexError:  # `end` was quicker
+            return
+        if not future.set_running_or_notify_cancel():
             return
         try:
             change()
-        except Exception as error:  # noqa: BLE001 (goes to the thread that asked)
-            self._error = error
-        self._done.set()
+        except Exception as error:  # noqa: BLE001 (goes to the thread that waits)
+            future.set_exception(error)
+        else:
+            future.set_result(None)
 
     def end(self) -> None:
-        """No changes from now on: whoever waits, or comes later, gets `LoopEndedError`."""
+        """No changes from now on: threads that wait, or come later, get `LoopEndedError`."""
         self._ended = True
-        if self.pending is not None:
-            self.pending = None
-            self._error = LoopEndedError("the loop has ended")
-            self._done.set()
+        while self.pending:
+            _, future = self.pending.popleft()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(LoopEndedError("the loop has ended"))

@@ -26,7 +26,7 @@ from slicepilot.configs import ConfigError, did_you_mean
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.system import privileges
 from slicepilot.controller.system.confinement.processes import OFF, confine_publisher
-from slicepilot.controller.system.cores import cpus_beside
+from slicepilot.controller.system.realtime import stay_in_the_background
 from slicepilot.controller.system.signals import STOPPING, SWITCHING
 
 from .api import ControlApi
@@ -48,7 +48,6 @@ POLL_S = 1.0
 """A look at the ring costs about as much for many ticks as for few, and the ring holds at least eight seconds. Whoever
 looks at us meanwhile has us look, too."""
 WAIT_S = 0.05
-NICE, OOM_SCORE = 10, 500
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare(given: argparse.Namespace, log: EventLogger, outlet: Outlet) -> PublisherProcess | None:
     """Everything that needs privileges; then there are none. None if the controller has gone meanwhile."""
-    _step_back(given.off_cpu)
+    # Otherwise Arrow's allocator starts a thread when it is loaded, which would keep the privileges of that time.
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+    stay_in_the_background(given.off_cpu)
     http = None if given.http_fd is None else socket.socket(fileno=given.http_fd)
     sockets = Sockets(socket.socket(fileno=given.api_fd), socket.socket(fileno=given.control_fd), http)
     access = Access(os.getuid(), given.group)
@@ -199,16 +200,6 @@ def _described(reader: TickReader, link: socket.socket) -> dict[str, Any] | None
         if select.select([link], [], [], WAIT_S)[0] and not link.recv(1, socket.MSG_PEEK):
             return None
     return description
-
-
-def _step_back(off_cpu: int | None) -> None:
-    """Run when the loop does not, and on whatever CPU but its own; be the first to go when memory runs out."""
-    # Otherwise Arrow's allocator starts a thread when it is loaded, which would keep the privileges of that time.
-    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    os.sched_setaffinity(0, cpus_beside(off_cpu))
-    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cores import cpus_beside
 from .kernel_file import kernel_lines
 
 MCL_CURRENT, MCL_FUTURE = 1, 2  # linux/mman.h
 FIFO_PRIORITY = 10  # above no kernel thread that has a priority of its own
 BEST_NICE = -20
+BACKGROUND_NICE, BACKGROUND_OOM_SCORE = 10, 500
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,22 @@ def let_others_go_first(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, pid, 0)
+
+
+def stay_in_the_background(off_cpu: int | None = None) -> None:
+    """Run this process when no other wants the CPU, on all CPUs but one, and have it ended early when memory runs out.
+
+    What is not permitted stays as it is: a runtime may have given the container a higher ``oom_score_adj`` that only
+    CAP_SYS_RESOURCE lowers (proc_pid_oom_score_adj(5)).
+
+    Args:
+        off_cpu: the CPU to keep off; None for none.
+    """
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
+    os.sched_setaffinity(0, cpus_beside(off_cpu))  # more than the thread that started this may have
+    with contextlib.suppress(PermissionError):
+        Path("/proc/self/oom_score_adj").write_text(str(BACKGROUND_OOM_SCORE))
 
 
 def _raise_priority() -> SchedulingClass:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicepilot.controller.loop.mailbox import LoopEndedError, Mailbox
 from slicepilot.controller.loop.periodic_tasks import PeriodicTasks
 from slicepilot.controller.loop.ticks import AbsoluteTicks
 from slicepilot.controller.loop.timing import MAX_BITS, ROWS, SUB_BITS, DurationHistogram, DurationNotes
@@ -172,3 +173,50 @@ def test_scheduling_class_and_collector_come_back() -> None:
         else:
             assert (inside, str(chosen)) == (before[0], f"unchanged ({chosen.reason})")
     assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()) == before
+
+
+# -- mailbox -----------------------------------------------------------------------------------------------------
+
+
+def test_a_change_that_timed_out_is_never_made_and_ends_no_other() -> None:
+    mailbox, made = Mailbox(), list[str]()
+    with pytest.raises(TimeoutError, match=r"within 0\.01 s"):
+        mailbox.make(lambda: made.append("late"), 0.01)
+    waiting = threading.Thread(target=mailbox.make, args=(lambda: made.append("next"),))
+    waiting.start()
+    while len(mailbox.pending) < 2:
+        time.sleep(0.001)
+    mailbox.take()
+    assert waiting.is_alive(), "what was withdrawn answers for itself alone"
+    mailbox.take()
+    waiting.join(5.0)
+    assert made == ["next"]
+
+
+def test_a_change_that_the_loop_has_begun_is_waited_for_past_its_time() -> None:
+    mailbox, begun, go_on, answers = Mailbox(), threading.Event(), threading.Event(), list[str]()
+
+    def change() -> None:
+        begun.set()
+        go_on.wait(5.0)
+
+    def ask() -> None:
+        mailbox.make(change, 0.05)
+        answers.append("made")
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not mailbox.pending:
+        time.sleep(0.001)
+    loop = threading.Thread(target=mailbox.take)
+    loop.start()
+    begun.wait(5.0)
+    time.sleep(0.1)  # longer than it waits for the loop to begin
+    assert answers == []
+    go_on.set()
+    asking.join(5.0)
+    loop.join(5.0)
+    assert answers == ["made"]
+    mailbox.end()
+    with pytest.raises(LoopEndedError):
+        mailbox.make(lambda: None)
