@@ -27,7 +27,7 @@ BASE_PACKAGES = {
 }
 
 
-class FoundByName(TyperCommand):
+class CommandByName(TyperCommand):
     """A command that is imported when it is called; until then it is a name and a line of help."""
 
     def __init__(self, name: str, entry: Command) -> None:
@@ -49,14 +49,14 @@ class CommandGroup(TyperGroup):
         for name, entry in commands().items():
             group, _, own = name.rpartition(" ")
             if group == (self.name if self.name in groups() else ""):
-                self.add_command(FoundByName(own, entry), own)
+                self.add_command(CommandByName(own, entry), own)
             elif group not in self.commands and self.name not in groups():
                 self.add_command(CommandGroup(name=group, help=groups()[group], no_args_is_help=True), group)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Import what is called; raises the usage errors of Typer."""
         name, command, rest = super().resolve_command(ctx, args)
-        if isinstance(command, FoundByName):
+        if isinstance(command, CommandByName):
             check_compiled()
             if command.entry.makes:
                 outside.will_make(command.entry.target)

@@ -1,92 +1,66 @@
-"""JSON documents that go out: how their schemas are written, and the check that a document fits its own.
+"""Shapes of the JSON documents that commands print, and the check of a document against its shape.
 
-A schema is a `Document`, a typed dictionary. The text under a field says what it is; its unit is in its name
-(``offered_mbps``), else in that text. The manual's page of JSON is made from the same schemas.
+A shape is a `Document`, a typed dictionary. The name of a field includes its unit (``offered_mbps``); the text under it
+says what the name does not. docs/cli.md is generated from the shapes.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeVar
 
 from typing_extensions import TypedDict
 
 SHOWN = 60  # characters of a value
-Schema = TypeVar("Schema")
+Shape = TypeVar("Shape")
 
 
-def configured(extra: Literal["forbid", "allow"]) -> Callable[[Schema], Schema]:
-    """Says what becomes of fields that a schema does not name; those that are derived from it inherit this.
-
-    pydantic reads it. It is not imported for that: it takes as long as NumPy, and most commands do without it until
-    they print.
-    """
-
-    def mark(schema: Schema) -> Schema:
-        marked: Any = schema
-        marked.__pydantic_config__ = {"extra": extra, "strict": True}
-        return schema
-
-    return mark
-
-
-@configured("forbid")
 class Document(TypedDict):
-    """What every object in a document is derived from: the fields that it names, of exactly these types, no others."""
+    """The base of every object in a document: it has the fields that it declares, of exactly these types, no others."""
 
 
-@dataclass(frozen=True, eq=False)  # by identity, so that a list can be one
-class Example:
-    """Beside a type: what a value may look like, and what a key of this type is called in a path.
-
-    ``...`` leaves an optional field out of examples.
-    """
-
-    value: Any
-    name: str = ""
+# pydantic reads this, also from derived shapes. It is imported only to check: the import takes as long as NumPy's.
+_CONFIG = {"extra": "forbid", "strict": True, "use_attribute_docstrings": True}
+setattr(Document, "__pydantic_config__", _CONFIG)  # noqa: B010
 
 
-@dataclass(frozen=True)
-class Text:
-    """Beside the type of a field whose name Python cannot write as one: what it is."""
-
-    text: str
+def allow_more(shape: type[Shape]) -> type[Shape]:
+    """A shape whose documents may have further fields."""
+    setattr(shape, "__pydantic_config__", _CONFIG | {"extra": "allow"})  # noqa: B010
+    return shape
 
 
 class DocumentError(ValueError):
-    """A document that does not fit its schema: names the field, its value and what was expected. A fault of ours."""
+    """A document that does not fit its shape: names the field, its value and what was expected."""
 
 
-def dumps(value: Any, schema: Any) -> str:
-    """A document as strict JSON (no NaN, no infinity), as it is, if it fits its schema.
+def dumps(value: Any, shape: Any) -> str:
+    """A document as strict JSON: no NaN, no infinity.
 
     Args:
-        value: dictionaries, lists, tuples, texts, numbers, None.
-        schema: a `Document`, or a type made of some: ``list[Row]``.
+        value: dictionaries, lists, tuples, strings, numbers, None.
+        shape: a `Document`, or a type made of them: ``list[Row]``.
 
     Raises:
-        DocumentError: it does not fit.
+        DocumentError: it does not fit its shape.
     """
-    if (found := _not_json(value, ())) is not None:
-        where, what = found
+    if (invalid := _not_json(value, ())) is not None:
+        where, what = invalid
         raise DocumentError(f"{_path(where)} = {what!r:.{SHOWN}}: JSON has no such value")
     text = json.dumps(value, indent=2, allow_nan=False)
-    check(text, schema)
+    check(text, shape)
     return text
 
 
-def check(text: str | bytes, schema: Any) -> None:
-    """Raises DocumentError for JSON that does not fit a schema.
-
-    What is printed is checked, and not what it is made from: whether that was a tuple or a list is no matter.
-    """
-    from pydantic import TypeAdapter, ValidationError
+def check(text: str | bytes, shape: Any) -> None:
+    """Raises DocumentError for JSON that does not fit a shape."""
+    from pydantic import ValidationError
 
     try:
-        TypeAdapter(schema).validate_json(text)
+        _adapter(shape).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         message = "not in the schema" if first["type"] == "extra_forbidden" else first["msg"]
@@ -94,16 +68,23 @@ def check(text: str | bytes, schema: Any) -> None:
         raise DocumentError(f"{_path(first['loc'])}{shown}: {message}") from error
 
 
+@cache
+def _adapter(shape: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(shape)
+
+
 def _not_json(value: Any, where: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any] | None:
-    """Where the first value is that JSON does not have, and what it is."""
+    """The first value that JSON cannot express, and its location."""
     if isinstance(value, dict):
         parts: Any = value.items()
     elif isinstance(value, list | tuple):
         parts = enumerate(value)
     else:
-        known = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-        return None if known else (where, value)
-    return next((found for key, part in parts if (found := _not_json(part, (*where, key)))), None)
+        valid = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+        return None if valid else (where, value)
+    return next((invalid for key, part in parts if (invalid := _not_json(part, (*where, key)))), None)
 
 
 def _path(where: Sequence[str | int]) -> str:

@@ -1,212 +1,148 @@
 """``slicepilot simulate`` and ``slicepilot evaluate``."""
 
-from typing import Annotated, NotRequired
+from typing import Literal, NotRequired
 
-from slicepilot.configs.documents import Document, Example
+from slicepilot.configs.documents import Document
 
-from .shared import AgentName, Ends, ScenarioName, SliceName
+from .shared import Ends
 
-
-class Statistics(Document):
-    """Of all samples of all repetitions, over the last five minutes."""
-
-    mean: float
-    """Mean."""
-    median: float
-    """Median."""
-    std: float
-    """Standard deviation."""
-
-
-class Groups(Document):
-    """The slice that the study puts first, and the others together."""
-
-    slice1: Statistics
-    """The first slice."""
-    others: Statistics | None
-    """The others' samples together; null where an experiment has one slice alone."""
+Statistics = dict[Literal["mean", "median", "std"], float]
+Groups = dict[Literal["slice1", "others"], Statistics | None]
 
 
 class StudyExperiment(Document):
-    """An experiment of the study, sampled as there: over the last five minutes of all repetitions."""
+    """An experiment of the study, sampled as the study does: the last five minutes of all repetitions."""
 
-    experiment: Annotated[int, Example(5)]
-    """Its number."""
+    experiment: int
     throughput_mbps: Groups
-    """Throughput of a slice."""
+    """Throughput per slice; `others` is null where an experiment has one slice."""
     latency_ms: Groups
-    """Round trip as the study's UEs see it."""
+    """Round-trip time that the UEs measure."""
 
 
 class PlayedSlice(Document):
-    """A slice over the run."""
+    """A slice over the run: mean rates, quantiles over the control periods."""
 
-    slice: SliceName
-    """Its name."""
+    slice: str
     offered_mbps: float
-    """Mean rate that reached N3."""
     carried_mbps: float
-    """Mean rate that left at N6."""
     delay_p50_us: float
-    """Median of the periods' medians."""
     delay_p99_us: float
-    """99th percentile of the periods' 99th percentiles."""
     sla_violation_s: float
-    """Time in which its promise was broken."""
 
 
 class Played(Document):
-    """A scenario under one agent, slice by slice."""
+    """A scenario under one agent."""
 
-    scenario: ScenarioName
-    """Its name."""
-    agent: AgentName
-    """Who controlled it."""
-    seed: Annotated[int, Example(0)]
-    """Of loads and noise."""
+    scenario: str
+    agent: str
+    seed: int
     slices: list[PlayedSlice]
-    """In the order of the scenario."""
 
 
 class JudgedAgent(Document):
-    """What one agent made of a scenario: means over its runs, null where there is no such figure."""
+    """Results of one agent in a scenario: means over its runs, null where a figure does not exist."""
 
-    name: AgentName
-    """Its name."""
+    name: str
     slice1_loss_pct: float | None
-    """Volume that the priority slice lost, against what it carries alone."""
+    """Volume that the priority slice lost, compared with what it carries alone."""
     others_loss_pct: float | None
-    """The same of the other slices together, against what they carry without control."""
+    """The same of the other slices together, compared with no control."""
     slice1_delay_p99_us: float | None
-    """99th percentile of the priority slice's delay."""
     sla_violation_s: float | None
-    """Time in which promises were broken, slices counting by their weight."""
+    """Time with broken promises, weighted by slice."""
     cpu_held_core_s: float | None
-    """CPU time that the limits held for slices."""
+    """CPU time that the limits reserved for slices."""
     edge_work: NotRequired[float | None]
-    """Work that the edge application got done, in units; there where the scenario has one."""
+    """Units of work of the edge application, where the scenario has one."""
     return_iqm: float
     """Interquartile mean over runs of the mean reward per control period."""
     ci95: Ends
-    """Ends of the 95% interval of `return_iqm`."""
-    gap_to_bound_pct: Annotated[float | None, Example(9.5)]
-    """How far its mean return is below what nobody can beat; null on real UPFs."""
+    gap_to_bound_pct: float | None
+    """Distance of the mean return from its upper bound; null on real UPFs."""
 
 
 class Bound(Document):
-    """What nobody can beat, whatever they do and know: the node's capacity alone allows no more."""
+    """What no agent can beat, because the node's capacity allows no more."""
 
     mean_return: float
-    """No mean reward per control period is higher."""
     sla_violation_s: float
-    """No promises are broken for less time, slices counting by their weight."""
 
 
 class WorstScenario(Document):
-    """Where an agent does worst."""
+    """The scenario in which an agent does worst against a rival."""
 
-    scenario: ScenarioName
-    """Its name."""
+    scenario: str
     ratio: float
-    """Broken seconds over the rival's."""
 
 
 class Against(Document):
-    """One agent against one rival over all scenarios: broken seconds of the one over those of the other."""
+    """An agent against a rival over all scenarios, by the ratio of their seconds with broken promises."""
 
-    agent: AgentName
-    """Who is judged, or a rule."""
-    rival: Annotated[str, Example("greedy")]
-    """Its name, or `best fixed`: the fixed setting that is best in each scenario, in hindsight."""
+    agent: str
+    rival: str
+    """An agent, or `best fixed`: the fixed setting that is best in each scenario, in hindsight."""
     median_ratio: float
-    """Of the ratios."""
     ci95: Ends
-    """Ends of its 95% interval over scenarios."""
     geometric_mean_ratio: float
-    """Of the ratios; small ones weigh in it what great ones do."""
     quartiles: Ends
-    """Between which the middle half of the ratios lies."""
     worst: WorstScenario
-    """The highest ratio."""
     level_ratio: float
-    """Share of scenarios in which the agent is better or as good."""
+    """Share of scenarios in which the agent is better or equal."""
     median_return_gain: float | None
-    """Median of the return's mean less the rival's."""
 
 
 class OverTrainingSeeds(Document):
-    """Bundles that differ in their training seed alone, together against one rival over all scenarios."""
+    """Bundles that differ only in their training seed, together against a rival."""
 
-    agents: list[AgentName]
-    """The bundles."""
-    rival: Annotated[str, Example("greedy")]
-    """As in `Against`."""
+    agents: list[str]
+    rival: str
     median_ratio: float
-    """Of the scenarios, each with the mean over the bundles of their ratios."""
     ci95: Ends
-    """Ends of its 95% interval over training seeds and scenarios alike."""
+    """Over training seeds and scenarios."""
     medians: list[float]
-    """Of the scenarios, for each bundle alone."""
+    """Median ratio of each bundle."""
 
 
 class Evaluation(Document):
-    """A scenario with every agent that played it on the same seeds."""
+    """A scenario with all agents that ran in it on the same seeds."""
 
-    scenario: ScenarioName
-    """Its name."""
-    seeds: Annotated[int, Example(30)]
+    scenario: str
+    seeds: int
     """Runs of each agent."""
     agents: list[JudgedAgent]
-    dominated_by_agent: list[Annotated[str, Example("experiment-5")]]
-    """Fixed settings that the first judged agent beats; empty where nobody is judged."""
+    dominated_by_agent: list[str]
+    """Fixed settings that the first judged agent beats."""
     oracle_gap_pct: float | None
-    """How far the first judged agent's return is below the clairvoyant player's; negative: above. Null
-    where that did not play."""
+    """Distance of the first judged agent's return from the clairvoyant agent's; negative: above it."""
     bound: Bound | None
-    """Means over runs; null on real UPFs."""
 
 
 class Ratios(Document):
-    """Broken seconds over a rival's, over all scenarios."""
+    """Ratios of seconds with broken promises to a rival's, over all scenarios."""
 
     median: float
-    """Of the scenarios."""
     worst: float
-    """The highest."""
     wins: int
     """Scenarios with a ratio below 1."""
 
 
-class Gap(Document):
-    """How far the mean return is below what nobody can beat, over all scenarios."""
-
-    median: float
-    """In per cent."""
-
-
 class Summary(Document):
-    """One agent over all scenarios; null for a rival that did not play."""
+    """One agent over all scenarios; null for a rival that did not run."""
 
     over_best_fixed: Ratios | None
-    """Against the fixed setting that is best in each scenario, in hindsight."""
     over_greedy: Ratios | None
-    """Against the rule."""
-    gap_to_bound_pct: Gap | None
-    """See `Bound`."""
+    gap_to_bound_pct: dict[Literal["median"], float] | None
 
 
 class Suite(Document):
-    """Many scenarios: how agents fare over all of them, and each of them."""
+    """Many scenarios: the results over all of them, and in each of them."""
 
-    suite: Annotated[str, Example("drawn")]
-    """Its name."""
-    seed: Annotated[int, Example(0)]
-    """What it was drawn from."""
+    suite: str
+    seed: int
     against: list[Against]
-    """Every judged agent against every rival, then every other rule against the best fixed setting and greedy."""
+    """Every judged agent against every rival, then the other rules against the best fixed setting and greedy."""
     over_training_seeds: list[OverTrainingSeeds]
-    """Three or more bundles that differ in their training seed alone; empty without."""
     scenarios: list[Evaluation]
-    """In the order in which they were drawn."""
-    summary: dict[AgentName, Summary]
-    """Every agent over all scenarios."""
+    summary: dict[str, Summary]
+    """By agent."""

@@ -1,211 +1,156 @@
-"""``slicepilot train``: in the simulator, from episodes alone, and fine-tuning."""
+"""``slicepilot train`` and ``slicepilot tune``."""
 
-from typing import Annotated, Literal, NotRequired
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from slicepilot.configs.documents import Document, Example, Text
+from slicepilot.configs.documents import Document
 
 from .datasets import MissingOfSetting
 from .episodes import Coverage, Estimated, EstimatorAnswer, EstimatorName
-from .shared import AgentName, BundlePath, Difference, Ends, ReasonName, RunId
+from .shared import Difference, Ends
 
-Seed = Annotated[int, Example(0)]
-OnnxError = Annotated[float, Example(2.4e-7)]
+Comparison = Literal["better", "worse", "cannot be told apart"]
 
 
 class Trained(Document):
     """A policy that was trained in the simulator."""
 
-    bundle: BundlePath
-    """Its folder."""
-    run_id: RunId | None
-    """Of the run in MLflow; null where nothing is tracked."""
-    algorithm: Annotated[str, Example("ppo")]
-    """What trained it."""
-    seed: Seed
-    """Of network, exploration and environments."""
-    source: Annotated[str, Example("mixture default")]
-    """What it was trained on."""
-    steps: Annotated[int, Example(5000000)]
-    """Control periods."""
+    bundle: str
+    run_id: str | None
+    algorithm: str
+    seed: int
+    source: str
+    """The scenarios that it was trained on."""
+    steps: int
     train_s: float
-    """Time that took."""
     env_steps_per_s: float
-    """Control periods per second."""
     reward_per_step: float
-    """Mean reward of a control period, at the end."""
+    """Mean reward per control period at the end."""
     return_mean: float | None
     """Mean return of the last episodes; null where none has ended."""
-    onnx_max_abs_error: OnnxError
-    """By how much ONNX and PyTorch differ at most."""
+    onnx_max_abs_error: float
 
 
 class WorthDifference(Document):
-    """What an estimator says of the policy, less what the best behaviour earned."""
+    """The policy's estimated reward minus that of the best behaviour in the dataset."""
 
     value: float
-    """The difference."""
     ci95: Ends | None
-    """Ends of its 95% interval; null where there are too few episodes to tell."""
-    verdict: Literal["better", "worse", "cannot be told apart"]
-    """What that says."""
+    verdict: Comparison
 
 
 class PolicyWorth(Document):
-    """What the trained policy is estimated to be worth beside the best of those who acted; or `problem` alone."""
+    """The policy's estimated reward beside the best behaviour's; or `problem` alone."""
 
-    problem: NotRequired[Annotated[str, Example(...)]]
+    problem: NotRequired[str]
     """Why there is no estimate."""
-    unit: NotRequired[Annotated[str, Example("reward per control period")]]
-    """Of all figures."""
-    best: NotRequired[AgentName]
-    """Who earned most in the dataset, chosen in hindsight."""
+    unit: NotRequired[str]
+    best: NotRequired[str]
+    """The behaviour with the highest reward in the dataset."""
     best_reward: NotRequired[Estimated]
-    """What that is."""
-    left_out: NotRequired[list[AgentName]]
-    """Who is not compared, because fewer slices were there or pods had other CPU requests."""
+    left_out: NotRequired[list[str]]
+    """Behaviours that are not compared: they had fewer slices, or pods with other CPU requests."""
     estimates: NotRequired[dict[EstimatorName, EstimatorAnswer]]
-    """What the policy would earn, by estimator."""
     differences: NotRequired[dict[EstimatorName, WorthDifference]]
-    """Of those that have a figure."""
-    verdict: NotRequired[Literal["better", "worse", "cannot be told apart"]]
-    """What all of them say; that it cannot be told where they disagree, or there is none."""
+    verdict: NotRequired[Comparison]
+    """The verdict of all estimators together."""
     coverage: NotRequired[Coverage]
-    """Whether the data can say anything about the policy."""
 
 
 class SweepTrial(Document):
     """One training run of a sweep."""
 
-    trial: Annotated[str, Example("003")]
+    trial: str
     """Its name, and its folder below `trials`."""
-    values: dict[Annotated[str, Example("seed", "axis")], bool | int | float | str | None]
-    """What sets it apart: its value on every axis that has more than one."""
+    values: dict[str, bool | int | float | str | None]
+    """Its value on every axis of the sweep."""
     status: Literal["finished", "stopped", "failed", "unfinished"]
-    """`stopped`: early, because others were ahead."""
+    """`stopped`: early, because others were better."""
     metric: float | None
-    """What trials are compared by, at the last report; null before the first."""
-    progress_pct: Annotated[float, Example(100.0)]
-    """How much of its budget it has used."""
-    steps: Annotated[int, Example(5000000)]
-    """Control periods."""
+    """Its metric at the last report; null before the first."""
+    progress_pct: float
+    """Share of its budget that is used."""
+    steps: int
     train_s: float
-    """Time that took."""
     reward_per_step: float | None
-    """Mean reward of a control period, at the last report."""
-    starts: Annotated[int, Example(1)]
-    """Workers that have worked on it: more than one where some have died or were interrupted."""
-    bundle: BundlePath | None
-    """Its policy's folder; null unless it has finished."""
-    run_id: RunId | None
-    """Of the run in MLflow; null where nothing is tracked."""
+    starts: int
+    """Workers that have worked on it, one after another."""
+    bundle: str | None
+    """Null unless it has finished."""
+    run_id: str | None
     error: str | None
-    """Why it has failed."""
 
 
 class Tuned(Document):
-    """A sweep: training runs that differ in seeds, algorithms or weights."""
+    """A sweep: training runs that differ in seed, algorithm or reward weights."""
 
-    sweep: Annotated[str, Example("ppo-weights")]
-    """Its name."""
-    folder: Annotated[str, Example("runs/ppo-weights")]
-    """Where it is."""
-    run_id: RunId | None
-    """Of the run in MLflow that all trials are under; null where nothing is tracked."""
-    metric: Annotated[str, Example("sla")]
-    """What trials are compared by: higher is better."""
-    best: Annotated[str, Example("003")] | None
-    """The finished trial with the highest metric; null where none has finished."""
-    bundle: BundlePath | None
-    """Of the best one."""
+    sweep: str
+    folder: str
+    run_id: str | None
+    metric: str
+    """What trials are compared by; higher is better."""
+    best: str | None
+    """The finished trial with the highest metric."""
+    bundle: str | None
     elapsed_s: float
-    """Time that this command took over the trials."""
     trials: list[SweepTrial]
-    """All of them, in the order of their names."""
 
 
 class TrainedOffline(Document):
-    """A policy that was made of recorded episodes alone."""
+    """A policy that was trained on recorded episodes alone."""
 
-    bundle: BundlePath
-    """Its folder."""
-    run_id: RunId | None
-    """Of the run in MLflow; null where nothing is tracked."""
-    algorithm: Annotated[str, Example("iql")]
-    """What trained it."""
-    seed: Seed
-    """Of networks and batches."""
-    source: Annotated[str, Example("testbed-contention")]
+    bundle: str
+    run_id: str | None
+    algorithm: str
+    seed: int
+    source: str
     """The dataset."""
-    behaviours: list[AgentName]
-    """Who had acted in it."""
-    dataset_steps: Annotated[int, Example(60000)]
-    """Control periods in it."""
-    updates: Annotated[int, Example(20000)]
-    """Updates of the networks."""
+    behaviours: list[str]
+    dataset_steps: int
+    updates: int
     train_s: float
-    """Time that took."""
     updates_per_s: float
-    """Updates per second."""
-    device: Annotated[str, Example("cpu")]
-    """Where they were made."""
-    onnx_max_abs_error: OnnxError
-    """By how much ONNX and PyTorch differ at most."""
+    device: str
+    onnx_max_abs_error: float
     missing: list[MissingOfSetting]
-    """What was not measured in the dataset, by who acted; empty where everything was."""
     worth: PolicyWorth | None
-    """What the policy is estimated to be worth; null with `--no-estimate`."""
+    """Null with `--no-estimate`."""
 
 
 class Guarded(Document):
-    """What the guard did."""
+    """What the guard changed."""
 
     guard_touched_ratio: float
-    """Share of ticks at which it let something other than the decision through."""
-    guard_reasons: dict[ReasonName, int]
+    """Share of ticks at which it changed the decision."""
+    guard_reasons: dict[str, int]
     """Ticks by reason."""
 
 
-class _Reward(Document):
-    reward_per_step: float
-    """Mean reward of a control period."""
+_Return = TypedDict("_Return", {"reward_per_step": float, "return": float})
 
 
-_Return = TypedDict("_Return", {"return": Annotated[float, Text("Sum of rewards over a run, mean over its runs.")]})
-
-
-class Round(_Reward, _Return, Guarded):
-    """A round: some runs, then updates."""
+class Round(Guarded, _Return):
+    """A round of fine-tuning: some runs, then updates; the return is the mean over the runs."""
 
 
 class FineTuned(Document):
-    """A policy that went on learning where it acts, under the guard. Returns are sums over a run's periods."""
+    """A policy that was trained further where it acts, under the guard."""
 
-    bundle: BundlePath
-    """Its folder."""
-    run_id: RunId | None
-    """Of the run in MLflow; null where nothing is tracked."""
+    bundle: str
+    run_id: str | None
     kept: Literal["fine-tuned", "offline"]
-    """Which policy the bundle holds: the better one."""
+    """The better policy, which the bundle holds."""
     offline_return: float
-    """Mean return of the policy before, on runs that neither has seen."""
+    """Mean return before, on runs that neither policy was trained on."""
     finetuned_return: float
-    """The same of the policy after."""
     difference: Difference
-    """After less before, run by run."""
-    judged_runs: Annotated[int, Example(30)]
-    """How many runs that were."""
+    judged_runs: int
     backend: Literal["simulator", "testbed"]
-    """Where it acted."""
     steps: int
-    """Control periods."""
     updates: int
-    """Updates of the networks."""
     train_s: float
-    """Time that took."""
-    onnx_max_abs_error: OnnxError
-    """By how much ONNX and PyTorch differ at most."""
+    onnx_max_abs_error: float
     rounds: list[Round]
-    judged: dict[Annotated[Literal["offline", "fine-tuned"], Example("offline", "policy")], Guarded]
-    """Of either policy, in the runs that judge them."""
+    judged: dict[Literal["offline", "fine-tuned"], Guarded]
+    """The guard in the runs that compare the two policies."""

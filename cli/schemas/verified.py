@@ -1,62 +1,34 @@
-"""``slicepilot testbed verify``: what packets say of rules that UPFs have accepted."""
+"""``slicepilot testbed verify``."""
 
-from typing import Annotated
+from typing import Literal
 
-from slicepilot.configs.documents import Document, Example
-
-from .shared import SliceName
-
-
-class VerifiedRate(Document):
-    """Rate of packets, from their IP headers on, under a Maximum Bit Rate."""
-
-    offered_mbps: float
-    """What was sent."""
-    limit_mbps: float
-    """The limit."""
-    most_mbps: float
-    """The most that counts as enforced."""
-    arrived_mbps: float
-    """What arrived."""
-
-
-class VerifiedVolume(Document):
-    """Volume of packets, from their IP headers on."""
-
-    arrived_bytes: int
-    """What arrived."""
-    reported_bytes: int
-    """What the UPF's URR reported."""
+from slicepilot.configs.documents import Document
 
 
 class VerifiedRule(Document):
-    """What packets say of a rule that was asked for over PFCP."""
+    """Whether packets show that a UPF enforces a rule that it has accepted over PFCP."""
 
-    rule: Annotated[str, Example("mbr")]
-    """`gate`, `mbr` (maximum bit rate), `urr` (volume, on query)."""
-    direction: Annotated[str, Example("ul")]
+    rule: str
+    """`gate`, `mbr` (maximum bit rate) or `urr` (volume)."""
+    direction: str
     """`ul` or `dl`."""
-    result: Annotated[str, Example("enforced")]
-    """`enforced`, `partly`, `accepted_without_effect`, `refused`, or `untested`: too few packets pass anyway."""
+    result: str
+    """`enforced`, `partly`, `accepted_without_effect`, `refused`, or `untested`: too few packets pass."""
     cause: int | None
     """Cause of a refusal (TS 29.244 clause 8.2.1)."""
     sent_packets: int
-    """Packets sent while it held."""
     arrived_packets: int
-    """Those of them that arrived."""
-    rate: VerifiedRate | None
-    """Of `mbr`, where it was tried."""
-    volume: VerifiedVolume | None
-    """Of `urr`, where it was tried."""
+    rate: dict[Literal["offered_mbps", "limit_mbps", "most_mbps", "arrived_mbps"], float] | None
+    """For `mbr`; `most_mbps` is the highest rate that counts as enforced."""
+    volume: dict[Literal["arrived_bytes", "reported_bytes"], int] | None
+    """For `urr`."""
     detail: str | None
-    """What else there is to say."""
 
 
 class VerifiedSlice(Document):
-    """A slice's UPF, held to what it has accepted."""
+    """A slice's UPF."""
 
-    slice: SliceName
-    """The slice's name."""
-    session: Annotated[str, Example("slice1/0")]
-    """The PDU session that was tried."""
+    slice: str
+    session: str
+    """The PDU session that was used."""
     rules: list[VerifiedRule]

@@ -15,9 +15,10 @@ import pytest
 import typer
 
 from slicepilot.cli import main
-from slicepilot.cli.schemas.fields import example
 from slicepilot.cli.shared.output import print_json
 from slicepilot.controller.contracts.answers import OrderAnswer, Status
+
+from ..examples import example
 
 CODES = "\x1b]0;owned\x07\x1b[2J\u202e[/b]"
 SHOWN = "?]0;owned??[2J?[/b]"

@@ -1,4 +1,4 @@
-"""What commands print fits the types that the manual is made of, and says so loudly where it does not."""
+"""What commands print fits the shapes that docs/cli.md is generated from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -16,118 +16,78 @@ import typer
 from typing_extensions import is_typeddict
 
 from slicepilot.cli import main
-from slicepilot.cli.reference.page import page, with_json
+from slicepilot.cli.reference import PRINTED, load_commands, page
 from slicepilot.cli.schemas import bench, datasets, episodes, evaluation, machine
-from slicepilot.cli.schemas.catalogue import PRINTED, Printed
-from slicepilot.cli.schemas.fields import example, object_of, rows
 from slicepilot.cli.shared.output import print_json
 from slicepilot.configs.documents import Document, DocumentError, check, dumps
 
+from ..examples import example
+
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "tests" / "data" / "samples"
+SHAPES = {f"{name} {when}".strip(): shape for name, shapes in PRINTED.items() for when, shape in shapes.items()}
 
 
-def name_of(printed: Printed) -> str:
-    return f"{printed.command}, {printed.when}".removesuffix(", ")
-
-
-each_document = pytest.mark.parametrize("printed", PRINTED, ids=name_of)
+def object_of(shape: Any) -> Any:
+    """The object that a document is, or is a list of."""
+    return get_args(shape)[0] if get_origin(shape) is list else shape
 
 
 def test_the_manual_is_what_the_generator_writes() -> None:
-    written = (ROOT / "docs" / "cli.md").read_text()
-    assert written == page(), "run `python -m slicepilot.cli.reference`"
+    assert (ROOT / "docs" / "cli.md").read_text() == page(), "run `python -m slicepilot.cli.reference`"
 
 
-def test_every_command_with_json_is_in_the_manual() -> None:
-    assert {printed.command for printed in PRINTED} == with_json()
-
-
-def test_the_schemas_of_the_manual_are_those_that_commands_use() -> None:
-    used = {id(schema): schema for schema in schemas_in_use()}
-    known = {id(schema): schema for schema in (object_of(printed.schema) for printed in PRINTED)}
-    assert {schema.__name__ for schema in used.values()} == {schema.__name__ for schema in known.values()}
-    assert set(used) == set(known)
-
-
-def schemas_in_use() -> Iterator[Any]:
-    """What is given to `print_json` as a schema, anywhere in the code."""
+def test_the_manual_has_every_shape_that_a_command_prints() -> None:
+    """The second argument of each `print_json`, and each command with ``--json``."""
+    commands = {name for name, command in load_commands() if any("--json" in param.opts for param in command.params)}
+    assert set(PRINTED) == commands
+    used = set()
     for folder in ("cli", "cluster/cli", "node/cli", "testbed/cli"):
-        yield from schemas_in(ROOT / folder)
+        for file in (ROOT / folder).rglob("*.py"):
+            for call in ast.walk(ast.parse(file.read_text())):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "print_json":
+                    names = [node for node in ast.walk(call.args[1]) if isinstance(node, ast.Name | ast.Attribute)]
+                    module = ".".join(["slicepilot", *file.relative_to(ROOT).with_suffix("").parts])
+                    known = vars(importlib.import_module(module))
+                    values = [eval(text, known) for text in map(ast.unparse, names) if text.split(".")[0] in known]
+                    used |= {value.__name__ for value in values if is_typeddict(value)}
+    assert used == {object_of(shape).__name__ for shape in SHAPES.values()}
 
 
-def schemas_in(folder: Path) -> Iterator[Any]:
-    """The same, in a folder."""
-    for file in folder.rglob("*.py"):
-        calls = [
-            node
-            for node in ast.walk(ast.parse(file.read_text()))
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print_json"
-        ]
-        if not calls:
-            continue
-        module = importlib.import_module(".".join(["slicepilot", *file.relative_to(ROOT).with_suffix("").parts]))
-        for call in calls:
-            names = [node for node in ast.walk(call.args[1]) if isinstance(node, ast.Name | ast.Attribute)]
-            known = [text for text in map(ast.unparse, names) if text.split(".")[0] in vars(module)]
-            schemas = [one for text in known if is_typeddict(one := eval(text, vars(module)))]
-            assert schemas, f"{file}: {ast.unparse(call)}"
-            yield from schemas
-
-
-@each_document
-def test_every_field_is_described(printed: Printed) -> None:
-    assert [row.path for row in rows(printed.schema) if not row.text] == []
-
-
-@each_document
-def test_the_example_fits_its_schema(printed: Printed) -> None:
-    dumps(example(printed.schema), printed.schema)
-
-
-@each_document
-def test_other_documents_do_not_fit(printed: Printed) -> None:
-    """One field more, one less, one of another type: each is refused by name."""
-    given = example(printed.schema)
-    listed = isinstance(given, list)
-    whole: dict[str, Any] = given[0] if listed else given
-    lead = "[0]." if listed else ""
+@pytest.mark.parametrize("name", SHAPES)
+def test_other_documents_do_not_fit(name: str) -> None:
+    """One more field, one less, one of another type: each is refused by name."""
+    shape = object_of(SHAPES[name])
+    whole = example(shape)
+    dumps(whole, shape)
 
     def refused(document: dict[str, Any], message: str) -> None:
         with pytest.raises(DocumentError) as error:
-            dumps([document] if listed else document, printed.schema)
+            dumps(document, shape)
         assert str(error.value).startswith(message)
 
-    refused(whole | {"more": 1}, f"{lead}more = 1: not in the schema")
-    required = [row.path for row in rows(printed.schema) if row.path in whole and not row.optional]
-    assert required
-    for name in required:
-        refused({key: value for key, value in whole.items() if key != name}, f"{lead}{name}: ")
-        if name not in {"min", "max"}:
-            refused(whole | {name: [{}]}, f"{lead}{name}")
+    refused(whole | {"more": 1}, "more = 1: not in the schema")
+    for field in shape.__required_keys__:
+        refused({key: value for key, value in whole.items() if key != field}, f"{field}: ")
+        refused(whole | {field: [{}]}, field)
 
 
 class Inner(Document):
     """For tests."""
 
     delay_us: float
-    """Delay."""
 
 
 class Outer(Document):
     """For tests."""
 
     name: str
-    """Name."""
     slices: list[Inner]
-    """Slices."""
 
 
 UNFIT: dict[str, tuple[Any, str]] = {
     "nan": ({"name": "", "slices": [{"delay_us": float("nan")}]}, "slices[0].delay_us = nan: JSON has no such value"),
-    "text": ({"name": "", "slices": [{"delay_us": "1"}]}, "slices[0].delay_us = '1': Input should be a valid number"),
     "other value": ({"name": "", "slices": [{"delay_us": Path("x")}]}, "slices[0].delay_us = PosixPath('x'): JSON"),
-    "left out": ({"name": ""}, "slices: Field required"),
     "more": ({"name": "", "slices": [{"delay_us": 1, "more": None}]}, "slices[0].more = None: not in the schema"),
     "no object": ([], "document = []: Input should be an object"),
 }
@@ -154,21 +114,11 @@ def test_what_fits_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == json.dumps(value, indent=2) + "\n"
 
 
-IMPORTED = """
-import sys
-from slicepilot.controller.contracts import answers
-print(*sys.modules)
-from slicepilot.cli.schemas import catalogue
-print(*sys.modules)
-"""
-
-
-def test_schemas_import_nothing_heavy() -> None:
-    """pydantic, which reads them, comes when there is something to print."""
-    run = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60, check=True)
-    controllers, all_of_them = (set(line.split()) for line in run.stdout.splitlines())
-    assert not {"pydantic", "numpy", "typer"} & controllers
-    assert not {"numpy", "onnxruntime", "pyarrow", "rich.table", "scipy", "torch"} & all_of_them
+def test_shapes_do_not_import_pydantic() -> None:
+    """It is imported to print; a loop has the shapes of its status loaded and never prints."""
+    program = "import sys; from slicepilot.controller.contracts import answers; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"pydantic", "numpy", "typer"} & set(run.stdout.split())
 
 
 # Commands that need neither root nor minutes. In FOLDER lie a table and episodes; NEW is an empty one.
