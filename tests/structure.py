@@ -1,15 +1,29 @@
-"""The shape of a source tree: packages, imports, cycles, sizes.
+"""The shape of a source tree: packages, imports, cycles, sizes, words.
 
-``python tests/structure.py [FOLDER]`` prints the figures of a checkout, this one unless another is named.
+``python tests/structure.py [FOLDER]`` prints the figures of a checkout, of this one by default. ``--time`` adds what
+starting a command takes, and as root the speed of the simulator and of the control loop (`slicepilot bench`).
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
-import sys
+import json
+import os
+import re
+import statistics
+import subprocess
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+# Words that said something private here, where the field has a term; a search for them as names or in prose.
+DIALECT = re.compile(
+    r"\b(one|ones|found|told|tell|telling|whom|whoever|place|places|course|aside|outlet|dawdles?|granted|worth|silence|"
+    r"office|reckon\w*|likewise|asker|asked|stands|lest|pupil|accepted:)\b"
+)
+LANGUAGES = {".py": "Python", ".go": "Go", ".c": "C", ".h": "C", ".yaml": "YAML", ".sh": "shell"}
 
 
 class SourceTree:
@@ -68,20 +82,6 @@ class SourceTree:
             graph[self.package_of(module)] |= {self.package_of(other) for other in others}
         return {name: others - {name} for name, others in graph.items()}
 
-    def longest_parameter_list(self) -> tuple[int, str]:
-        """The most positional parameters of a function that is no command, and where."""
-        longest = (0, "")
-        for module, file in self.modules.items():
-            for node in ast.walk(ast.parse(file.read_text())):
-                if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    continue
-                names = [*node.args.posonlyargs, *node.args.args]
-                options = any("typer" in ast.dump(one.annotation) for one in names if one.annotation)
-                count = len([one for one in names if one.arg not in {"self", "cls"}])
-                if not options and count > longest[0]:
-                    longest = (count, f"{module}.{node.name}")
-        return longest
-
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """Groups of nodes that reach each other: strongly connected components of more than one."""
@@ -100,24 +100,116 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     ]
 
 
-def main(root: Path) -> None:
-    """Print the figures."""
+def tracked(root: Path) -> list[Path]:
+    """Files under version control, links to folders left out."""
+    names = subprocess.run(["git", "-C", root, "ls-files"], check=True, capture_output=True, text=True).stdout
+    return [file for name in names.splitlines() if (file := root / name).is_file() and not file.is_symlink()]
+
+
+def part_of(file: Path) -> str:
+    """The folder at the top, or "tests" for a test in Go beside what it tests."""
+    return "tests" if file.name.endswith("_test.go") else file.parts[0]
+
+
+def lines_by_part(root: Path) -> dict[tuple[str, str], int]:
+    """Lines of every folder at the top by language."""
+    lines: Counter[tuple[str, str]] = Counter()
+    for file in tracked(root):
+        if language := LANGUAGES.get(file.suffix):
+            lines[part_of(file.relative_to(root)), language] += len(file.read_bytes().splitlines())
+    return dict(lines)
+
+
+def functions(tree: SourceTree) -> Iterator[tuple[str, int, int]]:
+    """Name, lines and positional parameters of each function; commands, whose parameters are options, have 0."""
+    for module, file in tree.modules.items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                parameters = [*node.args.posonlyargs, *node.args.args]
+                command = any("typer" in ast.dump(item.annotation) for item in parameters if item.annotation)
+                count = len([item for item in parameters if item.arg not in {"self", "cls"}])
+                yield f"{module}.{node.name}", (node.end_lineno or 0) - node.lineno + 1, 0 if command else count
+
+
+def figures(root: Path) -> dict[str, str]:
+    """What can be counted without running anything."""
     tree = SourceTree(root)
+    lines = lines_by_part(root)
+
+    def total(language: str, tests: bool = False) -> int:
+        return sum(count for (part, of), count in lines.items() if of == language and (part == "tests") == tests)
+
+    code = {part: count for (part, language), count in lines.items() if language == "Python" and part != "tests"}
+    sized = list(functions(tree))
     per_package = Counter(tree.package_of(module) for module in tree.modules if module not in tree.packages)
-    lines = sum(len(file.read_text().splitlines()) for file in tree.modules.values())
-    most = ", ".join(f"{name} {count}" for name, count in per_package.most_common(3))
-    count, where = tree.longest_parameter_list()
-    for what, figure in {
-        "packages with files": len(per_package),
-        "files": sum(per_package.values()),
-        "most files in a package": most,
-        "lines": lines,
-        "cycles of files": len(cycles(tree.file_graph())),
-        "cycles of packages": len(cycles(tree.package_graph())),
-        "longest positional list": f"{count} ({where})",
+    longest, parameters = (max(sized, key=lambda row, column=column: row[column]) for column in (1, 2))
+    files = [file for file in tracked(root) if file.suffix == ".py" and file.relative_to(root).parts[0] != "tests"]
+    dialect = Counter(word for file in files for word in DIALECT.findall(file.read_text()))
+    commonest = ", ".join(f"{word} {count}" for word, count in dialect.most_common(8))
+    words = {file: len(file.read_text().split()) for file in tracked(root) if file.suffix == ".md"}
+    generated = words.get(root / "docs" / "cli.md", 0)
+    return {
+        "Python, without tests": f"{total('Python')} ({', '.join(f'{part} {n}' for part, n in sorted(code.items()))})",
+        "Python tests": str(total("Python", tests=True)),
+        "Go, without tests": str(total("Go")),
+        "Go tests": str(total("Go", tests=True)),
+        "C, without tests": str(total("C")),
+        "files of Python": str(len(files)),
+        "packages": str(len(tree.packages)),
+        "most files in a package": ", ".join(f"{name} {count}" for name, count in per_package.most_common(3)),
+        "longest function": f"{longest[1]} lines ({longest[0]})",
+        "median function": f"{statistics.median(row[1] for row in sized):g} lines of {len(sized)} functions",
+        "longest parameter list": f"{parameters[2]} ({parameters[0]})",
+        "cycles": f"{len(cycles(tree.file_graph()))} of files, {len(cycles(tree.package_graph()))} of packages",
+        "words of the dialect": f"{len(dialect)} distinct, {sum(dialect.values())} times ({commonest})",
+        "words of documents": f"{sum(words.values())} in {len(words)} files, {generated} of them in docs/cli.md",
+    }
+
+
+def timings(root: Path) -> Iterator[tuple[str, str]]:
+    """What users wait for; medians of five."""
+    python = root / ".venv" / "bin" / "python"
+    for name, code in {
+        "import slicepilot": "import slicepilot",
+        "import gymnasium environment": "import slicepilot.env.environments.slice_env",
+        "import controller": "import slicepilot.controller.service.controller",
+        "slicepilot --help": "import sys; sys.argv = ['slicepilot', '--help']; from slicepilot.cli import main; main()",
     }.items():
-        print(f"{what:<24} {figure}")
+        seconds = []
+        for _ in range(5):
+            began = time.perf_counter()
+            subprocess.run([python, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=root)
+            seconds.append(time.perf_counter() - began)
+        yield name, f"{statistics.median(seconds):.2f} s"
+    command = [python, "-m", "slicepilot.cli", "bench"]
+    done = subprocess.run([*command, "sim", "--json"], check=True, capture_output=True, text=True, cwd=root)
+    speed = json.loads(done.stdout)
+    yield "bench sim", f"{speed['vector_env_steps_per_s']:,.0f} and {speed['single_env_steps_per_s']:,.0f} steps/s"
+    if os.geteuid() == 0:
+        bundle = root / "testbed" / "bench" / "barely_trained"
+        loop = [*command, "loop", "--bundle", bundle, "--seconds", "8", "--json"]
+        report = json.loads(subprocess.run(loop, check=True, capture_output=True, text=True, cwd=root).stdout)
+        for part in ("idle", "contended"):
+            stages = ", ".join(
+                f"{stage.removesuffix('_us')} {row['p50']:.0f}/{row['p99']:.0f}"
+                for stage, row in report[part].items()
+                if stage.endswith("_us")
+            )
+            yield f"bench loop, {part}", f"p50/p99 us: {stages}"
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description="Print the figures of a checkout.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--time", action="store_true", help="Measure start-up times, simulator and loop as well.")
+    options = parser.parse_args()
+    root = options.folder.resolve()
+    for name, figure in figures(root).items():
+        print(f"{name:<28} {figure}")
+    for name, figure in timings(root) if options.time else ():
+        print(f"{name:<28} {figure}", flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1]).resolve())
+    main()
