@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slicepilot import __version__
 from slicepilot.cli import main
 from slicepilot.cli.evaluation.simulate import parse_numbers
 from slicepilot.cli.registry import commands
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import load_target
 
-PROGRAM = [sys.executable, "-c", "from slicepilot.cli import main; main()"]
-
-
-def slicepilot(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
+from ..command import slicepilot
 
 
 def json_of(*arguments: str) -> Any:
@@ -97,9 +92,8 @@ def test_bad_input_from_a_shell(case: str, tmp_path: Path) -> None:
 
 
 def test_the_version_is_that_of_the_project() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     result = slicepilot("--version")
-    assert (result.returncode, result.stdout, result.stderr) == (0, f"slicepilot {project['version']}\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"slicepilot {__version__}\n", "")
 
 
 def test_a_scenario_file_with_an_error_is_named_with_its_field(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -32,10 +31,11 @@ from slicepilot.training.delays.collect import collect
 from slicepilot.training.delays.columns import baseline_of
 from slicepilot.training.recording.recording import record_simulated
 
+from ...command import slicepilot
+
 SECONDS, EACH = 30, 8
 
 
-PROGRAM = [sys.executable, "-m", "slicepilot.cli", "dataset"]
 Analysed = Callable[..., dict[str, Any]]
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -55,14 +55,7 @@ def analysed(capsys: pytest.CaptureFixture[str]) -> Analysed:
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, on a terminal of 80 columns."""
-    return subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ | {"COLUMNS": "80"},
-    )
+    return slicepilot("dataset", *arguments, env=os.environ | {"COLUMNS": "80"})
 
 
 @pytest.fixture(scope="module")

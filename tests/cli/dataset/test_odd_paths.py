@@ -4,8 +4,6 @@ import gzip
 import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,9 +16,10 @@ from slicepilot.configs import ConfigError
 from slicepilot.data import recorded
 from slicepilot.data.episodes.files import read_episodes
 
+from ...command import slicepilot
+
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 FORWARDING = SAMPLES / "mishra" / "o1_forwarding_exp_light.csv"
-PROGRAM = [sys.executable, "-m", "slicepilot.cli", "dataset"]
 COMMANDS = {
     "validate": ("validate", "{}"),
     "describe": ("describe", "{}"),
@@ -55,7 +54,7 @@ ODD = {
 def failed(folder: Path, command: str, path: Path) -> str:
     """The one line that a command ends with, exit code 2, within a time that waits for nobody."""
     arguments = [str(path) if part == "{}" else part for part in COMMANDS[command]]
-    result = subprocess.run([*PROGRAM, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    result = slicepilot("dataset", *arguments, cwd=folder, timeout=60)
     assert (result.returncode, result.stdout) == (2, ""), result.stderr
     [line] = result.stderr.splitlines()
     return line
@@ -151,9 +150,7 @@ def test_in_a_folder_such_a_file_is_named_and_the_others_are_read(tmp_path: Path
     (folder / "empty.txt").write_bytes(b"")
     os.mkfifo(folder / "pipe.csv")
     (folder / "loop.csv").symlink_to("loop.csv")
-    result = subprocess.run(
-        [*PROGRAM, "validate", str(folder)], capture_output=True, text=True, timeout=60, check=False
-    )
+    result = slicepilot("dataset", "validate", folder, timeout=60)
     assert result.returncode == 2
     assert "o1_forwarding_exp_light.csv: mishra-forwarding" in result.stdout
     assert "o1_forwarding_exp_heavy.csv: " in result.stderr

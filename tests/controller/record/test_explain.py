@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,8 @@ from slicepilot.controller.record.moments import parse_duration, parse_time, rfc
 from slicepilot.controller.record.reader import Moment, Stretch
 from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.record.segments import SegmentWriter
+
+from ...command import slicepilot
 
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]
@@ -199,14 +200,7 @@ def test_durations() -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slicepilot.cli", "explain", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=os.environ | {"COLUMNS": "80", "TZ": "UTC"},
-    )
+    return slicepilot("explain", *arguments, timeout=60, env=os.environ | {"COLUMNS": "80", "TZ": "UTC"})
 
 
 @pytest.fixture

@@ -33,6 +33,8 @@ from slicepilot.controller.record.seals import KEY_FILE, LOG
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.controller.service.loaded_policy import load_bundle
 
+from ...command import slicepilot
+
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]
 COUNT = 4000
@@ -393,14 +395,7 @@ def test_the_shipped_criteria_are_the_defaults() -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slicepilot.cli", "promote", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | {"COLUMNS": "80"},
-    )
+    return slicepilot("promote", *arguments, timeout=120, env=os.environ | {"COLUMNS": "80"})
 
 
 def test_the_command_says_yes_or_no(

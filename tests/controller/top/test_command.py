@@ -6,23 +6,16 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from ...command import slicepilot
 from .rings import Writer
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slicepilot.cli", "top", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=os.environ | {"COLUMNS": "80"} | environment,
-    )
+    return slicepilot("top", *arguments, timeout=60, env=os.environ | {"COLUMNS": "80"} | environment)
 
 
 def test_one_picture_for_scripts(path: Path) -> None:
