@@ -10,22 +10,21 @@ BIN := .venv/bin
 # Python keeps what it has compiled: or each process would compile all packages that it imports again, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test k8s-test fuzz lint setup live bpf ahead dist image sbom lock clean help
+.PHONY: demo test test-all k8s-test docs fuzz lint setup live bpf ahead dist image sbom lock clean help
 
 # Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
 demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
 	-@$(MAKE) --no-print-directory live
 	$(BIN)/slicepilot demo
 
-# One thread for each of the two test processes. Go's tests come first; what measures real time comes last, by itself.
-# SLICEPILOT_THOROUGH=1 tries more examples and repetitions; SLICEPILOT_REQUIRE_LIVE=1 makes a skipped test a failure.
-test: .venv/.dev ## run the tests (PYTEST_ARGS="-k reward" for some of them)
+# SLICEPILOT_REQUIRE_LIVE=1 makes a skipped test a failure; SLICEPILOT_THOROUGH=1 tries more examples and repetitions.
+test: .venv/.dev ## run the tests, in ten minutes on two cores (PYTEST_ARGS="-k reward" for some of them)
 	-@$(MAKE) --no-print-directory live
-	-@tests/packages.sh
-	@go=$$(testbed/go.sh) && cd testbed && "$$go" vet ./... && "$$go" test ./...
-	@testbed/fuzz.sh $(FUZZ_TIME)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime" --ignore=tests/cluster --ignore=tests/charts $(SOME)
-	$(BIN)/pytest -q -m realtime --ignore=tests/cluster --ignore=tests/charts $(SOME)
+	@tests/run.sh quick $(PYTEST_ARGS)
+
+test-all: .venv/.dev ## run all tests, the slow ones and Go's fuzz targets (FUZZ_TIME each) too
+	-@$(MAKE) --no-print-directory live
+	@tests/run.sh all $(PYTEST_ARGS)
 
 # As root, on Debian or Ubuntu. The first time it builds Kubernetes, which takes some ten minutes on two cores.
 k8s-test: .venv/.dev ## run the tests on a Kubernetes cluster of one node, which it builds and starts here
@@ -35,8 +34,8 @@ k8s-test: .venv/.dev ## run the tests on a Kubernetes cluster of one node, which
 	@tests/charts/build.sh
 	$(BIN)/pytest -q tests/charts tests/cluster $(PYTEST_ARGS)
 
-# Some of the tests may be of one kind alone: then pytest finds none of the other, which is its exit status 5.
-SOME = $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
+docs: .venv/.dev ## write docs/cli.md from the commands
+	$(BIN)/python -m slicepilot.cli.reference
 
 fuzz: .venv/.dev ## fuzz everything that reads what others write, for FUZZ_TIME in all (1h)
 	-@$(MAKE) --no-print-directory live
@@ -103,7 +102,7 @@ clean: ## remove .venv, caches and everything that runs have written
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # dev.txt holds all of train.txt, so a development environment serves the demo too.
 .venv/.dev: requirements/dev.txt pyproject.toml | $(UV) .venv/bin/python

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from .effort import THOROUGH, examples
+from .effort import examples
 
 TESTS = Path(__file__).parent
 # What needs root, kernel objects or the built programs. It runs beside other tests: names are a process's own.
@@ -43,16 +43,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a quick run does not try, mark what is live, and begin with it: its waits are filled by what comes
-    beside it, and no long file is last.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is live, and begin with it: its waits are filled by what comes beside it, and no long file is last.
 
     What has to do with a kernel that others use too may be tried a second time; the end of the run names it. What is
     fuzzed may not: a second try would not draw what the first has found.
     """
-    if not THOROUGH:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     live, realtime = ([TESTS / name for name in names] for names in (LIVE, REALTIME))
     for item in items:
         if any(item.path.is_relative_to(place) for place in realtime):

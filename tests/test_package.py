@@ -171,7 +171,7 @@ def test_a_platforms_wheel_has_static_programs_for_it(wheel: Path) -> None:
         assert [module for module in ("Go's runtime", *modules) if f"\n{module} " not in licenses] == []
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_where_a_wheel_is_built_makes_no_difference(wheel: Path, tmp_path: Path) -> None:
     """From the repository as from the unpacked source distribution: nothing of the machine's folders gets in."""
     done = build(tmp_path, "--wheel")
@@ -204,7 +204,7 @@ def path_without_go(tmp_path: Path) -> str:
     return str(tmp_path / "bin")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_without_a_compiler_the_wheel_is_pure_and_the_build_says_why(tmp_path: Path, path_without_go: str) -> None:
     done = build(tmp_path / "dist", "--wheel", PATH=path_without_go)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -308,7 +308,7 @@ def pure(tmp_path_factory: pytest.TempPathFactory, pure_wheel: Path, installed: 
     return Install(tmp_path_factory.mktemp("pure-install"), pure_wheel, pip=installed)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_base_has_all_that_it_declares_and_nothing_heavy(installed: Install) -> None:
     installed.run(installed.python, "-m", "pip", "check", code=0)
     folder = installed.evaluate("import slicepilot.env; print(slicepilot.env.__file__)")
@@ -325,7 +325,7 @@ def test_the_command_line(installed: Install) -> None:
     assert "--bundle" in installed.slicepilot("run", "--help").stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_simulate(installed: Install) -> None:
     [row] = json.loads(installed.slicepilot("simulate", "--study", "andrade", "--experiments", "1", "--json").stdout)
     assert row["experiment"] == 1
@@ -333,7 +333,7 @@ def test_simulate(installed: Install) -> None:
     assert row["throughput_mbps"]["slice1"]["mean"] > 100
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_environment_with_an_agent_from_the_registry(installed: Install) -> None:
     code = """
 import gymnasium, slicepilot.env

@@ -299,7 +299,7 @@ def test_identification_finds_the_work_on_a_packet(foreign: Foreign, node: Path,
     assert found.fit["throughput_median_pct"] < 5.0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_policy_is_trained_for_the_hardware_that_was_identified(
     foreign: Foreign, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -367,7 +367,7 @@ NEEDED_FOR = {
 }
 
 
-@pytest.mark.parametrize("acts", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("acts", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(NEEDED_FOR))
 def test_each_of_them_is_needed(node: Node, name: str, acts: bool) -> None:
     keep = set(LOOP) - {name}

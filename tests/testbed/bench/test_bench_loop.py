@@ -50,7 +50,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @needs_root
 @needs_objects
 def test_it_measures_all_stages_and_leaves_nothing_behind(bundle: Path) -> None:

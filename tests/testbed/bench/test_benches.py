@@ -33,7 +33,7 @@ def bench(*arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_every_packet_of_a_real_upf_is_matched() -> None:
     found = bench("probe", "--pps", "20000", "--seconds", "0.3", "--repetitions", "2")
     assert found["match_ratio"] >= 0.999
@@ -55,7 +55,7 @@ def test_one_upf_at_its_capacity_and_below() -> None:
     assert 0 < found["pfcp_modification"]["p50_us"] <= found["pfcp_modification"]["p99_us"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_reaction_times_have_their_parts() -> None:
     found = bench("reaction", "--agents", "no-control,reactive-sla", "--repetitions", "1", "--bound-ms", "20")
     free, reactive = found["agents"]

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.realtime,
     pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
     pytest.mark.slow,
-    pytest.mark.thorough,
+    pytest.mark.slow,
     pytest.mark.timeout(900),
 ]
 NAME = "spk"

@@ -131,7 +131,7 @@ def test_a_policy_that_begins_to_return_nan_moves_nothing_and_ends_in_safe(rig: 
     assert had(seen, Reason.POLICY_ERROR)
 
 
-@pytest.mark.parametrize(("name", "end"), [("lowest", -1.0), pytest.param("highest", 1.0, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(("name", "end"), [("lowest", -1.0), pytest.param("highest", 1.0, marks=pytest.mark.slow)])
 def test_a_policy_stuck_at_the_bounds_stays_inside_the_envelope(
     rig: Rig, tmp_path: Path, name: str, end: float
 ) -> None:

@@ -12,7 +12,7 @@ from ..controlled import constant
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_both_are_shown_on_real_packets(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     live(Path(constant(tmp_path / "bundle", -0.5)), seconds=1.0)
     said = capfd.readouterr()

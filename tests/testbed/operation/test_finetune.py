@@ -37,7 +37,7 @@ def train(folder: Path, *arguments: str) -> dict[str, object]:
     return figures
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_rounds_on_a_testbed_that_is_up(tmp_path: Path) -> None:
     offline = {"algorithm": "td3-bc", "dataset": "testbed-contention", "updates": 20, "tracking": "none"}
     (tmp_path / "offline.yaml").write_text(yaml.safe_dump(offline))

@@ -27,7 +27,7 @@ NAME = "sprec"
 WEIGHTS = RewardWeights.from_yaml("delay-first")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_agents_are_recorded_in_turns_and_in_time() -> None:
     backend = TestbedBackend(Testbed.up(TestbedSpec(name=NAME, burn_us=20)), light(), owned=True)
     try:

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs the tests, all parts even when one has failed, and says what they took: tests/run.sh quick|all [PYTEST ARGUMENTS].
+# Two processes share what does not measure real time, one thread each; the rest runs alone.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+kind=$1
+shift
+status=0
+export OMP_NUM_THREADS=1
+
+# Some tests may be of one kind alone: then pytest finds none of the other, which is its exit status 5.
+tests() {
+	.venv/bin/pytest -q --ignore=tests/cluster --ignore=tests/charts "${arguments[@]}" "$@"
+	local code=$?
+	[[ $code -eq 0 || ($code -eq 5 && ${#arguments[@]} -gt 0) ]] || status=$code
+}
+arguments=("$@")
+
+go=$(testbed/go.sh) && (cd testbed && "$go" vet ./... && "$go" test ./...) || status=$?
+if [[ $kind == all ]]; then
+	tests/packages.sh || true
+	testbed/fuzz.sh "${FUZZ_TIME:-2s}" || status=$?
+	tests -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime"
+	tests -m realtime
+else
+	tests -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime and not slow"
+	tests -m "realtime and not slow"
+fi
+
+# Of children: user and system time, which bash prints as 1m2.345s.
+read -r user system < <(times | tail -1)
+echo "tests: ${SECONDS} s, user ${user} and system ${system} of CPU time, exit status $status"
+exit "$status"
