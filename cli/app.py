@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import cleandoc
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -38,7 +39,11 @@ class CommandByName(TyperCommand):
         """The command itself, with its options."""
         single = typer.Typer(rich_markup_mode="rich", add_completion=False)
         single.command(self.name)(load_target(self.entry.target))
-        return typer.main.get_command(single)
+        command = typer.main.get_command(single)
+        # Typer would keep the line breaks of the docstring.
+        paragraphs = cleandoc(command.help or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        return command
 
 
 class CommandGroup(TyperGroup):

@@ -18,16 +18,22 @@ LIVE_SCENARIO, LIVE_S = "testbed-contention", 5.0
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for bundle, results and report.")] = Path("runs/demo"),
-    config: Annotated[str | None, typer.Option("-c", "--config", help="Training configuration.")] = None,
-    judge: Annotated[str, typer.Option(help="Evaluation configuration.")] = "demo",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
-    minutes: Annotated[float | None, typer.Option(help="Training time, in place of the configuration's.")] = None,
-    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start from no policy.")] = False,
+    out: Annotated[Path, typer.Option(help="Output folder for bundle, results and report.")] = Path("runs/demo"),
+    config: Annotated[
+        str | None, typer.Option("-c", "--config", help="Training configuration: a shipped name or a YAML file.")
+    ] = None,
+    judge: Annotated[str, typer.Option(help="Evaluation configuration: a shipped name or a YAML file.")] = "demo",
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the training.")] = 0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Training time in minutes (default: from the configuration).")
+    ] = None,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start with an untrained policy.")] = False,
 ) -> None:
-    """Check the simulator against the published study, train an agent, judge it against every alternative, report.
+    """Compare the simulator with the published study, train a policy, evaluate it and write a report.
 
-    Takes about six minutes on two CPUs. Example: [bold]slicepilot demo --out runs/mine[/bold]
+    Takes about six minutes on two CPUs.
+
+    Example: [bold]slicepilot demo --out runs/mine[/bold]
     """
     from slicepilot.agents.learned.shipped import GENERALIST
 

@@ -25,19 +25,20 @@ MIN_FREE_DISK_GIB = 2.0
 
 def doctor(
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Say it of a Kubernetes cluster, and of this node of it.")
+        bool, typer.Option("--kubernetes", help="Check a Kubernetes cluster, and this node in it.")
     ] = False,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Where its API server is, and who we are; else this pod's service account.")
+        Path | None, typer.Option(help="kubeconfig of the cluster (default: this pod's service account).")
     ] = None,
-    node: Annotated[str | None, typer.Option(help="Name of this node in the cluster; else the host's.")] = None,
+    node: Annotated[str | None, typer.Option(help="Name of this node in the cluster (default: the host name).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what this machine can run: simulation and training, and the parts a live user plane will need.
+    """Check what this machine can run: simulation, training, and a live user plane.
 
-    With --kubernetes: whether pods can be resized in place, how the kubelet divides CPU time, and whether Cilium paces
-    the pods of declared slices, with its map and each pod's entry. Without a server to ask, what is on this node.
-    Exit code 0 when simulation and training can run, or the API server answers, else 1.
+    With --kubernetes, check whether pods can be resized in place, how the kubelet divides CPU time, and whether
+    Cilium paces the pods of declared slices. Without a reachable API server, only this node is checked. Exit code
+    0: simulation and training can run, or the API server answers; else 1.
+
     Example: [bold]slicepilot doctor[/bold]
     """
     if not kubernetes and (kubeconfig or node):

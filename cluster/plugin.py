@@ -7,27 +7,27 @@ from slicepilot.configs.backends import BackendPlugin, Command
 BACKEND = BackendPlugin(
     name="cluster",
     cluster_checks="slicepilot.cluster.doctor.checks:checks",
-    groups={"k8s": "Slices of a Kubernetes cluster: agents of its nodes, and installing them."},
+    groups={"k8s": "Run and inspect agents on the nodes of a Kubernetes cluster."},
     commands={
         "k8s agent": Command(
             "slicepilot.cluster.cli.agent:agent",
-            "Run a loop on this node for the SliceSets that have pods here, and tell the API server about it.",
+            "Run the loops of this node for the SliceSets that have pods here, and report to the API server.",
         ),
         "k8s install": Command(
             "slicepilot.cluster.cli.install:install",
-            "Install the agents, or change how they are installed: what the Helm chart does, without Helm.",
+            "Install the agents without Helm, or change their installation.",
         ),
         "k8s render": Command(
             "slicepilot.cluster.cli.render:render",
-            "Print what the Helm chart makes of some values, without Helm, for `kubectl apply --server-side -f -`.",
+            "Print the manifests of the Helm chart for given values, without Helm.",
         ),
         "k8s status": Command(
             "slicepilot.cluster.cli.status:status",
-            "Show agents by node, SliceSets, and what is not as it is declared.",
+            "Show agents by node, SliceSets, and differences from what they declare.",
         ),
         "k8s uninstall": Command(
             "slicepilot.cluster.cli.uninstall:uninstall",
-            "Delete all SliceSets, then the agents and their roles; knobs are as they were found when it returns.",
+            "Delete all SliceSets, then the agents and their roles; the original knobs are restored when it returns.",
         ),
     },
 )

@@ -11,23 +11,23 @@ BACKEND = BackendPlugin(
     open_node=f"{_HERE}.live.backend:open_node",
     open_live=f"{_HERE}.live.stepped:open_live",
     points=f"{_HERE}.live.points:points_of_node",
-    groups={"node": "UPFs that run on this machine already: find them, see what can be measured and moved."},
+    groups={"node": "Find and check UPFs that already run on this machine."},
     commands={
         "node discover": Command(
             f"{_HERE}.cli.discover:discover",
-            "List UPFs that run on this machine, whoever started them: processes, namespaces, interfaces, cgroups.",
+            "List UPFs that run on this machine, with their processes, namespaces, interfaces and cgroups.",
         ),
         "node check": Command(
             f"{_HERE}.cli.check:check",
-            "Say for each slice of a node if its packets are measured, and which knobs act on them, and why.",
+            "Check for each slice of a node whether its packets are measured and which knobs act on them.",
         ),
         "dataset import-prometheus": Command(
             f"{_HERE}.cli.import_prometheus:import_prometheus",
-            "Ask a Prometheus server for a range of time of a node, and keep it as episodes to learn from offline.",
+            "Import a range of time of a node from a Prometheus server, as episodes for offline training.",
         ),
         "node identify": Command(
             f"{_HERE}.cli.identify:identify",
-            "Tell a simulator's hardware parameters from the traffic that a node has, and say which had to be assumed.",
+            "Estimate hardware parameters from live traffic.",
             makes=True,
         ),
     },

@@ -60,15 +60,15 @@ found = {{
 
 
 def readers(
-    rows: Annotated[int, typer.Option(min=1000, help="Rows of the file, if it is made.")] = 12_000_000,
-    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Turns of both; medians count.")] = 5,
-    file: Annotated[Path | None, typer.Option(help="Keep the file here, and use it again if it is there.")] = None,
+    rows: Annotated[int, typer.Option(min=1000, help="Number of rows of a generated file.")] = 12_000_000,
+    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Number of turns of both; results are medians.")] = 5,
+    file: Annotated[Path | None, typer.Option(help="Keep the generated file here, and reuse it if it exists.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Time and peak memory of summarising a forwarding file, against pandas.read_csv and groupby.
+    """Measure time and memory to summarise a forwarding file, compared with pandas.
 
-    The file is made up after the published figures, 48 bytes a row. Both run in turns, on two CPUs, in processes of
-    their own; time is from the start of the process to its end. Exit code 1 if the two disagree.
+    The generated file resembles the published one. Both readers run in turns, on two CPUs, in separate processes.
+    Exit code 1: the two disagree.
 
     Example: [bold]slicepilot bench readers --rows 2000000[/bold]
     """

@@ -13,13 +13,13 @@ from slicepilot.cli.shared.output import console, print_json, progress_bar
 
 
 def sim(
-    num_envs: Annotated[int, typer.Option(min=1, help="Environments in the vector.")] = 1000,
-    num_slices: Annotated[int, typer.Option(min=1, max=256, help="Slices per node.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long each repetition runs.")] = 1.0,
-    repetitions: Annotated[int, typer.Option(min=1, help="Repetitions; the median counts.")] = 5,
+    num_envs: Annotated[int, typer.Option(min=1, help="Number of environments in the vector.")] = 1000,
+    num_slices: Annotated[int, typer.Option(min=1, max=256, help="Number of slices per node.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of each repetition.")] = 1.0,
+    repetitions: Annotated[int, typer.Option(min=1, help="Number of repetitions; the result is the median.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Environment steps per second of the simulator, with decoding, encoding and reward.
+    """Measure environment steps per second of the simulator, with decoding, encoding and reward.
 
     Example: [bold]slicepilot bench sim --num-slices 64[/bold]
     """

@@ -32,14 +32,16 @@ MOST_SENTENCES = 5
 
 
 def analyse(
-    paths: Annotated[list[Path], typer.Argument(help="Files and folders with delays.", show_default=False)],
-    by: Annotated[str | None, typer.Option(help="Column that makes the groups, or file.")] = None,
-    baseline: Annotated[str | None, typer.Option(help="Group that the others are held against.")] = None,
-    value: Annotated[str | None, typer.Option(help="Column of delays.")] = None,
-    on: Annotated[list[str] | None, typer.Option(help="Column that may explain them; may be repeated.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for tables, plots and report.")] = OUT,
-    resamples: Annotated[int, typer.Option(min=100, max=1_000_000, help="Of tests and intervals.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders that hold delays.", show_default=False)],
+    by: Annotated[str | None, typer.Option(help='Column that defines the groups, or "file".')] = None,
+    baseline: Annotated[str | None, typer.Option(help="Group that the other groups are compared with.")] = None,
+    value: Annotated[str | None, typer.Option(help="Column that holds the delays.")] = None,
+    on: Annotated[list[str] | None, typer.Option(help="Column that may explain the delays; may be repeated.")] = None,
+    out: Annotated[Path, typer.Option(help="Output folder for tables, plots and report.")] = OUT,
+    resamples: Annotated[
+        int, typer.Option(min=100, max=1_000_000, help="Number of resamples for tests and intervals.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the resamples.")] = 0,
     kind: KindOption = None,
     unit: UnitOption = None,
     qfi: QfiOption = None,
@@ -47,10 +49,10 @@ def analyse(
     ue: UeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare delays of groups with a baseline's: quantiles, tests, effect sizes, quantile regression, plots.
+    """Compare delays of groups with a baseline: quantiles, tests, effect sizes, quantile regression, plots.
 
-    Takes tables of import, files of releases, episodes, Minari datasets, and the records of a controller. Columns that
-    are not named are those that look like it. The folder gets statistics.json, CSV tables, plots and report.html.
+    Accepts imported tables, files of releases, episodes, Minari datasets, and the records of a controller. Columns
+    that are not given are detected. The folder gets statistics.json, CSV tables, plots and report.html.
 
     Example: slicepilot dataset analyse tables/mishra-forwarding-light.parquet --by slice --out reports/light
     """

@@ -35,20 +35,20 @@ PARQUET, CSV = ".parquet", ".csv"
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="What there is.", show_default=False)],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="What to make.", show_default=False)],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="File or folder to convert.", show_default=False)],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="File or folder to write.", show_default=False)],
     kind: KindOption = None,
     unit: UnitOption = None,
     qfi: QfiOption = None,
     condition: ConditionOption = None,
     ue: UeOption = None,
-    reward: Annotated[str, typer.Option(help="Reward of records: a name or a YAML file.")] = "default",
+    reward: Annotated[str, typer.Option(help="Reward weights for records: a name or a YAML file.")] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Turn one format into another.
+    """Convert a table or episodes to another format.
 
-    A table, or a file of a release, becomes NAME.parquet or NAME.csv. Episodes (Parquet, Minari, or the records of a
-    controller) become NAME.parquet or a Minari dataset, a folder NAME-vN.
+    A table, or a file of a release, becomes NAME.parquet or NAME.csv. Episodes (Parquet, Minari, or the records of
+    a controller) become NAME.parquet or a Minari dataset, a folder NAME-vN.
 
     Example: slicepilot dataset convert episodes.parquet slices-v0
     """

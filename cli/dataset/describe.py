@@ -27,19 +27,17 @@ SHOWN_GROUPS = 12
 
 
 def describe(
-    path: Annotated[Path, typer.Argument(help="File or folder.", show_default=False)],
+    path: Annotated[Path, typer.Argument(help="File or folder to read.", show_default=False)],
     kind: KindOption = None,
     unit: UnitOption = None,
     qfi: QfiOption = None,
     condition: ConditionOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show rows, columns with units and spans, rows of each group, and faults; of episodes who acted and earned what.
+    """Show rows, columns with units and ranges, groups and faults; for episodes, behaviours and rewards.
 
-    Of forwarding delays, PFCP latencies and Andrade's collections the rows of the study's table as well; of episodes
-    what was not measured, by setting.
-
-    Takes a table of import, a file of a release, episodes, a Minari dataset, or the records of a controller.
+    Accepts an imported table, a file of a release, episodes, a Minari dataset, or the records of a controller. For
+    the published studies it also recomputes the study's table; for episodes it lists what was not measured.
 
     Example: slicepilot dataset describe tables/andrade-cpu.parquet
     """

@@ -33,27 +33,29 @@ LONGEST = 24  # characters of a policy's name in tables
 
 def estimate(
     data: Annotated[str, typer.Argument(help="Recorded episodes: a shipped name, a file or a folder.")],
-    bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
-    agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated, as for evaluate.")] = None,
+    bundle: Annotated[list[Path] | None, typer.Option(help="Bundle of a learned policy; may be repeated.")] = None,
+    agents: Annotated[
+        list[str] | None, typer.Option(help="Agents to estimate: names, separated by commas, as for `evaluate`.")
+    ] = None,
     truth: Annotated[
-        Path | None, typer.Option(help="What they really earned: episodes of them, or JSON {NAME: REWARD}.")
+        Path | None, typer.Option(help="True rewards, to score the estimators: episodes, or JSON {NAME: REWARD}.")
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(help="The node as identified, a name or a file; none: no model [default: as the data's]."),
+        typer.Option(help="Hardware of the model, or none (default: the data's)."),
     ] = None,
     reward: Annotated[
-        str | None, typer.Option(help="Other weights than the recorded ones: a name or a YAML file.")
+        str | None, typer.Option(help="Reward weights (default: the recorded ones): a name or a YAML file.")
     ] = None,
-    updates: Annotated[int, typer.Option(min=1, help="Steps of Adam of each critic of fitted Q.")] = 1500,
-    seed: Annotated[int, typer.Option(min=0, help="Of networks and draws.")] = 0,
+    updates: Annotated[int, typer.Option(min=1, help="Optimiser steps of each critic of fitted Q evaluation.")] = 1500,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what policies would have earned a control period, how surely, and where the data cannot say.
+    """Estimate the reward per control period of policies from recorded data, with intervals and coverage.
 
-    By a model (they play in the simulator under the loads of the data), by fitted Q evaluation, and by importance
-    sampling where the probabilities of actions are known; where one has no figure, why. What was not measured in the
-    data is shown by setting. With --truth also how far off each was.
+    Estimators: a model (the policies run in the simulator under the recorded loads), fitted Q evaluation, and
+    importance sampling where action probabilities are known. An estimator without an estimate says why. With
+    --truth, the errors of the estimators are shown.
 
     Example: slicepilot dataset estimate testbed-contention --agents reactive-sla,static-weights-9-nice
     """

@@ -38,20 +38,22 @@ EPISODES = "andrade-episodes.parquet"
 
 
 def import_files(
-    paths: Annotated[list[Path], typer.Argument(help="Files, and folders to look through.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the tables.", show_default=False)],
+    paths: Annotated[list[Path], typer.Argument(help="Files, and folders to search for files.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Output folder for the tables.", show_default=False)],
     kind: KindOption = None,
     unit: UnitOption = None,
     qfi: QfiOption = None,
     condition: ConditionOption = None,
     ue: UeOption = None,
-    reward: Annotated[str, typer.Option(help="Reward of Andrade's episodes: a name or a YAML file.")] = "default",
+    reward: Annotated[
+        str, typer.Option(help="Reward weights of Andrade's episodes: a name or a YAML file.")
+    ] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read files of a release into tidy Parquet tables, one a file; Andrade's collections into episodes as well.
+    """Convert files of a release to tidy Parquet tables, and Andrade's collections also to episodes.
 
-    Rows that cannot be used are left out, counted and noted in the table with their lines. A table that is there is
-    replaced only by one of the same file. Exit code 2: a file cannot be used at all; the others are imported.
+    Unusable rows are left out, counted, and recorded in the table with their lines. An existing table is replaced
+    only by one from the same file. Exit code 2: a file is unusable; the others are imported.
 
     Example: slicepilot dataset import datasets/moreira --out tables
     """

@@ -15,13 +15,14 @@ from slicepilot.configs import ConfigError
 if TYPE_CHECKING:
     from slicepilot.data.studies.kinds import Kind, Options
 
-KindOption = Annotated[str | None, typer.Option("--kind", help="Kind of file, else as it looks.")]
+KindOption = Annotated[str | None, typer.Option("--kind", help="File type (default: detected).")]
 UnitOption = Annotated[
-    list[str] | None, typer.Option(help="Unit of an Andrade export, else what is plausible; may be repeated.")
+    list[str] | None,
+    typer.Option(help="Unit of an Andrade export, as COLUMN=UNIT (default: the plausible one); may be repeated."),
 ]
-QfiOption = Annotated[int | None, typer.Option(help="QFI of a run of Moreira, else as its folder says.")]
-ConditionOption = Annotated[str | None, typer.Option(help="Its condition, else as its folder says.")]
-UeOption = Annotated[list[str] | None, typer.Option(help="ADDRESS=CLASS: traffic of a UE; may be repeated.")]
+QfiOption = Annotated[int | None, typer.Option(help="QFI of a run of Moreira (default: taken from the folder name).")]
+ConditionOption = Annotated[str | None, typer.Option(help="Condition (default: taken from the folder name).")]
+UeOption = Annotated[list[str] | None, typer.Option(help="Traffic class of a UE, as ADDRESS=CLASS; may be repeated.")]
 
 What = Literal["tidy", "episodes", "minari", "records", "folder", "file"]
 

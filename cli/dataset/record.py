@@ -35,47 +35,50 @@ MAX_TIMES = 1000
 
 
 def record(
-    out: Annotated[Path, typer.Option(help="File NAME.parquet, or a new folder NAME-vN for Minari.")],
+    out: Annotated[Path, typer.Option(help="Output: NAME.parquet, or a new folder NAME-vN for a Minari dataset.")],
     agents: Annotated[
-        list[str] | None, typer.Option(help="Names, comma-separated; NAME:3 has three times the runs.")
+        list[str] | None,
+        typer.Option(help="Names of agents, separated by commas; NAME:3 gets three times the episodes."),
     ] = None,
-    bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
+    bundle: Annotated[list[Path] | None, typer.Option(help="Bundle of a learned policy; may be repeated.")] = None,
     scenario: Annotated[
-        str | None, typer.Option(help="A shipped name or a YAML file [default: testbed-contention].")
+        str | None, typer.Option(help="Scenario: a shipped name or a YAML file (default: testbed-contention).")
     ] = None,
-    backend: Annotated[str, typer.Option(help="simulator, or testbed: real UPFs in real time.")] = "simulator",
-    name: Annotated[str | None, typer.Option(help="Of the testbed, to use one that is up.")] = None,
+    backend: Annotated[
+        str, typer.Option(help="Backend: simulator, or testbed (real UPFs in real time).")
+    ] = "simulator",
+    name: Annotated[str | None, typer.Option(help="Name of a running testbed to use.")] = None,
     node: Annotated[
-        str | None, typer.Option(help="UPFs that run here already: a name or a YAML file of `node discover`.")
+        str | None,
+        typer.Option(help="Node configuration with existing UPFs: a name or a YAML file of `node discover`."),
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="On a node: shadow leaves knobs as they are; live lets agents move them, under guard.")
+        str, typer.Option(help="Mode on a node: shadow moves no knobs; live lets agents move them, under the guard.")
     ] = "shadow",
-    run: Annotated[str, typer.Option(help="On a node: run configuration with guard and folders.")] = "default",
-    episodes: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each agent.")] = 2,
+    run: Annotated[str, typer.Option(help="Run configuration for a node: a shipped name or a YAML file.")] = "default",
+    episodes: Annotated[int, typer.Option(min=1, max=10_000, help="Number of episodes of each agent.")] = 2,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="Of each run; else the scenario's, or 60 on a node.")
+        float | None, typer.Option(min=0.1, help="Duration of each episode (default: the scenario's, or 60 on a node).")
     ] = None,
     period_ms: Annotated[
-        float | None, typer.Option(min=2, max=30_000, help="Control period; else the scenario's, or 10 on a node.")
+        float | None, typer.Option(min=2, max=30_000, help="Control period (default: the scenario's, or 10 on a node).")
     ] = None,
-    reward: Annotated[str, typer.Option(help="Weights of the reward: a shipped name or a YAML file.")] = "default",
-    seed: Annotated[int, typer.Option(min=0, help="Of loads, noise and draws.")] = 0,
+    reward: Annotated[str, typer.Option(help="Reward weights: a shipped name or a YAML file.")] = "default",
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for loads, noise and random agents.")] = 0,
     requests: Annotated[
         bool,
-        typer.Option(
-            "--published-requests", help="Deploy pods with the CPU requests of published settings, not the slices' own."
-        ),
+        typer.Option("--published-requests", help="Deploy pods with the CPU requests of the published settings."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Record episodes: what agents saw, wanted, did and earned, with how likely each choice was where that is known.
+    """Record episodes: observations, actions, rewards, and action probabilities where they are known.
 
-    Names are those of slicepilot evaluate, and as-found, which holds what it finds; any of them after exploring- has
-    noise around its choices. On a node there is the traffic that there is. In shadow, as-found is who plays: knobs as
-    their operators set them. With --mode live agents move them, with guard and supervisor behind.
+    Agents are named as in `slicepilot evaluate`; the agent as-found keeps the original settings, and the prefix
+    exploring- adds noise. On a node, the real traffic is used. In shadow, as-found acts: the knobs are those that
+    the operator set. With --mode live, agents move them, with guard and supervisor.
 
-    Example: [bold]slicepilot dataset record --agents random,exploring-no-control --episodes 4 --out log.parquet[/bold]
+    Example: [bold]slicepilot dataset record --agents random,exploring-no-control --episodes 4 --out
+    log.parquet[/bold]
     """
     from slicepilot.data.episodes.episodes import EpisodeSet
     from slicepilot.env.reward import RewardWeights

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show which datasets published studies have released, where, and under which licence.
+    """List the datasets of published studies with their location and licence.
 
     Example: slicepilot dataset list
     """
@@ -46,11 +46,11 @@ def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JS
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="Release to fetch; see list.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="Folder to put it in [default: datasets/NAME].")] = None,
+    name: Annotated[str, typer.Argument(help="Release to download; see `dataset list`.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: datasets/NAME).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Download a release. A transfer that was cut off goes on where it stopped. Exit code 1: not all could be fetched.
+    """Download a release. Interrupted downloads are resumed. Exit code 1: a file could not be downloaded.
 
     Example: slicepilot dataset fetch moreira
     """

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 def validate(
-    path: Annotated[Path, typer.Argument(help="File or folder.", show_default=False)],
+    path: Annotated[Path, typer.Argument(help="File or folder to read.", show_default=False)],
     kind: KindOption = None,
     unit: UnitOption = None,
     qfi: QfiOption = None,
     condition: ConditionOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read files to their ends and say what is wrong, with lines. Exit code 1: something is; 2: a file is unusable.
+    """Read files completely and list their faults by line. Exit code 1: faults; 2: a file is unusable.
 
-    Takes files of a release, tables of import, episodes and Minari datasets, and folders of any.
+    Accepts files of a release, imported tables, episodes, Minari datasets, and folders.
 
     Example: slicepilot dataset validate o1_forwarding_exp_light.csv
     """

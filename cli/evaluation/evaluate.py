@@ -35,33 +35,41 @@ STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
 
 
 def evaluate(
-    bundle: Annotated[list[Path] | None, typer.Option(help="Policy: folder, or generalist; repeatable.")] = None,
-    scenario: Annotated[list[str] | None, typer.Option(help="Name or YAML file; may be repeated.")] = None,
-    agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated; * matches any part.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each agent on each scenario.")] = None,
-    suite: Annotated[str | None, typer.Option(help="Or scenarios by the dozen: drawn.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="What the suite is drawn from.")] = None,
-    scenarios: Annotated[int | None, typer.Option(min=1, max=1000, help="How many are drawn.")] = None,
+    bundle: Annotated[
+        list[Path] | None, typer.Option(help="Policy bundle: its folder, or generalist; may be repeated.")
+    ] = None,
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="Scenario: a shipped name or a YAML file; may be repeated.")
+    ] = None,
+    agents: Annotated[
+        list[str] | None, typer.Option(help="Names of agents, separated by commas; * matches any part of a name.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of runs of each agent in each scenario.")] = None,
+    suite: Annotated[str | None, typer.Option(help='Use randomly drawn scenarios ("drawn").')] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed of the suite.")] = None,
+    scenarios: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Number of scenarios that a suite draws.")
+    ] = None,
     period_ms: Annotated[
-        float | None, typer.Option(min=2, max=30_000, help="Control period; else the scenarios'.")
+        float | None, typer.Option(min=2, max=30_000, help="Control period (default: the scenarios').")
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option("-c", "--config", help="How to judge: a shipped name or a file."),
+        typer.Option("-c", "--config", help="Evaluation configuration: a shipped name or a YAML file."),
     ] = None,
-    ray: Annotated[bool, typer.Option("--ray", help="Play on all cores, by Ray, to the same figures.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Run in parallel with Ray; the results are identical.")] = False,
     address: Annotated[
-        str | None, typer.Option(help="With --ray: a cluster, HOST:PORT or auto, from one of its nodes.")
+        str | None, typer.Option(help="Ray cluster for --ray: HOST:PORT, or auto on one of its nodes.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder to save the results in.")] = RESULTS,
-    report: Annotated[Path | None, typer.Option(help="Also write an HTML report to this file.")] = None,
+    results: Annotated[Path, typer.Option(help="Output folder for the results.")] = RESULTS,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file.")] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Log figures and report to MLflow.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Play agents on the same seeds of the same scenarios and compare them.
+    """Run agents on the same seeds of the same scenarios and compare them.
 
-    Judged are the learned policies; without any, the first heuristic among the agents. A suite also tells how every
-    heuristic fares, and bundles together that differ in their training seed alone, three at least.
+    The learned policies are judged; without any, the first heuristic among the agents. A suite also compares all
+    heuristics, and bundles that differ only in their training seed (at least three) together.
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """

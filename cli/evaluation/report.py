@@ -11,10 +11,10 @@ from slicepilot.cli.shared.output import console
 
 
 def report(
-    results: Annotated[Path, typer.Argument(help="Folder that evaluate has saved.", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path("report.html"),
+    results: Annotated[Path, typer.Argument(help="Folder that `evaluate` has written.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Output file (HTML).")] = Path("report.html"),
 ) -> None:
-    """Render the results of an evaluation as one self-contained HTML file, without playing anything again.
+    """Render the results of an evaluation as one self-contained HTML file.
 
     Example: slicepilot report reports/evaluation -o report.html
     """

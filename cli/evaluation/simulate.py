@@ -15,16 +15,18 @@ MAX_DIGITS = 4  # keeps a slip such as 1-99999999 from being counted out
 
 
 def simulate(
-    study: Annotated[str | None, typer.Option(help="Replay a published study: andrade.")] = None,
-    experiments: Annotated[str, typer.Option(help="Which of its experiments: 1,5,25 or 1-26.")] = "1-26",
-    scenario: Annotated[str, typer.Option(help="Or play a scenario: a shipped name or a YAML file.")] = "andrade-ramp",
-    agent: Annotated[str, typer.Option(help="The agent that controls the scenario.")] = "no-control",
-    repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions of each experiment.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of loads and noise.")] = 0,
-    hardware: Annotated[str, typer.Option(help="The study's node: a shipped name or a YAML file.")] = "andrade",
+    study: Annotated[str | None, typer.Option(help="Replay a published study (andrade).")] = None,
+    experiments: Annotated[str, typer.Option(help="Experiments of the study, for instance 1,5,25 or 1-26.")] = "1-26",
+    scenario: Annotated[
+        str, typer.Option(help="Simulate this scenario: a shipped name or a YAML file.")
+    ] = "andrade-ramp",
+    agent: Annotated[str, typer.Option(help="Agent that controls the scenario.")] = "no-control",
+    repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Number of repetitions of each experiment.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for loads and noise.")] = 0,
+    hardware: Annotated[str, typer.Option(help="Hardware of the study: a shipped name or a YAML file.")] = "andrade",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Replay published experiments in the simulator, or play a scenario.
+    """Simulate published experiments or a scenario.
 
     Example: [bold]slicepilot simulate --study andrade --experiments 1,5,25[/bold]
     """

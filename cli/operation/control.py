@@ -19,14 +19,14 @@ from slicepilot.controller.contracts.answers import OrderAnswer, Status
 
 NAME_CELLS = 12  # of a slice's name: in 80 columns there has to be room for figures and the longest reason
 
-Name = Annotated[str | None, typer.Option(help="Which controller; not needed where only one runs.")]
-RunRoot = Annotated[Path | None, typer.Option(help="Folder under which controllers have theirs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-Force = Annotated[bool, typer.Option(help="Act with a bundle that was never promoted.")]
+Name = Annotated[str | None, typer.Option(help="Name of the controller; not needed if only one runs.")]
+RunRoot = Annotated[Path | None, typer.Option(help="Directory with one subdirectory per controller.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Force = Annotated[bool, typer.Option(help="Allow a bundle that was not promoted to act.")]
 
 
 def status(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -> None:
-    """Show mode, guard and what the slices get.
+    """Show the mode, the guard and the figures of the slices.
 
     Example: [bold]slicepilot control status --name sp[/bold]
     """
@@ -38,14 +38,16 @@ def status(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False)
 
 
 def mode(
-    mode: Annotated[str, typer.Argument(help="shadow, canary or live.")],
-    slices: Annotated[list[str] | None, typer.Option(help="Slices a canary acts on; comma-separated.")] = None,
+    mode: Annotated[str, typer.Argument(help="Mode: shadow, canary or live.")],
+    slices: Annotated[
+        list[str] | None, typer.Option(help="Slices that mode canary acts on, separated by commas.")
+    ] = None,
     force: Force = False,
     name: Name = None,
     run_root: RunRoot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change what becomes of decisions; from shadow it takes the knobs over, to shadow it gives them back.
+    """Change the mode: leaving shadow takes over the knobs, entering it restores them.
 
     Example: [bold]slicepilot control mode canary --slices slice2,slice3[/bold]
     """
@@ -56,29 +58,29 @@ def mode(
 
 
 def pause(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -> None:
-    """Hold the knobs as they are until resumed."""
+    """Hold the knobs at their current values until resumed."""
     _order({"command": "pause"}, name, run_root, as_json)
 
 
 def resume(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -> None:
-    """End a pause, an ordered safe setting, and what the guard has latched."""
+    """End a pause, an ordered safe setting, and latched states of the guard."""
     _order({"command": "resume"}, name, run_root, as_json)
 
 
 def safe(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -> None:
-    """Go to the declared safe setting and stay there until resumed."""
+    """Apply the declared safe setting until resumed."""
     _order({"command": "safe"}, name, run_root, as_json)
 
 
 def reload(
-    bundle: Annotated[Path | None, typer.Option(help="Another policy: its folder, or generalist.")] = None,
-    guard: Annotated[str | None, typer.Option(help="Name or file of another guard configuration.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="New policy: the folder of its bundle, or generalist.")] = None,
+    guard: Annotated[str | None, typer.Option(help="New guard configuration: a shipped name or a YAML file.")] = None,
     force: Force = False,
     name: Name = None,
     run_root: RunRoot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take up another policy, guard configuration, or both, between two ticks.
+    """Load another policy, guard configuration, or both, between two ticks.
 
     Example: [bold]slicepilot control reload --bundle runs/ppo-seed1/bundle[/bold]
     """

@@ -20,15 +20,17 @@ RUN_ROOT, STATE_ROOT = Path(RunConfig.run_root), Path(RunConfig.state_root)
 
 
 def explain(
-    at: Annotated[str, typer.Option(help="RFC 3339, HH:MM:SS, before now as -5s or -2min, or last.")] = "last",
-    window: Annotated[str | None, typer.Option(help="Sum up so much before that time, for instance 1s.")] = None,
+    at: Annotated[str, typer.Option(help="Time: RFC 3339, HH:MM:SS, relative (-5s, -2min), or last.")] = "last",
+    window: Annotated[str | None, typer.Option(help="Summarise a window before that time, for instance 1s.")] = None,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default=False)] = None,
-    name: Annotated[str | None, typer.Option(help="Or the controller's name; not needed if there is one.")] = None,
-    state: Annotated[Path, typer.Option(help="Folder under which controllers keep their records.")] = STATE_ROOT,
-    run: Annotated[Path, typer.Option(help="Folder under which running controllers are found.")] = RUN_ROOT,
+    name: Annotated[str | None, typer.Option(help="Name of the controller; not needed if there is only one.")] = None,
+    state: Annotated[
+        Path, typer.Option(help="Directory with one subdirectory of records per controller.")
+    ] = STATE_ROOT,
+    run: Annotated[Path, typer.Option(help="Directory with one subdirectory per running controller.")] = RUN_ROOT,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what happened at a tick: seen, wanted, let through and why, applied, and how long each stage took.
+    """Explain a tick: what was measured, wanted, allowed and applied, why, and how long each stage took.
 
     Example: slicepilot explain --at -5s
     """

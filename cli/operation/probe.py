@@ -30,29 +30,30 @@ DRAIN_S = 0.05  # between two looks at the events: a ring buffer holds 32,000
 def probe(
     netns: Annotated[list[str] | None, typer.Option(help="Network namespace of a UPF; may be repeated.")] = None,
     node: Annotated[
-        str | None, typer.Option(help="Or all UPFs of a node: a name or a YAML file of `node discover`.")
+        str | None, typer.Option(help="Node configuration, for all its UPFs: a name or a YAML file of `node discover`.")
     ] = None,
-    pid: Annotated[list[int] | None, typer.Option(help="Or its process id; may be repeated.")] = None,
-    container: Annotated[list[str] | None, typer.Option(help="Or its container's id; may be repeated.")] = None,
-    n3: Annotated[str | None, typer.Option(help="Interface with GTP-U; else n3, or the only one.")] = None,
-    tun: Annotated[str | None, typer.Option(help="The UPF's TUN device; else the first there is.")] = None,
-    n6: Annotated[str | None, typer.Option(help="Interface that packets leave by; else n6, if there is one.")] = None,
+    pid: Annotated[list[int] | None, typer.Option(help="Process id of a UPF; may be repeated.")] = None,
+    container: Annotated[list[str] | None, typer.Option(help="Container id of a UPF; may be repeated.")] = None,
+    n3: Annotated[str | None, typer.Option(help="N3 interface (GTP-U) (default: n3, or the only interface).")] = None,
+    tun: Annotated[str | None, typer.Option(help="TUN device of the UPF (default: the first).")] = None,
+    n6: Annotated[str | None, typer.Option(help="N6 interface (default: n6, if it exists).")] = None,
     n6_netns: Annotated[
-        str | None, typer.Option(help="Network namespace of N6's far end, to measure behind a shared uplink.")
+        str | None, typer.Option(help="Network namespace of the far end of N6, to measure behind a shared uplink.")
     ] = None,
-    n4: Annotated[str | None, typer.Option(help="Interface with PFCP; else n4, if there is one.")] = None,
-    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds from table to table.")] = 1.0,
-    duration: Annotated[float | None, typer.Option(min=0.1, help="Seconds to measure; else until Ctrl-C.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write sampled packets to this file.")] = None,
-    sample: Annotated[int, typer.Option(min=1, max=1 << 20, help="One packet in this many goes to --csv.")] = 100,
-    pfcp_csv: Annotated[Path | None, typer.Option(help="Write PFCP transactions to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print totals as JSON at the end, and no tables.")] = False,
+    n4: Annotated[str | None, typer.Option(help="N4 interface (PFCP) (default: n4, if it exists).")] = None,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between tables.")] = 1.0,
+    duration: Annotated[
+        float | None, typer.Option(min=0.1, help="Duration in seconds (default: until Ctrl-C).")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write sampled packets to this CSV file.")] = None,
+    sample: Annotated[int, typer.Option(min=1, max=1 << 20, help="Write one in this many packets to --csv.")] = 100,
+    pfcp_csv: Annotated[Path | None, typer.Option(help="Write PFCP transactions to this CSV file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print totals as JSON at the end instead of tables.")] = False,
 ) -> None:
-    """Measure each packet of running UPFs from N3 to N6, by slice and flow, without touching the UPFs.
+    """Measure each packet of running UPFs from N3 to N6, by slice and flow, without changing the UPFs.
 
-    Needs root. Any UPF that takes GTP-U from one interface and hands IP packets to the kernel will do: it is found by
-    its network namespace, process or container, or all those of a node by its configuration. Packets are matched in the
-    kernel.
+    Needs root. Works with any UPF that receives GTP-U on one interface and passes IP packets to the kernel. Select
+    UPFs by network namespace, process, container, or node configuration.
 
     Example: [bold]slicepilot probe --netns sp-upf-embb --n6-netns sp-dn --duration 10[/bold]
     """

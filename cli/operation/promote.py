@@ -17,20 +17,25 @@ if TYPE_CHECKING:
 
 
 def promote(
-    bundle: Annotated[Path, typer.Argument(help="Folder of the learned policy.", show_default=False)],
-    records: Annotated[Path, typer.Option(help="Folder of its records in shadow.", show_default=False)],
-    criteria: Annotated[str, typer.Option("-c", "--criteria", help="A shipped name or a YAML file.")] = "default",
+    bundle: Annotated[Path, typer.Argument(help="Folder of the policy bundle.", show_default=False)],
+    records: Annotated[
+        Path, typer.Option(help="Folder of the records that the bundle left in shadow.", show_default=False)
+    ],
+    criteria: Annotated[
+        str, typer.Option("-c", "--criteria", help="Configuration: a shipped name or a YAML file.")
+    ] = "default",
     sign: Annotated[
         Path | None,
         typer.Option(
-            help="Ed25519 private key (PEM) to sign the bundle with; /etc/slicepilot/signing-key.pem, if there is one.",
+            help="Ed25519 private key (PEM) for signing (default: /etc/slicepilot/signing-key.pem, if it exists).",
             show_default=False,
         ),
     ] = None,
-    no_sign: Annotated[bool, typer.Option("--no-sign", help="Do not sign, though there is such a key.")] = False,
+    no_sign: Annotated[bool, typer.Option("--no-sign", help="Do not sign the bundle.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Hold a bundle's shadow recording against criteria; a yes is written into the bundle. Exit code 1: not promoted.
+    """Compare a bundle's shadow recording with criteria, and record a promotion in the bundle. Exit code 1: not
+    promoted.
 
     Example: slicepilot promote runs/mine/bundle --records /var/lib/slicepilot/sp/records
     """

@@ -19,13 +19,14 @@ STATE_ROOT = Path("/var/lib/slicepilot")
 
 
 def restore(
-    name: Annotated[str | None, typer.Option(help="Of the controller; else all that have died.")] = None,
-    state: Annotated[Path, typer.Option(help="Folder with a folder for each controller.")] = STATE_ROOT,
+    name: Annotated[str | None, typer.Option(help="Name of the controller (default: all that have died).")] = None,
+    state: Annotated[Path, typer.Option(help="Directory with one subdirectory per controller.")] = STATE_ROOT,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Put back the knobs found by a controller that has died together with its supervisor.
+    """Restore the original knobs after a controller and its supervisor have died.
 
-    Nothing to restore is no error; a service manager may call it whenever a controller has ended.
+    It is no error if there is nothing to restore, so a service manager can run it after every controller.
+
     Example: [bold]slicepilot restore --name sp[/bold]
     """
     from slicepilot.controller.system.clocks import check_clocks

@@ -26,41 +26,47 @@ REFRESH_TICKS = 50
 
 
 def run(
-    config: Annotated[str, typer.Option("--config", "-c", help="A shipped name or a YAML file.")] = "default",
+    config: Annotated[
+        str, typer.Option("--config", "-c", help="Configuration: a shipped name or a YAML file.")
+    ] = "default",
     node: Annotated[
-        str | None, typer.Option(help="UPFs that run here already: a name or a YAML file of `node discover`.")
+        str | None,
+        typer.Option(help="Node configuration with existing UPFs: a name or a YAML file of `node discover`."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of the testbed.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the testbed.")] = None,
     instance: Annotated[
-        str | None, typer.Option(help="Of this controller, where a node has several; else the node's name.")
+        str | None, typer.Option(help="Name of this controller, if the node has several (default: the node's name).")
     ] = None,
     mode: Annotated[
-        str | None, typer.Option(help="shadow writes nothing, canary acts on some slices, live on all.")
+        str | None, typer.Option(help="Mode: shadow only watches, canary acts on some slices, live on all.")
     ] = None,
-    canary: Annotated[list[str] | None, typer.Option(help="A slice that mode canary acts on; may be repeated.")] = None,
-    bundle: Annotated[Path | None, typer.Option(help="Learned policy: its folder, or generalist.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Or an agent by name; else queue-greedy.")] = None,
+    canary: Annotated[list[str] | None, typer.Option(help="Slice that mode canary acts on; may be repeated.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Policy bundle: its folder, or generalist.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Agent by name, instead of a bundle (default: queue-greedy).")
+    ] = None,
     scenario: Annotated[
-        str | None, typer.Option(help="Loads to play, a shipped name or a YAML file; else what traffic there is.")
+        str | None, typer.Option(help="Scenario whose loads are sent: a shipped name or a YAML file (default: none).")
     ] = None,
-    period_ms: Annotated[float | None, typer.Option(help="Control period; else the scenario's, or 10.")] = None,
+    period_ms: Annotated[float | None, typer.Option(help="Control period (default: the scenario's, or 10).")] = None,
     guard: Annotated[str | None, typer.Option(help="Guard configuration: a shipped name or a YAML file.")] = None,
     listen: Annotated[
         str | None, typer.Option(help="Address and port of metrics and status page, for instance 127.0.0.1:9464.")
     ] = None,
-    log: Annotated[str | None, typer.Option(help="Logs on standard error: json, pretty or off.")] = None,
-    trust: Annotated[Path | None, typer.Option(help="Public key (PEM) that the bundle must be signed with.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Act with a bundle that was never promoted.")] = False,
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="How long; else the scenario's, or endless.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the loads' phases and random arrivals.")] = 0,
-    record: Annotated[
-        Path | None, typer.Option(help="Folder in which the run is left as episodes, to learn from.")
+    log: Annotated[str | None, typer.Option(help="Format of the logs on standard error: json, pretty or off.")] = None,
+    trust: Annotated[Path | None, typer.Option(help="Public key (PEM) that must have signed the bundle.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Allow a bundle that was not promoted to act.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Duration (default: the scenario's, or unlimited).")
     ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for phases and arrivals of the loads.")] = 0,
+    record: Annotated[Path | None, typer.Option(help="Folder in which the run is recorded as episodes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Let an agent watch, and if asked move, the knobs of real UPFs; what it found comes back at the end.
+    """Watch real UPFs with an agent and, if asked to, move their knobs; restore the original settings at the end.
 
-    Starts in shadow, which writes nothing. Uses the testbed that is up, or brings one up for a scenario.
+    The default mode is shadow, which changes nothing. Uses the running testbed, or starts one for a scenario.
+
     Example: [bold]slicepilot run --bundle runs/demo/training/bundle --scenario testbed-contention[/bold]
     """
     from slicepilot.controller.ahead import library

@@ -15,17 +15,17 @@ RUN_ROOT = Path("/run/slicepilot")
 
 
 def top(
-    name: Annotated[str | None, typer.Option(help="Of the controller; may be left out where only one runs.")] = None,
-    run_root: Annotated[Path, typer.Option(help="Folder with a folder of each controller.")] = RUN_ROOT,
-    interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds from picture to picture.")] = 0.5,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for a controller where none runs.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
-    plain: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII only.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one status document as JSON and end.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the controller; not needed if only one runs.")] = None,
+    run_root: Annotated[Path, typer.Option(help="Directory with one subdirectory per controller.")] = RUN_ROOT,
+    interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between updates.")] = 0.5,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for a controller if none runs.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the status once and exit.")] = False,
+    plain: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the status once as JSON and exit.")] = False,
 ) -> None:
-    """Watch a running controller: slices, delays, rates, knobs, guard and budget. Reads only; q quits.
+    """Show a running controller: slices, delays, rates, knobs, guard and budget. Read-only; q quits.
 
-    Without a terminal, or on one that cannot move its cursor, it prints one picture.
+    Without a terminal, or on one that cannot move its cursor, it prints the status once.
 
     Example: [bold]slicepilot top --name sp[/bold]
     """

@@ -196,7 +196,7 @@ class Analysed(Document):
 
     sources: list[str]
     value: str
-    """Column of delays."""
+    """Column that holds the delays."""
     unit: str
     by: str
     """Column that makes the groups, or `file`."""

@@ -109,7 +109,7 @@ class Evaluation(Document):
 
     scenario: str
     seeds: int
-    """Runs of each agent."""
+    """Number of episodes of each agent."""
     agents: list[JudgedAgent]
     dominated_by_agent: list[str]
     """Fixed settings that the first judged agent beats."""

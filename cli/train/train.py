@@ -31,33 +31,40 @@ class Source(NamedTuple):
 
 
 def train(
-    config: Annotated[str | None, typer.Option("-c", "--config", help="Name or file of the training config.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Learn from recorded episodes alone.")] = False,
+    config: Annotated[
+        str | None, typer.Option("-c", "--config", help="Training configuration: a shipped name or a YAML file.")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Train on recorded episodes only.")] = False,
     finetune: Annotated[
         Path | None, typer.Option(help="Fine-tune the policy of this offline run, under the guard.")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="With --offline: a dataset's name, file or folder.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of network, exploration and environments.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget in control periods; with --offline, in updates.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Budget in minutes, in place of the config's.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Dataset for --offline: a shipped name, a file or a folder.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of the training.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Training budget in control periods; with --offline, in updates.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Training budget in minutes (default: from the configuration).")
+    ] = None,
     scenario: Annotated[str | None, typer.Option(help="Train on this scenario.")] = None,
-    mixture: Annotated[str | None, typer.Option(help="Train on this mixture of random runs.")] = None,
+    mixture: Annotated[str | None, typer.Option(help="Train on this mixture of random scenarios.")] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(help="Train on this node in place of the scenario's or mixture's: a file of `node identify`."),
+        typer.Option(help="Train for this hardware: a YAML file of `node identify`."),
     ] = None,
-    estimate: Annotated[
-        bool, typer.Option(help="With --offline: estimate at the end what the policy is worth.")
-    ] = True,
-    origin: Annotated[str | None, typer.Option("--from", help="Start from this bundle of a guided policy.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/NAME-seedN].")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+    estimate: Annotated[bool, typer.Option(help="Estimate the reward of the policy after --offline.")] = True,
+    origin: Annotated[str | None, typer.Option("--from", help="Start with the policy in this bundle.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder of the run (default: runs/NAME-seedN).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Train a policy in the simulator, or from recorded episodes, and save it as a bundle.
+    """Train a policy in the simulator or from recorded episodes, and save it as a bundle.
 
-    Tracked in MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db). The run's folder gets config.yaml, checkpoint.pt
-    and bundle/. Offline training ends with what the policy is estimated to earn, against the best of those who acted.
+    The run is tracked in MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db). Its folder contains config.yaml,
+    checkpoint.pt and bundle/. Offline training ends with an estimate of the policy's reward, compared with the best
+    behaviour in the dataset.
 
     Example: slicepilot train -c ppo --minutes 2 --out runs/mine
 

@@ -21,23 +21,24 @@ if TYPE_CHECKING:
 
 
 def tune(
-    config: Annotated[str | None, typer.Option("-c", "--config", help="Name or file of the sweep.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the sweep [default: runs/NAME].")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the sweep in this folder.")] = None,
+    config: Annotated[
+        str | None, typer.Option("-c", "--config", help="Configuration of the sweep: a shipped name or a YAML file.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder of the sweep (default: runs/NAME).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the sweep in this folder.")] = None,
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster, HOST:PORT or auto, from one of its nodes [default: this machine].")
+        str | None, typer.Option(help="Ray cluster: HOST:PORT, or auto on one of its nodes (default: this machine).")
     ] = None,
     parallel: Annotated[
-        int | None, typer.Option(min=1, help="Trials at a time [default: as many as there are CPUs for].")
+        int | None, typer.Option(min=1, help="Number of concurrent trials (default: as the CPUs allow).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Train many policies side by side on Ray: seeds, algorithms, weights of the reward; say which is best.
+    """Train many policies in parallel on Ray (seeds, algorithms, reward weights) and report the best.
 
-    Each trial is a training run in FOLDER/trials, tracked in MLflow under one run of the sweep. A worker that dies
-    costs what its own trial has done since its last checkpoint. Needs the extras train and ray.
-
-    Exit code 1: a trial has failed; --resume tries it again.
+    Each trial is a training run in FOLDER/trials, tracked in MLflow under one run of the sweep. When a worker dies,
+    its trial continues from the last checkpoint. Needs the extras train and ray. Exit code 1: a trial has failed;
+    --resume repeats it.
 
     Example: slicepilot tune -c ppo-smoke --parallel 2
     """

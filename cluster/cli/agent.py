@@ -11,30 +11,32 @@ import typer
 def agent(
     node: Annotated[str, typer.Option(help="Name of this node in the cluster.")],
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Where the API server is, and who we are; else this pod's service account.")
+        Path | None, typer.Option(help="kubeconfig of the cluster (default: this pod's service account).")
     ] = None,
-    namespace: Annotated[str, typer.Option(help="Where the agents' Leases are.")] = "slicepilot-system",
+    namespace: Annotated[str, typer.Option(help="Namespace of the agents' Leases.")] = "slicepilot-system",
     run_root: Annotated[Path, typer.Option(help="Folder for sockets and shared memory.")] = Path("/run/slicepilot"),
     state_root: Annotated[
-        Path, typer.Option(help="Folder for journals and records; outlives this process, and its container.")
+        Path, typer.Option(help="Folder for journals and records; it must outlive the container.")
     ] = Path("/var/lib/slicepilot"),
     highest_mode: Annotated[
         Literal["shadow", "canary", "live"],
-        typer.Option(help="The most that a SliceSet may do here; one that asks for more runs in shadow."),
+        typer.Option(help="Highest mode of a SliceSet on this node; higher ones run in shadow."),
     ] = "shadow",
-    most_loops: Annotated[int, typer.Option(min=1, max=64, help="At most so many loops on this node.")] = 8,
+    most_loops: Annotated[int, typer.Option(min=1, max=64, help="Maximum number of loops on this node.")] = 8,
     most_loops_in_namespace: Annotated[
-        int, typer.Option(min=1, max=64, help="At most so many for the SliceSets of one namespace.")
+        int, typer.Option(min=1, max=64, help="Maximum number of loops for the SliceSets of one namespace.")
     ] = 4,
     allow_exceed_limit: Annotated[
-        bool, typer.Option("--allow-exceed-limit", help="SliceSets may set CPU limits above those of their pods.")
+        bool, typer.Option("--allow-exceed-limit", help="Allow SliceSets to set CPU limits above those of their pods.")
     ] = False,
     allow_follow: Annotated[
         bool,
-        typer.Option("--allow-follow", help="Pods may be resized and annotated where SliceSets say so (follow)."),
+        typer.Option(
+            "--allow-follow", help="Allow resizing and annotating pods where a SliceSet asks for it (follow)."
+        ),
     ] = False,
     records_mb: Annotated[
-        float, typer.Option(min=0, max=1_000_000, help="Disk space for the decision records of one loop; 0: none.")
+        float, typer.Option(min=0, max=1_000_000, help="Disk space for the decision records of one loop; 0 keeps none.")
     ] = 64.0,
     bundle_registry: Annotated[
         list[str] | None,
@@ -44,23 +46,22 @@ def agent(
         ),
     ] = None,
     bundle_registry_ca: Annotated[
-        Path | None, typer.Option(help="Certificates (PEM) that registries have theirs from; else this machine's.")
+        Path | None, typer.Option(help="CA bundle (PEM) for registries (default: the machine's).")
     ] = None,
     bundle_registry_auth: Annotated[
-        Path | None, typer.Option(help="Credentials for registries, as docker keeps them (config.json).")
+        Path | None, typer.Option(help="Registry credentials in the format of docker's config.json.")
     ] = None,
     bundle_trust: Annotated[
-        Path | None, typer.Option(help="Public key (PEM) that bundles which are fetched have to be signed with.")
+        Path | None, typer.Option(help="Public key (PEM) that must have signed the bundles.")
     ] = None,
-    metrics: Annotated[
-        str, typer.Option(help="Address and port to serve Prometheus' metrics of the agent and its loops on, or off.")
-    ] = "off",
+    metrics: Annotated[str, typer.Option(help="Address and port of the agent's Prometheus metrics, or off.")] = "off",
 ) -> None:
-    """Run a loop on this node for the SliceSets that have pods here, and tell the API server about it.
+    """Run the loops of this node for the SliceSets that have pods here, and report to the API server.
 
-    Needs root. Each SliceSet's loop is a process of its own, which ends with the agent and gives its knobs back.
-    While another agent acts for the node this one waits. Logs are lines of JSON on standard error.
-    Nothing is moved unless --highest-mode says that it may be, whatever SliceSets ask for.
+    Needs root. Each SliceSet's loop is a separate process, which ends with the agent and restores its knobs. If
+    another agent acts for the node, this one waits. Logs are JSON lines on standard error. No knob is moved unless
+    --highest-mode allows it.
+
     Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml --highest-mode live[/bold]
     """
     from slicepilot.agents.learned.signature import load_public_key

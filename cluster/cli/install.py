@@ -15,15 +15,20 @@ def install(
     assignments: Set = None,
     namespace: Namespace = AGENTS,
     kubeconfig: Kubeconfig = None,
-    wait: Annotated[float, typer.Option(min=0, max=3600, help="Seconds for the agents to be ready; 0: do not.")] = 180,
-    force: Annotated[bool, typer.Option("--force", help="Take over fields that helm or kubectl has set.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Have the server check all, and store nothing.")] = False,
+    wait: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds to wait for ready agents; 0 does not wait.")
+    ] = 180,
+    force: Annotated[bool, typer.Option("--force", help="Take over fields that Helm or kubectl has set.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Let the server validate everything without storing it.")
+    ] = False,
 ) -> None:
-    """Install the agents, or change how they are installed: what the Helm chart does, without Helm.
+    """Install the agents without Helm, or change their installation.
 
-    Definitions first, then roles, then the DaemonSet, each by server-side apply; the namespace is made where it is not
-    there. Installed this way agents only watch: --set highestMode=live lets SliceSets act.
-    Exit code 1 where the server refuses something, or not all nodes have a ready agent in time.
+    Applies the definitions, the roles and the DaemonSet by server-side apply, and creates the namespace. Agents
+    only watch unless highestMode is set. Exit code 1: the server refuses something, or not all nodes have a ready
+    agent in time.
+
     Example: [bold]slicepilot k8s install --set image.repository=registry.example/slicepilot-agent[/bold]
     """
     from slicepilot.cli.shared.output import stderr

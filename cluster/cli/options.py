@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import typer
 
 Kubeconfig = Annotated[
-    Path | None, typer.Option(help="Where the API server is, and who we are; else KUBECONFIG, else ~/.kube/config.")
+    Path | None, typer.Option(help="kubeconfig of the cluster (default: $KUBECONFIG, or ~/.kube/config).")
 ]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="That the agents run in.")]
-ValuesFile = Annotated[
-    Path | None, typer.Option("--values", "-f", help="YAML file of values, as for the chart (its values.yaml).")
-]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the agents.")]
+ValuesFile = Annotated[Path | None, typer.Option("--values", "-f", help="Values of the chart (YAML).")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="A value, as highestMode=live or image.tag=1.2; over --values.")
+    list[str] | None,
+    typer.Option("--set", help="Value of the chart, for instance highestMode=live; overrides --values."),
 ]
 AGENTS = "slicepilot-system"
 

@@ -13,9 +13,9 @@ def render(
     values: ValuesFile = None,
     assignments: Set = None,
     namespace: Namespace = AGENTS,
-    crds: Annotated[bool, typer.Option(help="With the definitions of SliceSet and NodeSliceSet.")] = True,
+    crds: Annotated[bool, typer.Option(help="Include the definitions of SliceSet and NodeSliceSet.")] = True,
 ) -> None:
-    """Print what the Helm chart makes of some values, without Helm, for `kubectl apply --server-side -f -`.
+    """Print the manifests of the Helm chart for given values, without Helm.
 
     Example: [bold]slicepilot k8s render --set highestMode=canary --set namespace.create=true[/bold]
     """

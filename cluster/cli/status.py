@@ -18,9 +18,10 @@ def status(
     kubeconfig: Kubeconfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show agents by node, SliceSets, and what is not as it is declared.
+    """Show agents by node, SliceSets, and differences from what they declare.
 
-    Exit code 1 where there is no agent, or one is not ready.
+    Exit code 1: there is no agent, or one is not ready.
+
     Example: [bold]slicepilot k8s status[/bold]
     """
     from slicepilot.cli.shared.output import print_json

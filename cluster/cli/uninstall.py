@@ -13,18 +13,20 @@ def uninstall(
     namespace: Namespace = AGENTS,
     kubeconfig: Kubeconfig = None,
     keep_slicesets: Annotated[
-        bool, typer.Option("--keep-slicesets", help="Leave what is declared; knobs come back as the agents end.")
+        bool, typer.Option("--keep-slicesets", help="Keep SliceSets; the knobs are restored when the agents end.")
     ] = False,
     with_crds: Annotated[
-        bool, typer.Option("--with-crds", help="Delete the definitions too, and so all SliceSets of the cluster.")
+        bool,
+        typer.Option("--with-crds", help="Delete the custom resource definitions too, and with them all SliceSets."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    wait: Annotated[float, typer.Option(min=1, max=3600, help="Seconds for each wait.")] = 120,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    wait: Annotated[float, typer.Option(min=1, max=3600, help="Timeout of each wait in seconds.")] = 120,
 ) -> None:
-    """Delete all SliceSets, then the agents and their roles; knobs are as they were found when it returns.
+    """Delete all SliceSets, then the agents and their roles; the original knobs are restored when it returns.
 
-    Waits until no NodeSliceSet is left, and until the agents' pods are gone. The definitions stay unless --with-crds
-    says otherwise, and the namespace stays. Asks first, and says how many SliceSets there are.
+    Waits until no NodeSliceSet is left and the agents' pods are gone. The definitions stay unless --with-crds is
+    given; the namespace stays. Asks for confirmation.
+
     Example: [bold]slicepilot k8s uninstall --yes[/bold]
     """
     from slicepilot.cli.shared.output import stderr

@@ -15,24 +15,27 @@ SPOKEN: dict[KnobName, str] = {"cpu_limit_mcpu": "cpu_limit", "nice": "nice", "e
 
 
 def check(
-    file: Annotated[str, typer.Argument(help="The node: a name or a YAML file of `node discover`.")],
-    seconds: Annotated[float, typer.Option(min=0.2, max=600, help="How long to look on.")] = 3.0,
+    file: Annotated[str, typer.Argument(help="Node configuration: a name or a YAML file of `node discover`.")],
+    seconds: Annotated[float, typer.Option(min=0.2, max=600, help="Observation time in seconds.")] = 3.0,
     try_knobs: Annotated[
-        bool, typer.Option("--try", help="Move each knob a little for some seconds, and see what the slice feels.")
+        bool,
+        typer.Option("--try", help="Move each knob slightly for some seconds and measure the effect on the slice."),
     ] = False,
     send: Annotated[
         bool,
-        typer.Option("--send", help="Send a packet per slice and direction where none is seen to arrive, or 21."),
+        typer.Option(
+            "--send", help="Send test packets (1, or 21 after a loss) per slice and direction without traffic."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say for each slice of a node if its packets are measured, and which knobs act on them, and why.
+    """Check for each slice of a node whether its packets are measured and which knobs act on them.
 
-    Needs root. Looks on under whatever traffic there is and moves nothing, unless --try asks for it: then knobs are
-    moved back and forth one by one, with guard and supervisor behind, and are as they were at the end.
-    --send puts packets of its own into the live network, to a UE of the slice and a host behind N6 (UDP port 9,
-    discard): through the session that test_session of a slice names, or one that its traffic tells.
-    Exit code 1 where a slice cannot be measured; with --send, where packets do not arrive, or none could be sent.
+    Needs root. Observes the existing traffic and moves nothing. With --try, knobs are moved back and forth one by
+    one, with guard and supervisor, and restored at the end. With --send, test packets are sent through the live
+    network to a UE of the slice and a host behind N6 (UDP port 9), in the session that test_session names or that
+    the traffic shows. Exit code 1: a slice cannot be measured, or test packets are lost or cannot be sent.
+
     Example: [bold]slicepilot node check node.yaml[/bold]
     """
     from slicepilot.node.check.report import report

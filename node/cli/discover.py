@@ -16,14 +16,15 @@ from slicepilot.configs import ConfigError
 
 def discover(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a first configuration of the node to this file.")
+        Path | None, typer.Option("--out", "-o", help="Write a draft node configuration to this file.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of the node; else this machine's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the node (default: this machine's).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List UPFs that run on this machine, whoever started them: processes, namespaces, interfaces, cgroups.
+    """List UPFs that run on this machine, with their processes, namespaces, interfaces and cgroups.
 
-    Needs root, and changes nothing. What is not clear is listed as such and left out of the configuration.
+    Needs root and changes nothing. Unclear findings are listed, but left out of the configuration.
+
     Example: [bold]slicepilot node discover --out node.yaml[/bold]
     """
     from slicepilot.node.find.discover import discover as look

@@ -23,21 +23,24 @@ AT_ONCE = 0.99
 
 
 def identify(
-    file: Annotated[str, typer.Argument(help="The node: a name or a YAML file of `node discover`.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Hardware file to write.")],
+    file: Annotated[str, typer.Argument(help="Node configuration: a name or a YAML file of `node discover`.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output file with the hardware parameters (YAML).")],
     mode: Annotated[
-        str, typer.Option(help="shadow leaves knobs as they are; live moves them within their bounds, under guard.")
+        str, typer.Option(help="Mode: shadow moves no knobs; live moves them within their bounds, under the guard.")
     ] = "shadow",
-    segments: Annotated[int, typer.Option(min=3, max=1000, help="Of 4.4 s each; a third is kept to judge by.")] = 15,
-    run: Annotated[str, typer.Option(help="Run configuration with guard and folders, for mode live.")] = "default",
-    seed: Annotated[int, typer.Option(min=0, help="Of the knobs that are drawn.")] = 0,
+    segments: Annotated[int, typer.Option(min=3, max=1000, help="Number of 4.4 s segments; a third is held out.")] = 15,
+    run: Annotated[
+        str, typer.Option(help="Run configuration for mode live: a shipped name or a YAML file.")
+    ] = "default",
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the knobs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell a simulator's hardware parameters from the traffic that a node has, and say which had to be assumed.
+    """Estimate hardware parameters from live traffic.
 
-    Needs root. In shadow nothing is changed: the CPU time of a packet is told. With --mode live knobs are moved for
-    some seconds at a time, and queues are told as well; slices feel it. What only a node short of CPU time shows is
-    fitted where it was short of it. All else is taken from the hardware file that the node's configuration names.
+    Needs root. In shadow nothing is changed, and the CPU time per packet is estimated. With --mode live, knobs are
+    moved for some seconds at a time to estimate queues as well, which affects the slices. Parameters that only show
+    when CPU time is short are fitted where it was short. All others are taken from the hardware file that the node
+    configuration names, and reported as assumed.
 
     Example: [bold]slicepilot node identify node.yaml --out hardware.yaml[/bold]
     """

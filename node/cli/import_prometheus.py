@@ -19,19 +19,23 @@ from slicepilot.configs import ConfigError
 
 
 def import_prometheus(
-    file: Annotated[str, typer.Argument(help="The node, with telemetry.prometheus: a name or a YAML file.")],
-    out: Annotated[Path, typer.Option(help="File NAME.parquet, or a new folder NAME-vN for Minari.")],
-    start: Annotated[str, typer.Option(help="Of the range, as 2026-11-25T08:00:00Z; without a zone it is UTC.")],
-    end: Annotated[str | None, typer.Option(help="Likewise [default: now].")] = None,
-    period_s: Annotated[int, typer.Option(min=1, max=30, help="Control period: a step of the episodes.")] = 30,
+    file: Annotated[str, typer.Argument(help="Node configuration with telemetry.prometheus: a name or a YAML file.")],
+    out: Annotated[Path, typer.Option(help="Output: NAME.parquet, or a new folder NAME-vN for a Minari dataset.")],
+    start: Annotated[
+        str, typer.Option(help="Start of the range, for instance 2026-11-25T08:00:00Z; UTC without a zone.")
+    ],
+    end: Annotated[str | None, typer.Option(help="End of the range, same format (default: now).")] = None,
+    period_s: Annotated[
+        int, typer.Option(min=1, max=30, help="Control period, which is one step of the episodes.")
+    ] = 30,
     episode_s: Annotated[int, typer.Option(min=1, help="Length of an episode.")] = 3600,
-    reward: Annotated[str, typer.Option(help="Weights of the reward: a shipped name or a YAML file.")] = "default",
+    reward: Annotated[str, typer.Option(help="Reward weights: a shipped name or a YAML file.")] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Ask a Prometheus server for a range of time of a node, and keep it as episodes to learn from offline.
+    """Import a range of time of a node from a Prometheus server, as episodes for offline training.
 
-    Gaps stay: what was missing, stale or not believed is marked, and left out of rewards. No UPF is looked for, so it
-    runs anywhere that the server can be reached from.
+    Missing, stale or implausible values are marked, and left out of rewards. It needs no UPF and runs wherever the
+    server can be reached.
 
     Example: slicepilot dataset import-prometheus node.yaml --start 2026-11-24T00:00:00Z --out log.parquet
     """

@@ -26,32 +26,31 @@ REPORTED = ("observe", "infer", "guard", "apply", "total", "record")
 
 def loop(
     bundle: Annotated[
-        Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
+        Path | None, typer.Option(help="Policy bundle (default: the newest under runs/, or the shipped one).")
     ] = None,
     node: Annotated[
-        str | None, typer.Option(help="On UPFs that run here already: a name or a YAML file of `node discover`.")
+        str | None,
+        typer.Option(help="Node configuration with existing UPFs: a name or a YAML file of `node discover`."),
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="On a node: shadow writes nothing, live moves its knobs with this policy.")
+        str, typer.Option(help="Mode on a node: shadow moves no knobs; live moves them with this policy.")
     ] = "shadow",
-    slices: Annotated[str | None, typer.Option(help="Slice set, without a node [default: five-video].")] = None,
+    slices: Annotated[str | None, typer.Option(help="Slice set, without --node (default: five-video).")] = None,
     num_slices: Annotated[
-        int | None, typer.Option(min=2, max=64, help="So many slices, those of the set again and again.")
+        int | None, typer.Option(min=2, max=64, help="Number of slices; the slices of the set are repeated.")
     ] = None,
     period_ms: Annotated[float, typer.Option(min=1, max=1000, help="Control period.")] = 5.0,
-    seconds: Annotated[float, typer.Option(min=1, max=120, help="How long each of the two parts runs.")] = 15.0,
+    seconds: Annotated[float, typer.Option(min=1, max=120, help="Duration of each of the two parts.")] = 15.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Time of observe, infer, guard and apply, on real kernel maps, cgroups and shapers made for the purpose.
+    """Measure the time of each stage of the loop on real kernel maps, cgroups and shapers.
 
-    Needs root. The controller is a whole one: guard, records, metrics, journal and supervisor. "Record" is what writing
-    a tick down takes after it, and no part of "total". "Contended" has a busy process in every slice's cgroup and one
-    more for each CPU. "Back to back" has no rest between ticks: what it takes less than "idle" is the price of caches
-    and address translations that have gone cold during a period.
+    Needs root. The controller is complete: guard, records, metrics, journal and supervisor. Recording a tick
+    (record) is not part of the total. In the situation "contended" every slice's cgroup and every CPU has a busy
+    process; in "back to back" there is no pause between ticks, so caches stay warm.
 
-    With --node it is the loop on live UPFs under the traffic that there is. In shadow, which it starts in, nothing is
-    written, and "apply" is next to nothing. "Contended" uses what CPU time others leave: UPFs go before. "Back to
-    back" is always in shadow.
+    With --node the loop runs on live UPFs under their traffic. It starts in shadow, where nothing is written; "back
+    to back" is always in shadow. The busy processes use only CPU time that the UPFs leave.
 
     Example: [bold]slicepilot bench loop --period-ms 2[/bold]
     """

@@ -29,16 +29,16 @@ MODES = ("without", "loop", "all")
 
 def probe(
     pps: Annotated[
-        int, typer.Option(min=1000, max=1_000_000, help="Packets per second while costs are taken.")
+        int, typer.Option(min=1000, max=1_000_000, help="Packets per second while the costs are measured.")
     ] = 100_000,
-    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="How long each run takes.")] = 0.5,
-    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Rounds of runs of the saturated UPF.")] = 25,
+    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Duration of each run.")] = 0.5,
+    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Number of rounds with the saturated UPF.")] = 25,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Time per packet and point, share of packets matched, and throughput that a saturated UPF loses.
+    """Measure the cost of the probe per packet, its match ratio, and the throughput that a saturated UPF loses.
 
-    Needs root. Brings up a testbed of its own and takes it down again. The saturated UPF runs without the probe, with
-    N3 and N6, and with all points in turns; the load has the first CPU and the UPF the others.
+    Needs root. Starts its own testbed and removes it. The saturated UPF runs in turns without the probe, with N3
+    and N6, and with all points; the load uses the first CPU, the UPF the others.
 
     Example: [bold]slicepilot bench probe --repetitions 50[/bold]
     """

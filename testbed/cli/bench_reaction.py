@@ -28,21 +28,20 @@ LEVEL = 0.95
 
 
 def reaction(
-    bundle: Annotated[list[Path] | None, typer.Option(help="Folder of a learned policy; may be repeated.")] = None,
-    agents: Annotated[list[str] | None, typer.Option(help="Names, comma-separated.")] = None,
-    scenario: Annotated[str, typer.Option(help="Loads in which all neighbours burst together.")] = "testbed-bursts",
+    bundle: Annotated[list[Path] | None, typer.Option(help="Bundle of a learned policy; may be repeated.")] = None,
+    agents: Annotated[list[str] | None, typer.Option(help="Names of agents, separated by commas.")] = None,
+    scenario: Annotated[str, typer.Option(help="Scenario in which all neighbours burst together.")] = "testbed-bursts",
     period_ms: Annotated[float, typer.Option(min=2, max=1000, help="Control period.")] = 5.0,
     bound_ms: Annotated[
-        float | None, typer.Option(min=0.1, help="In place of the priority slice's delay bound.")
+        float | None, typer.Option(min=0.1, help="Delay bound (default: the priority slice's).")
     ] = None,
-    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Turns of every agent.")] = 5,
+    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Number of turns of every agent.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Time from the first packet of a burst until the priority slice's p99 delay, in windows of 10 ms, is back inside.
+    """Measure the time from a burst until the priority slice's p99 delay is inside its bound again.
 
-    Needs root. Agents take turns on real UPFs; every packet is timed in the kernel. The parts of the time: the wait for
-    the first measurement that can show the burst, the decision, the drain of what the slice had waiting when the knobs
-    changed, and the rest (quota periods, the neighbours' queues).
+    Needs root. Agents take turns on real UPFs; every packet is timed in the kernel. The time is split into the wait
+    for the first measurement that can show the burst, the decision, the drain of the queue, and the rest.
 
     Example: [bold]slicepilot bench reaction --bundle runs/testbed/bundle --period-ms 3[/bold]
     """

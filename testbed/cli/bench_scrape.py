@@ -49,18 +49,21 @@ asyncio.run(main())
 
 def scrape(
     bundle: Annotated[
-        Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
+        Path | None, typer.Option(help="Policy bundle (default: the newest under runs/, or the shipped one).")
     ] = None,
     slices: Annotated[str, typer.Option(help="Slice set.")] = "five-video",
-    concurrent: Annotated[int, typer.Option(min=1, max=1000, help="Scrapes at once, every second.")] = 200,
+    concurrent: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of simultaneous scrapes, every second.")
+    ] = 200,
     period_ms: Annotated[float, typer.Option(min=1, max=1000, help="Control period.")] = 5.0,
-    seconds: Annotated[float, typer.Option(min=2, max=120, help="How long each part of a turn takes.")] = 10.0,
-    turns: Annotated[int, typer.Option(min=2, max=100, help="Of both parts.")] = 6,
+    seconds: Annotated[float, typer.Option(min=2, max=120, help="Duration of each part of a turn.")] = 10.0,
+    turns: Annotated[int, typer.Option(min=2, max=100, help="Number of repetitions of both parts.")] = 6,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The loop's p99 while nobody reads the metrics, and while many scrape them at once, in turns.
+    """Measure the loop's p99 with and without many clients that scrape its metrics.
 
-    Needs root. The loop has the last CPU (`cpu` of its configuration); publisher and scrapers keep off it.
+    Needs root. The loop uses the last CPU, publisher and scrapers the others.
+
     Example: [bold]slicepilot bench scrape --concurrent 50 --turns 4[/bold]
     """
     from slicepilot.agents.learned.bundle import PolicyBundle

@@ -18,18 +18,23 @@ if TYPE_CHECKING:
 
 def shadow(
     bundle: Annotated[
-        Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
+        Path | None, typer.Option(help="Policy bundle (default: the newest under runs/, or the shipped one).")
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Or an agent by name.")] = None,
-    scenario: Annotated[str, typer.Option(help="The loads: a shipped name or a YAML file.")] = "testbed-contention",
-    minutes: Annotated[float, typer.Option(min=0.1, help="In shadow under load, over all turns.")] = 10.0,
-    turns: Annotated[int, typer.Option(min=2, help="Of both parts: with a controller in shadow, and without.")] = 20,
+    agent: Annotated[str | None, typer.Option(help="Agent by name, instead of a bundle.")] = None,
+    scenario: Annotated[
+        str, typer.Option(help="Scenario with the loads: a shipped name or a YAML file.")
+    ] = "testbed-contention",
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time in shadow under load, over all turns.")] = 10.0,
+    turns: Annotated[
+        int, typer.Option(min=2, help="Number of turns, each with a controller in shadow and without.")
+    ] = 20,
     period_ms: Annotated[float, typer.Option(min=2, help="Control period.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Writes to knobs, as the kernel counts them, CPU time, and the UPFs' throughput and delay, with and without it.
+    """Measure the cost of a controller in shadow: writes to knobs, CPU time, throughput and delay of the UPFs.
 
-    Needs root. Brings up a testbed of its own and takes it down again; takes twice the minutes.
+    Needs root. Starts its own testbed and removes it. Takes twice the given minutes.
+
     Example: [bold]slicepilot bench shadow --bundle runs/mine/bundle --minutes 2 --turns 4[/bold]
     """
     from slicepilot.env.simulator.scenario import Scenario

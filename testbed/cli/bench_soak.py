@@ -23,18 +23,19 @@ PROCESSES = ("loop", "publisher", "supervisor")
 
 def soak(
     bundle: Annotated[
-        Path | None, typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one.")
+        Path | None, typer.Option(help="Policy bundle (default: the newest under runs/, or the shipped one).")
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Or an agent by name.")] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 3.0,
-    fault_every_s: Annotated[float, typer.Option(min=1, help="A fault about so often.")] = 60.0,
+    agent: Annotated[str | None, typer.Option(help="Agent by name, instead of a bundle.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Duration.")] = 3.0,
+    fault_every_s: Annotated[float, typer.Option(min=1, help="Mean seconds between injected faults.")] = 60.0,
     period_ms: Annotated[float, typer.Option(min=2, help="Control period.")] = 10.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of loads and faults.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for loads and faults.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Faults and what became of them, and how much memory and how many descriptors the controller's processes gain.
+    """Run a live controller under injected faults, and measure its survival and memory growth.
 
-    Needs root. Brings up a testbed of its own and takes it down again. Exit code 1 if a fault was not survived.
+    Needs root. Starts its own testbed and removes it. Exit code 1: a fault was not survived.
+
     Example: [bold]slicepilot bench soak --bundle runs/mine/bundle --minutes 60[/bold]
     """
     from slicepilot.testbed.bench.bundle import bundle_folder

@@ -20,17 +20,18 @@ BELOW = 0.9
 
 
 def upf(
-    seconds: Annotated[float, typer.Option(min=0.5, max=60, help="How long each run takes.")] = 3.0,
-    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Runs of each rate; medians count.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.5, max=60, help="Duration of each run.")] = 3.0,
+    repetitions: Annotated[
+        int, typer.Option(min=1, max=100, help="Number of runs of each rate; results are medians.")
+    ] = 5,
     buffer_kb: Annotated[
-        int, typer.Option(min=5, max=65536, help="Receive buffer of the N3 socket; a testbed's is 208 KB.")
+        int, typer.Option(min=5, max=65536, help="Receive buffer of the N3 socket; a testbed uses 208 KB.")
     ] = 4096,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Capacity, CPU use, loss and reordering of one UPF without per-packet work, and its PFCP round trips.
+    """Measure capacity, CPU use, loss, reordering and PFCP round-trip times of one reference UPF.
 
-    Needs root. Brings up a testbed of its own and takes it down again. The generator and the sink have
-    the first CPU, the UPF the others.
+    Needs root. Starts its own testbed and removes it. Generator and sink use the first CPU, the UPF the others.
 
     Example: [bold]slicepilot bench upf --repetitions 10[/bold]
     """

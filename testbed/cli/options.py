@@ -9,5 +9,5 @@ import typer
 
 Bundle = Annotated[
     Path | None,
-    typer.Option(help="Policy bundle; else the newest under runs/, or the shipped one."),
+    typer.Option(help="Policy bundle (default: the newest under runs/, or the shipped one)."),
 ]

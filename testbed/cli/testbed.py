@@ -13,24 +13,28 @@ from slicepilot.cli.schemas import machine as schema
 from slicepilot.cli.shared.output import console, print_json, progress_bar
 from slicepilot.configs import ConfigError
 
-NameOption = Annotated[str, typer.Option(help="Which testbed: the prefix of everything it makes.")]
+NameOption = Annotated[str, typer.Option(help="Name of the testbed: the prefix of everything that it creates.")]
 
 
 def up(
     config: Annotated[
-        str, typer.Option("-c", "--config", help="What it consists of: a name or a YAML file.")
+        str, typer.Option("-c", "--config", help="Testbed configuration: a shipped name or a YAML file.")
     ] = "default",
-    slices: Annotated[str | None, typer.Option(help="Slice set, in place of the configuration's.")] = None,
-    burn_us: Annotated[float | None, typer.Option(help="CPU time per packet beside forwarding.")] = None,
+    slices: Annotated[str | None, typer.Option(help="Slice set (default: from the configuration).")] = None,
+    burn_us: Annotated[float | None, typer.Option(help="CPU time per packet in addition to forwarding.")] = None,
     uplink_mbps: Annotated[float | None, typer.Option(help="Rate of the shared N6 uplink.")] = None,
-    ues: Annotated[int | None, typer.Option(help="PDU sessions per slice.")] = None,
-    name: Annotated[str | None, typer.Option(help="Prefix of everything it makes.")] = None,
+    ues: Annotated[int | None, typer.Option(help="Number of PDU sessions per slice.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the testbed: the prefix of everything that it creates.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Bring up one UPF process per slice, each in its own namespace and CPU cgroup, with PFCP sessions.
+    """Start one UPF process per slice, each in its own namespace and CPU cgroup, with PFCP sessions.
 
-    One packet is sent through each slice in both directions. Where none arrives, it fails and says where it is lost.
-    Needs root. Example: [bold]slicepilot testbed up --burn-us 50[/bold]
+    Needs root. One packet is sent through each slice in both directions; if it does not arrive, the command fails
+    and says where it was lost.
+
+    Example: [bold]slicepilot testbed up --burn-us 50[/bold]
     """
     from slicepilot.testbed.lifecycle.carrying import NotCarriedError
     from slicepilot.testbed.lifecycle.spec import TestbedSpec
@@ -57,9 +61,11 @@ def up(
 
 def down(
     name: NameOption = "sp",
-    everything: Annotated[bool, typer.Option("--all", help="All testbeds, those left by a crash included.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove all testbeds, including those that a crash has left.")
+    ] = False,
 ) -> None:
-    """Remove what a testbed has made, also after a crash, and nothing else.
+    """Remove everything that a testbed has created, also after a crash.
 
     Example: [bold]slicepilot testbed down --all[/bold]
     """
@@ -76,10 +82,10 @@ def down(
 
 
 def status(
-    name: Annotated[str | None, typer.Option(help="Which testbed; all without it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the testbed (default: all).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say which testbeds are up and how their UPFs are.
+    """Show running testbeds and the state of their UPFs.
 
     Example: [bold]slicepilot testbed status --json[/bold]
     """
@@ -98,13 +104,13 @@ def status(
 
 
 def load(
-    scenario: Annotated[str, typer.Argument(help="What to play: a shipped scenario or a YAML file.")],
+    scenario: Annotated[str, typer.Argument(help="Scenario: a shipped name or a YAML file.")],
     name: NameOption = "sp",
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="How long, in place of the scenario's.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of phases and random arrivals.")] = 0,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Duration (default: the scenario's).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for phases and arrivals of the loads.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Play a scenario's loads against a testbed that is up, without control, and report what got through.
+    """Send a scenario's loads through a running testbed without control, and report the results.
 
     Example: [bold]slicepilot testbed load testbed-contention --seconds 5[/bold]
     """
@@ -152,16 +158,21 @@ def _print_flows(scenario: str, duration_s: float, flows: list[dict[str, Any]]) 
 
 
 def identify(
-    config: Annotated[str, typer.Option("-c", "--config", help="Testbed to bring up: a name or a file.")] = "default",
-    out: Annotated[Path, typer.Option(help="Hardware file to write.")] = Path("testbed-hardware.yaml"),
-    segments: Annotated[int, typer.Option(min=4, help="Segments to fit on, 4.4 s each.")] = 24,
-    unseen: Annotated[int, typer.Option(min=2, help="Segments to judge on.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Of the schedules.")] = 0,
+    config: Annotated[
+        str, typer.Option("-c", "--config", help="Testbed configuration: a shipped name or a YAML file.")
+    ] = "default",
+    out: Annotated[Path, typer.Option(help="Output file with the hardware parameters (YAML).")] = Path(
+        "testbed-hardware.yaml"
+    ),
+    segments: Annotated[int, typer.Option(min=4, help="Number of 4.4 s segments to fit.")] = 24,
+    unseen: Annotated[int, typer.Option(min=2, help="Number of segments to validate with.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the schedules.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Fit the simulator's hardware parameters to this machine, and say how far off it is on loads it was not fitted on.
+    """Fit the simulator's hardware parameters to this machine, and report the errors on other loads.
 
-    Training can start from the result: a mixture or scenario names the file as its hardware.
+    Scenarios and training mixtures can name the resulting file as their hardware.
+
     Example: [bold]slicepilot testbed identify --out mine.yaml[/bold]
     """
     import yaml

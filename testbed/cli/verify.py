@@ -17,12 +17,14 @@ ENFORCED = "enforced"
 
 def verify(
     name: NameOption = "sp",
-    slice_name: Annotated[str | None, typer.Option("--slice", help="One slice; all of them without it.")] = None,
+    slice_name: Annotated[str | None, typer.Option("--slice", help="Slice to verify (default: all).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find out by packets whether UPFs enforce gates, maximum bit rates and usage reports, whatever they say.
+    """Verify with packets whether UPFs enforce gates, maximum bit rates and usage reports.
 
-    Takes two seconds a slice, on its first UE's session; no load may run. Exit code 1 where something is not enforced.
+    Takes two seconds per slice, in the session of its first UE, without other load. Exit code 1: a rule is not
+    enforced.
+
     Example: [bold]slicepilot testbed verify --json[/bold]
     """
     from slicepilot.testbed.lifecycle.sessions import session_name
