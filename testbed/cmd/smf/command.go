@@ -4,12 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strconv"
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
-	"slicepilot/userplane/internal/verify"
 )
 
 const (
@@ -19,35 +17,30 @@ const (
 
 // command is one line of a script; which fields an operation reads is in the help.
 type command struct {
-	Op                   string          `json:"op"`
-	ID                   json.RawMessage `json:"id"`
-	UPF                  string          `json:"upf"`
-	Session              string          `json:"session"`
-	UE                   string          `json:"ue"`
-	TEID                 uint32          `json:"teid"`
-	N3                   string          `json:"n3"`
-	GNB                  string          `json:"gnb"`
-	GNBTEID              uint32          `json:"gnb_teid"`
-	QFI                  *uint8          `json:"qfi"`
-	SST                  *uint8          `json:"sst"`
-	SD                   *string         `json:"sd"`
-	DNN                  string          `json:"dnn"`
-	MBRUplinkMbps        *float64        `json:"mbr_ul_mbps"`
-	MBRDownlinkMbps      *float64        `json:"mbr_dl_mbps"`
-	VolumeThresholdBytes uint64          `json:"volume_threshold_bytes"`
-	GateUplink           string          `json:"gate_ul"`
-	GateDownlink         string          `json:"gate_dl"`
-	Action               string          `json:"action"`
-	Direction            string          `json:"direction"`
-	EndMarker            bool            `json:"end_marker"`
-	QueryURR             bool            `json:"query_urr"`
-	N                    int             `json:"n"`
-	IntervalUs           float64         `json:"interval_us"`
-	Command              json.RawMessage `json:"command"`
-	Ms                   float64         `json:"ms"`
-	N6                   string          `json:"n6"`
-	N6Namespace          string          `json:"n6_netns"`
-	TimeoutMs            float64         `json:"timeout_ms"`
+	Op              string          `json:"op"`
+	ID              json.RawMessage `json:"id"`
+	UPF             string          `json:"upf"`
+	Session         string          `json:"session"`
+	UE              string          `json:"ue"`
+	TEID            uint32          `json:"teid"`
+	N3              string          `json:"n3"`
+	GNB             string          `json:"gnb"`
+	GNBTEID         uint32          `json:"gnb_teid"`
+	QFI             *uint8          `json:"qfi"`
+	SST             *uint8          `json:"sst"`
+	SD              *string         `json:"sd"`
+	DNN             string          `json:"dnn"`
+	MBRUplinkMbps   *float64        `json:"mbr_ul_mbps"`
+	MBRDownlinkMbps *float64        `json:"mbr_dl_mbps"`
+	GateUplink      string          `json:"gate_ul"`
+	GateDownlink    string          `json:"gate_dl"`
+	Action          string          `json:"action"`
+	Direction       string          `json:"direction"`
+	EndMarker       bool            `json:"end_marker"`
+	N               int             `json:"n"`
+	IntervalUs      float64         `json:"interval_us"`
+	Command         json.RawMessage `json:"command"`
+	Ms              float64         `json:"ms"`
 }
 
 // sessionKeys are the keys of --session, which stand for the fields of an establish command.
@@ -58,7 +51,6 @@ var sessionKeys = map[string]cli.Key{
 	"qfi": {Field: "qfi", Kind: cli.Integer}, "sst": {Field: "sst", Kind: cli.Integer}, "sd": {Field: "sd", Kind: cli.Text},
 	"dnn":    {Field: "dnn", Kind: cli.Text},
 	"mbr-ul": {Field: "mbr_ul_mbps", Kind: cli.Number}, "mbr-dl": {Field: "mbr_dl_mbps", Kind: cli.Number},
-	"volume-threshold": {Field: "volume_threshold_bytes", Kind: cli.Integer},
 }
 
 // parseSession reads a --session flag; index names a session without a name.
@@ -83,7 +75,6 @@ func parseSession(text string, index int) (command, error) {
 func (c *command) sessionSpec() (n4.SessionSpec, error) {
 	spec := n4.SessionSpec{
 		Name: c.Session, TEID: c.TEID, GNBTEID: c.GNBTEID, QFI: defaultQFI, SST: c.SST, SD: n4.NoSD, DNN: defaultDNN,
-		VolumeThresholdBytes: c.VolumeThresholdBytes,
 	}
 	for _, field := range []struct {
 		name, text string
@@ -119,7 +110,7 @@ func (c *command) sessionSpec() (n4.SessionSpec, error) {
 func (c *command) change() (n4.Change, error) {
 	change := n4.Change{
 		MBRUplinkMbps: c.MBRUplinkMbps, MBRDownlinkMbps: c.MBRDownlinkMbps,
-		GNBTEID: c.GNBTEID, EndMarker: c.EndMarker, QueryURR: c.QueryURR,
+		GNBTEID: c.GNBTEID, EndMarker: c.EndMarker,
 	}
 	var err error
 	if change.GNB, err = parseAddress("gnb", c.GNB); err != nil {
@@ -151,23 +142,6 @@ func (c *command) change() (n4.Change, error) {
 		return change, fmt.Errorf("modify: nothing to modify; accepted: at least one of the fields that --help lists")
 	}
 	return change, nil
-}
-
-// placeKeys are the keys of --verify.
-var placeKeys = map[string]cli.Key{
-	"n6": {Field: "n6", Kind: cli.Text}, "n6-netns": {Field: "n6_netns", Kind: cli.Text},
-}
-
-// place is where a verify or packets command looks for packets.
-func (c *command) place() (verify.Place, error) {
-	n6, err := parseAddress("n6", c.N6)
-	if err == nil && !n6.IsValid() {
-		err = fmt.Errorf("n6: missing; accepted: an address behind the UPF's N6, to bind to")
-	}
-	if err == nil && c.N6Namespace != "" && !filepath.IsAbs(c.N6Namespace) {
-		err = fmt.Errorf("n6_netns: %q; accepted: an absolute path, such as /run/netns/NAME", c.N6Namespace)
-	}
-	return verify.Place{N6: n6, N6Namespace: c.N6Namespace}, err
 }
 
 func parseAddress(field, text string) (netip.Addr, error) {

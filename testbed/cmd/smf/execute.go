@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"slicepilot/userplane/internal/n4"
-	"slicepilot/userplane/internal/verify"
 )
 
 // answer is what is said to a command.
@@ -23,17 +22,14 @@ type answer struct {
 	Attempts  int             `json:"attempts,omitempty"`
 	TEID      uint32          `json:"teid,omitempty"`
 	N3        string          `json:"n3,omitempty"`
-	Usage     []n4.Usage      `json:"usage,omitempty"`
 	Repeat    *repeated       `json:"repeat,omitempty"`
 	Peers     []peerStatus    `json:"peers,omitempty"`
-	Trips     []verify.Trip   `json:"trips,omitempty"`
-	Checks    []verify.Check  `json:"checks,omitempty"`
 	Error     string          `json:"error,omitempty"`
 
 	Requests map[string]n4.RequestStats `json:"requests,omitempty"`
 }
 
-const operations = "associate, establish, modify, delete, release, packets, verify, status, repeat, sleep, quit"
+const operations = "associate, establish, modify, delete, release, status, repeat, sleep, quit"
 
 type peerStatus struct {
 	UPF        string   `json:"upf"`
@@ -56,8 +52,6 @@ func (s *smf) execute(ctx context.Context, c command) answer {
 		outcome, err = s.atPeer(ctx, c, &a)
 	case "modify", "delete":
 		outcome, err = s.atSession(ctx, c, &a)
-	case "packets", "verify":
-		err = s.withPackets(ctx, c, &a)
 	case "repeat":
 		a.Repeat, err = s.repeat(ctx, c)
 	case "status":
@@ -75,7 +69,7 @@ func (s *smf) execute(ctx context.Context, c command) answer {
 func (a *answer) fill(outcome n4.Outcome, err error) {
 	a.OK = err == nil
 	a.RTTUs, a.Attempts = float64(outcome.RTT.Nanoseconds())/1e3, outcome.Attempts
-	a.TEID, a.Usage = outcome.TEID, outcome.Usage
+	a.TEID = outcome.TEID
 	if outcome.N3.IsValid() {
 		a.N3 = outcome.N3.String()
 	}
@@ -127,43 +121,6 @@ func (s *smf) atSession(ctx context.Context, c command, a *answer) (n4.Outcome, 
 		return n4.Outcome{}, err
 	}
 	return peer.Modify(ctx, c.Session, change)
-}
-
-// Bounds of a packets command.
-const (
-	maxPackets       = 1000
-	maxTimeoutMs     = 10_000
-	defaultTimeoutMs = 500
-)
-
-// withPackets sends packets through a session's UPF and says what became of them.
-func (s *smf) withPackets(ctx context.Context, c command, a *answer) error {
-	place, err := c.place()
-	if err != nil {
-		return err
-	}
-	peer, err := s.endpoint.PeerOf(c.Session)
-	if err != nil {
-		return err
-	}
-	a.UPF = peer.Address().String()
-	if c.Op == "verify" {
-		a.Checks, err = verify.Verify(ctx, peer, c.Session, place)
-		return err
-	}
-	if c.N == 0 {
-		c.N = 1
-	}
-	if c.TimeoutMs == 0 {
-		c.TimeoutMs = defaultTimeoutMs
-	}
-	if c.N < 1 || c.N > maxPackets || !(c.TimeoutMs > 0 && c.TimeoutMs <= maxTimeoutMs) {
-		return fmt.Errorf("packets: n %d, timeout_ms %g; accepted: n 1 to %d, timeout_ms above 0 to %d",
-			c.N, c.TimeoutMs, maxPackets, maxTimeoutMs)
-	}
-	patience := time.Duration(c.TimeoutMs * float64(time.Millisecond))
-	a.Trips, err = verify.Trips(ctx, peer, c.Session, place, c.N, patience)
-	return err
 }
 
 func (s *smf) status() []peerStatus {

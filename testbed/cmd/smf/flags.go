@@ -21,44 +21,29 @@ With flags only, it associates, establishes the sessions and stays until --durat
 
   Keys of --session: name, upf, ue, teid and n3 (uplink tunnel at the UPF; without teid the UPF chooses), gnb and
   gnb-teid (downlink tunnel; without them downlink packets are buffered), qfi (default 9), sst, sd, dnn (default
-  internet), mbr-ul and mbr-dl (Mbit/s), volume-threshold (bytes between usage reports).
+  internet), mbr-ul and mbr-dl (Mbit/s).
 
 With --script FILE, or - for standard input, it reads one command a line and answers each with one line:
 
   {"op":"associate","upf":"10.101.0.2"}
   {"op":"establish","upf":"10.101.0.2","session":"a","ue":"10.60.0.2","teid":1,"n3":"10.100.0.2","gnb":"10.100.0.1",
-   "gnb_teid":1001,"qfi":9,"sst":1,"sd":"000001","dnn":"internet","mbr_ul_mbps":50,"mbr_dl_mbps":50,
-   "volume_threshold_bytes":0}                                                  (on one line)
+   "gnb_teid":1001,"qfi":9,"sst":1,"sd":"000001","dnn":"internet","mbr_ul_mbps":50,"mbr_dl_mbps":50}
+   (on one line)
   {"op":"modify","session":"a", ...} with any of: "mbr_ul_mbps", "mbr_dl_mbps", "gate_ul" and "gate_dl" (open, closed),
    "action" (forw, drop, buff) with "direction" (ul, dl; default: both, for buff dl), "gnb" with "gnb_teid" (and
-   "end_marker":true), "query_urr":true
+   "end_marker":true)
   {"op":"delete","session":"a"}    {"op":"release","upf":"10.101.0.2"}    {"op":"status"}
   {"op":"repeat","n":1000,"interval_us":1000,"command":{...}}     ("command" may be a list, sent in turn)
   {"op":"sleep","ms":100}    {"op":"quit"}
 
   Answers: "op", "id" (where the command had one), "ok", "cause" and "cause_text" (TS 29.244 clause 8.2.1), "rtt_us"
   (from before the first transmission to the answer read from the socket), "attempts" (transmissions), "error";
-  establish adds "teid" and "n3", modify and delete "usage" (volumes in octets since the report before).
+  establish adds "teid" and "n3".
   Lines with "event" come unasked: ready (first), restart, recovered, recovery_failed, context_lost, peer_lost,
   peer_back, report, node_report, release_requested, associated, malformed.
 
-What a UPF has accepted, it need not do. --verify n6=ADDRESS[,n6-netns=FILE] finds out: for every session asked for by
-flags it sends packets from both sides of the UPF, from the gNB's address (GTP-U port 2152) and from ADDRESS, which the
-UPF's uplink is routed to; FILE is the network namespace that has ADDRESS, such as /run/netns/dn. Both have to be on this
-machine. Then it ends. In a script, on a session without other traffic:
-
-  {"op":"verify","session":"a","n6":"10.103.0.2","n6_netns":"/run/netns/dn"}
-   "checks": "rule" and "direction" (ul, dl) with "result": enforced, partly (with "detail"), accepted_without_effect,
-   refused (with "cause"), untested (too few packets pass anyway). gate: closed and opened, 20 packets each. mbr: 1 Mbit/s
-   where 8 are offered for 0.8 s, of which the second half is judged, so that any bucket up to 350 kB may be emptied
-   first; enforced is what stays below 1.25 times the limit. urr: the volume of 20 packets on query, to the octet.
-   Gates and rates are put back.
-  {"op":"packets","session":"a","n6":"10.103.0.2","n6_netns":"/run/netns/dn","n":1,"timeout_ms":500}
-   "trips": what was sent in each direction, what arrived, and what the URR counted. Nothing is changed.
-
 At the end (SIGTERM, SIGINT, end of the script, quit) sessions are deleted and associations released, unless --leave.
-Exit code: 0; 1 where an association or session asked for by flags could not be set up, or --verify finds a rule that is
-not enforced; 2 for bad input.
+Exit code: 0; 1 where an association or session asked for by flags could not be set up; 2 for bad input.
 `
 
 type options struct {
@@ -67,7 +52,6 @@ type options struct {
 	upfs      []netip.AddrPort
 	sessions  []command
 	script    string
-	verify    *command // session is each of sessions in turn; nil: nothing is verified
 	t1        time.Duration
 	n1        int
 	heartbeat time.Duration
@@ -78,14 +62,13 @@ type options struct {
 
 func parseFlags(args []string) (options, error) {
 	var o options
-	var listen, place string
+	var listen string
 	var upfs, sessions cli.Strings
 	flags := flag.NewFlagSet("smf", flag.ContinueOnError)
 	flags.StringVar(&listen, "n4", "0.0.0.0:8805", "`ADDRESS:PORT` to send from; 0.0.0.0 or [::] for all addresses")
 	flags.StringVar(&o.nodeID, "node-id", "", "Node `ID`: an IP address or a domain name (default: the address a UPF sees)")
 	flags.Var(&upfs, "upf", "UPF to associate with, `ADDRESS[:PORT]`; may be repeated")
 	flags.Var(&sessions, "session", "session to establish, as `KEY=VALUE,...`; may be repeated")
-	flags.StringVar(&place, "verify", "", "find out what UPFs do about gates, rates and usage, as `n6=ADDRESS[,n6-netns=FILE]`; then end")
 	flags.StringVar(&o.script, "script", "", "`FILE` of commands; - for standard input")
 	flags.DurationVar(&o.t1, "t1", time.Second, "time until a request is sent again (timer T1)")
 	flags.IntVar(&o.n1, "n1", 3, "how often a request is sent again (counter N1)")
@@ -120,18 +103,6 @@ func parseFlags(args []string) (options, error) {
 			return o, cli.Usagef("--session: upf: %s is not among the --upf; accepted: one of them", asked.UPF)
 		}
 		o.sessions = append(o.sessions, asked)
-	}
-	if place != "" {
-		o.verify = &command{Op: "verify"}
-		if err := cli.DecodeKeyValues("--verify", place, placeKeys, o.verify); err != nil {
-			return o, err
-		}
-		if _, err := o.verify.place(); err != nil {
-			return o, cli.Usagef("--verify: %v", err)
-		}
-		if len(o.sessions) == 0 || o.script != "" {
-			return o, cli.Usagef("--verify without --session, or with --script; accepted: with --session and without --script")
-		}
 	}
 	if len(o.upfs) == 0 && o.script == "" {
 		return o, cli.Usagef("nothing to do; accepted: --upf, or --script, see --help")

@@ -17,7 +17,6 @@ import (
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
-	"slicepilot/userplane/internal/verify"
 )
 
 func main() { cli.Exit("smf", run(os.Args[1:])) }
@@ -51,8 +50,6 @@ func run(args []string) error {
 	case ctx.Err() != nil:
 		err = nil // told to end while setting up
 	case err != nil:
-	case o.verify != nil:
-		err = s.verifyAll(ctx, o)
 	case script != nil:
 		err = s.runScript(ctx, script)
 	default:
@@ -93,32 +90,6 @@ func (s *smf) setUpPeer(ctx context.Context, upf netip.AddrPort, sessions []comm
 		if !answer.OK {
 			return errors.New(answer.Error)
 		}
-	}
-	return nil
-}
-
-// verifyAll verifies the sessions asked for by flags, one after the other.
-func (s *smf) verifyAll(ctx context.Context, o options) error {
-	short := 0
-	for _, session := range o.sessions {
-		asked := *o.verify
-		asked.Session = session.Session
-		answer := s.execute(ctx, asked)
-		s.out.answer(answer)
-		switch {
-		case ctx.Err() != nil:
-			return nil // told to end
-		case !answer.OK:
-			return errors.New(answer.Error)
-		}
-		for _, check := range answer.Checks {
-			if check.Result != verify.Enforced {
-				short++
-			}
-		}
-	}
-	if short > 0 {
-		return fmt.Errorf("%d checks did not find what was asked for enforced", short)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 
 	"slicepilot/userplane/internal/cli"
@@ -66,9 +65,6 @@ func (o *output) writeEvents() {
 		if event.Event == "recovered" {
 			fmt.Fprintf(o.writer, ", %d sessions", event.Count)
 		}
-		for _, usage := range event.Reports {
-			fmt.Fprintf(o.writer, ", %d octets up, %d down", usage.UplinkBytes, usage.DownlinkBytes)
-		}
 		fmt.Fprintln(o.writer)
 	}
 }
@@ -95,16 +91,6 @@ func (o *output) answer(a answer) {
 	case "establish":
 		fmt.Fprintf(o.writer, "session %s established at UPF %s in %.0f us: uplink TEID %#x at %s\n",
 			a.Session, a.UPF, a.RTTUs, a.TEID, a.N3)
-	case "verify":
-		for _, c := range a.Checks {
-			text := strings.ReplaceAll(string(c.Result), "_", " ")
-			for _, more := range []string{c.CauseText, c.Detail} {
-				if more != "" {
-					text += ": " + more
-				}
-			}
-			fmt.Fprintf(o.writer, "session %s, %s %s: %s\n", a.Session, c.Rule, c.Direction, text)
-		}
 	}
 }
 

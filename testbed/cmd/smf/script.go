@@ -146,7 +146,7 @@ func (c *command) repeatedCommands() ([]command, error) {
 	}
 	for _, step := range todo {
 		switch step.Op {
-		case "repeat", "sleep", "quit", "status", "packets", "verify":
+		case "repeat", "sleep", "quit", "status":
 			return nil, fmt.Errorf("repeat: command: op %q; accepted: associate, establish, modify, delete, release", step.Op)
 		}
 	}

@@ -3,14 +3,12 @@ package main
 import (
 	"flag"
 	"net/netip"
-	"strings"
 	"time"
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/pfcp"
 	"slicepilot/userplane/internal/upf"
-	"slicepilot/userplane/internal/upf/session"
 	"slicepilot/userplane/internal/upf/tun"
 )
 
@@ -25,7 +23,7 @@ const maxBurn = time.Second
 
 // raw is the command line before it is checked.
 type raw struct {
-	nodeID, n4, n3, tun, ignore    string
+	nodeID, n4, n3, tun            string
 	tunMTU, rcvbuf, sessions, port int
 	burnNs                         int64
 	statsInterval, heartbeat       time.Duration
@@ -48,7 +46,6 @@ func parseFlags(args []string) (options, error) {
 	flags.IntVar(&r.sessions, "max-sessions", 100_000, "how many PFCP sessions to accept")
 	flags.DurationVar(&r.heartbeat, "heartbeat", 10*time.Second, "send PFCP heartbeats every `duration`; a peer that does not answer loses its sessions; 0: never")
 	flags.IntVar(&r.port, "peer-port", pfcp.Port, "UDP `port` of the CP function for requests from here; 0: the one that it sends from")
-	flags.StringVar(&r.ignore, "ignore", "", "`rules` to accept and not act on, of gate, mbr, urr, with commas between: stands for UPFs that do so")
 	if err := cli.Parse(flags, args, help); err != nil {
 		return options{}, err
 	}
@@ -72,9 +69,6 @@ func (r *raw) check() (options, error) {
 		return o, err
 	}
 	if c.UEPools, err = r.checkPools(); err != nil {
-		return o, err
-	}
-	if c.Ignore, err = r.checkIgnored(); err != nil {
 		return o, err
 	}
 	for _, number := range []struct {
@@ -126,25 +120,6 @@ func (r *raw) checkPools() ([]netip.Prefix, error) {
 		pools = append(pools, pool)
 	}
 	return pools, nil
-}
-
-func (r *raw) checkIgnored() (ignore session.Ignore, err error) {
-	if r.ignore == "" {
-		return ignore, nil
-	}
-	for _, rule := range strings.Split(r.ignore, ",") {
-		switch rule {
-		case "gate":
-			ignore.Gate = true
-		case "mbr":
-			ignore.MBR = true
-		case "urr":
-			ignore.URR = true
-		default:
-			return ignore, cli.Usagef("--ignore %q: accepted: gate, mbr, urr, with commas between", r.ignore)
-		}
-	}
-	return ignore, nil
 }
 
 // endpoint reads ADDR or ADDR:PORT, with IPv6 in brackets where there is a port.

@@ -22,14 +22,10 @@ controlled over PFCP (TS 29.244) by any SMF. PFCP and GTP-U messages are those o
 github.com/wmnsk/go-gtp; packets go through read loops of its own, one for each direction, in order, with
 bounded buffers. It needs CAP_NET_ADMIN and /dev/net/tun, and IP forwarding switched on in its network namespace.
 
-What it does: PDRs by F-TEID (given or chosen here), UE IP address, QFI and SDF filter; FARs that drop, forward (to
-the data network, into a GTP-U tunnel) and buffer; QERs with gate and maximum bit rate; URRs by volume, with threshold,
-quota and period; Error Indications, End Markers, Echo. What it does not: predefined rules, application detection,
-Ethernet and unstructured sessions, usage by time, packet duplication, UE address allocation.
-
---ignore gate,mbr,urr makes it one of the UPFs that accept such rules and do nothing about them, as Open5GS 2.8.0 does
-with gates and maximum bit rates: gates stay open, rates are not limited, nothing is measured and queries are answered
-without a report. It is there to try what finds that out, such as the smf's --verify.
+What it does: PDRs by F-TEID (given or chosen here), UE IP address, QFI and SDF filter; FARs that drop and forward (to
+the data network, or into a GTP-U tunnel); QERs with gates and QFI; Error Indications, Echo. Accepted and not acted on:
+maximum bit rates, usage reporting (URR), buffering (BAR; packets that are to be buffered are dropped). Refused:
+predefined rules, application detection, Ethernet and unstructured sessions, duplication, UE address allocation.
 
 --burn-ns adds CPU work to every packet. It stands for what a production UPF does beside forwarding (deep packet
 inspection, charging, ciphering) and is counted in CPU time of the thread: preemption does not shorten it.

@@ -27,9 +27,3 @@ func AppendPlainGPDU(dst []byte, teid uint32, payloadLen int) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, uint16(payloadLen))
 	return binary.BigEndian.AppendUint32(dst, teid)
 }
-
-// AppendEndMarker appends an End Marker, which tells a receiver that a tunnel's old path is drained (clause 7.3.2).
-func AppendEndMarker(dst []byte, teid uint32) []byte {
-	dst = append(dst, flagsVersion1|flagPT, TypeEndMarker, 0, 0)
-	return binary.BigEndian.AppendUint32(dst, teid)
-}

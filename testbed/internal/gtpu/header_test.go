@@ -102,7 +102,6 @@ func TestAppend(t *testing.T) {
 		{"downlink", AppendGPDU(nil, 0x01020304, PDUTypeDownlink, 9, 20), "34ff001c" + "01020304" + "00000085" + "01000900"},
 		{"uplink", AppendGPDU(nil, 1, PDUTypeUplink, 63, 0), "34ff0008" + "00000001" + "00000085" + "01103f00"},
 		{"plain", AppendPlainGPDU(nil, 1, 20), "30ff0014" + "00000001"},
-		{"end marker", AppendEndMarker(nil, 0xa), "30fe0000" + "0000000a"},
 	} {
 		if want := octets(t, test.want); !bytes.Equal(test.got, want) {
 			t.Errorf("%s: got %x, want %x", test.name, test.got, want)

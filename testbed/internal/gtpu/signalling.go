@@ -16,16 +16,6 @@ func encode(m message.Message) []byte {
 	return b
 }
 
-// safely runs a decoder that may panic on malformed input and says whether it came through.
-func safely(decode func() bool) (ok bool) {
-	defer func() {
-		if recover() != nil {
-			ok = false
-		}
-	}()
-	return decode()
-}
-
 // EchoAnswer returns the Echo Response to an Echo Request (TS 29.281 clause 7.2): the same sequence number, and a
 // Recovery element of 0, which GTP-U gives no meaning to.
 func EchoAnswer(request []byte) ([]byte, bool) {
@@ -40,22 +30,6 @@ func EchoAnswer(request []byte) ([]byte, bool) {
 // the TEID it used and the address it sent to.
 func ErrorIndication(teid uint32, local netip.Addr) []byte {
 	return encode(message.NewErrorIndication(0, 0, ie.NewTEIDDataI(teid), ie.NewGSNAddressByIP(local.AsSlice())))
-}
-
-// ReadErrorIndication returns which tunnel a peer does not know: the TEID that was sent to it and its address.
-func ReadErrorIndication(b []byte) (teid uint32, peer netip.Addr, ok bool) {
-	ok = safely(func() bool {
-		m, err := message.ParseErrorIndication(b)
-		if err != nil || m.TEIDDataI == nil || m.GTPUPeerAddress == nil {
-			return false
-		}
-		if teid, err = m.TEIDDataI.TEID(); err != nil {
-			return false
-		}
-		peer, ok = netip.AddrFromSlice(m.GTPUPeerAddress.Payload)
-		return ok
-	})
-	return teid, peer, ok
 }
 
 // SupportedExtensionHeaders returns the notification that answers an extension header that is not understood

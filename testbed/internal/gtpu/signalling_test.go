@@ -27,22 +27,6 @@ func TestErrorIndication(t *testing.T) {
 		if want := octets(t, "10"+"01020304"+"85"); !bytes.HasPrefix(header.Payload(b), want) { // TEID Data I, GSN Address
 			t.Errorf("payload %x does not begin with %x", header.Payload(b), want)
 		}
-		teid, peer, ok := ReadErrorIndication(b)
-		if !ok || teid != 0x01020304 || peer.String() != address {
-			t.Errorf("read back %#x %s %v", teid, peer, ok)
-		}
-	}
-}
-
-func TestReadErrorIndicationRefuses(t *testing.T) {
-	for _, message := range []string{
-		"", "321a", "321a000400000000" + "00000000", // no elements
-		"321a000900000000" + "00000000" + "1001020304", // no address
-		"321a000c00000000" + "00000000" + "1001020304" + "8500ff",
-	} {
-		if teid, peer, ok := ReadErrorIndication(octets(t, message)); ok {
-			t.Errorf("%s: accepted as %#x %s", message, teid, peer)
-		}
 	}
 }
 

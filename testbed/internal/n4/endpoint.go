@@ -31,13 +31,12 @@ type Config struct {
 
 // Event is something that happened unasked.
 type Event struct {
-	Event   string  `json:"event"`
-	UPF     string  `json:"upf,omitempty"`
-	Session string  `json:"session,omitempty"`
-	Detail  string  `json:"detail,omitempty"`
-	Count   int     `json:"sessions,omitempty"`
-	Failed  int     `json:"failed,omitempty"`
-	Reports []Usage `json:"usage,omitempty"`
+	Event   string `json:"event"`
+	UPF     string `json:"upf,omitempty"`
+	Session string `json:"session,omitempty"`
+	Detail  string `json:"detail,omitempty"`
+	Count   int    `json:"sessions,omitempty"`
+	Failed  int    `json:"failed,omitempty"`
 }
 
 // Endpoint is this SMF's N4 socket.

@@ -133,7 +133,6 @@ func (e *Endpoint) replyToSessionReport(m *message.SessionReportRequest, from ne
 		UPF:     peer.address.String(),
 		Session: session.Name,
 		Detail:  reportKinds(m.ReportType),
-		Reports: readUsage(m.UsageReport),
 	})
 	return message.NewSessionReportResponse(0, 0, session.upSEID.Load(), m.Sequence(), 0,
 		ie.NewCause(ie.CauseRequestAccepted))

@@ -19,7 +19,7 @@ func octets(t *testing.T, text string) []byte {
 	return b
 }
 
-// What a modification says of gates, rates and usage, octet by octet from the figures of TS 29.244: IE type and length
+// What a modification says of gates and rates, octet by octet from the figures of TS 29.244: IE type and length
 // in two octets each (clause 8.1.1), then what the comment's clause says.
 func TestModificationsAsTheSpecificationWritesThem(t *testing.T) {
 	yes, rate, none := true, 1.0, 0.0
@@ -44,8 +44,6 @@ func TestModificationsAsTheSpecificationWritesThem(t *testing.T) {
 		"limiting uplink":  {newRules(testSpec()), Change{MBRUplinkMbps: &rate}, "000e" + "0020" + qerID + open + upOnly + qfi},
 		// Without MBR in it the UPF keeps the old limit (table 7.5.4.5-1).
 		"lifting": {limited, Change{MBRUplinkMbps: &none, MBRDownlinkMbps: &none}, "000e" + "0020" + qerID + open + nobody + qfi},
-		// Query URR, table 7.5.4.10-1, with a URR ID, 8.2.54
-		"querying": {newRules(testSpec()), Change{QueryURR: true}, "004d" + "0008" + "0051" + "0004" + "00000001"},
 	} {
 		after, err := test.before.with(test.change)
 		if err != nil {
@@ -62,69 +60,6 @@ func TestModificationsAsTheSpecificationWritesThem(t *testing.T) {
 		if !bytes.Equal(got, octets(t, test.want)) {
 			t.Errorf("%s:\n got %x\nwant %s", name, got, test.want)
 		}
-	}
-}
-
-// Usage Reports in a Session Modification Response (type 78, table 7.5.5.2-1), written by hand. Which volumes there are
-// is what the flags in octet 5 say (clause 8.2.44).
-func TestUsageReportsAsTheSpecificationWritesThem(t *testing.T) {
-	const (
-		urr     = "0051" + "0004" + "00000001" // URR ID
-		number  = "0068" + "0004" + "00000007" // UR-SEQN, 8.2.71
-		trigger = "003f" + "0003" + "800000"   // Usage Report Trigger, 8.2.41: IMMER
-		three   = "0042" + "0019" + "07" + "0000000000000bb8" + "00000000000007d0" + "00000000000003e8"
-		total   = "0042" + "0009" + "01" + "0000000000000bb8"
-		cut     = "0042" + "0009" + "07" + "0000000000000bb8" // flags promise more than there is
-		packets = "0042" + "0011" + "09" + "0000000000000bb8" + "0000000000000014"
-	)
-	for name, test := range map[string]struct {
-		body string
-		want Usage
-	}{
-		"three volumes":     {urr + number + trigger + three, Usage{URR: 1, Sequence: 7, TotalBytes: 3000, UplinkBytes: 2000, DownlinkBytes: 1000}},
-		"the total alone":   {urr + number + trigger + total, Usage{URR: 1, Sequence: 7, TotalBytes: 3000}},
-		"packets as well":   {urr + number + trigger + packets, Usage{URR: 1, Sequence: 7, TotalBytes: 3000, TotalPackets: 20}},
-		"shorter than said": {urr + number + trigger + cut, Usage{URR: 1, Sequence: 7}},
-		"nothing":           {"", Usage{}},
-	} {
-		body := octets(t, test.body)
-		encoded := append([]byte{0, 78, 0, byte(len(body))}, body...)
-		report, err := ie.Parse(encoded)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := readUsage([]*ie.IE{report}); len(got) != 1 || got[0] != test.want {
-			t.Errorf("%s: %+v, want %+v", name, got, test.want)
-		}
-	}
-}
-
-func TestTheStateHasTheTunnelThatTheUPFChose(t *testing.T) {
-	stub := newStub(t)
-	endpoint, _ := newEndpoint(t, nil)
-	peer := newPeer(t, endpoint, stub)
-	if _, err := peer.Associate(ctx); err != nil {
-		t.Fatal(err)
-	}
-	spec := testSpec()
-	spec.TEID = 0
-	if _, err := peer.Establish(ctx, spec); err != nil {
-		t.Fatal(err)
-	}
-	closed := true
-	if _, err := peer.Modify(ctx, "a", Change{CloseUplink: &closed}); err != nil {
-		t.Fatal(err)
-	}
-	state, err := peer.State("a")
-	if err != nil || state.TEID != 0xabc || state.N3 != netip.MustParseAddr("10.9.9.9") || !state.CloseUplink || state.CloseDownlink {
-		t.Errorf("%+v, %v", state, err)
-	}
-	asked := stub.received(message.MsgTypeSessionModificationRequest)
-	if len(asked) != 1 {
-		t.Errorf("%d modifications", len(asked))
-	}
-	if _, err := peer.State("b"); err == nil {
-		t.Error("a session that is not there has a state")
 	}
 }
 

@@ -39,7 +39,6 @@ type Outcome struct {
 	Attempts int
 	TEID     uint32     // of the uplink tunnel: given, or chosen by the UPF
 	N3       netip.Addr // the UPF's address of the uplink tunnel
-	Usage    []Usage
 }
 
 // askFor sends a request and returns its answer with the outcome so far. exchange has seen to the answer's type

@@ -42,7 +42,7 @@ func established(t *testing.T, change func(*Config)) (*stubUPF, *Peer, *events) 
 func TestSessionLife(t *testing.T) {
 	stub, peer, _ := established(t, nil)
 	rate, closed := 20.0, true
-	outcome, err := peer.Modify(ctx, "a", Change{MBRUplinkMbps: &rate, CloseDownlink: &closed, QueryURR: true})
+	outcome, err := peer.Modify(ctx, "a", Change{MBRUplinkMbps: &rate, CloseDownlink: &closed})
 	if err != nil || outcome.Cause != ie.CauseRequestAccepted || outcome.Attempts != 1 || outcome.RTT <= 0 {
 		t.Fatalf("modify: %+v, %v", outcome, err)
 	}
@@ -51,15 +51,11 @@ func TestSessionLife(t *testing.T) {
 		t.Errorf("modification carries SEID %d, the UPF's is 101", modification.SEID())
 	}
 	mbr, err := modification.UpdateQER[0].MBRUL()
-	if err != nil || mbr != 20_000 || len(modification.QueryURR) != 1 || len(modification.UpdateFAR) != 0 {
-		t.Errorf("MBR %d kbit/s (%v), %d queries, %d FARs", mbr, err, len(modification.QueryURR), len(modification.UpdateFAR))
+	if err != nil || mbr != 20_000 || len(modification.UpdateFAR) != 0 {
+		t.Errorf("MBR %d kbit/s (%v), %d FARs", mbr, err, len(modification.UpdateFAR))
 	}
-	outcome, err = peer.Delete(ctx, "a")
-	if err != nil || len(outcome.Usage) != 1 {
+	if outcome, err = peer.Delete(ctx, "a"); err != nil {
 		t.Fatalf("delete: %+v, %v", outcome, err)
-	}
-	if want := (Usage{URR: 1, Sequence: 3, TotalBytes: 300, UplinkBytes: 200, DownlinkBytes: 100}); outcome.Usage[0] != want {
-		t.Errorf("usage %+v, want %+v", outcome.Usage[0], want)
 	}
 	if _, err := peer.Delete(ctx, "a"); err == nil {
 		t.Error("a session was deleted twice")
@@ -186,7 +182,7 @@ func TestRestartIsRepaired(t *testing.T) {
 	if mbr != 33_000 || gates != ie.GateStatusClosed<<2 {
 		t.Errorf("established again with MBR %d and gates %#x: the modification was forgotten", mbr, gates)
 	}
-	if _, err := peer.Modify(ctx, "a", Change{QueryURR: true}); err != nil {
+	if _, err := peer.Modify(ctx, "a", Change{CloseUplink: &closed}); err != nil {
 		t.Fatal(err)
 	}
 	modification := stub.received(message.MsgTypeSessionModificationRequest)[0]
@@ -203,13 +199,14 @@ func TestEarlierRecoveryTimeStampIsNoRestart(t *testing.T) {
 
 func TestLostContextIsRepaired(t *testing.T) {
 	stub, peer, seen := established(t, nil)
+	closed := true
 	stub.set(func() {
 		stub.answer[message.MsgTypeSessionModificationRequest] = func(request message.Message) message.Message {
 			return message.NewSessionModificationResponse(0, 0, 0, request.Sequence(), 0,
 				ie.NewCause(ie.CauseSessionContextNotFound))
 		}
 	})
-	if _, err := peer.Modify(ctx, "a", Change{QueryURR: true}); err == nil {
+	if _, err := peer.Modify(ctx, "a", Change{CloseUplink: &closed}); err == nil {
 		t.Fatal("accepted")
 	}
 	seen.await(t, "context_lost")

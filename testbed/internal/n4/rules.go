@@ -7,17 +7,13 @@ import (
 	"github.com/wmnsk/go-pfcp/ie"
 )
 
-// Identifiers of a session's rules: a PDR and a FAR for each direction, one QER and one URR for both. The UPF needs
-// them to be unique within the session only.
+// Identifiers of a session's rules: a PDR and a FAR for each direction, one QER for both. The UPF needs them to be unique
+// within the session only.
 const (
 	uplinkRule   = 1
 	downlinkRule = 2
 	sessionQER   = 1
-	sessionURR   = SessionURR
 )
-
-// SessionURR is the identifier of the URR that measures a session's volume.
-const SessionURR = 1
 
 // defaultPrecedence is that of the rule for all of a session's traffic: the lowest that a more specific rule can be put
 // before (clause 8.2.11: the lower the value, the higher the precedence).
@@ -36,7 +32,6 @@ func (r *rules) create() []*ie.IE {
 			r.uplinkPDI(),
 			outerHeaderRemoval(r.N3),
 			ie.NewFARID(uplinkRule),
-			ie.NewURRID(sessionURR),
 			ie.NewQERID(sessionQER),
 		),
 		ie.NewCreatePDR(
@@ -49,7 +44,6 @@ func (r *rules) create() []*ie.IE {
 				onN6(),
 			),
 			ie.NewFARID(downlinkRule),
-			ie.NewURRID(sessionURR),
 			ie.NewQERID(sessionQER),
 		),
 		ie.NewCreateFAR(ie.NewFARID(uplinkRule), applyAction(r.uplinkAction),
@@ -59,7 +53,7 @@ func (r *rules) create() []*ie.IE {
 	if r.GNB.IsValid() {
 		downlink = append(downlink, ie.NewForwardingParameters(r.downlinkForwarding()...))
 	}
-	parts = append(parts, ie.NewCreateFAR(downlink...), r.createURR())
+	parts = append(parts, ie.NewCreateFAR(downlink...))
 	limited := r.MBRUplinkMbps > 0 || r.MBRDownlinkMbps > 0
 	return append(parts, ie.NewCreateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement(limited)...)...))
 }
@@ -91,9 +85,6 @@ func (r *rules) change(before *rules, asked Change) []*ie.IE {
 	if rates || asked.CloseUplink != nil || asked.CloseDownlink != nil {
 		// What an Update QER does not have stays as it is (table 7.5.4.5-1): no limit has to be said as well.
 		parts = append(parts, ie.NewUpdateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement(rates)...)...))
-	}
-	if asked.QueryURR {
-		parts = append(parts, ie.NewQueryURR(ie.NewURRID(sessionURR)))
 	}
 	return parts
 }
@@ -163,19 +154,6 @@ func (r *rules) enforcement(rates bool) []*ie.IE {
 		parts = append(parts, ie.NewQFI(r.QFI))
 	}
 	return parts
-}
-
-// createURR measures volume. Reporting Triggers has three octets from Release 16 on.
-func (r *rules) createURR() *ie.IE {
-	const volumeThreshold, totalVolume = 0x02, 0x01 // VOLTH (clause 8.2.19), TOVOL (clause 8.2.13)
-	parts := []*ie.IE{ie.NewURRID(sessionURR), ie.NewMeasurementMethod(0, 1, 0)}
-	if r.VolumeThresholdBytes == 0 {
-		return ie.NewCreateURR(append(parts, ie.NewReportingTriggers(0, 0, 0))...)
-	}
-	return ie.NewCreateURR(append(parts,
-		ie.NewReportingTriggers(volumeThreshold, 0, 0),
-		ie.NewVolumeThreshold(totalVolume, r.VolumeThresholdBytes, 0, 0),
-	)...)
 }
 
 // applyAction has two octets from Release 16 on (clause 8.2.26); Open5GS takes no other length.

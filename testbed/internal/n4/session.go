@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,8 +19,7 @@ type Session struct {
 	cpSEID uint64
 	upSEID atomic.Uint64
 	// Guarded by the peer's procedure mutex.
-	rules  rules
-	tunnel tunnel
+	rules rules
 }
 
 // session finds the session a UPF's message is about.
@@ -132,15 +132,14 @@ func (p *Peer) establish(ctx context.Context, session *Session) (Outcome, error)
 		return outcome, err
 	}
 	session.upSEID.Store(seid)
-	session.tunnel = tunnel{spec.TEID, spec.N3}
+	outcome.TEID, outcome.N3 = spec.TEID, spec.N3
 	if spec.TEID == 0 {
-		session.tunnel, err = chosenTunnel(answer.CreatedPDR)
+		outcome.TEID, outcome.N3, err = chosenTunnel(answer.CreatedPDR)
 	}
-	outcome.TEID, outcome.N3 = session.tunnel.teid, session.tunnel.n3
 	return outcome, err
 }
 
-// Modify changes a session's rules (clause 6.3.3) and reads its usage where that is asked for.
+// Modify changes a session's rules (clause 6.3.3).
 func (p *Peer) Modify(ctx context.Context, name string, change Change) (Outcome, error) {
 	p.procedure.Lock()
 	defer p.procedure.Unlock()
@@ -165,11 +164,10 @@ func (p *Peer) Modify(ctx context.Context, name string, change Change) (Outcome,
 		return outcome, err
 	}
 	session.rules = wanted
-	outcome.Usage = readUsage(answer.UsageReport)
 	return outcome, nil
 }
 
-// Delete ends a session (clause 6.3.4); the outcome has its last usage.
+// Delete ends a session (clause 6.3.4).
 func (p *Peer) Delete(ctx context.Context, name string) (Outcome, error) {
 	p.procedure.Lock()
 	defer p.procedure.Unlock()
@@ -194,7 +192,6 @@ func (p *Peer) delete(ctx context.Context, session *Session, retries retries) (O
 	if err != nil {
 		return outcome, err
 	}
-	outcome.Usage = readUsage(answer.UsageReport)
 	return outcome, nil
 }
 
@@ -212,4 +209,44 @@ func (p *Peer) fseid(seid uint64) *ie.IE {
 		return ie.NewFSEID(seid, p.local.AsSlice(), nil)
 	}
 	return ie.NewFSEID(seid, nil, p.local.AsSlice())
+}
+
+// upSEID reads the UPF's identifier of the session, which an acceptance has to name.
+func upSEID(fseid *ie.IE) (uint64, error) {
+	if fseid == nil {
+		return 0, errors.New("accepted without UP F-SEID, which is mandatory then")
+	}
+	fields, err := fseid.FSEID()
+	if err != nil {
+		return 0, fmt.Errorf("unreadable UP F-SEID: %w", err)
+	}
+	return fields.SEID, nil
+}
+
+// chosenTunnel reads the F-TEID that the UPF chose for the uplink PDR (clause 7.5.3.2).
+func chosenTunnel(created []*ie.IE) (teid uint32, n3 netip.Addr, err error) {
+	for _, pdr := range created {
+		parts, err := pdr.CreatedPDR()
+		if err != nil {
+			return 0, netip.Addr{}, fmt.Errorf("unreadable Created PDR: %w", err)
+		}
+		id, chosen := uint16(0), (*ie.FTEIDFields)(nil)
+		for _, part := range parts {
+			switch part.Type {
+			case ie.PDRID:
+				id, _ = part.PDRID()
+			case ie.FTEID:
+				chosen, _ = part.FTEID()
+			}
+		}
+		if id != uplinkRule || chosen == nil {
+			continue
+		}
+		address, ok := netip.AddrFromSlice(chosen.IPv4Address)
+		if !ok {
+			address, _ = netip.AddrFromSlice(chosen.IPv6Address)
+		}
+		return chosen.TEID, address.Unmap(), nil
+	}
+	return 0, netip.Addr{}, errors.New("accepted without the F-TEID that the UPF was to choose")
 }

@@ -35,8 +35,6 @@ type SessionSpec struct {
 	DNN string
 	// Maximum bit rates of inner packets; 0: no limit.
 	MBRUplinkMbps, MBRDownlinkMbps float64
-	// VolumeThresholdBytes makes the UPF report each time so much has passed; 0: usage is reported when asked for.
-	VolumeThresholdBytes uint64
 }
 
 // NoSD is the slice differentiator that stands for none (TS 23.003 clause 28.4.2).
@@ -99,8 +97,6 @@ type Change struct {
 	GNB       netip.Addr
 	GNBTEID   uint32
 	EndMarker bool
-	// QueryURR asks for the usage so far.
-	QueryURR bool
 }
 
 // rules is what a session's rules are to be: its specification and what modifications have made of it.

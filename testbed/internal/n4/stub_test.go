@@ -111,9 +111,7 @@ func (s *stubUPF) accept(request message.Message) message.Message {
 	case *message.SessionModificationRequest:
 		return message.NewSessionModificationResponse(0, 0, m.SEID(), sequence, 0, ok)
 	case *message.SessionDeletionRequest:
-		usage := ie.NewUsageReportWithinSessionDeletionResponse(ie.NewURRID(sessionURR), ie.NewURSEQN(3),
-			ie.NewUsageReportTrigger(0, 0, 0), ie.NewVolumeMeasurement(0x07, 300, 200, 100, 0, 0, 0))
-		return message.NewSessionDeletionResponse(0, 0, m.SEID(), sequence, 0, ok, usage)
+		return message.NewSessionDeletionResponse(0, 0, m.SEID(), sequence, 0, ok)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package pfcp
 import (
 	"encoding/binary"
 	"net/netip"
-	"time"
 
 	"github.com/wmnsk/go-pfcp/ie"
 )
@@ -25,7 +24,7 @@ type PDR struct {
 	Precedence uint32 // lower values are looked at first
 	PDI        PDI
 	FAR        uint32
-	QERs, URRs []uint32
+	QERs       []uint32
 }
 
 // PDI says which packets a PDR detects.
@@ -58,12 +57,11 @@ type Filter struct {
 // Action is an Apply Action (clause 8.2.26), first octet in the low byte, second one above.
 type Action uint16
 
-// Flags of an Action.
+// Flags of an Action. What is to be buffered is dropped: nothing is buffered here.
 const (
 	ActionDrop    Action = 0x0001
 	ActionForward Action = 0x0002
 	ActionBuffer  Action = 0x0004
-	ActionNotify  Action = 0x0008 // NOCP: tell the CP function about the first packet buffered
 
 	actionKind = ActionDrop | ActionForward | ActionBuffer
 )
@@ -75,10 +73,6 @@ type FAR struct {
 	HasParameters bool // Forwarding Parameters were given
 	Destination   Interface
 	Peer          Tunnel // zero: no outer header is created
-	BAR           uint8
-	// Version is another one after every creation and update, so that a rule that was sent again, or removed and
-	// created again, is told from one left alone.
-	Version uint64
 }
 
 // Tunnel is the far end of a GTP-U tunnel.
@@ -87,34 +81,12 @@ type Tunnel struct {
 	Address netip.Addr
 }
 
-// QER is a QoS Enforcement Rule. Rates are in bit/s; 0 means no limit.
+// QER is a QoS Enforcement Rule: its gates, and the QFI that packets are marked with. Bit rates are not enforced here.
 type QER struct {
 	ID             uint32
 	UplinkClosed   bool
 	DownlinkClosed bool
-	UplinkMBRBps   uint64
-	DownlinkMBRBps uint64
 	QFI            int // -1 for none
-}
-
-// URR is a Usage Reporting Rule, as far as volume and time are concerned.
-type URR struct {
-	ID        uint32
-	Volume    bool // measurement method
-	Duration  bool
-	Threshold Volume // a report is due when one of them has passed since the last report; 0 for none
-	Quota     Volume // nothing passes beyond it; 0 for none
-	Period    time.Duration
-	// Which of the conditions ask for a report (Reporting Triggers, clause 8.2.19).
-	OnVolume, OnPeriod, OnQuota bool
-}
-
-// Volume counts octets of the terminal's packets.
-type Volume struct{ Total, Uplink, Downlink uint64 }
-
-// FARUpdate is what an Update FAR asks beyond the rule's new content.
-type FARUpdate struct {
-	SendEndMarker bool // SNDEM (clause 8.2.59): the old tunnel is told that it is drained
 }
 
 // children returns the elements inside a grouped one.
@@ -164,12 +136,3 @@ func FARID(group *ie.IE) (uint32, *Reject) { return idOf(group, ie.FARID, 4, "FA
 
 // QERID reads the QER ID of a grouped element.
 func QERID(group *ie.IE) (uint32, *Reject) { return idOf(group, ie.QERID, 4, "QER ID") }
-
-// URRID reads the URR ID of a grouped element.
-func URRID(group *ie.IE) (uint32, *Reject) { return idOf(group, ie.URRID, 4, "URR ID") }
-
-// BARID reads the BAR ID of a grouped element.
-func BARID(group *ie.IE) (uint8, *Reject) {
-	id, reject := idOf(group, ie.BARID, 1, "BAR ID")
-	return uint8(id), reject
-}

@@ -2,16 +2,9 @@ package pfcp
 
 import (
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/wmnsk/go-pfcp/ie"
 )
-
-// farVersions gives out FAR.Version.
-var farVersions atomic.Uint64
-
-// sndem is the Send End Marker Packets flag of PFCPSMReq-Flags (TS 29.244 clause 8.2.59).
-const sndem = 0x02
 
 // CreateFAR reads a Create FAR element (table 7.5.2.3-1).
 func CreateFAR(group *ie.IE) (FAR, *Reject) {
@@ -22,39 +15,32 @@ func CreateFAR(group *ie.IE) (FAR, *Reject) {
 	if find(group, ie.ApplyAction) == nil {
 		return FAR{}, Missing(ie.ApplyAction, "Apply Action")
 	}
-	far, _, reject := FAR{ID: id}.Update(group)
-	return far, reject
+	return FAR{ID: id}.Update(group)
 }
 
-// Update returns the rule with what a Create FAR or Update FAR element says (table 7.5.4.3-1), and what else it asks.
-func (f FAR) Update(group *ie.IE) (FAR, FARUpdate, *Reject) {
-	f.Version = farVersions.Add(1)
-	var update FARUpdate
+// Update returns the rule with what a Create FAR or Update FAR element says (table 7.5.4.3-1).
+func (f FAR) Update(group *ie.IE) (FAR, *Reject) {
 	for _, e := range children(group) {
 		var reject *Reject
 		switch e.Type {
 		case ie.ApplyAction:
 			f.Action, reject = parseAction(e)
 		case ie.ForwardingParameters, ie.UpdateForwardingParameters:
-			f, update, reject = f.forwarding(e)
+			f, reject = f.forwarding(e)
 		case ie.DuplicatingParameters, ie.UpdateDuplicatingParameters:
 			reject = f.fail(e.Type, "packets are not duplicated here")
-		case ie.BARID:
-			var id uint64
-			id, reject = uintOf(e, 1)
-			f.BAR = uint8(id)
 		}
 		if reject != nil {
-			return FAR{}, FARUpdate{}, reject
+			return FAR{}, reject
 		}
 	}
 	if f.Action&ActionForward != 0 && !f.HasParameters {
-		return FAR{}, FARUpdate{}, &Reject{
+		return FAR{}, &Reject{
 			Cause: ie.CauseConditionalIEMissing, Offending: ie.ForwardingParameters,
 			Rule: &RuleID{ie.RuleIDTypeFAR, f.ID}, Reason: "FORW without Forwarding Parameters",
 		}
 	}
-	return f, update, nil
+	return f, nil
 }
 
 func (f FAR) fail(offending uint16, reason string) *Reject {
@@ -77,33 +63,25 @@ func parseAction(e *ie.IE) (Action, *Reject) {
 	default:
 		return 0, Incorrect(e.Type, "exactly one of DROP, FORW and BUFF is accepted")
 	}
-	if action&ActionNotify != 0 && action&ActionBuffer == 0 {
-		return 0, Incorrect(e.Type, "NOCP is accepted with BUFF only")
-	}
 	return action, nil
 }
 
 // forwarding applies (Update) Forwarding Parameters.
-func (f FAR) forwarding(group *ie.IE) (FAR, FARUpdate, *Reject) {
-	var update FARUpdate
+func (f FAR) forwarding(group *ie.IE) (FAR, *Reject) {
 	if group.Type == ie.ForwardingParameters {
 		if find(group, ie.DestinationInterface) == nil {
-			return FAR{}, update, Missing(ie.DestinationInterface, "Destination Interface")
+			return FAR{}, Missing(ie.DestinationInterface, "Destination Interface")
 		}
 		f.Peer = Tunnel{}
 	}
 	f.HasParameters = true
 	for _, e := range children(group) {
 		var reject *Reject
-		var value uint64
 		switch e.Type {
 		case ie.DestinationInterface:
 			f.Destination, reject = parseInterface(e)
 		case ie.OuterHeaderCreation:
 			f.Peer, reject = f.parsePeer(e)
-		case ie.PFCPSMReqFlags:
-			value, reject = uintOf(e, 1)
-			update.SendEndMarker = value&sndem != 0
 		case ie.ForwardingPolicy:
 			reject = &Reject{
 				Cause: ie.CauseInvalidForwardingPolicy, Offending: e.Type,
@@ -113,10 +91,10 @@ func (f FAR) forwarding(group *ie.IE) (FAR, FARUpdate, *Reject) {
 			reject = f.fail(e.Type, "not supported in Forwarding Parameters")
 		}
 		if reject != nil {
-			return FAR{}, update, reject
+			return FAR{}, reject
 		}
 	}
-	return f, update, nil
+	return f, nil
 }
 
 // Flags of the Outer Header Creation Description, first octet (clause 8.2.56).

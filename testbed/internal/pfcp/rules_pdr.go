@@ -27,7 +27,7 @@ func CreatePDR(group *ie.IE) (PDR, *Reject) {
 // Update returns the rule with what a Create PDR or Update PDR element says (table 7.5.4.2-1): elements that are
 // absent leave their part as it is; lists of rules and the PDI are replaced as a whole.
 func (p PDR) Update(group *ie.IE) (PDR, *Reject) {
-	var qers, urrs []uint32
+	var qers []uint32
 	for _, e := range children(group) {
 		var reject *Reject
 		var value uint64
@@ -43,9 +43,6 @@ func (p PDR) Update(group *ie.IE) (PDR, *Reject) {
 		case ie.QERID:
 			value, reject = uintOf(e, 4)
 			qers = append(qers, uint32(value))
-		case ie.URRID:
-			value, reject = uintOf(e, 4)
-			urrs = append(urrs, uint32(value))
 		case ie.OuterHeaderRemoval:
 			reject = p.checkRemoval(e)
 		case ie.ActivatePredefinedRules:
@@ -60,9 +57,6 @@ func (p PDR) Update(group *ie.IE) (PDR, *Reject) {
 	}
 	if qers != nil {
 		p.QERs = qers
-	}
-	if urrs != nil {
-		p.URRs = urrs
 	}
 	return p, nil
 }

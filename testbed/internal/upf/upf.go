@@ -15,7 +15,6 @@ import (
 	"slicepilot/userplane/internal/upf/datapath"
 	"slicepilot/userplane/internal/upf/n4"
 	"slicepilot/userplane/internal/upf/netio"
-	"slicepilot/userplane/internal/upf/session"
 	"slicepilot/userplane/internal/upf/tun"
 )
 
@@ -31,7 +30,6 @@ type Config struct {
 	ReceiveBuffer int // of N3, see netio.Listen
 	Burn          time.Duration
 	MaxSessions   int
-	Ignore        session.Ignore
 	Log           *log.Logger
 }
 
@@ -76,8 +74,7 @@ func assemble(config Config, device *tun.Device) (_ *UPF, err error) {
 	}
 	u.server, err = n4.Start(n4.Config{
 		Socket: u.N4, NodeID: config.NodeID, N3: config.N3.Addr(), MaxSessions: config.MaxSessions,
-		PeerPort: config.PeerPort, Heartbeat: config.Heartbeat, T1: n4.DefaultT1, Ignore: config.Ignore,
-		Log: config.Log,
+		PeerPort: config.PeerPort, Heartbeat: config.Heartbeat, T1: n4.DefaultT1, Log: config.Log,
 	}, u.plane)
 	if err != nil {
 		return nil, err

@@ -24,16 +24,14 @@ import (
 // bench is a UPF on loopback addresses, with everything around it: an SMF, a gNB, and the data network behind a packet
 // socket that stands where the kernel's end of the TUN device is. It needs no privileges.
 type bench struct {
-	t            *testing.T
-	upf          *UPF
-	network      *os.File // what the UPF writes to its TUN device comes out here, and the other way round
-	smf, gnb     *net.UDPConn
-	n3, gnbAddr  netip.Addr
-	seq          uint32
-	seid         atomic.Uint64 // of the session last established
-	reports      chan *message.SessionReportRequest
-	answers      chan message.Message
-	answerReport atomic.Uint32 // cause
+	t           *testing.T
+	upf         *UPF
+	network     *os.File // what the UPF writes to its TUN device comes out here, and the other way round
+	smf, gnb    *net.UDPConn
+	n3, gnbAddr netip.Addr
+	seq         uint32
+	seid        atomic.Uint64 // of the session last established
+	answers     chan message.Message
 }
 
 const (
@@ -57,10 +55,8 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 		return netip.AddrFrom4([4]byte{127, byte(1 + os.Getpid()%200), byte(rand.IntN(256)), last})
 	}
 	b := &bench{
-		t: t, n3: host(1), gnbAddr: host(2), reports: make(chan *message.SessionReportRequest, 16),
-		answers: make(chan message.Message, 16),
+		t: t, n3: host(1), gnbAddr: host(2), answers: make(chan message.Message, 16),
 	}
-	b.answerReport.Store(uint32(ie.CauseRequestAccepted))
 	smf := host(3)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
@@ -104,7 +100,7 @@ func listen(t *testing.T, at netip.AddrPort) *net.UDPConn {
 	return c
 }
 
-// receivePFCP is the SMF: it sorts answers from requests, and answers session reports and heartbeats.
+// receivePFCP is the SMF: it takes the answers.
 func (b *bench) receivePFCP() {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -117,14 +113,7 @@ func (b *bench) receivePFCP() {
 			b.t.Errorf("the UPF sent %x: %v", buffer[:n], err)
 			continue
 		}
-		switch m := m.(type) {
-		case *message.SessionReportRequest:
-			b.reports <- m
-			cause := ie.NewCause(uint8(b.answerReport.Load()))
-			b.send(message.NewSessionReportResponse(0, 0, b.seid.Load(), m.Sequence(), 0, cause))
-		default:
-			b.answers <- m
-		}
+		b.answers <- m
 	}
 }
 
@@ -309,20 +298,6 @@ func (b *bench) expectAtGNB(want []byte) {
 	if err != nil || header.TEID != gnbTEID || header.QFI != qfi || header.PDUType != gtpu.PDUTypeDownlink ||
 		!bytes.Equal(header.Payload(got), want) {
 		b.t.Fatalf("to the gNB went %x (%+v, %v), want %x", got, header, err, want)
-	}
-}
-
-func (b *bench) expectReport() *message.SessionReportRequest {
-	b.t.Helper()
-	select {
-	case report := <-b.reports:
-		if report.SEID() != 77 {
-			b.t.Fatalf("report for SEID %d, want 77", report.SEID())
-		}
-		return report
-	case <-time.After(patience):
-		b.t.Fatal("no session report")
-		return nil
 	}
 }
 

@@ -9,12 +9,9 @@ type Reason int
 const (
 	NoSession   Reason = iota // no session owns the TEID or the address
 	NoRule                    // no PDR of the session detects the packet
-	ByRule                    // the FAR says DROP, or there is none
+	ByRule                    // the FAR says DROP or BUFF, or there is none
 	Gate                      // a QER's gate is closed
-	MBR                       // above a QER's maximum bit rate
-	Quota                     // a URR's volume quota is used up
-	NoTunnel                  // the FAR forwards to the access side, whose tunnel is not known (yet) or torn down
-	BufferFull                // the FAR buffers, and the buffer is full
+	NoTunnel                  // the FAR forwards to the access side, whose tunnel is not known (yet)
 	Malformed                 // not GTP-U, not IP, or shorter than it says
 	Extension                 // an extension header that has to be understood and is not
 	WriteFailed               // the kernel refused the packet on its way out
@@ -22,14 +19,12 @@ const (
 )
 
 var reasonNames = [numReasons]string{
-	"no_session", "no_rule", "far_drop", "gate", "mbr", "quota", "no_tunnel", "buffer_full", "malformed",
-	"extension_header", "write_failed",
+	"no_session", "no_rule", "far_drop", "gate", "no_tunnel", "malformed", "extension_header", "write_failed",
 }
 
 // Counters count one direction. They are written by its loop and read by anyone.
 type Counters struct {
 	packets, bytes atomic.Uint64
-	buffered       atomic.Uint64
 	dropped        [numReasons]atomic.Uint64
 }
 
@@ -42,17 +37,15 @@ func (c *Counters) drop(why Reason) { c.dropped[why].Add(1) }
 
 // Direction is a reading of Counters. Packets and bytes are those of the terminals' own packets that were forwarded.
 type Direction struct {
-	Packets  uint64            `json:"packets"`
-	Bytes    uint64            `json:"bytes"`
-	Buffered uint64            `json:"buffered"`
-	Dropped  map[string]uint64 `json:"dropped"`
+	Packets uint64            `json:"packets"`
+	Bytes   uint64            `json:"bytes"`
+	Dropped map[string]uint64 `json:"dropped"`
 }
 
 // Read returns the counts; every reason appears, also with 0.
 func (c *Counters) Read() Direction {
 	d := Direction{
-		Packets: c.packets.Load(), Bytes: c.bytes.Load(), Buffered: c.buffered.Load(),
-		Dropped: make(map[string]uint64, numReasons),
+		Packets: c.packets.Load(), Bytes: c.bytes.Load(), Dropped: make(map[string]uint64, numReasons),
 	}
 	for why, name := range reasonNames {
 		d.Dropped[name] = c.dropped[why].Load()

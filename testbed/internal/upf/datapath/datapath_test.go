@@ -28,9 +28,9 @@ func idlePlane(t testing.TB, config Config) (*Plane, int) {
 	}
 	config.N3, config.TUN, config.TUNMTU = n3, pair[0], 1500
 	p := &Plane{
-		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(), Events: make(chan session.Event, maxEvents), config: config,
+		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(), config: config,
 	}
-	p.path = newPath(n3, p.Events)
+	p.path = newPath(n3)
 	if p.uplink, err = newUplink(p); err != nil {
 		t.Fatal(err)
 	}
@@ -69,16 +69,14 @@ func rulesOfOneTerminal(t testing.TB, n3 netip.Addr) *session.Rules {
 	uplink, downlink := common, common
 	uplink.Source, uplink.Tunnel = pfcp.Access, &pfcp.LocalTunnel{TEID: 1, IPv4: n3}
 	downlink.Source = pfcp.Core
-	spec.PDRs[1] = pfcp.PDR{ID: 1, PDI: uplink, FAR: 1, QERs: []uint32{1}, URRs: []uint32{1}}
-	spec.PDRs[2] = pfcp.PDR{ID: 2, PDI: downlink, FAR: 2, QERs: []uint32{1}, URRs: []uint32{1}}
+	spec.PDRs[1] = pfcp.PDR{ID: 1, PDI: uplink, FAR: 1, QERs: []uint32{1}}
+	spec.PDRs[2] = pfcp.PDR{ID: 2, PDI: downlink, FAR: 2, QERs: []uint32{1}}
 	spec.FARs[1] = pfcp.FAR{ID: 1, Action: pfcp.ActionForward, HasParameters: true, Destination: pfcp.Core}
 	spec.FARs[2] = pfcp.FAR{
 		ID: 2, Action: pfcp.ActionForward, HasParameters: true, Destination: pfcp.Access, Peer: pfcp.Tunnel{TEID: 2, Address: n3},
 	}
-	spec.QERs[1] = pfcp.QER{ID: 1, UplinkMBRBps: 100e9, DownlinkMBRBps: 100e9, QFI: 9}
-	spec.URRs[1] = pfcp.URR{ID: 1, Volume: true}
-	compiler := session.Compiler{Local: n3}
-	rules, _, reject := compiler.Compile(spec, session.Objects{})
+	spec.QERs[1] = pfcp.QER{ID: 1, QFI: 9}
+	rules, reject := spec.Compile(n3)
 	if reject != nil {
 		t.Fatal(reject)
 	}
@@ -95,7 +93,7 @@ func userPacket(src, dst netip.Addr, size int) []byte {
 	return p
 }
 
-// The path of a packet through both threads, with a filter, a rate and a volume, leaves no garbage.
+// The path of a packet through both threads, with a filter, leaves no garbage.
 func TestNoAllocationPerPacket(t *testing.T) {
 	p, network := idlePlane(t, Config{})
 	up := userPacket(terminal, server, 200)

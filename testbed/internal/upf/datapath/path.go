@@ -7,7 +7,6 @@ import (
 
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/upf/netio"
-	"slicepilot/userplane/internal/upf/session"
 )
 
 const (
@@ -22,7 +21,6 @@ const (
 // thread, which hands it what it finds.
 type path struct {
 	socket   *netio.Socket
-	events   chan<- session.Event
 	incoming chan pathMessage
 	stop     chan struct{}
 	// nextError belongs to the uplink loop.
@@ -49,10 +47,8 @@ type PathStats struct {
 	Ignored        uint64 `json:"ignored"`
 }
 
-func newPath(socket *netio.Socket, events chan<- session.Event) *path {
-	return &path{
-		socket: socket, events: events, incoming: make(chan pathMessage, maxPathMessages), stop: make(chan struct{}),
-	}
+func newPath(socket *netio.Socket) *path {
+	return &path{socket: socket, incoming: make(chan pathMessage, maxPathMessages), stop: make(chan struct{})}
 }
 
 func (p *path) stats() PathStats {
@@ -136,16 +132,8 @@ func (p *path) received(m pathMessage) {
 		p.endMarkers.Add(1)
 		return
 	case gtpu.TypeErrorIndication:
-		if teid, address, ok := gtpu.ReadErrorIndication(m.octets); ok {
-			p.errorsReceived.Add(1)
-			event := session.Event{Kind: session.EventErrorIndication, Peer: session.Peer{Address: address, TEID: teid}}
-			select {
-			case p.events <- event:
-			default:
-				p.ignored.Add(1)
-			}
-			return
-		}
+		p.errorsReceived.Add(1)
+		return
 	}
 	p.ignored.Add(1)
 }

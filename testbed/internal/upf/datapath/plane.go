@@ -21,8 +21,6 @@ const (
 	batchWork = 100 * time.Microsecond
 	// slack is what a datagram may be longer than the TUN device's MTU: a GTP-U header with extension headers.
 	slack = 256
-	// maxEvents is how many events may wait for the control plane.
-	maxEvents = 1024
 )
 
 // Config is what the data path works on. The descriptors stay the caller's to close, after Stop.
@@ -37,8 +35,6 @@ type Config struct {
 type Plane struct {
 	TEIDs     *session.Table[uint32]
 	Addresses *session.Table[session.Address]
-	// Events are for the control plane to consume.
-	Events chan session.Event
 
 	config   Config
 	uplink   *uplink
@@ -52,11 +48,10 @@ type Plane struct {
 // Start starts the loops.
 func Start(config Config) (*Plane, error) {
 	p := &Plane{
-		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(),
-		Events: make(chan session.Event, maxEvents), config: config, failed: make(chan error, 2),
+		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(), config: config, failed: make(chan error, 2),
 	}
 	var err error
-	p.path = newPath(config.N3, p.Events)
+	p.path = newPath(config.N3)
 	if p.uplink, err = newUplink(p); err != nil {
 		return nil, fmt.Errorf("uplink: %w", err)
 	}
@@ -91,15 +86,6 @@ func (p *Plane) Stop() {
 	p.uplink.waker.Close()
 	p.downlink.waker.Close()
 }
-
-// Flush sends what a session has buffered through its present rules, in order and ahead of what comes after it.
-func (p *Plane) Flush(s *session.Session) { p.downlink.post(command{flush: s}) }
-
-// Discard forgets what a session has buffered.
-func (p *Plane) Discard(s *session.Session) { p.downlink.post(command{discard: s}) }
-
-// SendEndMarker tells a peer that its tunnel carries nothing more, after everything that was sent into it.
-func (p *Plane) SendEndMarker(far *session.FAR) { p.downlink.post(command{endMarker: far}) }
 
 // batch is how many packets to take at once.
 func (c *Config) batch() int {

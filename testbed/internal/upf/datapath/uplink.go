@@ -16,7 +16,6 @@ import (
 // uplink takes datagrams from N3 and puts the packets in them where their rules say.
 type uplink struct {
 	teids    *session.Table[uint32]
-	events   chan<- session.Event
 	path     *path
 	socket   *netio.Socket
 	receiver *netio.Receiver
@@ -37,7 +36,7 @@ func newUplink(p *Plane) (*uplink, error) {
 	}
 	batch, size := p.config.batch(), p.config.TUNMTU+slack
 	return &uplink{
-		teids: p.TEIDs, events: p.Events, path: p.path, socket: p.config.N3, tun: p.config.TUN, waker: waker, burn: p.config.Burn,
+		teids: p.TEIDs, path: p.path, socket: p.config.N3, tun: p.config.TUN, waker: waker, burn: p.config.Burn,
 		receiver: netio.NewReceiver(p.config.N3, batch, size), batch: batch, stopping: &p.stopping,
 		scratch: make([]byte, 0, gtpu.GPDULen+size),
 	}, nil
@@ -113,42 +112,24 @@ func (u *uplink) packet(header *gtpu.Header, payload []byte, from *netio.Sockadd
 		u.counters.drop(NoRule)
 		return
 	}
-	if why := admit(rule, len(payload)); why != numReasons {
-		u.counters.drop(why)
+	if rule.Closed {
+		u.counters.drop(Gate)
 		return
 	}
-	u.forward(s, rule, header, payload)
+	u.forward(rule, header, payload)
 }
 
-// admit enforces a rule's QERs and quotas; numReasons means that the packet may pass.
-func admit(rule *session.PDR, size int) Reason {
-	now := int64(0)
-	if rule.Metered {
-		now = monotonicNs()
-	}
-	switch rule.Admit(size, now) {
-	case session.GateClosed:
-		return Gate
-	case session.OverRate:
-		return MBR
-	case session.QuotaSpent:
-		return Quota
-	}
-	return numReasons
-}
-
-func (u *uplink) forward(s *session.Session, rule *session.PDR, header *gtpu.Header, payload []byte) {
-	far := rule.FAR
-	if !far.Forward { // BUFF too: only what comes from the data network is buffered
+func (u *uplink) forward(rule *session.PDR, header *gtpu.Header, payload []byte) {
+	far := &rule.FAR
+	if !far.Forward {
 		u.counters.drop(ByRule)
 		return
 	}
-	if !far.ToCore && (!far.Tunnelled || far.Torn()) {
+	if !far.ToCore && !far.Tunnelled {
 		u.counters.drop(NoTunnel)
 		return
 	}
 	u.burner.Burn()
-	rule.Count(len(payload), s, u.events) // before it can be seen anywhere
 	var err error
 	if far.ToCore {
 		err = writePacket(u.tun, payload)

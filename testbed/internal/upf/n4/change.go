@@ -1,6 +1,8 @@
 package n4
 
 import (
+	"slices"
+
 	"github.com/wmnsk/go-pfcp/ie"
 	"github.com/wmnsk/go-pfcp/message"
 
@@ -9,94 +11,47 @@ import (
 )
 
 // change is a session's rules on their way to new ones. Nothing of the session is touched before commit, which either
-// does everything or nothing.
+// does everything or nothing. Rules about usage (URR) and buffering (BAR) are accepted and not acted on.
 type change struct {
-	server     *Server
-	record     *record
-	spec       *session.Spec
-	created    []*ie.IE // for the answer: Created PDRs, usage reports
-	chosen     map[int]uint32
-	taken      map[uint32]struct{}
-	endMarkers []*session.FAR
-	discard    bool
-	removed    map[uint32]*usage
-	queries    []uint32
-	updated    map[uint32]bool // URRs whose limits are set anew
+	server  *Server
+	record  *record
+	spec    *session.Spec
+	created []*ie.IE // Created PDRs, for the answer
+	chosen  map[int]uint32
+	taken   map[uint32]struct{}
 }
 
 func (s *Server) newChange(r *record) *change {
 	return &change{
 		server: s, record: r, spec: r.spec.Clone(), chosen: map[int]uint32{}, taken: map[uint32]struct{}{},
-		removed: map[uint32]*usage{}, updated: map[uint32]bool{},
 	}
 }
 
-// elements are the rules in an establishment or modification request.
-type elements struct {
-	removePDR, removeFAR, removeQER, removeURR, removeBAR []*ie.IE
-	createPDR, createFAR, createQER, createURR, createBAR []*ie.IE
-	updatePDR, updateFAR, updateQER, updateURR, updateBAR []*ie.IE
-	queryURR                                              []*ie.IE
-	flags                                                 *ie.IE
+// step is what a request asks of one kind of element.
+type step struct {
+	groups []*ie.IE
+	apply  func(*ie.IE) *pfcp.Reject
 }
 
-func one(e *ie.IE) []*ie.IE {
-	if e == nil {
-		return nil
-	}
-	return []*ie.IE{e}
+func (c *change) establish(m *message.SessionEstablishmentRequest) *pfcp.Reject {
+	return apply(step{m.CreateFAR, c.createFAR}, step{m.CreateQER, c.createQER}, step{m.CreatePDR, c.createPDR})
 }
 
-func establishmentElements(m *message.SessionEstablishmentRequest) elements {
-	return elements{
-		createPDR: m.CreatePDR, createFAR: m.CreateFAR, createQER: m.CreateQER, createURR: m.CreateURR,
-		createBAR: one(m.CreateBAR),
-	}
+// modify removes first, so that an ID can be used again at once.
+func (c *change) modify(m *message.SessionModificationRequest) *pfcp.Reject {
+	return apply(
+		step{m.RemovePDR, c.removePDR}, step{m.RemoveFAR, c.removeFAR}, step{m.RemoveQER, c.removeQER},
+		step{m.CreateFAR, c.createFAR}, step{m.CreateQER, c.createQER}, step{m.CreatePDR, c.createPDR},
+		step{m.UpdateFAR, c.updateFAR}, step{m.UpdateQER, c.updateQER}, step{m.UpdatePDR, c.updatePDR},
+	)
 }
 
-func modificationElements(m *message.SessionModificationRequest) elements {
-	return elements{
-		removePDR: m.RemovePDR, removeFAR: m.RemoveFAR, removeQER: m.RemoveQER, removeURR: m.RemoveURR,
-		removeBAR: one(m.RemoveBAR),
-		createPDR: m.CreatePDR, createFAR: m.CreateFAR, createQER: m.CreateQER, createURR: m.CreateURR,
-		createBAR: one(m.CreateBAR),
-		updatePDR: m.UpdatePDR, updateFAR: m.UpdateFAR, updateQER: m.UpdateQER, updateURR: m.UpdateURR,
-		updateBAR: one(m.UpdateBAR),
-		queryURR:  m.QueryURR, flags: m.PFCPSMReqFlags,
-	}
-}
-
-// Flags of PFCPSMReq-Flags (clause 8.2.59).
-const (
-	flagDropBuffered = 0x01
-	flagQueryAll     = 0x04
-)
-
-// read applies a request to the copy of the rules: removals first, so that an ID can be used again at once.
-func (c *change) read(e elements) *pfcp.Reject {
-	steps := []struct {
-		groups []*ie.IE
-		apply  func(*ie.IE) *pfcp.Reject
-	}{
-		{e.removePDR, c.removePDR}, {e.removeFAR, c.removeFAR}, {e.removeQER, c.removeQER},
-		{e.removeURR, c.removeURR}, {e.removeBAR, c.removeBAR},
-		{e.createBAR, c.createBAR}, {e.createFAR, c.createFAR}, {e.createQER, c.createQER},
-		{e.createURR, c.createURR}, {e.createPDR, c.createPDR},
-		{e.updateBAR, c.updateBAR}, {e.updateFAR, c.updateFAR}, {e.updateQER, c.updateQER},
-		{e.updateURR, c.updateURR}, {e.updatePDR, c.updatePDR},
-		{e.queryURR, c.queryURR},
-	}
+func apply(steps ...step) *pfcp.Reject {
 	for _, step := range steps {
 		for _, group := range step.groups {
 			if reject := step.apply(group); reject != nil {
 				return reject
 			}
-		}
-	}
-	if e.flags != nil && len(e.flags.Payload) > 0 {
-		c.discard = e.flags.Payload[0]&flagDropBuffered != 0
-		if e.flags.Payload[0]&flagQueryAll != 0 {
-			c.queryAll()
 		}
 	}
 	return nil
@@ -105,7 +60,7 @@ func (c *change) read(e elements) *pfcp.Reject {
 // commit compiles the new rules and, if nothing speaks against them, makes them the session's.
 func (c *change) commit() *pfcp.Reject {
 	s, r := c.server, c.record
-	rules, objects, reject := s.compiler.Compile(c.spec, r.objects)
+	rules, reject := c.spec.Compile(s.config.N3)
 	if reject != nil {
 		return reject
 	}
@@ -113,39 +68,155 @@ func (c *change) commit() *pfcp.Reject {
 		return reject
 	}
 	keys := rules.Keys()
-	buffered := r.buffers()
 	for teid := range keys.TEIDs {
 		s.plane.TEIDs.Put(teid, r.session)
 	}
 	for address := range keys.Addresses {
 		s.plane.Addresses.Put(address, r.session)
 	}
-	if c.discard { // ahead of the rules: a packet that sees these must not find what was to be discarded
-		s.plane.Discard(r.session)
-	}
 	r.session.Install(rules)
-	c.dropKeys(keys)
-	r.spec, r.objects, r.keys = c.spec, objects, keys
-	c.settleUsage()
-	if buffered {
-		s.plane.Flush(r.session)
+	for teid := range r.keys.TEIDs {
+		if _, kept := keys.TEIDs[teid]; !kept {
+			s.plane.TEIDs.Delete(teid)
+		}
 	}
-	for _, far := range c.endMarkers {
-		s.plane.SendEndMarker(far)
+	for address := range r.keys.Addresses {
+		if _, kept := keys.Addresses[address]; !kept {
+			s.plane.Addresses.Delete(address)
+		}
 	}
+	r.spec, r.keys = c.spec, keys
 	return nil
 }
 
-// dropKeys removes the keys that the session no longer has.
-func (c *change) dropKeys(keys session.Keys) {
-	for teid := range c.record.keys.TEIDs {
-		if _, kept := keys.TEIDs[teid]; !kept {
-			c.server.plane.TEIDs.Delete(teid)
+// kind is one kind of rule: how a request names it, and how an answer does.
+type kind[K uint16 | uint32, V any] struct {
+	ruleType uint8  // in a Failed Rule ID
+	idType   uint16 // IE type of its ID
+	id       func(group *ie.IE) (K, *pfcp.Reject)
+}
+
+var (
+	pdrs = kind[uint16, pfcp.PDR]{ie.RuleIDTypePDR, ie.PDRID, pfcp.PDRID}
+	fars = kind[uint32, pfcp.FAR]{ie.RuleIDTypeFAR, ie.FARID, pfcp.FARID}
+	qers = kind[uint32, pfcp.QER]{ie.RuleIDTypeQER, ie.QERID, pfcp.QERID}
+)
+
+func (k kind[K, V]) fail(id K, offending uint16, reason string) *pfcp.Reject {
+	return pfcp.RuleFailure(pfcp.RuleID{Kind: k.ruleType, ID: uint32(id)}, offending, reason)
+}
+
+// create adds a rule whose ID must be free.
+func (k kind[K, V]) create(rules map[K]V, id K, rule V) *pfcp.Reject {
+	if _, exists := rules[id]; exists {
+		return k.fail(id, k.idType, "rule exists already")
+	}
+	rules[id] = rule
+	return nil
+}
+
+// find returns the rule that a request names, which must exist.
+func (k kind[K, V]) find(rules map[K]V, group *ie.IE) (K, V, *pfcp.Reject) {
+	id, reject := k.id(group)
+	rule, exists := rules[id]
+	if reject == nil && !exists {
+		reject = k.fail(id, k.idType, "no such rule")
+	}
+	return id, rule, reject
+}
+
+// update replaces the rule that a request names by what change makes of it.
+func (k kind[K, V]) update(rules map[K]V, group *ie.IE, change func(V) (V, *pfcp.Reject)) *pfcp.Reject {
+	id, rule, reject := k.find(rules, group)
+	if reject != nil {
+		return reject
+	}
+	if rule, reject = change(rule); reject != nil {
+		return reject
+	}
+	rules[id] = rule
+	return nil
+}
+
+// remove deletes the rule that a request names.
+func (k kind[K, V]) remove(rules map[K]V, group *ie.IE) (K, *pfcp.Reject) {
+	id, _, reject := k.find(rules, group)
+	if reject == nil {
+		delete(rules, id)
+	}
+	return id, reject
+}
+
+func (c *change) createPDR(group *ie.IE) *pfcp.Reject {
+	pdr, reject := pfcp.CreatePDR(group)
+	if reject != nil {
+		return reject
+	}
+	if reject := c.placeTunnel(&pdr); reject != nil {
+		return reject
+	}
+	return pdrs.create(c.spec.PDRs, pdr.ID, pdr)
+}
+
+func (c *change) updatePDR(group *ie.IE) *pfcp.Reject {
+	return pdrs.update(c.spec.PDRs, group, func(before pfcp.PDR) (pfcp.PDR, *pfcp.Reject) {
+		pdr, reject := before.Update(group)
+		if reject == nil {
+			reject = c.placeTunnel(&pdr)
+		}
+		return pdr, reject
+	})
+}
+
+func (c *change) removePDR(group *ie.IE) *pfcp.Reject {
+	_, reject := pdrs.remove(c.spec.PDRs, group)
+	return reject
+}
+
+func (c *change) createFAR(group *ie.IE) *pfcp.Reject {
+	far, reject := pfcp.CreateFAR(group)
+	if reject != nil {
+		return reject
+	}
+	return fars.create(c.spec.FARs, far.ID, far)
+}
+
+func (c *change) updateFAR(group *ie.IE) *pfcp.Reject {
+	return fars.update(c.spec.FARs, group, func(before pfcp.FAR) (pfcp.FAR, *pfcp.Reject) { return before.Update(group) })
+}
+
+// removeFAR leaves PDRs that used the rule without an action: they drop.
+func (c *change) removeFAR(group *ie.IE) *pfcp.Reject {
+	id, reject := fars.remove(c.spec.FARs, group)
+	for pdrID, pdr := range c.spec.PDRs {
+		if reject == nil && pdr.FAR == id {
+			pdr.FAR = 0
+			c.spec.PDRs[pdrID] = pdr
 		}
 	}
-	for address := range c.record.keys.Addresses {
-		if _, kept := keys.Addresses[address]; !kept {
-			c.server.plane.Addresses.Delete(address)
+	return reject
+}
+
+func (c *change) createQER(group *ie.IE) *pfcp.Reject {
+	qer, reject := pfcp.CreateQER(group)
+	if reject != nil {
+		return reject
+	}
+	return qers.create(c.spec.QERs, qer.ID, qer)
+}
+
+func (c *change) updateQER(group *ie.IE) *pfcp.Reject {
+	return qers.update(c.spec.QERs, group, func(before pfcp.QER) (pfcp.QER, *pfcp.Reject) { return before.Update(group) })
+}
+
+// removeQER takes the rule out of every PDR too: it applies to nothing any more.
+func (c *change) removeQER(group *ie.IE) *pfcp.Reject {
+	id, reject := qers.remove(c.spec.QERs, group)
+	for pdrID, pdr := range c.spec.PDRs {
+		if reject == nil && slices.Contains(pdr.QERs, id) {
+			pdr.QERs = slices.DeleteFunc(slices.Clone(pdr.QERs), func(other uint32) bool { return other == id })
+			c.spec.PDRs[pdrID] = pdr
 		}
 	}
+	return reject
 }

@@ -26,11 +26,8 @@ func (a *association) stopTimer() {
 	}
 }
 
-// UP function features offered (clause 8.2.25), octets 5 and 6.
-const (
-	featureFTUP = 0x10 // F-TEIDs are allocated here
-	featureEMPU = 0x01 // End Markers are sent
-)
+// featureFTUP says in octet 5 of the UP function features (clause 8.2.25) that F-TEIDs are allocated here.
+const featureFTUP = 0x10
 
 func (s *Server) heartbeat(m *message.HeartbeatRequest, from netip.AddrPort) message.Message {
 	if m.RecoveryTimeStamp != nil {
@@ -82,7 +79,7 @@ func (s *Server) associate(m *message.AssociationSetupRequest, from netip.AddrPo
 	s.scheduleHeartbeat(a)
 	s.config.Log.Printf("N4: association with %s (%s)", nodeID, from)
 	return answer(ie.NewCause(ie.CauseRequestAccepted), s.recoveryTimeStamp(),
-		ie.NewUPFunctionFeatures(featureFTUP, featureEMPU))
+		ie.NewUPFunctionFeatures(featureFTUP, 0))
 }
 
 func (s *Server) updateAssociation(m *message.AssociationUpdateRequest, from netip.AddrPort) message.Message {

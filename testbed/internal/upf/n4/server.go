@@ -1,8 +1,8 @@
 // Package n4 is the UPF's side of N4: PFCP (3GPP TS 29.244) over UDP, turning what a CP function asks for into rules
 // of the data path.
 //
-// One loop reads requests and answers them; that is the path a Session Modification takes. Timers and events of the
-// data path come from other goroutines: one lock covers all state of the control plane. No packet ever waits for it.
+// One loop reads requests and answers them; that is the path a Session Modification takes. Timers run on other
+// goroutines: one lock covers all state of the control plane. No packet ever waits for it.
 package n4
 
 import (
@@ -20,7 +20,6 @@ import (
 	"slicepilot/userplane/internal/pfcp"
 	"slicepilot/userplane/internal/upf/datapath"
 	"slicepilot/userplane/internal/upf/netio"
-	"slicepilot/userplane/internal/upf/session"
 )
 
 const (
@@ -46,7 +45,6 @@ type Config struct {
 	PeerPort    uint16        // where requests to a CP function go; 0: the port that it sent its last request from
 	Heartbeat   time.Duration // between heartbeats to a CP function; 0: none are sent
 	T1          time.Duration // DefaultT1 in service
-	Ignore      session.Ignore
 	Log         *log.Logger
 }
 
@@ -54,10 +52,8 @@ type Config struct {
 type Server struct {
 	config   Config
 	plane    *datapath.Plane
-	compiler session.Compiler
 	started  time.Time
 	waker    *netio.Waker
-	stop     chan struct{}
 	stopping atomic.Bool
 	loops    sync.WaitGroup
 	counters counters
@@ -80,16 +76,15 @@ func Start(config Config, plane *datapath.Plane) (*Server, error) {
 	}
 	s := newServer(config, plane)
 	s.waker = waker
-	s.loops.Add(2)
+	s.loops.Add(1)
 	go s.serve()
-	go s.consumeEvents()
 	return s, nil
 }
 
 func newServer(config Config, plane *datapath.Plane) *Server {
 	s := &Server{
-		config: config, plane: plane, compiler: session.Compiler{Local: config.N3, Ignore: config.Ignore}, started: time.Now(),
-		stop: make(chan struct{}), associations: map[string]*association{}, sessions: map[uint64]*record{},
+		config: config, plane: plane, started: time.Now(),
+		associations: map[string]*association{}, sessions: map[uint64]*record{},
 		replies: pfcp.NewReplay(maxReplies, replayFor), pending: map[uint32]*request{},
 	}
 	s.seedIdentifiers()
@@ -100,16 +95,12 @@ func newServer(config Config, plane *datapath.Plane) *Server {
 func (s *Server) Stop() {
 	s.stopping.Store(true)
 	s.waker.Wake()
-	close(s.stop)
 	s.loops.Wait()
 	s.waker.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range s.associations {
 		a.stopTimer()
-	}
-	for _, r := range s.sessions {
-		r.stopTimers()
 	}
 	for _, q := range s.pending {
 		q.timer.Stop()
@@ -228,7 +219,7 @@ func (s *Server) carryOut(m message.Message, from netip.AddrPort) message.Messag
 	case *message.SessionEstablishmentRequest:
 		return s.establish(m, from)
 	case *message.SessionModificationRequest:
-		return s.modify(m, from)
+		return s.modify(m)
 	case *message.SessionDeletionRequest:
 		return s.delete(m)
 	case *message.PFDManagementRequest:

@@ -15,11 +15,8 @@ type record struct {
 	session *session.Session
 	owner   *association
 	cpSEID  uint64
-	cp      netip.AddrPort // where reports go
 	spec    *session.Spec
-	objects session.Objects
 	keys    session.Keys
-	usage   map[uint32]*usage
 }
 
 func (s *Server) establish(m *message.SessionEstablishmentRequest, from netip.AddrPort) message.Message {
@@ -28,7 +25,7 @@ func (s *Server) establish(m *message.SessionEstablishmentRequest, from netip.Ad
 		ies = append([]*ie.IE{s.nodeID()}, ies...)
 		return message.NewSessionEstablishmentResponse(0, 0, cpSEID, m.Sequence(), 0, ies...)
 	}
-	r, created, reject := s.tryEstablish(m, from, &cpSEID)
+	r, created, reject := s.tryEstablish(m, &cpSEID)
 	if reject != nil {
 		s.config.Log.Printf("N4: session from %s refused: %v", from, reject)
 		return answer(reject.IEs()...)
@@ -37,12 +34,12 @@ func (s *Server) establish(m *message.SessionEstablishmentRequest, from netip.Ad
 }
 
 // tryEstablish makes a session; cpSEID is set as soon as it is known, for the answer's header.
-func (s *Server) tryEstablish(m *message.SessionEstablishmentRequest, from netip.AddrPort, cpSEID *uint64) (*record, []*ie.IE, *pfcp.Reject) {
-	cp, reject := s.parseFSEID(m.CPFSEID)
+func (s *Server) tryEstablish(m *message.SessionEstablishmentRequest, cpSEID *uint64) (*record, []*ie.IE, *pfcp.Reject) {
+	seid, reject := s.parseFSEID(m.CPFSEID)
 	if reject != nil {
 		return nil, nil, reject
 	}
-	*cpSEID = cp.seid
+	*cpSEID = seid
 	nodeID, reject := nodeIDOf(m.NodeID)
 	if reject != nil {
 		return nil, nil, reject
@@ -59,11 +56,10 @@ func (s *Server) tryEstablish(m *message.SessionEstablishmentRequest, from netip
 		return nil, nil, &pfcp.Reject{Cause: ie.CauseNoResourcesAvailable, Reason: "as many sessions as allowed"}
 	}
 	r := &record{
-		session: session.New(s.newSEID()), owner: owner, cpSEID: cp.seid, cp: s.reportAddress(cp, from),
-		spec: session.NewSpec(), usage: map[uint32]*usage{},
+		session: session.New(s.newSEID()), owner: owner, cpSEID: *cpSEID, spec: session.NewSpec(),
 	}
 	c := s.newChange(r)
-	if reject := c.read(establishmentElements(m)); reject != nil {
+	if reject := c.establish(m); reject != nil {
 		return nil, nil, reject
 	}
 	if reject := c.commit(); reject != nil {
@@ -73,7 +69,7 @@ func (s *Server) tryEstablish(m *message.SessionEstablishmentRequest, from netip
 	return r, c.created, nil
 }
 
-func (s *Server) modify(m *message.SessionModificationRequest, from netip.AddrPort) message.Message {
+func (s *Server) modify(m *message.SessionModificationRequest) message.Message {
 	r := s.sessions[m.SEID()]
 	if r == nil {
 		return message.NewSessionModificationResponse(0, 0, 0, m.Sequence(), 0, ie.NewCause(ie.CauseSessionContextNotFound))
@@ -81,15 +77,15 @@ func (s *Server) modify(m *message.SessionModificationRequest, from netip.AddrPo
 	answer := func(ies ...*ie.IE) message.Message {
 		return message.NewSessionModificationResponse(0, 0, r.cpSEID, m.Sequence(), 0, ies...)
 	}
-	moved := endpoint{}
+	cpSEID := r.cpSEID
 	if m.CPFSEID != nil {
 		var reject *pfcp.Reject
-		if moved, reject = s.parseFSEID(m.CPFSEID); reject != nil {
+		if cpSEID, reject = s.parseFSEID(m.CPFSEID); reject != nil {
 			return answer(reject.IEs()...)
 		}
 	}
 	c := s.newChange(r)
-	reject := c.read(modificationElements(m))
+	reject := c.modify(m)
 	if reject == nil {
 		reject = c.commit()
 	}
@@ -97,9 +93,7 @@ func (s *Server) modify(m *message.SessionModificationRequest, from netip.AddrPo
 		s.config.Log.Printf("N4: change of session %#x refused: %v", r.session.SEID, reject)
 		return answer(reject.IEs()...)
 	}
-	if m.CPFSEID != nil {
-		r.cpSEID, r.cp = moved.seid, s.reportAddress(moved, from)
-	}
+	r.cpSEID = cpSEID
 	return answer(append([]*ie.IE{ie.NewCause(ie.CauseRequestAccepted)}, c.created...)...)
 }
 
@@ -109,14 +103,10 @@ func (s *Server) delete(m *message.SessionDeletionRequest) message.Message {
 		return message.NewSessionDeletionResponse(0, 0, 0, m.Sequence(), 0, ie.NewCause(ie.CauseSessionContextNotFound))
 	}
 	s.remove(r)
-	ies := []*ie.IE{ie.NewCause(ie.CauseRequestAccepted)}
-	for _, u := range r.sortedUsage() {
-		ies = append(ies, u.report(ie.UsageReportWithinSessionDeletionResponse, triggerTermination))
-	}
-	return message.NewSessionDeletionResponse(0, 0, r.cpSEID, m.Sequence(), 0, ies...)
+	return message.NewSessionDeletionResponse(0, 0, r.cpSEID, m.Sequence(), 0, ie.NewCause(ie.CauseRequestAccepted))
 }
 
-// remove takes a session out of the data path; its usage can still be reported.
+// remove takes a session out of the data path.
 func (s *Server) remove(r *record) {
 	delete(s.sessions, r.session.SEID)
 	for teid := range r.keys.TEIDs {
@@ -126,57 +116,25 @@ func (s *Server) remove(r *record) {
 		s.plane.Addresses.Delete(address)
 	}
 	r.session.Install(&session.Rules{})
-	if r.buffers() {
-		s.plane.Discard(r.session)
-	}
-	r.stopTimers()
 }
 
-// buffers says whether packets may be buffered.
-func (r *record) buffers() bool {
-	for _, far := range r.objects.FARs {
-		if far.Buffer {
-			return true
-		}
-	}
-	return false
-}
-
-func (r *record) stopTimers() {
-	for _, u := range r.usage {
-		u.stopTimer()
-	}
-}
-
-// endpoint is a CP F-SEID.
-type endpoint struct {
-	seid    uint64
-	address netip.Addr
-}
-
-// parseFSEID reads a CP F-SEID (clause 8.2.37); of two addresses, the one that our socket can send to is taken.
-func (s *Server) parseFSEID(e *ie.IE) (endpoint, *pfcp.Reject) {
+// parseFSEID reads the SEID of a CP F-SEID (clause 8.2.37), which has to name an address that our socket can send to.
+func (s *Server) parseFSEID(e *ie.IE) (uint64, *pfcp.Reject) {
 	if e == nil {
-		return endpoint{}, pfcp.Missing(ie.FSEID, "CP F-SEID")
+		return 0, pfcp.Missing(ie.FSEID, "CP F-SEID")
 	}
 	f, err := e.FSEID()
 	if err != nil {
-		return endpoint{}, &pfcp.Reject{Cause: ie.CauseInvalidLength, Offending: ie.FSEID, Reason: err.Error()}
+		return 0, &pfcp.Reject{Cause: ie.CauseInvalidLength, Offending: ie.FSEID, Reason: err.Error()}
 	}
 	octets := f.IPv4Address
 	if s.config.Socket.Local.Addr().Is6() {
 		octets = f.IPv6Address
 	}
-	address, ok := netip.AddrFromSlice(octets)
-	if !ok {
-		return endpoint{}, pfcp.Incorrect(ie.FSEID, "CP F-SEID without an address of N4's family")
+	if _, ok := netip.AddrFromSlice(octets); !ok {
+		return 0, pfcp.Incorrect(ie.FSEID, "CP F-SEID without an address of N4's family")
 	}
-	return endpoint{seid: f.SEID, address: address}, nil
-}
-
-// reportAddress is where session reports go: the address in the CP F-SEID.
-func (s *Server) reportAddress(cp endpoint, from netip.AddrPort) netip.AddrPort {
-	return s.requestAddress(netip.AddrPortFrom(cp.address, from.Port()))
+	return f.SEID, nil
 }
 
 // fseid is our F-SEID for a session.

@@ -8,7 +8,7 @@ import (
 	"github.com/wmnsk/go-pfcp/ie"
 	"github.com/wmnsk/go-pfcp/message"
 
-	"slicepilot/userplane/internal/upf/session"
+	"slicepilot/userplane/internal/pfcp"
 )
 
 // Sessions in the shapes that the SMFs of Open5GS and free5GC set up, after their sources.
@@ -67,7 +67,7 @@ func TestOpen5GSSession(t *testing.T) {
 			ie.NewDestinationInterface(ie.DstInterfaceAccess), dnn, ie.NewOuterHeaderCreation(0x0100, 7, "10.100.0.1", "", 0, 0, 0)))))
 	checkCause(t, change.Cause, ie.CauseRequestAccepted)
 	compiled := s.sessions[seid].session.Rules()
-	if far := compiled.Plain[0].FAR; !far.Forward || !far.Tunnelled || far.Peer != (session.Peer{Address: netip.MustParseAddr("10.100.0.1"), TEID: 7}) {
+	if far := compiled.Plain[0].FAR; !far.Forward || !far.Tunnelled || far.Peer != (pfcp.Tunnel{Address: netip.MustParseAddr("10.100.0.1"), TEID: 7}) {
 		t.Errorf("downlink FAR %+v", far)
 	}
 	checkTables(t, s)

@@ -9,10 +9,7 @@ import (
 	"slicepilot/userplane/internal/pfcp"
 )
 
-var (
-	local    = netip.MustParseAddr("10.100.0.2")
-	compiler = Compiler{Local: local}
-)
+var local = netip.MustParseAddr("10.100.0.2")
 
 // exampleSpec is what an SMF sets up for a terminal with one QoS flow (QFI 9): uplink by F-TEID, downlink by address.
 func exampleSpec() *Spec {
@@ -20,7 +17,7 @@ func exampleSpec() *Spec {
 	tunnel := &pfcp.LocalTunnel{TEID: 1, IPv4: local}
 	ue4, ue6 := netip.MustParsePrefix("10.60.0.1/32"), netip.MustParsePrefix("2001:db8:60:1::/64")
 	spec.PDRs[1] = pfcp.PDR{
-		ID: 1, Precedence: 100, FAR: 1, QERs: []uint32{1}, URRs: []uint32{1},
+		ID: 1, Precedence: 100, FAR: 1, QERs: []uint32{1},
 		PDI: pfcp.PDI{Source: pfcp.Access, Tunnel: tunnel, UE4: ue4, UE6: ue6, QFIs: 1 << 9},
 	}
 	spec.PDRs[2] = pfcp.PDR{ID: 2, Precedence: 100, FAR: 2, QERs: []uint32{1}, PDI: pfcp.PDI{Source: pfcp.Core, UE4: ue4, UE6: ue6}}
@@ -30,17 +27,16 @@ func exampleSpec() *Spec {
 		Peer: pfcp.Tunnel{TEID: 1001, Address: netip.MustParseAddr("10.100.0.1")},
 	}
 	spec.QERs[1] = pfcp.QER{ID: 1, QFI: 9}
-	spec.URRs[1] = pfcp.URR{ID: 1, Volume: true}
 	return spec
 }
 
-func compile(t *testing.T, spec *Spec, before Objects) (*Rules, Objects) {
+func compile(t *testing.T, spec *Spec) *Rules {
 	t.Helper()
-	rules, objects, reject := compiler.Compile(spec, before)
+	rules, reject := spec.Compile(local)
 	if reject != nil {
 		t.Fatal(reject)
 	}
-	return rules, objects
+	return rules
 }
 
 func packet(t *testing.T, text string) *Packet {
@@ -53,7 +49,7 @@ func packet(t *testing.T, text string) *Packet {
 }
 
 func TestMatch(t *testing.T) {
-	rules, _ := compile(t, exampleSpec(), Objects{})
+	rules := compile(t, exampleSpec())
 	up4, up6 := packet(t, udp4), packet(t, udp6)
 	spoofed := packet(t, "45000020"+"00004000"+"40110000"+"0a3c0002"+udp4[32:])
 	otherPrefix := packet(t, udp6[:16]+"20010db800600002"+udp6[32:])
@@ -100,7 +96,7 @@ func TestPrecedenceAndFilters(t *testing.T) {
 	second.ID, second.Precedence = 4, 10
 	second.PDI.Filters = []pfcp.Filter{{ID: 77, HasID: true}}
 	spec.PDRs[4] = second
-	rules, _ := compile(t, spec, Objects{})
+	rules := compile(t, spec)
 	up := packet(t, udp4)
 	if got := rules.MatchTunnel(1, 9, up); got.ID != 3 {
 		t.Errorf("uplink: PDR %d, want 3", got.ID)
@@ -116,79 +112,6 @@ func TestPrecedenceAndFilters(t *testing.T) {
 	}
 }
 
-func TestAdmit(t *testing.T) {
-	spec := exampleSpec()
-	spec.QERs[1] = pfcp.QER{ID: 1, DownlinkClosed: true, UplinkMBRBps: 1e6, QFI: 9}
-	spec.URRs[1] = pfcp.URR{ID: 1, Quota: pfcp.Volume{Uplink: 100_000}}
-	rules, objects := compile(t, spec, Objects{})
-	up, down := &rules.Tunnel[0], &rules.Plain[0]
-	if got := down.Admit(100, 0); got != GateClosed {
-		t.Errorf("downlink: verdict %d", got)
-	}
-	if !up.Metered || down.Metered {
-		t.Error("the clock is read for the uplink only")
-	}
-	passed := 0
-	for up.Admit(1000, 0) == Pass {
-		passed++
-	}
-	if passed != minBurstBytes/1000 {
-		t.Errorf("%d packets passed at once, want %d", passed, minBurstBytes/1000)
-	}
-	if got := up.Admit(1000, 0); got != OverRate {
-		t.Errorf("uplink above its rate: verdict %d", got)
-	}
-	objects.Usages[1].Limit(spec.URRs[1], Counts{}, Counts{})
-	up.Count(100_000, New(1), make(chan Event, 1))
-	if got := up.Admit(1000, 1e9); got != QuotaSpent {
-		t.Errorf("beyond the quota: verdict %d", got)
-	}
-}
-
-func TestCountTellsOnceAndAgainWhereThereWasNoRoom(t *testing.T) {
-	spec := exampleSpec()
-	spec.URRs[1] = pfcp.URR{ID: 1, OnVolume: true, Threshold: pfcp.Volume{Total: 100}}
-	rules, objects := compile(t, spec, Objects{})
-	objects.Usages[1].Limit(spec.URRs[1], Counts{}, Counts{})
-	s, events := New(5), make(chan Event, 1)
-	events <- Event{} // full
-	rules.Tunnel[0].Count(100, s, events)
-	<-events
-	rules.Tunnel[0].Count(1, s, events)
-	rules.Tunnel[0].Count(1, s, make(chan Event)) // a second event would block for ever without a default
-	select {
-	case event := <-events:
-		if event.Kind != EventVolume || event.Session != s || event.Usage != objects.Usages[1] {
-			t.Errorf("event %+v", event)
-		}
-	default:
-		t.Error("the event was lost")
-	}
-}
-
-func TestCompileKeepsWhatHasNotChanged(t *testing.T) {
-	spec := exampleSpec()
-	_, before := compile(t, spec, Objects{})
-	before.FARs[2].Tear()
-	spec = spec.Clone()
-	changed := spec.FARs[1]
-	changed.Version++
-	spec.FARs[1] = changed
-	qer := spec.QERs[1]
-	qer.UplinkMBRBps = 5e6
-	spec.QERs[1] = qer
-	rules, after := compile(t, spec, before)
-	if after.FARs[2] != before.FARs[2] || !rules.Plain[0].FAR.Torn() {
-		t.Error("a FAR that was not updated is another one, or its tunnel lives again")
-	}
-	if after.FARs[1] == before.FARs[1] {
-		t.Error("a FAR that was updated is still the old one")
-	}
-	if after.Meters[1] != before.Meters[1] || after.Usages[1] != before.Usages[1] {
-		t.Error("meters and volumes start anew")
-	}
-}
-
 func TestCompileRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		change    func(*Spec)
@@ -197,7 +120,6 @@ func TestCompileRefuses(t *testing.T) {
 	}{
 		"unknown FAR": {func(s *Spec) { delete(s.FARs, 2) }, ie.RuleIDTypePDR, ie.FARID},
 		"unknown QER": {func(s *Spec) { delete(s.QERs, 1) }, ie.RuleIDTypePDR, ie.QERID},
-		"unknown URR": {func(s *Spec) { delete(s.URRs, 1) }, ie.RuleIDTypePDR, ie.URRID},
 		"nothing to detect by": {
 			func(s *Spec) { s.PDRs[2] = pfcp.PDR{ID: 2, FAR: 2, PDI: pfcp.PDI{Source: pfcp.Core}} }, ie.RuleIDTypePDR, ie.UEIPAddress,
 		},
@@ -214,7 +136,7 @@ func TestCompileRefuses(t *testing.T) {
 	} {
 		spec := exampleSpec()
 		test.change(spec)
-		_, _, reject := compiler.Compile(spec, Objects{})
+		_, reject := spec.Compile(local)
 		if reject == nil || reject.Cause != ie.CauseRuleCreationModificationFailure || reject.Offending != test.offending ||
 			reject.Rule == nil || reject.Rule.Kind != test.kind {
 			t.Errorf("%s: %v", name, reject)
@@ -223,24 +145,12 @@ func TestCompileRefuses(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	rules, _ := compile(t, exampleSpec(), Objects{})
+	rules := compile(t, exampleSpec())
 	keys := rules.Keys()
 	_, teid := keys.TEIDs[1]
 	_, ue4 := keys.Addresses[AddressOf(netip.MustParseAddr("10.60.0.1"))]
 	_, ue6 := keys.Addresses[AddressOf(netip.MustParseAddr("2001:db8:60:1::"))]
 	if !teid || !ue4 || !ue6 || len(keys.TEIDs) != 1 || len(keys.Addresses) != 2 {
 		t.Errorf("keys %+v", keys)
-	}
-}
-
-func TestBuffer(t *testing.T) {
-	var b Buffer
-	packet := []byte{1}
-	if !b.Add(packet, 2) || !b.Add([]byte{2}, 2) || b.Add([]byte{3}, 2) {
-		t.Error("two packets fit, a third does not")
-	}
-	packet[0] = 9
-	if kept := b.Take(); len(kept) != 2 || kept[0][0] != 1 || kept[1][0] != 2 || b.Len() != 0 {
-		t.Errorf("took %v", kept)
 	}
 }
