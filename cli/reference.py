@@ -17,7 +17,7 @@ from slicepilot.controller.contracts.answers import OrderAnswer, Status
 
 from .app import CommandByName
 from .registry import commands
-from .schemas import bench, cluster, datasets, episodes, evaluation, explaining, machine, operation, training, verified
+from .schemas import bench, cluster, datasets, episodes, evaluation, explaining, machine, operation, training
 
 WIDTH = 120
 COLUMN = 34  # where descriptions begin
@@ -52,7 +52,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "k8s status": {"": cluster.Overview},
     "testbed up": {"": machine.TestbedUp},
     "testbed status": {"": list[machine.TestbedStatus]},
-    "testbed verify": {"": list[verified.VerifiedSlice]},
     "testbed load": {"": machine.LoadPlayed},
     "testbed identify": {"": machine.Identified},
     "dataset list": {"": list[datasets.Release]},
@@ -82,7 +81,6 @@ NOTES = {
     "control status": "`slices[].history` is left out. The control socket answers the same.",
     "node check": "Exit code 1: a slice could not be measured.",
     "k8s status": "Exit code 1: there is no agent, or one is not ready.",
-    "testbed verify": "Exit code 1: a rule is not enforced.",
     "dataset import": "Exit code 2: a file is unusable; the others are imported.",
     "dataset analyse": "[Statistics](statistics.md) defines each figure.",
     "dataset estimate": "[Offline evaluation](evaluation-offline.md) says how far to trust each estimator.",

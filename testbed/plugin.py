@@ -12,7 +12,7 @@ BACKEND = BackendPlugin(
     open_guarded=f"{_HERE}.backend.guarded:open_guarded",
     open_node=f"{_HERE}.backend.backend:open_node",
     missing=f"{_HERE}.lifecycle.testbed:missing",
-    checks=f"{_HERE}.lifecycle.checks:checks",
+    checks=f"{_HERE}.lifecycle.processes:checks",
     groups={"testbed": "Run a local 5G user plane in network namespaces."},
     commands={
         "testbed up": Command(
@@ -24,10 +24,6 @@ BACKEND = BackendPlugin(
             "Remove everything that a testbed has created, also after a crash.",
         ),
         "testbed status": Command(f"{_HERE}.cli.testbed:status", "Show running testbeds and the state of their UPFs."),
-        "testbed verify": Command(
-            f"{_HERE}.cli.verify:verify",
-            "Verify with packets whether UPFs enforce gates, maximum bit rates and usage reports.",
-        ),
         "testbed load": Command(
             f"{_HERE}.cli.testbed:load",
             "Send a scenario's loads through a running testbed without control, and report the results.",

@@ -11,8 +11,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.egress import EgressRate
 from slicepilot.controller.system.net.namespaces import inside
 
-from .interrupts import uninterrupted
-from .journal import TestbedJournal
+from .journal import TestbedJournal, uninterrupted
 from .layout import SINK_ADDRESS, UPLINK_ADDRESS, Layout, SlicePlan, netns_path
 from .processes import ProgramError
 

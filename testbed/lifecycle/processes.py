@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slicepilot.configs import ConfigError, FailureError
+from slicepilot.configs.backends import Check
 from slicepilot.configs.compiled import IN_CLONE, PACKAGE, remedy
 from slicepilot.controller.system.processes import start_ticks
 
@@ -21,6 +22,7 @@ from .layout import netns_path
 
 READY_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 2.0
+PROGRAMS = ("upf", "smf", "load", "sink", "edge")
 
 
 class ProgramError(FailureError):
@@ -30,7 +32,7 @@ class ProgramError(FailureError):
 def binary(name: str) -> Path:
     """A program of the user plane: build/bin in a clone, the package's own in an install, or from SLICEPILOT_BIN.
 
-    It will run as root, so no place depends on the working folder.
+    It will run as root, so its path never depends on the working folder.
 
     Raises:
         ConfigError: it is not there, or cannot run on this machine; or SLICEPILOT_BIN is no absolute path.
@@ -46,7 +48,7 @@ def bin_folder() -> Path:
     named = os.environ.get("SLICEPILOT_BIN")
     if named:
         if not Path(named).is_absolute():
-            raise ConfigError(f"SLICEPILOT_BIN = {named!r}; accepted: an absolute path, for what is there runs as root")
+            raise ConfigError(f"SLICEPILOT_BIN = {named!r}: must be an absolute path: its programs run as root")
         return Path(named)
     return PACKAGE / "build" / "bin" if IN_CLONE else PACKAGE / "testbed" / "bin"
 
@@ -60,6 +62,19 @@ def obstacle(path: Path) -> str | None:
     if _machine(path) != _machine(Path("/proc/self/exe")):
         return f"not built for this machine ({platform.machine()}); accepted: {remedy('live')}"
     return None
+
+
+def checks() -> list[Check]:
+    """A row of ``slicepilot doctor`` for each program."""
+    try:
+        folder = bin_folder()
+    except ConfigError as error:
+        return [Check("SLICEPILOT_BIN", False, os.environ["SLICEPILOT_BIN"], "live", str(error))]
+    rows = []
+    for name in PROGRAMS:
+        reason = obstacle(folder / name)
+        rows.append(Check(name, reason is None, (reason or str(folder / name)).partition(";")[0], "live", reason or ""))
+    return rows
 
 
 def _machine(path: Path) -> bytes:

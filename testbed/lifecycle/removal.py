@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cgroups, network
-from .interrupts import uninterrupted
-from .journal import TestbedJournal
+from .journal import TestbedJournal, uninterrupted
 from .layout import STATE_FOLDER
 from .processes import ProcessId
 

@@ -1,4 +1,4 @@
-"""The SMF of a testbed: one long-lived process that holds the PFCP sessions, told what to do line by line."""
+"""The SMF of a testbed: a long-lived process that holds the PFCP sessions and takes commands line by line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from slicepilot.env.slices import SliceSpec
 
-from .layout import PFCP_PORT, QFI, SINK_ADDRESS, SlicePlan, netns_path
+from .layout import PFCP_PORT, QFI, SlicePlan
 from .processes import ProgramError
 
 ANSWER_TIMEOUT_S = 10.0
@@ -95,17 +95,6 @@ class SmfClient:
             **s_nssai,
         )
 
-    def packets(self, plan: SlicePlan, data_network: str, count: int, timeout_ms: float) -> list[dict[str, Any]]:
-        """Send packets of a slice's first UE in both directions, and say what became of them (``smf --help``)."""
-        answer = self.ask("packets", **_trial(plan, data_network), n=count, timeout_ms=timeout_ms)
-        trips: list[dict[str, Any]] = answer["trips"]
-        return trips
-
-    def verify(self, plan: SlicePlan, data_network: str) -> list[dict[str, Any]]:
-        """Try what a slice's UPF does about gates, rates and usage of its first UE's session (``smf --help``)."""
-        checks: list[dict[str, Any]] = self.ask("verify", **_trial(plan, data_network))["checks"]
-        return checks
-
     def _next(self, deadline: float) -> dict[str, Any]:
         while b"\n" not in self._pending:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
@@ -120,11 +109,6 @@ class SmfClient:
         """Release the pipes; the SMF goes on."""
         os.close(self._commands)
         os.close(self._answers)
-
-
-def _trial(plan: SlicePlan, data_network: str) -> dict[str, str]:
-    """Which session to try, and where its packets come out."""
-    return {"session": session_name(plan, 0), "n6": SINK_ADDRESS, "n6_netns": str(netns_path(data_network))}
 
 
 def session_name(plan: SlicePlan, ue: int) -> str:

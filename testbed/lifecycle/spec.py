@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from slicepilot.configs import load, validate
+from slicepilot.configs import ConfigError, load, validate
 from slicepilot.env.slices import SliceSet
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -31,7 +31,6 @@ class TestbedSpec:
         quota_period_ms: CFS bandwidth period the CPU limits are set with.
         edge_workers: threads of the edge application, which turns spare CPU into work; 0 = none.
         edge_request_mcpu: its Kubernetes CPU request, from which its group's weight follows.
-        ignored: rules that the UPFs accept and do nothing about, as UPFs in the field do (Open5GS 2.8.0: gate and mbr).
         name: prefix of everything it makes.
     """
 
@@ -46,7 +45,6 @@ class TestbedSpec:
     quota_period_ms: Annotated[float, Field(ge=1, le=1000)] = 10.0
     edge_workers: Annotated[int, Field(ge=0, le=256)] = 0
     edge_request_mcpu: Annotated[float, Field(ge=0, le=256_000)] = 0.0
-    ignored: tuple[Literal["gate", "mbr", "urr"], ...] = ()
     name: Name = "sp"
 
     @classmethod
@@ -63,7 +61,5 @@ class TestbedSpec:
         """The slices it runs; raises ConfigError."""
         slices = SliceSet.from_yaml(self.slices)
         if len(slices) > MAX_SLICES:
-            from slicepilot.configs import ConfigError
-
-            raise ConfigError(f"slices: {len(slices)} given; accepted: 1 to {MAX_SLICES} on a testbed")
+            raise ConfigError(f"slices: {len(slices)} given; expected 1 to {MAX_SLICES} on a testbed")
         return slices

@@ -18,8 +18,7 @@ from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.env.arrays import FloatArray
 
 from . import carrying, cgroups, network
-from .interrupts import uninterrupted
-from .journal import TestbedJournal
+from .journal import TestbedJournal, uninterrupted
 from .layout import GTPU_PORT, PFCP_PORT, STATE_FOLDER, Layout, SlicePlan
 from .processes import ProcessId, Program, bin_folder, binary, obstacle, spawn
 from .removal import reclaim, remove_all, running, take_down
@@ -174,7 +173,6 @@ class Testbed:
             f"--ue-pool={plan.ue_pool}",
             f"--rcvbuf={self.spec.n3_buffer_bytes}",
             f"--burn-ns={round(1e3 * self.spec.burn_us)}",
-            *([f"--ignore={','.join(self.spec.ignored)}"] if self.spec.ignored else []),
         ]
         return self.start(f"upf-{plan.name}", plan.netns, arguments, cgroup=self.cgroup(plan.name))
 
@@ -210,11 +208,7 @@ class Testbed:
             )
             for name in self.slices.names
         }
-        smf = self.smf()
-        try:
-            carrying.check(self.layout, smf, programs, self.spec.burn_us)
-        finally:
-            smf.close()
+        carrying.check(self.layout, programs, self.spec.burn_us)
 
     def restart_upf(self, slice_name: str) -> None:
         """Stop a slice's UPF and start it anew; the SMF notices by its recovery time stamp and sets its sessions up."""

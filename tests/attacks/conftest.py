@@ -13,6 +13,7 @@ import pytest
 
 from ..controller.publisher.conftest import Controller
 from ..controller.record.conftest import keys, make_bundle, make_keys  # noqa: F401 (fixtures)
+from ..reachable import make_reachable
 
 NOBODY = 65534
 
@@ -23,6 +24,7 @@ def as_nobody(act: Callable[[], object], uid: int = NOBODY) -> None:
     if not pid:
         status = 1
         try:
+            make_reachable()
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)

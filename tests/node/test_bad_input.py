@@ -30,6 +30,8 @@ from .foreign import Foreign
 from .test_authority import OWN, POINTS, upf
 from .test_foreign import document_of, until
 
+REACHABLE = Path(__file__).parents[1] / "reachable.py"
+AS_NOBODY = (sys.executable, str(REACHABLE), "setpriv", "--reuid=65534", "--clear-groups")
 PROGRAM = [sys.executable, "-c", "from slicepilot.cli import main; main()"]
 COMMANDS = {
     "check": ["node", "check", "NODE", "--seconds", "0.3"],
@@ -70,14 +72,14 @@ def told(command: list[str], node: Path, *before: str, code: int = 1) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_user_without_privileges_is_told_what_it_takes(node: Path, command: str) -> None:
-    line = told(COMMANDS[command], node, "setpriv", "--reuid=65534", "--clear-groups")
+    line = told(COMMANDS[command], node, *AS_NOBODY)
     assert "not permitted, needs root or CAP_SYS_PTRACE to see" in line
     assert "CAP_SYS_ADMIN to enter it" in line
     assert "without it: slicepilot simulate" in line
 
 
 def test_so_is_one_who_looks_for_upfs(node: Path) -> None:
-    line = told(["node", "discover"], node, "setpriv", "--reuid=65534", "--clear-groups", code=2)
+    line = told(["node", "discover"], node, *AS_NOBODY, code=2)
     assert "user: not root; accepted: root" in line
 
 

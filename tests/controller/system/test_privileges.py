@@ -22,6 +22,7 @@ from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.privileges import CAPABILITIES, LOOP, drop_all, keep_only
 
+REACHABLE = Path(__file__).parents[2] / "reachable.py"
 UNIT = Path(__file__).parents[3] / "deploy" / "systemd" / "slicepilot@.service"
 
 pytestmark = [
@@ -33,7 +34,11 @@ pytestmark = [
 def run(code: str, *arguments: str) -> Any:
     """What a program of its own prints as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(REACHABLE), sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

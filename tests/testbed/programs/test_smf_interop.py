@@ -26,7 +26,6 @@ from .scapy_upf import (
     CREATE_FAR,
     CREATE_PDR,
     CREATE_QER,
-    CREATE_URR,
     DELETION,
     DESTINATION_INTERFACE,
     F_SEID,
@@ -35,7 +34,6 @@ from .scapy_upf import (
     FORWARDING,
     GATE_STATUS,
     MBR,
-    MEASUREMENT_METHOD,
     MODIFICATION,
     NETWORK_INSTANCE,
     NO_RESOURCES,
@@ -48,16 +46,13 @@ from .scapy_upf import (
     PRECEDENCE,
     QER_ID,
     QFI,
-    QUERY_URR,
     RECOVERY_TIME_STAMP,
-    REPORTING_TRIGGERS,
     S_NSSAI,
     SOURCE_INTERFACE,
     UE_IP_ADDRESS,
     UPDATE_FAR,
     UPDATE_FORWARDING,
     UPDATE_QER,
-    URR_ID,
     Upf,
 )
 
@@ -195,8 +190,8 @@ def test_session_establishment_holds_to_the_specification(start: Callable[..., S
     assert (answer["ok"], answer["teid"], answer["n3"]) == (True, 17, "10.100.0.2")
     # The UPF's SEID is not known yet: present, and 0 (clause 7.2.2.4.2).
     assert (message.S, message.seid) == (1, 0)
-    # Scapy is of Release 15: it has no S-NSSAI, and Apply Action and Reporting Triggers had an octet less.
-    assert unread(message) == [(44, b"\0"), (44, b"\0"), (37, b"\0"), (S_NSSAI, b"\x02\x0a\x0b\x0c")]
+    # Scapy is of Release 15: it has no S-NSSAI, and Apply Action had an octet less.
+    assert unread(message) == [(44, b"\0"), (44, b"\0"), (S_NSSAI, b"\x02\x0a\x0b\x0c")]
     elements = upf.elements
     assert elements.kinds[:2] == [NODE_ID, F_SEID]
     assert elements.one(F_SEID)[:1] == b"\x02"  # V4
@@ -205,7 +200,7 @@ def test_session_establishment_holds_to_the_specification(start: Callable[..., S
     assert elements.one(APN_DNN) == b"\x05video\x06slices"
     uplink, downlink = elements.all(CREATE_PDR)
     for pdr in (uplink, downlink):  # mandatory and conditional elements of clause 7.5.2.2
-        assert {PDR_ID, PRECEDENCE, PDI, FAR_ID, URR_ID, QER_ID} <= set(pdr.kinds)
+        assert {PDR_ID, PRECEDENCE, PDI, FAR_ID, QER_ID} <= set(pdr.kinds)
         assert pdr.one(PDI).one(NETWORK_INSTANCE) == b"\x05video\x06slices"
     assert uplink.one(PDI).one(SOURCE_INTERFACE) == b"\x00"
     assert uplink.one(PDI).one(F_TEID) == b"\x01" + (17).to_bytes(4, "big") + bytes([10, 100, 0, 2])
@@ -225,13 +220,9 @@ def test_session_establishment_holds_to_the_specification(start: Callable[..., S
     assert qer.one(GATE_STATUS) == b"\0"
     assert qer.one(MBR) == (50_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")  # kbit/s, uplink first
     assert qer.one(QFI) == b"\x09"
-    urr = elements.one(CREATE_URR)
-    assert urr.one(MEASUREMENT_METHOD) == b"\x02"  # VOLUM
-    assert len(urr.one(REPORTING_TRIGGERS)) == 3
     for pdr, far in ((uplink, to_core), (downlink, to_access)):
         assert pdr.one(FAR_ID) == far.one(FAR_ID)
         assert pdr.one(QER_ID) == qer.one(QER_ID)
-        assert pdr.one(URR_ID) == urr.one(URR_ID)
     assert uplink.one(PDR_ID) != downlink.one(PDR_ID)
 
 
@@ -241,7 +232,7 @@ def test_ipv6_session(start: Callable[..., Smf], upf: Upf) -> None:
     smf.tell("establish", upf=upf.address, **{**SESSION, **addresses})
     message = upf.establish(1)
     assert smf.read()["ok"]
-    assert {kind for kind, _ in unread(message)} == {44, 37, S_NSSAI}
+    assert {kind for kind, _ in unread(message)} == {44, S_NSSAI}
     elements = upf.elements
     uplink, downlink = elements.all(CREATE_PDR)
     n3 = socket.inet_pton(socket.AF_INET6, "2001:db8:2::2")
@@ -278,26 +269,19 @@ def test_upf_chooses_the_tunnel_and_the_gnb_comes_later(start: Callable[..., Smf
 
 def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
     smf = with_session(start, upf)
-    smf.tell("modify", session="a", mbr_ul_mbps=30, gate_dl="closed", action="drop", direction="ul", query_urr=True)
-    volumes = pfcp.IE_VolumeMeasurement(TOVOL=1, ULVOL=1, DLVOL=1, total=600, uplink=400, downlink=200)
-    parts = [pfcp.IE_URR_Id(id=1), pfcp.IE_UR_SEQN(number=4), pfcp.IE_UsageReportTrigger(IMMER=1), volumes]
-    message = upf.accept(MODIFICATION, pfcp.IE_UsageReport_SMR(IE_list=parts))
+    smf.tell("modify", session="a", mbr_ul_mbps=30, gate_dl="closed", action="drop", direction="ul")
+    message = upf.accept(MODIFICATION)
     assert message.seid == 77
     assert unread(message) == [(44, b"\0")]
-    answer = smf.read()
-    assert answer["ok"]
-    assert answer["usage"] == [
-        {"urr": 1, "sequence": 4, "total_bytes": 600, "uplink_bytes": 400, "downlink_bytes": 200},
-    ]
+    assert smf.read()["ok"]
     elements = upf.elements
     assert elements.one(UPDATE_FAR).one(APPLY_ACTION) == b"\x01\0"  # DROP
     assert elements.one(UPDATE_QER).one(GATE_STATUS) == b"\x01"  # uplink open, downlink closed
     assert elements.one(UPDATE_QER).one(MBR) == (30_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")
-    assert elements.one(QUERY_URR).one(URR_ID) == (1).to_bytes(4, "big")
     smf.tell("delete", session="a")
-    message = upf.accept(DELETION, pfcp.IE_UsageReport_SDR(IE_list=parts))
+    message = upf.accept(DELETION)
     assert message.seid == 77
-    assert smf.read()["usage"][0]["total_bytes"] == 600
+    assert smf.read()["ok"]
     smf.tell("release", upf=upf.address)
     message = upf.receive()
     assert pfcp.PFCPAssociationReleaseRequest in message
@@ -318,7 +302,7 @@ def test_refusals_are_passed_on(start: Callable[..., Smf], upf: Upf) -> None:
     assert not answer["ok"]
     assert answer["cause"] == NO_RESOURCES
     assert "no resources available" in answer["error"]
-    smf.tell("modify", session="b", query_urr=True)
+    smf.tell("modify", session="b", gate_ul="open")
     assert "no UPF has one" in smf.read()["error"]
 
 
@@ -396,7 +380,7 @@ def test_restarted_upf_gets_its_sessions_back(start: Callable[..., Smf], upf: Up
     assert upf.elements.one(CREATE_QER).one(MBR)[:5] == (33_000).to_bytes(5, "big")
     assert smf.await_event("restart")["upf"] == upf.address
     assert smf.await_event("recovered")["sessions"] == 1
-    smf.tell("modify", session="a", query_urr=True)
+    smf.tell("modify", session="a", gate_ul="open")
     assert upf.accept(MODIFICATION).seid == 78
 
 
