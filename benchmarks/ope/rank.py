@@ -4,13 +4,12 @@
     python benchmarks/ope/rank.py --backend testbed --data testbed-contention
     python benchmarks/ope/rank.py --backend testbed --data testbed-contention --truth reports/ope/truth.parquet
 
-Data come from published settings, random knobs and exploration around the settings. Asked about are policies that are
-in none of it, of different quality. What they earn is then found out: all play the scenario on the same seeds, together
-with two settings that are in the data, to see whether the node is still what it was. What was played is kept, and
-``--truth`` estimates again without playing.
+The data are runs of published settings, random knobs and exploration around the settings. The estimated policies are in
+none of it. Then all of them run in the scenario on the same seeds, which gives their true rewards; these runs are kept,
+and ``--truth`` estimates again without running anything.
 
-On the simulator the node is not the one that the model knows: what it costs to forward a packet and how the scheduler
-waits are moved by random factors, as an identification would be off. README.md beside this file has results.
+In the simulator the data come from another node than the model's: its costs and scheduler are moved by random factors,
+as an identification would be off. README.md beside this file has results.
 """
 
 from __future__ import annotations
@@ -18,41 +17,38 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import yaml
+from scipy.stats import spearmanr
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.agents.heuristics.registry import make
-from slicepilot.cli.dataset.estimate import print_comparison, read_truth
+from slicepilot.cli.dataset.estimate import print_comparison
 from slicepilot.cli.shared.agents_option import load_learned
-from slicepilot.cli.shared.output import console, progress_bar
+from slicepilot.cli.shared.output import console, figures_table, progress_bar
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.episodes.files import write_episodes
 from slicepilot.data.files import replace_file
-from slicepilot.data.intervals import Interval
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.backend.backend import open_backend
-from slicepilot.training.evaluation.results import Provenance
 from slicepilot.training.offline.data import open_dataset
-from slicepilot.training.ope.comparison import compare, rewards_of
+from slicepilot.training.ope.comparison import ESTIMATORS, Comparison, compare, mean_rewards
 from slicepilot.training.recording.recording import on_declared_pods, record_live, record_simulated
 
 MODEL = "testbed"
-TRUTHS = {"simulator": 10, "testbed": 5}
+RUNS = {"simulator": 10, "testbed": 5}
 SETTINGS = (5, 6, 7, 8, 13, 21, 22, 25)
 EXPLORED = (5, 7, 8, 13)
 RANDOM_TIMES = 7
-AGAIN = ("experiment-5-scaled", "experiment-8-scaled")
 NAMED = (
     *("static-weights-3-nice", "static-weights-9-nice", "static-weights-64-nice"),
     *("reactive-sla", "proportional-share", "captain"),
@@ -81,7 +77,7 @@ MOVED = (
 
 
 def main() -> None:
-    """Record, play, estimate, print."""
+    """Record, run, estimate, print."""
     options = arguments()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -93,25 +89,42 @@ def main() -> None:
     weights, slices = RewardWeights.from_yaml(options.reward), scenario.slice_set()
     policies = [*held_out(slices), *load_learned([Path(folder) for folder in options.bundle])]
     data = recorded(out / "data.parquet", scenario, weights, options)
-    truth = found_out(out / "truth.parquet", policies, data, scenario, weights, options)
+    if options.truth:
+        truth_runs = open_dataset(options.truth)
+    else:
+        truth_runs = run(policies, scenario, options.truths, options.seed + 1000, weights, options, "truth")
+        write_episodes(truth_runs, out / "truth.parquet")
+    truth = {name: interval.value for name, interval in mean_rewards(truth_runs).items()}
     with progress_bar() as progress:
         task = progress.add_task("estimating", total=1.0)
-        found = compare(
+        comparison = compare(
             data,
             policies,
             Hardware.from_yaml(MODEL),
-            truth,
-            on_step=lambda what, share: progress.update(task, completed=share, description=what),
+            on_step=lambda step, share: progress.update(task, completed=share, description=step),
         )
-    print_comparison(found, options.backend)
-    known = [name for name in AGAIN if name in found.behaviours and name in truth]
-    since = {name: (found.behaviours[name].value, truth[name].value) for name in known}
-    for name, (before, now) in since.items():
-        console.print(f"- {name}: {before:.2f} in the data, {now:.2f} beside the policies", highlight=False)
-    provenance = dataclasses.asdict(Provenance.here(shlex.join(["rank.py", *sys.argv[1:]])))
-    document = {**provenance, **found.to_json(), "again": since}
+    print_comparison(comparison, options.backend)
+    scores = {name: score(comparison, truth, name) for name in ESTIMATORS}
+    table = figures_table("against true rewards", ("estimator", "error", "bias", "in 95%", "Spearman"))
+    for name, figures in scores.items():
+        table.add_row(name, *(f"{figures[key]:.2f}" for key in ("error", "bias", "covered", "spearman")))
+    console.print(table)
+    document = {**comparison.to_json(), "truth": truth, "scores": scores}
     replace_file(out / "rank.json", json.dumps(document, indent=2, allow_nan=False).encode())
-    console.print(f"all of it in {out}", highlight=False)
+    console.print(f"results in {out}", highlight=False)
+
+
+def score(comparison: Comparison, truth: dict[str, float], estimator: str) -> dict[str, float]:
+    """Root mean square error, mean error, share of intervals that hold the truth, and Spearman's rank correlation."""
+    estimates = [policy.estimates[estimator] for policy in comparison.policies]
+    true = np.asarray([truth[policy.name] for policy in comparison.policies])
+    value, low, high = (np.asarray([getattr(e, field) for e in estimates]) for field in ("value", "low", "high"))
+    return {
+        "error": float(np.sqrt(np.mean((value - true) ** 2))),
+        "bias": float(np.mean(value - true)),
+        "covered": float(np.mean((low <= true) & (true <= high))),
+        "spearman": float(spearmanr(value, true).statistic),
+    }
 
 
 def arguments() -> argparse.Namespace:
@@ -125,7 +138,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run (default 6)")
     parser.add_argument("--period-ms", type=float, default=10.0, help="control period (default 10)")
     parser.add_argument("--episodes", type=int, default=2, help="of each behaviour (default 2)")
-    parser.add_argument("--truth", help="episodes of all policies that were kept: nothing is played; needs --data")
+    parser.add_argument("--truth", help="kept episodes of all policies, in place of new runs; needs --data")
     parser.add_argument(
         "--truths", type=int, help="runs of each policy for the truth (default 10 in the simulator, 5 on a testbed)"
     )
@@ -134,14 +147,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="reports/ope", help="folder (default reports/ope)")
     options = parser.parse_args()
-    options.truths = options.truths or TRUTHS[options.backend]
+    options.truths = options.truths or RUNS[options.backend]
     if options.truth and not options.data:
-        raise ConfigError("truth: accepted: only with --data, of the node that it was played on")
+        raise ConfigError("truth: expected together with --data, recorded on the same node")
     return options
 
 
 def behaviours(slices: SliceSet, names: Sequence[str]) -> list[Agent]:
-    """Some who act in the data, on pods as declared."""
+    """Agents of the data, on pods as declared."""
     node = Hardware.from_yaml(MODEL)
     return [on_declared_pods(make(name, slices, node)) for name in names]
 
@@ -171,42 +184,25 @@ def other_node(out: Path, off: float, seed: int) -> Path:
 
 
 def recorded(path: Path, scenario: Scenario, weights: RewardWeights, options: argparse.Namespace) -> EpisodeSet:
-    """The episodes that are given, else new ones; raises ConfigError if they are of another kind than the truth."""
+    """The given episodes, else new ones; raises ConfigError if their period, reward or scenario is another."""
     if options.data is None:
         names = [f"experiment-{n}-scaled" for n in SETTINGS] + ["random"]
         names += [f"exploring-experiment-{n}-scaled" for n in EXPLORED]
         agents = behaviours(scenario.slice_set(), names)
         times = [agent for agent in agents for _ in range(RANDOM_TIMES if agent.name == "random" else 1)]
-        found = run(times, scenario, options.episodes, options.seed, weights, options, "data")
-        write_episodes(found, path)
-        return found
+        episodes = run(times, scenario, options.episodes, options.seed, weights, options, "data")
+        write_episodes(episodes, path)
+        return episodes
     found = open_dataset(options.data)
     wanted = {"period_s": scenario.control_period_s, "reward": dataclasses.asdict(weights)}
     for name, value in wanted.items():
         if found.facts.get(name) != value:
-            raise ConfigError(f"data: {name} = {found.facts.get(name)}: accepted: {value}, as the truth is played")
+            raise ConfigError(f"data: {name} = {found.facts.get(name)}: expected {value}, as for the true rewards")
     for name, value in (("backend", options.backend), ("scenario", scenario.name)):
         others = {str(episode.info.get(name)) for episode in found} - {value}
         if others:
-            raise ConfigError(f"data: {name} = {others.pop()}: accepted: {value}, as the truth is played")
+            raise ConfigError(f"data: {name} = {others.pop()}: expected {value}, as for the true rewards")
     return found
-
-
-def found_out(
-    path: Path,
-    policies: Sequence[Agent],
-    data: EpisodeSet,
-    scenario: Scenario,
-    weights: RewardWeights,
-    options: argparse.Namespace,
-) -> dict[str, Interval]:
-    """What policies, and some who act in the data, really earn; played, and kept, unless it is given."""
-    if options.truth:
-        return read_truth(Path(options.truth), data)
-    agents = [*policies, *behaviours(scenario.slice_set(), AGAIN)]
-    played = run(agents, scenario, options.truths, options.seed + 1000, weights, options, "truth")
-    write_episodes(played, path)
-    return rewards_of(played)
 
 
 def run(
@@ -218,17 +214,17 @@ def run(
     options: argparse.Namespace,
     what: str,
 ) -> EpisodeSet:
-    """Episodes of all agents, in the simulator or in turns on the testbed."""
+    """Episodes of all agents, in the simulator or interleaved on the testbed."""
     with progress_bar() as progress:
         if options.backend == "simulator":
             periods = progress.add_task(what, total=len(set(agents)) * scenario.num_steps)
-            return record_simulated(agents, scenario, episodes, seed, weights, lambda who: progress.advance(periods))
+            return record_simulated(agents, scenario, episodes, seed, weights, lambda _: progress.advance(periods))
         backend = open_backend(scenario, name=options.name)
         try:
             turns = progress.add_task(what, total=episodes * len(agents))
             info = {"scenario": scenario.name, "backend": "testbed"}
             return record_live(
-                agents, backend, episodes, seed, weights, info, lambda turn, who: progress.advance(turns)
+                agents, backend, episodes, seed, weights, info, lambda repetition, name: progress.advance(turns)
             )
         finally:
             backend.close()

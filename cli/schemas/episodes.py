@@ -34,7 +34,7 @@ class Recorded(Document):
     behaviours: list[RecordedBehaviour]
 
 
-EstimatorName = Literal["model-based", "fitted Q", "importance"]
+EstimatorName = Literal["model-based", "fitted Q"]
 
 
 class Estimated(Document):
@@ -63,10 +63,6 @@ class Coverage(Document):
     verdict: str
     support: dict[str, dict[Knob, float]]
     """By slice: share of states in which a knob is near a logged one of similar states."""
-    histogram: dict[str, dict[Knob, float]]
-    """By slice: share of a knob's values that are near any logged value."""
-    joint_distance: float
-    """Median distance to the nearest logged setting of all knobs, on an axis of -1 to 1."""
     states: float | None
     """Share of the policy's own states that are like logged ones; null without a model."""
 
@@ -77,28 +73,6 @@ class EstimatedPolicy(Document):
     name: str
     estimates: dict[EstimatorName, EstimatorAnswer]
     coverage: Coverage
-    truth: Estimated | None
-    """Its true reward, with `--truth`."""
-
-
-class RankCorrelation(Document):
-    """Spearman's rank correlation of estimates and truth."""
-
-    value: float
-    ci95: Ends
-
-
-class EstimatorScore(Document):
-    """The errors of an estimator; `answered` alone where it answered for no policy with a known reward."""
-
-    answered: int
-    """Policies with an estimate."""
-    error: NotRequired[float]
-    """Root mean square error."""
-    bias: NotRequired[float]
-    covered: NotRequired[float | None]
-    """Share of the true rewards inside the 95% interval."""
-    spearman: NotRequired[RankCorrelation | None]
 
 
 class Estimates(Document):
@@ -107,8 +81,6 @@ class Estimates(Document):
     unit: str
     behaviours: dict[str, Estimated]
     policies: list[EstimatedPolicy]
-    scores: NotRequired[dict[EstimatorName, EstimatorScore]]
-    """With `--truth`."""
     on_declared_pods: list[str]
     """Policies that would deploy pods with other CPU requests, and are estimated without."""
     missing: list[MissingOfSetting]

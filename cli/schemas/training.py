@@ -32,7 +32,7 @@ class Trained(Document):
     onnx_max_abs_error: float
 
 
-class WorthDifference(Document):
+class RewardDifference(Document):
     """The policy's estimated reward minus that of the best behaviour in the dataset."""
 
     value: float
@@ -40,7 +40,7 @@ class WorthDifference(Document):
     verdict: Comparison
 
 
-class PolicyWorth(Document):
+class PolicyEstimate(Document):
     """The policy's estimated reward beside the best behaviour's; or `problem` alone."""
 
     problem: NotRequired[str]
@@ -52,7 +52,7 @@ class PolicyWorth(Document):
     left_out: NotRequired[list[str]]
     """Behaviours that are not compared: they had fewer slices, or pods with other CPU requests."""
     estimates: NotRequired[dict[EstimatorName, EstimatorAnswer]]
-    differences: NotRequired[dict[EstimatorName, WorthDifference]]
+    differences: NotRequired[dict[EstimatorName, RewardDifference]]
     verdict: NotRequired[Comparison]
     """The verdict of all estimators together."""
     coverage: NotRequired[Coverage]
@@ -114,7 +114,7 @@ class TrainedOffline(Document):
     device: str
     onnx_max_abs_error: float
     missing: list[MissingOfSetting]
-    worth: PolicyWorth | None
+    estimate: PolicyEstimate | None
     """Null with `--no-estimate`."""
 
 

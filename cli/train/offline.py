@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slicepilot.cli.dataset.estimate import WORDS, figure_of, hardware_for, shown_names
+from slicepilot.cli.dataset.estimate import NAMES, figure_of, hardware_for, print_item, shown_names
 from slicepilot.cli.dataset.missing import print_missing
 from slicepilot.cli.schemas.training import TrainedOffline
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slicepilot.data.episodes.episodes import EpisodeSet
     from slicepilot.training.offline.config import OfflineConfig
     from slicepilot.training.offline.train import OfflineProgress, OfflineResult
-    from slicepilot.training.ope.worth import Worth
+    from slicepilot.training.ope.comparison import Improvement
     from slicepilot.training.runs.checkpoint import Checkpoint
 
 SHOWN = ("critic_loss", "actor_loss", "value", "action_error")
@@ -40,7 +40,7 @@ def run_offline(
 ) -> None:
     """Train as the command line says; ``checkpoint`` is that of the run to ``resume``.
 
-    In the end estimate what the policy is worth, if that is wanted. That the data cannot say is no failure.
+    Estimate the policy's reward in the end, if that is wanted. That the data cannot tell is no failure.
     """
     from slicepilot.training.offline.config import OfflineConfig
     from slicepilot.training.offline.train import resumed_config, train_offline
@@ -62,32 +62,32 @@ def run_offline(
             show(now.fraction, "  ".join([f"{now.updates:,} updates", *figures]))
 
         result = train_offline(settings, folder, name, checkpoint, report)
-    missing = [one.to_json() for one in missing_of(_dataset(settings))]
-    worth = _worth(settings, result) if estimate else None
-    _tell(settings, result, missing, worth, as_json)
+    missing = [setting.to_json() for setting in missing_of(_dataset(settings))]
+    improvement = _improvement(settings, result) if estimate else None
+    _print(settings, result, missing, improvement, as_json)
 
 
 def _dataset(settings: OfflineConfig) -> EpisodeSet:
-    """What was learned from, before it is cut where nothing was measured."""
+    """The episodes, before they are cut where nothing was measured."""
     from slicepilot.training.offline.data import read_dataset, select, with_reward
 
     return with_reward(select(read_dataset(settings.dataset), settings.behaviours), settings.reward)
 
 
-def _worth(settings: OfflineConfig, result: OfflineResult) -> Worth | str:
-    """What the policy is estimated to be worth, or why nobody can say."""
+def _improvement(settings: OfflineConfig, result: OfflineResult) -> Improvement | str:
+    """The policy's estimate against the best behaviour, or why there is none."""
     from slicepilot.agents.learned.agent import LearnedAgent
-    from slicepilot.training.ope.worth import worth_of
+    from slicepilot.training.ope.comparison import improvement_over_best
 
     episodes = _dataset(settings).unbroken()
     with progress_bar() as progress:
-        task = progress.add_task("estimating what it is worth", total=1.0)
+        task = progress.add_task("estimating its reward", total=1.0)
         try:
-            return worth_of(
+            return improvement_over_best(
                 LearnedAgent(result.bundle),
                 episodes,
                 hardware_for(None, episodes),
-                on_step=lambda what, share: progress.update(task, completed=share, description=what),
+                on_step=lambda step, share: progress.update(task, completed=share, description=step),
             )
         except ConfigError as error:
             return str(error)
@@ -100,11 +100,11 @@ def _budget(config: OfflineConfig, updates: int | None, minutes: float | None) -
     return dataclasses.replace(config, updates=None, minutes=None).override(updates=updates, minutes=minutes)
 
 
-def _tell(
+def _print(
     settings: OfflineConfig,
     result: OfflineResult,
     missing: list[dict[str, Any]],
-    worth: Worth | str | None,
+    improvement: Improvement | str | None,
     as_json: bool,
 ) -> None:
     assert result.bundle.agreement is not None
@@ -124,7 +124,9 @@ def _tell(
             "device": result.device,
             "onnx_max_abs_error": error,
             "missing": missing,
-            "worth": {"problem": worth} if isinstance(worth, str) else worth and worth.to_json(),
+            "estimate": {"problem": improvement}
+            if isinstance(improvement, str)
+            else improvement and improvement.to_json(),
         }
         print_json(figures, TrainedOffline)
         return
@@ -135,23 +137,23 @@ def _tell(
     )
     console.print(f"bundle {result.bundle.origin}: ONNX and PyTorch agree to {error:.1e}", soft_wrap=True)
     print_missing(missing)
-    if isinstance(worth, str):
-        _say(f"what it is worth cannot be estimated: {worth}")
-    elif worth is not None:
-        _print_worth(worth, missing)
+    if isinstance(improvement, str):
+        print_item(f"its reward cannot be estimated: {improvement}")
+    elif improvement is not None:
+        _print_improvement(improvement, missing)
 
 
-def _print_worth(worth: Worth, missing: list[dict[str, Any]]) -> None:
-    """A table of estimates against the best of those who acted, and in words what it says."""
-    best = worth.best_reward
+def _print_improvement(improvement: Improvement, missing: list[dict[str, Any]]) -> None:
+    """A table of estimates against the best policy in the data, and the conclusion in a sentence."""
+    best = improvement.best_reward
     half = (best.high - best.low) / 2
     earned = f"{best.value:.2f} ±{half:.2f}" if math.isfinite(half) else f"{best.value:.2f} ±?"
     table = figures_table(
-        "estimated worth: reward a control period, 95% intervals",
-        ("estimator", "policy", "less the best who acted", "verdict"),
+        "estimated reward per control period, 95% intervals",
+        ("estimator", "policy", "less the best in the data", "verdict"),
     )
-    differences = worth.differences()
-    for name, estimate in worth.judged.estimates.items():
+    differences = improvement.differences()
+    for name, estimate in improvement.policy.estimates.items():
         own = differences.get(name)
         if own is None:
             table.add_row(name, "-", "-", "no figure")
@@ -159,29 +161,25 @@ def _print_worth(worth: Worth, missing: list[dict[str, Any]]) -> None:
             reach = f"±{(own.high - own.low) / 2:.2f}" if math.isfinite(own.high) else "±?"
             table.add_row(name, figure_of(estimate), f"{own.value:+.2f} {reach}", own.verdict)
     console.print(table)
-    _say(f"best who acted, chosen in hindsight: {worth.best}, {earned}")
-    if worth.left_out:
-        few = shown_names(worth.left_out)
-        _say(f"not compared, as they had fewer slices or pods with other CPU requests: {few}")
+    print_item(f"best policy in the data, chosen in hindsight: {improvement.best}, {earned}")
+    if improvement.left_out:
+        few = shown_names(improvement.left_out)
+        print_item(f"not compared, because they had fewer slices or pods with other CPU requests: {few}")
     for row in missing:
-        if row["behaviour"] == worth.best and row["unmeasured"] and row["reward_at_worst"] is not None:
+        if row["behaviour"] == improvement.best and row["unmeasured"] and row["reward_at_worst"] is not None:
             share = 100 * row["unmeasured"] / row["readings"]
-            _say(
-                f"of {worth.best} {share:.1f}% was not measured: what it earned is of the rest, and could be as low as "
+            print_item(
+                f"{share:.1f}% of {improvement.best} was not measured: its reward may be as low as "
                 f"{row['reward_at_worst']:.2f}"
             )
-    for name, estimate in worth.judged.estimates.items():
+    for name, estimate in improvement.policy.estimates.items():
         if not estimate.answered:
-            _say(f"{WORDS[name]} has no figure: {estimate.refused}")
-    if not worth.judged.coverage.supported:
-        _say(worth.judged.coverage.verdict)
-    words = {
-        "better": f"estimated to be better than {worth.best}: try it in shadow before it acts",
-        "worse": f"estimated to be worse than {worth.best}",
-        "cannot be told apart": f"not distinguishable from {worth.best} by these data",
+            print_item(f"{NAMES[name]} has no figure: {estimate.refused}")
+    if not improvement.policy.coverage.supported:
+        print_item(improvement.policy.coverage.verdict)
+    conclusions = {
+        "better": f"estimated to be better than {improvement.best}: try it in shadow before it acts",
+        "worse": f"estimated to be worse than {improvement.best}",
+        "cannot be told apart": f"not distinguishable from {improvement.best} by these data",
     }
-    _say(f"the policy is {words[worth.verdict]}")
-
-
-def _say(text: str) -> None:
-    console.print(f"- {text}", highlight=False, markup=False)
+    print_item(f"the policy is {conclusions[improvement.verdict]}")

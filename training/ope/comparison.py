@@ -1,116 +1,57 @@
-"""All estimators for several policies side by side, and how far off each was where the truth is known."""
+"""Estimates for several policies side by side, and against the best behaviour of the data."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy import stats
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet, Floats
-from slicepilot.data.intervals import LEVEL, RESAMPLES, Interval, mean, resample_indices
+from slicepilot.data.intervals import Interval, mean
 from slicepilot.data.intervals import interval as bootstrap
 from slicepilot.env.simulator.hardware import Hardware
 
 from .coverage import Coverage, LoggedSupport
-from .decisions import TooFewDecisions, fitted_q, settings_of
-from .estimate import Array, Estimate, percentile_ends, plain_ends, refusal
+from .decisions import TooFewDecisions, fitted_q
+from .estimate import Estimate, finite_ends, refusal
 from .fitted_q import FittedQConfig
-from .importance import importance, missed_settings
-from .logged import Node, run_numbers, same_pods, watch
+from .logged import ACTIVE, Node, arrivals, run_numbers, same_pods, watch
 from .model_based import IdentifiedModel
 
-MODEL, FITTED_Q, IMPORTANCE = "model-based", "fitted Q", "importance"
-ESTIMATORS = (MODEL, FITTED_Q, IMPORTANCE)
-MIN_RANKED = 3
+MODEL, FITTED_Q = "model-based", "fitted Q"
+ESTIMATORS = (MODEL, FITTED_Q)
+QUICK = FittedQConfig(updates=600)
+"""A rougher fitted Q evaluation than `slicepilot dataset estimate` does, in less than half of the time."""
+UNCERTAIN = "cannot be told apart"
 OnStep = Callable[[str, float], None]
-"""Called with what is being done and the share of all that is done, 0..1."""
+"""Called with the name of the current step and the share of all work that is done, 0..1."""
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One policy: every estimator's answer, what the data cover, and what it really earned where that is known."""
+class PolicyEstimate:
+    """One policy: every estimator's answer, and how well the data cover it."""
 
     name: str
     estimates: Mapping[str, Estimate]
     coverage: Coverage
-    truth: Interval | None = None
-
-
-@dataclass(frozen=True)
-class Score:
-    """How an estimator did on policies whose reward is known.
-
-    Attributes:
-        answered: policies that it gave a figure for.
-        error: root mean square difference to what was earned; NaN without any.
-        bias: mean difference.
-        covered: share of intervals that hold what was earned; NaN where no interval is known.
-        rank: Spearman's correlation with a percentile bootstrap interval over policies; None for fewer than
-            `MIN_RANKED` policies.
-    """
-
-    answered: int
-    error: float
-    bias: float
-    covered: float
-    rank: Interval | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The same for JSON."""
-        if not self.answered:
-            return {"answered": 0}
-        rank = self.rank and {"value": self.rank.value, "ci95": [self.rank.low, self.rank.high]}
-        return {
-            "answered": self.answered,
-            "error": self.error,
-            "bias": self.bias,
-            "covered": None if np.isnan(self.covered) else self.covered,
-            "spearman": rank,
-        }
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several policies on the same data; ``behaviours`` are mean rewards of those who acted."""
+    """Several policies on the same data; ``behaviours`` are mean rewards of the policies that were logged."""
 
-    policies: tuple[Judged, ...]
+    policies: tuple[PolicyEstimate, ...]
     behaviours: Mapping[str, Interval]
-
-    def score(self, estimator: str, resamples: int = RESAMPLES, seed: int = 0) -> Score:
-        """How an estimator did on the policies whose truth is known."""
-        known = [
-            (policy.estimates[estimator], policy.truth)
-            for policy in self.policies
-            if policy.truth is not None and estimator in policy.estimates and policy.estimates[estimator].answered
-        ]
-        said = np.asarray([estimate.value for estimate, _ in known])
-        true = np.asarray([truth.value for _, truth in known])
-        inside = [own.low <= truth.value <= own.high for own, truth in known if np.isfinite(own.high - own.low)]
-        if not known:
-            return Score(0, np.nan, np.nan, np.nan, None)
-        return Score(
-            answered=len(known),
-            error=float(np.sqrt(np.mean((said - true) ** 2))),
-            bias=float(np.mean(said - true)),
-            covered=float(np.mean(inside)) if inside else np.nan,
-            rank=rank_correlation(said, true, resamples, seed) if len(known) >= MIN_RANKED else None,
-        )
-
-    @property
-    def has_truth(self) -> bool:
-        """Whether any policy's reward is known."""
-        return any(policy.truth is not None for policy in self.policies)
 
     def to_json(self) -> dict[str, Any]:
         """All of it for JSON."""
-        document: dict[str, Any] = {
+        return {
             "unit": "reward per control period",
             "behaviours": {name: _plain(own) for name, own in self.behaviours.items()},
             "policies": [
@@ -118,73 +59,60 @@ class Comparison:
                     "name": policy.name,
                     "estimates": {name: estimate.to_json() for name, estimate in policy.estimates.items()},
                     "coverage": policy.coverage.to_json(),
-                    "truth": policy.truth and _plain(policy.truth),
                 }
                 for policy in self.policies
             ],
         }
-        if self.has_truth:
-            document["scores"] = {name: self.score(name).to_json() for name in ESTIMATORS}
-        return document
 
 
 def compare(
     episodes: EpisodeSet,
     agents: Sequence[Agent],
     hardware: Hardware | None,
-    truth: Mapping[str, Interval] | None = None,
     config: FittedQConfig | None = None,
     on_step: OnStep | None = None,
 ) -> Comparison:
-    """Estimate what several policies would have earned, by every estimator that can say something.
+    """Estimate what several policies would have earned, by both estimators.
 
     Args:
-        episodes: what was logged.
+        episodes: the log.
         agents: the policies, with names that differ.
-        hardware: the node as identified, for the model; None leaves it out.
-        truth: mean reward of policies that were really run, by name.
+        hardware: the node as identified, for the model; None leaves the model out.
         config: of fitted Q evaluation.
         on_step: progress.
 
     Raises:
-        ConfigError: episodes that no policy can be held against; a policy that draws, sees the future or counts on CPU
+        ConfigError: episodes without the needed facts; a policy that draws at random, sees the future or needs CPU
             requests of its own.
     """
-    told = on_step or (lambda what, share: None)
+    report = on_step or (lambda step, share: None)
     node = Node.of(episodes)
     episodes = same_pods(episodes, node)
     for agent in agents:
         _check(agent)
     targets: dict[str, list[Floats]] = {}
     for number, agent in enumerate(agents):
-        told(f"watching: {agent.name}", 0.1 * number / len(agents))
+        report(f"deciding: {agent.name}", 0.1 * number / len(agents))
         targets[agent.name] = watch(agent, episodes.episodes, node)
     model = None
     if hardware is not None:  # first of all, because it may refuse the episodes
-        said = "model: those who acted"
-        model = IdentifiedModel(episodes, node, hardware, on_progress=lambda share: told(said, 0.1 + 0.1 * share))
-    fitted = _fitted_q(episodes, node, targets, config, lambda share: told("fitted Q evaluation", 0.2 + 0.5 * share))
-    told("what the data cover", 0.7)
+        model = IdentifiedModel(
+            episodes, node, hardware, on_progress=lambda share: report("model: logged policies", 0.1 + 0.1 * share)
+        )
+    fitted = _fitted_q(episodes, node, targets, config, lambda share: report("fitted Q evaluation", 0.2 + 0.5 * share))
+    report("coverage of the data", 0.7)
     support = LoggedSupport(episodes, node.slices.names, node.period_s)
-    missed = missed_settings(
-        episodes, settings_of(episodes), lambda share: told("importance: known settings", 0.72 + 0.08 * share)
-    )
-    judged = []
+    policies = []
     for number, agent in enumerate(agents):
-
-        def one(share: float, number: int = number, name: str = agent.name) -> None:
-            told(f"model: {name}", 0.8 + 0.2 * (number + share) / len(agents))
-
-        one(0.0)
+        estimates, visited = {FITTED_Q: fitted[agent.name]}, None
         if model is not None:
-            model.on_progress = one
-        estimates = {FITTED_Q: fitted[agent.name], IMPORTANCE: importance(episodes, targets[agent.name], missed=missed)}
-        visited = None
-        if model is not None:
+            model.on_progress = lambda share, number=number, name=agent.name: report(
+                f"model: {name}", 0.8 + 0.2 * (number + share) / len(agents)
+            )
             estimates[MODEL], visited = model.estimate(agent)
         coverage = support.of(targets[agent.name], visited)
-        judged.append(Judged(agent.name, estimates, coverage, (truth or {}).get(agent.name)))
-    return Comparison(tuple(judged), rewards_of(episodes))
+        policies.append(PolicyEstimate(agent.name, estimates, coverage))
+    return Comparison(tuple(policies), mean_rewards(episodes))
 
 
 def _fitted_q(
@@ -198,61 +126,143 @@ def _fitted_q(
     try:
         return fitted_q(episodes, node, targets, config, on_progress)
     except TooFewDecisions as error:
-        why = (
-            f"it learns from decisions that another one follows, and the data have {error.most} in a row at most: "
-            "episodes are cut where nothing was measured"
+        reason = (
+            f"it needs two decisions in a row, and the data have {error.most} at most: episodes are cut where nothing "
+            "was measured"
         )
-        return dict.fromkeys(targets, refusal(why))
+        return dict.fromkeys(targets, refusal(reason))
 
 
 def _check(agent: Agent) -> None:
     if isinstance(agent, Clairvoyant):
         raise ConfigError(
-            f"agent = {agent.name!r}: looks into the simulator's future; accepted: ones that decide by what they see"
+            f"agent = {agent.name!r}: sees the simulator's future; expected a policy that decides by telemetry"
         )
     if agent.request_mcpu is not None:
         raise ConfigError(
-            f"agent = {agent.name!r}: counts on CPU requests of its own, of which the data say nothing; "
-            "accepted: policies on the pods as declared"
+            f"agent = {agent.name!r}: needs CPU requests of its own, which the data do not cover; expected a policy "
+            "that runs on the pods as declared"
         )
 
 
-def rewards_of(episodes: EpisodeSet) -> dict[str, Interval]:
-    """Mean reward a period of everyone who acted; its bootstrap interval over runs, infinite for a single one.
+def mean_rewards(episodes: EpisodeSet) -> dict[str, Interval]:
+    """Mean reward per period of every logged policy, with its bootstrap interval over runs, infinite for a single run.
 
-    Runs are episodes, or all stretches of one that was cut where nothing was measured.
+    A run is an episode, or all stretches of an episode that was cut where nothing was measured.
     """
-    found = {}
+    rewards = {}
     for name in episodes.behaviours:
         own = episodes.of(name)
         runs: dict[int, list[Floats]] = {}
         for run, episode in zip(run_numbers(own).tolist(), own, strict=True):
             if len(episode):
                 runs.setdefault(run, []).append(episode.rewards)
-        means = [float(np.concatenate(rewards).mean()) for rewards in runs.values()]
+        means = [float(np.concatenate(parts).mean()) for parts in runs.values()]
         if means:
-            found[name] = bootstrap(means, mean) if len(means) > 1 else Interval(means[0], -np.inf, np.inf)
-    return found
+            rewards[name] = bootstrap(means, mean) if len(means) > 1 else Interval(means[0], -np.inf, np.inf)
+    return rewards
 
 
-def rank_correlation(said: Array, true: Array, resamples: int = RESAMPLES, seed: int = 0) -> Interval | None:
-    """Spearman's rank correlation (N,) with a percentile interval from policies drawn with replacement.
+@dataclass(frozen=True)
+class Difference:
+    """An estimate less what the best behaviour earned, reward per control period, with its 95% interval.
 
-    Draws in which all policies are the same one say nothing and are left out. None where either column does not vary.
+    The interval adds both intervals as independent errors. It is infinite where one of them is not known.
     """
-    drawn = [_spearman(said[index], true[index]) for index in resample_indices(len(said), resamples, seed)]
-    told = np.asarray([value for value in drawn if np.isfinite(value)])
-    value = _spearman(said, true)
-    return Interval(value, *percentile_ends(told, LEVEL)) if np.isfinite(value) else None
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse`` or ``cannot be told apart``."""
+        if self.low > 0:
+            return "better"
+        return "worse" if self.high < 0 else UNCERTAIN
+
+    @classmethod
+    def of(cls, estimate: Estimate, best: Interval) -> Difference:
+        """From an answered estimate."""
+        value = estimate.value - best.value
+        half = math.hypot((estimate.high - estimate.low) / 2, (best.high - best.low) / 2)
+        return cls(value, value - half, value + half)
 
 
-def _spearman(said: npt.NDArray[np.float64], true: npt.NDArray[np.float64]) -> float:
-    """Pearson's correlation of mean ranks; NaN where one of them does not vary."""
-    ranks = [stats.rankdata(column) for column in (said, true)]
-    centred = [rank - rank.mean() for rank in ranks]
-    size = np.sqrt(np.square(centred[0]).sum() * np.square(centred[1]).sum())
-    return float(centred[0] @ centred[1] / size) if size > 0 else float("nan")
+@dataclass(frozen=True)
+class Improvement:
+    """A policy's estimate beside the best behaviour of the data.
+
+    Attributes:
+        policy: every estimator's answer for the policy, and how well the data cover it.
+        best: name of the behaviour with the largest mean reward, chosen in hindsight; ``best_reward`` is that.
+        left_out: behaviours that are not compared, because they had fewer slices or other pods.
+    """
+
+    policy: PolicyEstimate
+    best: str
+    best_reward: Interval
+    left_out: tuple[str, ...] = ()
+
+    def differences(self) -> dict[str, Difference]:
+        """By estimator, of those that have a figure, in the order of `ESTIMATORS`."""
+        own = self.policy.estimates
+        return {
+            name: Difference.of(own[name], self.best_reward)
+            for name in ESTIMATORS
+            if name in own and own[name].answered
+        }
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of all estimators that have a figure where they agree, else that it cannot be told."""
+        verdicts = {difference.verdict for difference in self.differences().values()}
+        return verdicts.pop() if len(verdicts) == 1 else UNCERTAIN
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "unit": "reward per control period",
+            "best": self.best,
+            "best_reward": _plain(self.best_reward),
+            "left_out": list(self.left_out),
+            "estimates": {name: estimate.to_json() for name, estimate in self.policy.estimates.items()},
+            "differences": {
+                name: _plain(difference) | {"verdict": difference.verdict}
+                for name, difference in self.differences().items()
+            },
+            "verdict": self.verdict,
+            "coverage": self.policy.coverage.to_json(),
+        }
 
 
-def _plain(interval: Interval) -> dict[str, Any]:
-    return {"value": interval.value, "ci95": plain_ends(interval.low, interval.high)}
+def improvement_over_best(
+    agent: Agent,
+    episodes: EpisodeSet,
+    hardware: Hardware | None,
+    config: FittedQConfig = QUICK,
+    on_step: OnStep | None = None,
+) -> Improvement:
+    """Estimate a policy against the best behaviour of the data that it was learned from.
+
+    Compared are the episodes with the most slices: a behaviour with one slice of five earns more, and is no better.
+
+    Args:
+        agent: the policy, on the pods as declared.
+        episodes: in stretches that have rewards (`EpisodeSet.unbroken`).
+        hardware, config, on_step: as for `compare`.
+
+    Raises:
+        ConfigError: as `compare`.
+    """
+    slices = [int((arrivals(episode)[..., ACTIVE] > 0.5).any(axis=0).sum()) for episode in episodes]
+    most = max(slices, default=0)
+    busiest = tuple(episode for episode, count in zip(episodes, slices, strict=True) if count == most)
+    compared = compare(EpisodeSet(busiest, episodes.facts), [agent], hardware, config, on_step)
+    best, reward = max(compared.behaviours.items(), key=lambda item: item[1].value)
+    left_out = tuple(name for name in episodes.behaviours if name not in compared.behaviours)
+    return Improvement(compared.policies[0], best, reward, left_out)
+
+
+def _plain(interval: Interval | Difference) -> dict[str, Any]:
+    return {"value": interval.value, "ci95": finite_ends(interval.low, interval.high)}

@@ -7,9 +7,6 @@ actions would be all there is around it. A policy is supported in a knob if it i
 
 Of the states that a policy leads to, where they are known from a model, those count as known that lie about as near to
 the logged ones as logged states of different episodes lie to each other, in all figures.
-
-What is asked knob by knob is the least that is needed. Whether the knobs were ever together where a policy puts them is
-another question: `Coverage.joint_distance` says how far off the nearest logged setting of all knobs is.
 """
 
 from __future__ import annotations
@@ -32,7 +29,6 @@ SIMILAR, NEAR, ENOUGH = 0.1, 0.1, 0.8
 APART_S = 0.05
 """Logged states that are nearer in time are nearly the same; one of them stands for all."""
 MAX_STATES = 4000
-BINS = 20
 KNOWN_QUANTILE = 0.99
 STEADY = 1e-4
 ARRIVALS = [FEATURES.index("offered_mbps"), ACTIVE]
@@ -49,16 +45,11 @@ class Coverage:
     Attributes:
         slices: names, S.
         support: (S, 3), share of states in which the knob lies near a logged one of similar states.
-        histogram: (S, 3), share of its values that fall into a twentieth of the axis in which anything was logged, in
-            whatever state.
-        joint_distance: median distance (root mean square over slices and knobs) to the nearest logged action.
         states: share of the policy's own states that are like logged ones; None where it has not been played.
     """
 
     slices: tuple[str, ...]
     support: Array
-    histogram: Array
-    joint_distance: float
     states: float | None = None
 
     @property
@@ -93,9 +84,10 @@ class Coverage:
         return {
             "supported": self.supported,
             "verdict": self.verdict,
-            "support": _by_knob(self.slices, self.support),
-            "histogram": _by_knob(self.slices, self.histogram),
-            "joint_distance": self.joint_distance,
+            "support": {
+                name: dict(zip(KNOB_FEATURES, map(float, row), strict=True))
+                for name, row in zip(self.slices, self.support, strict=True)
+            },
             "states": self.states,
         }
 
@@ -121,9 +113,6 @@ class LoggedSupport:
         self._actions = moves.actions[chosen]
         came = np.concatenate([arrivals(episode)[:-1] for episode in episodes])[chosen]
         self._similar = _nearest(_Standard(came, ARRIVALS)(came), max(1, round(SIMILAR * len(chosen))))
-        self._bins = _bins(moves.actions).any(axis=0)
-        flat = moves.actions.reshape(len(moves), -1)
-        self._settings = KDTree(np.unique(np.round(flat, 2), axis=0))
         # A slice that was not measured looks as if it were not there: no state of the node is like that.
         whole = chosen[~np.concatenate([_lacking(episode) for episode in episodes])[chosen]]
         whole = whole if len(whole) else chosen
@@ -153,13 +142,9 @@ class LoggedSupport:
                 for index, action in zip(self._similar, actions, strict=True)
             ]
         )
-        bins = _bins(actions)
-        apart, _ = self._settings.query(actions.reshape(len(actions), -1))
         return Coverage(
             slices=self.slices,
             support=near.mean(axis=0, dtype=np.float64),
-            histogram=(bins & self._bins).any(axis=-1).mean(axis=0, dtype=np.float64),
-            joint_distance=float(np.median(apart)) / float(np.sqrt(actions[0].size)),
             states=None if visited is None else self._share_known(visited),
         )
 
@@ -210,17 +195,5 @@ def _nearest(points: Rows, count: int) -> npt.NDArray[np.int64]:
     return found
 
 
-def _bins(actions: Floats) -> npt.NDArray[np.bool_]:
-    """Actions (N, S, 3) to (N, S, 3, bins): which one holds each."""
-    number = np.clip(((actions + 1.0) / 2.0 * BINS).astype(np.int64), 0, BINS - 1)
-    return np.asarray(number[..., None] == np.arange(BINS))
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.0f}%"
-
-
-def _by_knob(slices: tuple[str, ...], shares: Array) -> dict[str, dict[str, float]]:
-    return {
-        name: dict(zip(KNOB_FEATURES, map(float, row), strict=True)) for name, row in zip(slices, shares, strict=True)
-    }

@@ -7,7 +7,7 @@ Three things make values learnable from a few hundred explored decisions.
 - A state is what arrives, which comes whoever decides, and the action that held before. Measured delays and losses are
   the doing of the one that acted: a critic that sees them learns how good a place a policy was in, and has to guess how
   it would be in its own. Asked about a policy, its own action held before.
-- Critics see what an action gives each slice (`slicepilot.training.ope.granted`) beside the action, pooled over slices.
+- Critics see what an action gives each slice (`critic_inputs`) beside the action, pooled over slices.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet, Floats
 from slicepilot.training.networks.slice_network import linear
 
+from .critic_inputs import NUM_INPUTS, Costs, critic_inputs
 from .estimate import Array, Estimate
 from .fitted_q import FittedQConfig, HeldOut, OnProgress, Steps, evaluate
-from .granted import NUM_INPUTS, Costs, critic_inputs
-from .logged import AROUND, HELD, KNOBS, SAME, Node, arrivals, decided, fixed_action, run_numbers
+from .logged import AROUND, HELD, KNOBS, Node, arrivals, decided, fixed_action, run_numbers
 
 DECISION_S = 0.1
 """Of those that hold no decision for several periods."""
@@ -223,15 +223,3 @@ def constant_behaviours(episodes: EpisodeSet) -> list[Constant]:
         reward = float(np.concatenate([episode.rewards for episode in own]).mean(dtype=np.float64))
         found.append(Constant(first, reward, (distance > AROUND).astype(np.float64)))
     return found
-
-
-def settings_of(episodes: EpisodeSet) -> list[tuple[Floats, float]]:
-    """Each setting that was held throughout episodes once, whoever held it: action (S, 3) and mean reward."""
-    found: list[list[Constant]] = []
-    for one in constant_behaviours(episodes):
-        same = [known for known in found if np.abs(known[0].action - one.action).max() <= SAME]
-        if same:
-            same[0].append(one)
-        else:
-            found.append([one])
-    return [(own[0].action, float(np.mean([one.reward for one in own]))) for own in found]

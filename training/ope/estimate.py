@@ -44,7 +44,7 @@ class Estimate:
         """The same for JSON, which has no NaN."""
         if self.refused:
             return {"refused": self.refused, "diagnostics": dict(self.diagnostics)}
-        return {"value": self.value, "ci95": plain_ends(self.low, self.high), "diagnostics": dict(self.diagnostics)}
+        return {"value": self.value, "ci95": finite_ends(self.low, self.high), "diagnostics": dict(self.diagnostics)}
 
 
 def refusal(reason: str, diagnostics: Mapping[str, Any] | None = None) -> Estimate:
@@ -52,7 +52,7 @@ def refusal(reason: str, diagnostics: Mapping[str, Any] | None = None) -> Estima
     return Estimate(math.nan, math.nan, math.nan, diagnostics or {}, reason)
 
 
-def plain_ends(low: float, high: float) -> list[float] | None:
+def finite_ends(low: float, high: float) -> list[float] | None:
     """Ends of an interval for JSON, which has no infinity: None where they are not known."""
     return [low, high] if math.isfinite(high - low) else None
 
@@ -109,9 +109,3 @@ def bootstrap_ratio(sums: npt.ArrayLike, counts: npt.ArrayLike, resamples: int =
     draws = top[index].sum(axis=1)[below != 0] / below[below != 0]
     value = top.sum() / bottom.sum()
     return np.asarray(value + (draws - value) * math.sqrt(len(top) / max(len(top) - 1, 1)), np.float64)
-
-
-def percentile_ends(draws: Array, level: float = LEVEL) -> tuple[float, float]:
-    """Ends of a percentile interval."""
-    low, high = np.percentile(draws, [50.0 * (1.0 - level), 50.0 * (1.0 + level)])
-    return float(low), float(high)

@@ -260,15 +260,14 @@ def test_the_command_trains_tracks_and_goes_on(
     assert figures["dataset_steps"] == 600
     assert figures["run_id"] is not None
     assert figures["missing"] == []
-    worth = figures["worth"]
-    assert worth["best"] in figures["behaviours"]
-    for name, difference in worth["differences"].items():
-        less = worth["estimates"][name]["value"] - worth["best_reward"]["value"]
+    estimate = figures["estimate"]
+    assert estimate["best"] in figures["behaviours"]
+    for name, difference in estimate["differences"].items():
+        less = estimate["estimates"][name]["value"] - estimate["best_reward"]["value"]
         assert difference["value"] == pytest.approx(less)
         low, high = difference["ci95"] or (-1.0, 1.0)
         assert difference["verdict"] == ("better" if low > 0 else "worse" if high < 0 else "cannot be told apart")
-    assert "model-based" in worth["differences"]
-    assert "refused" in worth["estimates"]["importance"]
+    assert "model-based" in estimate["differences"]
     assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
     import mlflow
 

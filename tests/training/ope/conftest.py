@@ -1,4 +1,4 @@
-"""Small logs: a bandit and a chain whose values are known, and slices in the simulator."""
+"""Small logs of slices in the simulator."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.exploring import ExploringAgent
 from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
 from slicepilot.agents.heuristics.random import RandomAgent
-from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.recording.recording import record_simulated
@@ -58,32 +58,3 @@ def policies() -> list[FixedAgent]:
 def _record() -> Callable[..., EpisodeSet]:
     """``record(agents, seconds, episodes, seed)`` in the simulator."""
     return recorded
-
-
-Bandit = Callable[[int, int], EpisodeSet]
-
-
-@pytest.fixture
-def bandit() -> Bandit:
-    """``bandit(episodes, seed)``: a context x of 0 or 1, an action a drawn from [-1, 1], reward 1 - (a - 0.4 x)^2 plus
-    noise of deviation 0.2; 20 decisions an episode."""
-
-    def make(episodes: int, seed: int) -> EpisodeSet:
-        rng = np.random.default_rng(seed)
-        return EpisodeSet(tuple(_bandit_episode(rng, 20) for _ in range(episodes)))
-
-    return make
-
-
-def _bandit_episode(rng: np.random.Generator, steps: int) -> Episode:
-    context = rng.integers(0, 2, steps + 1).astype(np.float32)
-    action = rng.uniform(-1, 1, (steps, 1)).astype(np.float32)
-    reward = 1 - (action[:, 0] - 0.4 * context[:-1]) ** 2 + 0.2 * rng.standard_normal(steps)
-    return Episode(
-        observations=context[:, None],
-        actions=action,
-        rewards=reward.astype(np.float32),
-        wanted=action,
-        log_density=np.full(steps, -np.log(2.0)),
-        behaviour="uniform",
-    )

@@ -1,4 +1,4 @@
-"""All estimators together: ranks on a small log, scores against the truth, and what is refused."""
+"""Both estimators together: ranks on a small log, intervals, differences to the best behaviour, and refusals."""
 
 import json
 import math
@@ -8,124 +8,69 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
-from slicepilot.agents.heuristics.fixed import FixedAgent
+from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
 from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import ConfigError
-from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.intervals import Interval
+from slicepilot.env.encoding import FEATURES, scaled
 from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.training.ope.comparison import (
     FITTED_Q,
-    IMPORTANCE,
     MODEL,
     Comparison,
-    Judged,
+    Difference,
     compare,
-    rank_correlation,
-    rewards_of,
+    improvement_over_best,
+    mean_rewards,
 )
-from slicepilot.training.ope.coverage import Coverage
 from slicepilot.training.ope.estimate import Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
 from slicepilot.training.ope.fitted_q import FittedQConfig
-from slicepilot.training.ope.logged import Node
+from slicepilot.training.ope.logged import Node, arrivals, run_numbers
+from slicepilot.training.ope.model_based import IdentifiedModel
 
 NODE = Hardware.from_yaml(str(Path(__file__).with_name("steady-node.yaml")))
 QUICK = FittedQConfig(updates=300, members=1, batch=96, width=32)
+QUICKEST = FittedQConfig(updates=20, regressions=2, members=2)
 
 
-@pytest.fixture(scope="module")
-def found(log: EpisodeSet, policies: list[FixedAgent], record: Any) -> Comparison:
-    truth = rewards_of(record(policies, episodes=4, seed=70))
-    return compare(log, policies, NODE, truth, QUICK)
-
-
-def test_policies_are_ranked_as_they_really_are(found: Comparison, policies: list[FixedAgent]) -> None:
-    true = [policy.truth.value for policy in found.policies if policy.truth is not None]
+def test_policies_are_ranked_as_they_really_are(log: EpisodeSet, policies: list[FixedAgent], record: Any) -> None:
+    true = [own.value for own in mean_rewards(record(policies, episodes=4, seed=70)).values()]
     assert sorted(true, reverse=True) == true, "the fixture names the best first"
-    for name in (MODEL, FITTED_Q):
-        score = found.score(name)
-        assert score.answered == len(policies)
-        assert score.rank is not None
-        assert score.rank.value >= 0.8, name
-    assert found.score(MODEL).error < 0.3
-    assert found.score(FITTED_Q).error < 1.0
-
-
-def test_what_it_says_can_be_written_down(found: Comparison) -> None:
-    document = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert [policy["name"] for policy in document["policies"]] == [policy.name for policy in found.policies]
-    assert set(document["scores"]) == {MODEL, FITTED_Q, IMPORTANCE}
+    comparison = compare(log, policies, NODE, QUICK)
+    for name, error in ((MODEL, 0.3), (FITTED_Q, 1.0)):
+        values = [policy.estimates[name].value for policy in comparison.policies]
+        assert stats.spearmanr(values, true)[0] >= 0.8, name
+        assert np.sqrt(np.mean(np.square(np.asarray(values) - true))) < error, name
+    document = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
+    assert [policy["name"] for policy in document["policies"]] == [policy.name for policy in policies]
     first = document["policies"][0]
     assert set(first["coverage"]["support"]) == {"slice1", "slice2", "slice3", "slice4", "slice5"}
     low, high = first["estimates"][MODEL]["ci95"]
     assert low < first["estimates"][MODEL]["value"] < high
 
 
-def test_who_cannot_be_asked_about(log: EpisodeSet) -> None:
+def test_policies_that_cannot_be_estimated(log: EpisodeSet) -> None:
     slices = Node.of(log).slices
-    for agent, why in (
+    for agent, reason in (
         (RandomAgent(), "draws at random"),
-        (make("clairvoyant", slices, NODE), "looks into the simulator's future"),
-        (make("static-weights-9", slices, NODE), "counts on CPU requests of its own"),
+        (make("clairvoyant", slices, NODE), "sees the simulator's future"),
+        (make("static-weights-9", slices, NODE), "needs CPU requests of its own"),
     ):
-        with pytest.raises(ConfigError, match=why):
+        with pytest.raises(ConfigError, match=reason):
             compare(log, [agent], NODE, config=QUICK)
 
 
 def test_episodes_without_telemetry_are_refused_before_critics_learn(log: EpisodeSet) -> None:
     bare = EpisodeSet(tuple(replace(episode, telemetry=None) for episode in log), log.facts)
-    told: list[str] = []
+    steps: list[str] = []
     with pytest.raises(ConfigError, match="telemetry = None"):
-        compare(bare, [FixedAgent("any")], NODE, config=QUICK, on_step=lambda what, _: told.append(what))
-    assert "fitted Q evaluation" not in told
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=3, max_size=12).filter(
-        lambda pairs: len({x for x, _ in pairs}) > 1 and len({y for _, y in pairs}) > 1
-    )
-)
-def test_rank_correlation_is_spearmans_with_ties(pairs: list[tuple[int, int]]) -> None:
-    said, true = np.asarray(pairs, np.float64).T
-    rank = rank_correlation(said, true, resamples=100)
-    assert rank is not None
-    assert rank.value == pytest.approx(stats.spearmanr(said, true)[0])
-    assert rank.low <= rank.high
-
-
-def test_ranks_of_what_does_not_vary_are_not_known() -> None:
-    assert rank_correlation(np.ones(4), np.arange(4.0)) is None
-
-
-def judged(name: str, value: float, half: float, truth: float | None) -> Judged:
-    nothing = Coverage(("a",), np.ones((1, 3)), np.ones((1, 3)), 0.0)
-    estimate = Estimate(value, value - half, value + half)
-    known = None if truth is None else Interval(truth, truth, truth)
-    return Judged(name, {MODEL: estimate, IMPORTANCE: refusal("too little")}, nothing, known)
-
-
-def test_scores_by_hand() -> None:
-    rows = [
-        judged("a", 1.0, 0.2, 1.1),
-        judged("b", 2.0, 0.2, 2.5),
-        judged("c", 3.0, 0.2, 2.9),
-        judged("d", 9.0, 1.0, None),
-    ]
-    score = Comparison(tuple(rows), {}).score(MODEL)
-    assert score.answered == 3
-    assert score.error == pytest.approx(math.sqrt((0.01 + 0.25 + 0.01) / 3))
-    assert score.bias == pytest.approx((-0.1 - 0.5 + 0.1) / 3)
-    assert score.covered == pytest.approx(2 / 3)
-    assert score.rank is not None
-    assert score.rank.value == pytest.approx(1.0)
-    refused = Comparison(tuple(rows), {}).score(IMPORTANCE)
-    assert refused.answered == 0
-    assert refused.to_json() == {"answered": 0}
+        compare(bare, [FixedAgent("any")], NODE, config=QUICK, on_step=lambda step, _: steps.append(step))
+    assert "fitted Q evaluation" not in steps
 
 
 def test_intervals_of_two_errors() -> None:
@@ -152,20 +97,118 @@ def test_intervals_of_few_episodes_hold_the_truth_as_often_as_they_say(episodes:
     for seed in range(runs):
         earned = rng.normal(size=episodes)
         draws = bootstrap_ratio(earned, np.ones(episodes), 300, seed)
-        found = widened(float(earned.mean()), draws, episodes, 0.0, 0, {})
-        hits += found.low <= 0.0 <= found.high
+        estimate = widened(float(earned.mean()), draws, episodes, 0.0, 0, {})
+        hits += estimate.low <= 0.0 <= estimate.high
     assert hits / runs == pytest.approx(0.95, abs=0.035)
 
 
 def test_of_one_episode_the_samples_error_is_not_known(log: EpisodeSet) -> None:
     assert episodes_that_count([7, 7, 7]) == 3
     assert episodes_that_count([1000, 1, 1]) == 1
-    found = widened(5.0, np.full(100, 5.0), 1, 0.1, 3, {})
-    assert found.answered
-    assert found.to_json()["ci95"] is None
-    score = Comparison((Judged("a", {MODEL: found}, judged("a", 0.0, 0.0, 0.0).coverage, Interval(9, 9, 9)),), {})
-    assert math.isnan(score.score(MODEL).covered)
-    assert score.score(MODEL).to_json()["covered"] is None
-    alone = rewards_of(EpisodeSet(log.episodes[:1], log.facts))
+    estimate = widened(5.0, np.full(100, 5.0), 1, 0.1, 3, {})
+    assert estimate.answered
+    assert estimate.to_json()["ci95"] is None
+    alone = mean_rewards(EpisodeSet(log.episodes[:1], log.facts))
     [own] = Comparison((), alone).to_json()["behaviours"].values()
     assert own == {"value": pytest.approx(float(log.episodes[0].rewards.mean())), "ci95": None}
+
+
+@pytest.mark.parametrize(
+    ("estimate", "best", "said"),
+    [
+        ((3.0, 2.6, 3.4), (2.0, 1.7, 2.3), "better"),
+        ((3.0, 2.0, 4.0), (2.0, 1.7, 2.3), "cannot be told apart"),
+        ((1.0, 0.9, 1.1), (2.0, 1.7, 2.3), "worse"),
+        ((9.0, -np.inf, np.inf), (2.0, 1.7, 2.3), "cannot be told apart"),
+        ((9.0, 8.9, 9.1), (2.0, -np.inf, np.inf), "cannot be told apart"),
+    ],
+)
+def test_a_difference_is_told_where_both_intervals_leave_no_zero(
+    estimate: tuple[float, float, float], best: tuple[float, float, float], said: str
+) -> None:
+    found = Difference.of(Estimate(*estimate), Interval(*best))
+    assert found.value == estimate[0] - best[0]
+    assert found.verdict == said
+
+
+def test_half_widths_add_as_independent_errors() -> None:
+    found = Difference.of(Estimate(3.0, 2.6, 3.4), Interval(2.0, 1.7, 2.3))
+    assert (found.low, found.high) == (pytest.approx(0.5), pytest.approx(1.5))
+
+
+def test_the_best_is_whoever_earned_most_among_those_with_as_many_slices(log: EpisodeSet) -> None:
+    """One slice alone earns more whatever is set: who had but one is no measure for five."""
+    lonely = []
+    for episode in log.of("no-control"):
+        seen = episode.observations.copy()
+        seen[:, 1:, FEATURES.index("active")] = 0.0
+        lonely.append(replace(episode, observations=seen, rewards=episode.rewards + 100, behaviour="alone"))
+    found = improvement_over_best(no_control(), EpisodeSet((*log.episodes, *lonely), log.facts), None, QUICKEST)
+    rewards = mean_rewards(log)
+    assert found.best == max(rewards, key=lambda name: rewards[name].value)
+    assert found.left_out == ("alone",)
+    assert set(found.differences()) <= set(found.policy.estimates)
+    silent = replace(found, policy=replace(found.policy, estimates={"fitted Q": refusal("why")}))
+    assert silent.differences() == {}
+    assert silent.verdict == "cannot be told apart"
+
+
+def lacking(episode: Episode, slice_index: int, from_step: int) -> Episode:
+    """The episode as if a slice had not been measured from a step on."""
+    assert episode.telemetry is not None
+    seen, telemetry = episode.observations.copy(), episode.telemetry.copy()
+    unmeasured = np.zeros(seen.shape[:2], np.bool_)
+    unmeasured[from_step:, slice_index] = True
+    seen[from_step:, slice_index, FEATURES.index("active")] = 0.0
+    seen[from_step:, slice_index, FEATURES.index("offered_mbps")] = 0.0
+    telemetry[from_step:, SLICE_FIELDS.index("delay_p99_us"), slice_index] = np.nan
+    telemetry[from_step:, SLICE_FIELDS.index("carried_mbps"), slice_index] = np.nan
+    marks = {"unmeasured": unmeasured, "valid": ~unmeasured, "info": dict(episode.info)}
+    return replace(episode, observations=seen, telemetry=telemetry, **marks)
+
+
+def test_estimators_know_that_an_unmeasured_slice_had_traffic(log: EpisodeSet) -> None:
+    whole = log.episodes[0]
+    episode = lacking(whole, 2, 100)
+    assert episode.telemetry is not None
+    came = arrivals(episode)
+    assert came[100:, 2, FEATURES.index("active")].min() == 1.0
+    offered = episode.telemetry[:, 0, 2]
+    assert came[100:, 2, FEATURES.index("offered_mbps")] == pytest.approx(scaled("offered_mbps", offered[100:]))
+    assert arrivals(whole) is whole.observations
+
+
+def test_stretches_of_a_run_are_one_run(log: EpisodeSet) -> None:
+    """Cut in two where a step has no reward, a run does not become two independent ones."""
+    cut = []
+    for episode in log.of("no-control"):
+        rewards = episode.rewards.copy()
+        rewards[150] = np.nan
+        cut.extend(replace(lacking(episode, 2, 149), rewards=rewards).unbroken())
+    episodes = EpisodeSet(tuple(cut), log.facts)
+    assert run_numbers(episodes).tolist() == [0, 0, 1, 1]
+    assert run_numbers(log).tolist() == list(range(len(log)))
+    found = mean_rewards(episodes)["no-control"]
+    means = [np.delete(episode.rewards, 150).mean() for episode in log.of("no-control")]
+    assert found.value == pytest.approx(np.mean(means), abs=1e-5)
+
+
+def test_the_model_is_held_against_whole_steps_alone(log: EpisodeSet) -> None:
+    """Rewards that leave out a slice are not what the model's are of, whatever they say."""
+    node, hardware = Node.of(log), Hardware.from_yaml("testbed")
+    odd = []
+    for episode in log:
+        marked = lacking(episode, 2, 200)
+        rewards = marked.rewards.copy()
+        rewards[199:] += 50.0
+        odd.append(replace(marked, rewards=rewards))
+    whole = EpisodeSet(tuple(episode.part(0, 199) for episode in log), log.facts)
+    found = IdentifiedModel(EpisodeSet(tuple(odd), log.facts), node, hardware).calibration
+    usual = IdentifiedModel(whole, node, hardware).calibration
+    assert found is not None
+    assert usual is not None
+    assert found.error < 5.0
+    assert found.intercept == pytest.approx(usual.intercept, abs=1.0)
+    none = EpisodeSet(tuple(lacking(episode, 2, 0) for episode in log), log.facts)
+    estimate, _ = IdentifiedModel(none, node, hardware).estimate(FixedAgent("open"))
+    assert "everything was measured in 0 of" in estimate.refused

@@ -23,24 +23,17 @@ def test_a_range_that_nobody_tried_is_named(log: EpisodeSet) -> None:
     found = coverage_of(paced, settings)
     assert not found.supported
     assert [gap[:2] for gap in found.gaps] == [("slice3", "egress")]
-    assert found.support[2, 2] == found.histogram[2, 2] == 0.0
+    assert found.support[2, 2] == 0.0
     assert found.verdict == "the data cannot say: 0% of its settings of slice3's egress rate are near logged ones"
     # Random knobs have been everywhere.
-    everywhere = coverage_of(paced, log)
-    assert everywhere.histogram[2, 2] == 1.0
-    assert everywhere.support[2, 2] > 0.5
+    assert coverage_of(paced, log).support[2, 2] > 0.5
 
 
 def test_what_was_done_is_supported(log: EpisodeSet) -> None:
     found = coverage_of(FixedAgent("again", [INF, 200, 200, 200, 200]), log.of("no-control", "limited"))
     assert found.supported
     assert found.verdict == "supported"
-    assert found.joint_distance == pytest.approx(0.0, abs=0.01)
     assert (found.support == 1.0).all()
-    # Each knob was there, but never like this together.
-    mixed = coverage_of(FixedAgent("mixed", [INF, 200, INF, 200, INF]), log.of("no-control", "limited"))
-    assert mixed.supported
-    assert mixed.joint_distance > 0.15
 
 
 def test_support_depends_on_what_arrives(log: EpisodeSet) -> None:
@@ -56,7 +49,6 @@ def test_support_depends_on_what_arrives(log: EpisodeSet) -> None:
     )
     target = np.repeat(actions[silent][:1], len(base) + 1, axis=0)
     found = LoggedSupport(mixed, node.slices.names, node.period_s).of([target])
-    assert found.histogram[0, 0] == 1.0
     assert silent.mean() - 0.15 < found.support[0, 0] < silent.mean() + 0.15
 
 

@@ -9,9 +9,9 @@ import torch
 from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.training.ope.critic_inputs import NUM_INPUTS
 from slicepilot.training.ope.decisions import PooledCritic, constant_behaviours, decisions_of, fitted_q
 from slicepilot.training.ope.fitted_q import FittedQConfig
-from slicepilot.training.ope.granted import NUM_INPUTS
 from slicepilot.training.ope.logged import Node, watch
 
 

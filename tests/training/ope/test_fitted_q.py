@@ -1,4 +1,4 @@
-"""Fitted Q evaluation on a chain and a bandit whose values are known."""
+"""Fitted Q evaluation on a chain whose values are known."""
 
 import numpy as np
 import pytest
