@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from slicepilot.training.delays.analysis import Analysis
+    from slicepilot.training.statistics.analysis import Analysis
 
     from .tables import Tables
 
@@ -61,13 +61,13 @@ def analyse(
             progress, paths, (value, by, on), baseline, resamples, seed, kind, options_of(unit, qfi, condition, ue)
         )
         from slicepilot.data.files import replace_file
-        from slicepilot.training.delays.page import write_pictures, write_report
+        from slicepilot.training.statistics.report import write_figures, write_report
 
         task = progress.add_task("plots", total=None)
         sources = [source.name for source in tables.delays]
         document = {"sources": sources} | analysis.to_json()
         with writing_to(out):
-            files = [*analysis.write_tables(out), *write_pictures(analysis, out), out / "report.html"]
+            files = [*analysis.write_tables(out), *write_figures(analysis, out), out / "report.html"]
             write_report(analysis, files[-1], sources, shlex.join(["slicepilot", *sys.argv[1:]]))
             files.append(out / "statistics.json")
             replace_file(files[-1], json.dumps(document, indent=2, allow_nan=False).encode())
@@ -91,7 +91,7 @@ def _analyse(
     """Read, then compute."""
     from dataclasses import replace
 
-    from slicepilot.training.delays.collect import collect
+    from slicepilot.training.statistics.collect import collect
 
     from .tables import open_tables
 
@@ -99,7 +99,7 @@ def _analyse(
     tables = open_tables(paths, kind, options, value, _shown(progress, "reading"))
     delays = collect(tables.delays, value, by, on, tables.resources, seed)
     # What takes long to import comes when the input is known to be good.
-    from slicepilot.training.delays.analysis import analyse as run
+    from slicepilot.training.statistics.analysis import analyse as run
 
     found = run(delays, baseline, resamples, seed, _shown(progress, "comparing"))
     return replace(found, notes=(*tables.notes, *found.notes)), tables
@@ -118,7 +118,7 @@ def _shown(progress: Progress, name: str) -> Callable[[float], None]:
 
 
 def _print(analysis: Analysis, files: list[Path]) -> None:
-    from slicepilot.training.delays.words import ends, number, p_value, sentences, shown_unit
+    from slicepilot.training.statistics.report import ends, number, p_value, sentences, shown_unit
 
     suite, columns = analysis.suite, analysis.delays.columns
     unit = shown_unit(suite.unit) or "no unit"
@@ -158,7 +158,7 @@ def _p_names() -> tuple[str, ...]:
 
 
 def _print_regression(analysis: Analysis, unit: str) -> None:
-    from slicepilot.training.delays.words import number, p_value
+    from slicepilot.training.statistics.report import number, p_value
 
     if analysis.regression is None:
         return
@@ -175,6 +175,6 @@ def _print_regression(analysis: Analysis, unit: str) -> None:
 
 
 def _short(name: str, longest: int = LONGEST) -> str:
-    from slicepilot.training.delays.columns import shortened
+    from slicepilot.training.statistics.columns import shortened
 
     return shortened(name, longest)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slicepilot.data.faults import Faults
     from slicepilot.data.studies.kinds import Options
     from slicepilot.data.tables.tidy import Stream
-    from slicepilot.training.delays.collect import Source
+    from slicepilot.training.statistics.collect import Source
 
 Tell = Callable[[float], None]
 
@@ -110,9 +110,9 @@ def _is_known(file: Path, kind: str | None) -> bool:
 
 def _add(found: Tables, opening: _Opening, path: Path, value: str | None) -> None:
     """Put a table where it belongs; the first one with delays says which column the others must have."""
-    from slicepilot.training.delays.collect import Source
-    from slicepilot.training.delays.columns import delay_column
-    from slicepilot.training.delays.context import RUN
+    from slicepilot.training.statistics.collect import Source
+    from slicepilot.training.statistics.columns import delay_column
+    from slicepilot.training.statistics.context import RUN
 
     name, stream = opening.open(path)
     wanted = delay_column(found.delays[0].stream.schema, value) if found.delays else value
@@ -147,11 +147,11 @@ class _Opening:
 
             return path.stem, _counted(read_tidy(path), read_description(path).rows, tell)
         if what == "records":
-            from slicepilot.training.delays.decision_records import delay_rows
+            from slicepilot.training.statistics.slice_rows import record_rows
 
-            return path.name, delay_rows(path, self._found.broken, tell)
+            return path.name, record_rows(path, self._found.broken, tell)
         if what in {"episodes", "minari"}:
-            from slicepilot.training.delays.slice_rows import episode_rows
+            from slicepilot.training.statistics.slice_rows import episode_rows
 
             from .convert import read_any_episodes
 

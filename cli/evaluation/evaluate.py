@@ -382,7 +382,7 @@ def _print_pooled(rows: Sequence[OverTrainingSeeds], over: str) -> None:
 def print_result(result: ScenarioResult) -> None:
     """A table of 80 columns and what can be said about the judged agents."""
     from slicepilot.training.evaluation.scores import EDGE_WORK
-    from slicepilot.training.evaluation.sentences import sentences, short_list
+    from slicepilot.training.evaluation.summary import sentences, short_list
 
     shown = short_list(result)
     headings = ("prio\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")

@@ -1,1 +1,1 @@
-"""Building blocks of HTML reports: the page and its pictures."""
+"""Self-contained HTML reports and their figures."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
 import subprocess
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -79,12 +77,21 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _alone(uri: str) -> Iterator[None]:
-    """Keep other runs of this machine off the same database: MLflow's migrations fail when two run at once."""
-    name = f"slicepilot-mlflow-{os.getuid()}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
-    with (Path(tempfile.gettempdir()) / name).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _exclusive(uri: str) -> Iterator[None]:
+    """Keep other runs of this machine off the same database file: MLflow's migrations fail when two run at once.
+
+    The lock is held on the folder of the database, so that no file is left behind.
+    """
+    folder = Path(uri.removeprefix("sqlite:///")).parent
+    if not uri.startswith("sqlite:///") or not folder.is_dir():
         yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class Tracker:
@@ -114,7 +121,7 @@ class Tracker:
                 from mlflow.exceptions import MlflowException
             except ImportError as error:
                 raise ConfigError(
-                    "tracking = 'mlflow': mlflow is not installed; accepted: none, or install slicepilot[train]"
+                    "tracking = 'mlflow': mlflow is not installed; write tracking: none, or install slicepilot[train]"
                 ) from error
 
             # MLflow sets its loggers up while it is imported.
@@ -123,7 +130,7 @@ class Tracker:
             self._metric = Metric
             self._errors = (MlflowException, OSError)
             try:
-                with _alone(self.uri):
+                with _exclusive(self.uri):
                     self._client = mlflow.MlflowClient(tracking_uri=self.uri)
                     self.run_id = self._resumed(run_id) or self._started(name, parent_run_id)
             except Exception as error:

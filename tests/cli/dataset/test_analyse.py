@@ -27,9 +27,9 @@ from slicepilot.data.studies.kinds import Options
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import SLICE_FIELDS
-from slicepilot.training.delays.collect import collect
-from slicepilot.training.delays.columns import baseline_of
 from slicepilot.training.recording.recording import record_simulated
+from slicepilot.training.statistics.collect import collect
+from slicepilot.training.statistics.columns import baseline_of
 
 from ...command import slicepilot
 

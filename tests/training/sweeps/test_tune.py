@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,24 +15,28 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.cli.app import app
 from slicepilot.cli.schemas.training import Tuned
+from slicepilot.configs import ConfigError
 from slicepilot.configs.documents import check
 from slicepilot.training.sweeps.config import SweepConfig
 from slicepilot.training.sweeps.files import new_sweep, read_json, read_reports
 
 PROGRAM = [sys.executable, "-c", "from slicepilot.cli import main; main()"]
 PATIENCE_S = 200  # of a busy machine
+STEPS = 81_920
 TRAINING = {
     "algorithm": "ppo",
     "scenario": "andrade-ramp",
-    "total_steps": 163840,
+    "total_steps": STEPS,
     "num_envs": 32,
     "phase_groups": 2,
     "network": {"width": 16},
     "ppo": {"rollout_steps": 16, "batch_transitions": 256, "epochs": 2},
-    "checkpoint_minutes": 0.02,
+    "checkpoint_minutes": 0.002,
 }
 
 
@@ -42,6 +47,9 @@ class Tune:
         self.folder = folder
         command = [*PROGRAM, "tune", *arguments, "--json"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+        self.home = folder / "home"
+        self.home.mkdir(exist_ok=True)
+        environment["HOME"] = str(self.home)
         self.process = subprocess.Popen(
             command,
             cwd=folder,
@@ -60,10 +68,11 @@ class Tune:
         while not seen():
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline, "too slow"
-            time.sleep(0.05)
+            time.sleep(0.01)
 
     def end(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=PATIENCE_S)
+        assert not (self.home / "ray_results").exists(), "Ray's files stay in the run's folder"
         return self.process.returncode, out, err
 
 
@@ -101,7 +110,7 @@ def runs_of(folder: Path) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # of MLflow, when it opens its database
 def test_a_killed_worker_costs_its_own_work_only(tmp_path: Path, tune: Callable[..., Tune]) -> None:
-    write_sweep(tmp_path, {}, axes={"seed": [0, 1, 2]}, asha=None)
+    write_sweep(tmp_path, {}, axes={"seed": [0, 1]}, asha=None)
     sweep = tune("-c", "sweep.yaml", "--out", "sweep", "--parallel", "2")
     first = sweep.trial("000")
     sweep.wait_for(lambda: (first / "checkpoint.pt").exists() and len(read_reports(first)) >= 2)
@@ -112,15 +121,15 @@ def test_a_killed_worker_costs_its_own_work_only(tmp_path: Path, tune: Callable[
     check(out, Tuned)
     document = json.loads(out)
     trials = document["trials"]
-    assert [trial["status"] for trial in trials] == ["finished"] * 3
-    assert [trial["starts"] for trial in trials] == [2, 1, 1]
-    assert all(trial["steps"] >= 163840 and trial["progress_pct"] == 100.0 for trial in trials)
+    assert [trial["status"] for trial in trials] == ["finished"] * 2
+    assert [trial["starts"] for trial in trials] == [2, 1]
+    assert all(trial["steps"] >= STEPS and trial["progress_pct"] == 100.0 for trial in trials)
 
     reports = read_reports(first)
     assert reports[: len(before)] == before, "what had been reported stays"
     assert [one["steps"] for one in reports] == sorted({one["steps"] for one in reports}), "it did not begin again"
     record = PolicyBundle.load(Path(document["bundle"])).training
-    assert record.env_steps >= 163840
+    assert record.env_steps >= STEPS
     best = max(trials, key=lambda trial: float(trial["metric"]))
     assert (document["best"], document["bundle"]) == (best["trial"], best["bundle"])
 
@@ -140,14 +149,20 @@ def test_a_killed_worker_costs_its_own_work_only(tmp_path: Path, tune: Callable[
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_interrupted_sweep_goes_on_and_knows_who_was_ahead(tmp_path: Path, tune: Callable[..., Tune]) -> None:
-    """The better trial ends before the interruption: only what it has left behind can tell that the other is worse."""
+    """The better trial ends before the interruption: only its files can show that the other is worse.
+
+    The second trial is interrupted after its first reports, at some percent, and can be stopped from 60% on. A worker
+    waits for the command after each report, so with the command paused it gets no further.
+    """
     axes = {"scenario": ["flash-crowd", "andrade-ramp"]}
-    write_sweep(tmp_path, {"tracking": "none"}, axes=axes, reports=10, asha={"grace_pct": 60, "reduction_factor": 1.5})
+    write_sweep(tmp_path, {"tracking": "none"}, axes=axes, reports=50, asha={"grace_pct": 60, "reduction_factor": 1.5})
     sweep = tune("-c", "sweep.yaml", "--out", "sweep", "--parallel", "1")
     second = sweep.trial("001")
-    sweep.wait_for((second / "checkpoint.pt").exists)
+    sweep.wait_for(lambda: bool(read_reports(second)) and (second / "checkpoint.pt").exists())
+    sweep.process.send_signal(signal.SIGSTOP)
     worker = int(read_json(second / "worker.json")["pid"])
     os.killpg(sweep.process.pid, signal.SIGINT)
+    sweep.process.send_signal(signal.SIGCONT)
     code, out, err = sweep.end()
     assert (code, out) == (130, "")
     assert err == "slicepilot: error: interrupted\n"
@@ -204,55 +219,23 @@ BAD_INPUT = {
     "both": (("-c", "ppo-smoke", "--resume", "there"), "config = 'ppo-smoke': accepted: -c"),
     "name": (("-c", "ppo-smok"), "sweeps: unknown name 'ppo-smok'; did you mean ppo-smoke"),
     "no sweep": (("--resume", "not/there"), "resume = 'not/there': no sweep.json; accepted: a sweep's folder"),
-    "client": (
-        ("-c", "untracked.yaml", "--out", "client", "--address", "ray://127.0.0.1:10001"),
-        "address = 'ray://127.0.0.1:10001': accepted: HOST:PORT of a cluster's head, or auto, on one of its nodes",
-    ),
-    "nobody there": (
-        ("-c", "untracked.yaml", "--out", "nobody", "--address", "127.0.0.1:1"),
-        "address = '127.0.0.1:1': ",
-    ),
+    "client": (("-c", "untracked.yaml", "--out", "client", "--address", "ray://127.0.0.1:10001"), "address = 'ray://"),
+    "nobody": (("-c", "untracked.yaml", "--out", "nobody", "--address", "127.0.0.1:1"), "address = '127.0.0.1:1': "),
 }
 
 
 @pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_is_one_line_and_exit_code_2(case: str, tmp_path: Path) -> None:
+def test_bad_input_is_named(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "untracked.yaml").write_text(yaml.safe_dump({"training": "training.yaml", "axes": {"seed": [0, 1]}}))
     (tmp_path / "training.yaml").write_text(yaml.safe_dump(TRAINING | {"tracking": "none"}))
-    arguments, said = BAD_INPUT[case]
-    done = subprocess.run(
-        [*PROGRAM, "tune", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"slicepilot: error: {said}")
-    assert done.stderr.count("\n") == 1
-
-
-WITHOUT_RAY = """
-import importlib.util, sys
-from importlib.abc import MetaPathFinder
-
-class NoRay(MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name.split(".")[0] == "ray":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, NoRay())
-from slicepilot.cli import main
-main()
-"""
+    monkeypatch.chdir(tmp_path)
+    arguments, message = BAD_INPUT[case]
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        CliRunner().invoke(app, ["tune", *arguments], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("arguments", [("tune", "-c", "ppo-smoke"), ("evaluate", "--ray")], ids=lambda case: case[0])
-def test_without_ray_one_line_says_what_to_install(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_RAY, *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("needs the package ray: install slicepilot[train,ray]\n")
-    assert done.stderr.count("\n") == 1
+def test_without_ray_the_error_names_the_extra(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"needs the package ray: install slicepilot\[train,ray\]$"):
+        CliRunner().invoke(app, list(arguments), catch_exceptions=False)

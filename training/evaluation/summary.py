@@ -1,4 +1,4 @@
-"""What can be said about a judged agent, in plain sentences: the wins and the losses alike."""
+"""Sentences about a judged agent, its wins and its losses alike, and the agents that a report shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHORT_LIST = 12
 
 
 def count(number: int, what: str) -> str:
-    """The number with its noun, in the plural where it takes one."""
+    """A number and its noun."""
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
@@ -26,24 +26,20 @@ def ratio(value: float) -> str:
 
 
 def headline(subject: str, verdicts: dict[str, SubjectSummary]) -> list[str]:
-    """What a reader should take away about a subject, one sentence after the other, the bad news included."""
+    """The main results of a subject over all scenarios, the bad ones included."""
     judged = [v for v in verdicts.values() if v.best_fixed]
     if not judged:
         return [f"{subject}: there is no fixed setting to compare with."]
     better = [v for v in judged if v.violation_ratio and v.violation_ratio.high < 1]
     worse = [v for v in judged if v.violation_ratio and v.violation_ratio.low > 1]
     dominated, fixed = sum(len(v.dominated) for v in judged), sum(len(v.fixed) for v in judged)
+    alike = len(judged) - len(better) - len(worse)
     said = [
-        (
-            f"Against the fixed setting that is best in hindsight, {subject} breaks promises for less time in "
-            f"{len(better)} of {count(len(judged), 'scenario')}, for longer in {len(worse)}, "
-            f"and about as long in {len(judged) - len(better) - len(worse)}."
-        ),
+        f"Against the fixed setting that is best in hindsight, {subject} breaks promises for less time in {len(better)} "
+        + f"of {count(len(judged), 'scenario')}, for longer in {len(worse)}, and about as long in {alike}.",
+        f"It dominates {dominated} of {fixed} pairs of scenario and fixed setting: no worse in the losses of the "
+        + "priority slice and of the others, and better in one of them.",
     ]
-    said.append(
-        f"It dominates {dominated} of {fixed} pairs of scenario and fixed setting: no worse in the priority slice's "
-        "loss and in the others' loss, and better in one of them."
-    )
     beaten = {name: v.beaten_by for name, v in verdicts.items() if v.beaten_by}
     if beaten:
         said.append(
@@ -55,7 +51,7 @@ def headline(subject: str, verdicts: dict[str, SubjectSummary]) -> list[str]:
 
 
 def sentences(result: ScenarioResult, subject: str) -> list[str]:
-    """What can be said of a subject on one scenario, wins and losses alike."""
+    """Results of a subject on one scenario, wins and losses alike."""
     v = result.verdict(subject)
     said = [f"{subject} dominates {len(v.dominated)} of {count(len(v.fixed), 'fixed setting')}."]
     if v.not_dominated:
@@ -63,7 +59,7 @@ def sentences(result: ScenarioResult, subject: str) -> list[str]:
         for comparison in v.not_dominated:
             reasons.setdefault(_kind_of_loss(comparison.why_not), []).append(comparison.rival)
         said += [f"It does not dominate {some_of(rivals, 8)}: {reason}." for reason, rivals in reasons.items()]
-    said.append(f"Beaten by {some_of(v.beaten_by, 8)}." if v.beaten_by else "Beaten by nobody.")
+    said.append(f"Dominated by {some_of(v.beaten_by, 8)}." if v.beaten_by else "Not dominated by any agent.")
     if v.best_fixed and v.violation_ratio and v.cpu_ratio:
         best, mine = (result.summary(n, "sla_violation_s").value for n in (v.best_fixed, subject))
         said.append(
@@ -80,7 +76,7 @@ def sentences(result: ScenarioResult, subject: str) -> list[str]:
     if v.clairvoyant_gap_pct is not None:
         side = "below" if v.clairvoyant_gap_pct >= 0 else "above"
         gap = abs(v.clairvoyant_gap_pct)
-        said.append(f"Its return lies {gap:.1f}% {side} that of the clairvoyant player, which sees the future.")
+        said.append(f"Its return lies {gap:.1f}% {side} that of the clairvoyant agent, which sees the future.")
     return said
 
 
@@ -91,9 +87,9 @@ def _kind_of_loss(why_not: str) -> str:
 
 
 def short_list(result: ScenarioResult) -> list[AgentResult]:
-    """Who is worth a row: the featured agents and those that break promises least, one of each kind of result.
+    """The featured agents and those that break promises least, without agents of equal results.
 
-    The subjects come first, then in the order of broken promises.
+    Subjects come first, then the order is that of broken promises.
     """
     ranked = sorted(result.rivals, key=lambda a: (a.name not in result.featured, a.scores["sla_violation_s"].mean()))
     chosen: dict[object, AgentResult] = {}
@@ -105,12 +101,12 @@ def short_list(result: ScenarioResult) -> list[AgentResult]:
 
 
 def figures_shown(agent: AgentResult) -> tuple[float, ...]:
-    """What tells agents apart in a table: figures rounded to a tenth. Many published settings come out alike."""
+    """Scores rounded to a tenth: many published settings have the same."""
     keys = ("slice1_loss_pct", "others_loss_pct", "sla_violation_s", "cpu_held_core_s")
     return tuple(round(float(agent.scores[key].mean()), 1) for key in keys)
 
 
-def lost(result: ScenarioResult, subject: str) -> list[str]:
+def losses(result: ScenarioResult, subject: str) -> list[str]:
     """Where a subject loses on one scenario, one sentence each; empty where it does not."""
     v = result.verdict(subject)
     said = [f"dominated by {some_of(v.beaten_by, 8)}."] if v.beaten_by else []

@@ -1,8 +1,9 @@
-"""What slices were measured at, one row per slice and control period, out of episodes or records."""
+"""Measurements of slices from episodes or records: one row per slice and control period."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.record.columns import slice_names
+from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.data import arrow
 from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.tables.tidy import Stream
@@ -68,3 +72,34 @@ def episode_rows(episodes: EpisodeSet) -> Stream:
             yield slice_rows(seen, valid, names, {"behaviour": (acted, (episode.behaviour,))})
 
     return Stream(schema_of("behaviour"), batches(), ("slice", "behaviour"))
+
+
+def record_rows(folder: Path, broken: dict[str, str], on_progress: Callable[[float], None]) -> Stream:
+    """The ticks of a records folder, with the mode of each.
+
+    Args:
+        folder: of the records.
+        broken: filled with files that cannot be read, and the reason.
+        on_progress: called with the share of the time that has been read, 0..1.
+
+    Raises:
+        ConfigError: no such folder, or no records in it.
+    """
+    reader = SegmentReader(folder)
+    span = reader.span_ns()
+    if span is None:
+        raise ConfigError(f"records {str(folder)!r}: no whole segment; expected the records folder of a controller")
+    first, last = span
+
+    def batches() -> Iterator[Any]:
+        labels = tuple(mode.label for mode in sorted(Mode))
+        for stretch in reader.stretches():
+            own = stretch.records
+            names = slice_names(stretch.description)
+            valid = own["valid"][:, : len(names)].astype(np.bool_)
+            yield slice_rows(own["slices"], valid, names, {"mode": (own["mode"].astype(np.int32), labels)})
+            if len(own):
+                on_progress((int(own["time_ns"][-1]) - first) / max(last - first, 1))
+        broken.update(reader.broken)
+
+    return Stream(schema_of("mode"), batches(), ("slice", "mode"))

@@ -1,4 +1,4 @@
-"""Pictures of delays: they can be drawn whatever the delays are, and their labels are in place."""
+"""Reports of delays: they can be drawn whatever the delays are, and hold every section."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from matplotlib.text import Text
 
 from slicepilot.data.tables.tidy import Stream
-from slicepilot.training.delays.analysis import Analysis, analyse
-from slicepilot.training.delays.collect import Source, collect
-from slicepilot.training.delays.curve_labels import Curve, label_curves
-from slicepilot.training.delays.page import write_pictures, write_report
-from slicepilot.training.delays.plots import MAX_SERIES, axis_label, pictures, series
-from slicepilot.training.reports.pictures import PAGE, PAPER, canvas, to_html
+from slicepilot.training.statistics.analysis import Analysis, analyse
+from slicepilot.training.statistics.collect import Source, collect
+from slicepilot.training.statistics.report import (
+    MAX_SERIES,
+    axis_label,
+    drawings,
+    series,
+    write_figures,
+    write_report,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -45,7 +48,7 @@ def some(groups: int = 3, rows: int = 600) -> Analysis:
     ids=["three", "many", "one group", "no spread", "negative", "two values each", "load unknown"],
 )
 def test_all_that_there_may_be_is_drawn(analysis: Analysis, tmp_path: Path) -> None:
-    paths = write_pictures(analysis, tmp_path)
+    paths = write_figures(analysis, tmp_path)
     assert {path.stem for path in paths} >= {"ecdf", "violin"}
     for path in paths:
         start = path.read_bytes()[:200]
@@ -54,50 +57,22 @@ def test_all_that_there_may_be_is_drawn(analysis: Analysis, tmp_path: Path) -> N
 
 
 def test_curves_are_drawn_over_what_varies() -> None:
-    analysis = some()
-    assert [one.name for one in pictures(analysis.delays, analysis.suite)] == ["ecdf", "violin", "lowess"]
+    assert [one.name for one in drawings(some())] == ["ecdf", "violin", "lowess"]
     still = analysed(np.arange(60.0), np.arange(60) % 2, offered_mbps=np.ones(60))
-    assert [one.name for one in pictures(still.delays, still.suite)] == ["ecdf", "violin"]
+    assert [one.name for one in drawings(still)] == ["ecdf", "violin"]
 
 
 def test_of_many_groups_those_that_differ_most_are_drawn() -> None:
-    analysis = some(12, 2400)
-    names = [one.name for one in series(analysis.suite, PAPER)]
+    shown = series(some(12, 2400))
+    names = [name for name, _, _ in shown]
     assert len(names) == MAX_SERIES
     assert names[0] == "slice1"
     assert "slice12" in names
     assert "slice2" not in names
-    assert len({one.colour for one in series(analysis.suite, PAPER)}) == MAX_SERIES
+    assert len({colour for _, colour, _ in shown}) == MAX_SERIES
 
 
-def test_labels_are_inside_and_apart() -> None:
-    x = np.linspace(0, 10, 200)
-    curves = [Curve(x, np.tanh(x - shift), f"curve {shift}", "black") for shift in np.linspace(3, 5, 6)]
-    with canvas(4.3, 0.6, colours=PAPER) as (figure, (axes,)):
-        for curve in curves:
-            axes.plot(curve.x, curve.y)
-        label_curves(figure, axes, curves)
-        figure.draw_without_rendering()
-        boxes = [Text.get_window_extent(text) for text in axes.texts]  # without the line to the curve
-        frame = axes.get_window_extent()
-    assert len(boxes) == len(curves)
-    for n, box in enumerate(boxes):
-        assert frame.x0 <= box.x0
-        assert box.x1 <= frame.x1
-        assert not any(box.overlaps(other) for other in boxes[:n])
-
-
-def test_pages_follow_the_theme_and_files_do_not() -> None:
-    analysis = some()
-    for one in pictures(analysis.delays, analysis.suite):
-        with one.draw(PAGE) as figure:
-            html = to_html(figure, one.title)
-        assert "var(--ink)" in html
-        assert "var(--s1)" in html
-        assert "#0" not in html.replace("#000000", "")
-
-
-def test_report_says_what_was_found(tmp_path: Path) -> None:
+def test_the_report_has_every_section_and_needs_nothing_from_outside(tmp_path: Path) -> None:
     analysis = some()
     write_report(analysis, tmp_path / "report.html", ["a<b"], "slicepilot dataset analyse a<b")
     text = (tmp_path / "report.html").read_text()

@@ -13,12 +13,12 @@ import numpy as np
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import replace_file
-from slicepilot.training.statistics.comparison import Suite, noisy_neighbour
-from slicepilot.training.statistics.quantile_regression import MAX_LEVELS, Regression, regress
-from slicepilot.training.statistics.resampling import RESAMPLES
 
 from .collect import Delays
 from .columns import FILE, baseline_of, in_order
+from .comparison import Suite, noisy_neighbour
+from .quantile_regression import MAX_LEVELS, Regression, regress
+from .resampling import RESAMPLES
 
 STUDY_NAMES = {"traffic_class": "ue_traffic"}
 """What the published tables call a column where it is not what tidy tables call it."""

@@ -70,11 +70,11 @@ def collect(
 ) -> Delays:
     """Read all sources once.
 
-    Covariates that no column has are worked out where they can be, see `slicepilot.training.delays.context`.
+    Covariates that no column has are worked out where they can be, see `slicepilot.training.statistics.context`.
 
     Args:
         sources: tables with the same columns, at least one.
-        value, by, on: see `slicepilot.training.delays.columns.choose`.
+        value, by, on: see `slicepilot.training.statistics.columns.choose`.
         resources: tables that go with those of latencies in ``sources``.
         seed: of the samples, where all is too much.
         on_rows: told how many rows have been read.

@@ -16,10 +16,10 @@ from slicepilot.data.studies.mishra.tables import FORWARDING, PFCP
 from slicepilot.data.studies.moreira.tables import LATENCY_SCHEMA
 from slicepilot.data.tables.tidy import Stream
 from slicepilot.env.telemetry import SLICE_FIELDS
-from slicepilot.training.delays.analysis import analyse
-from slicepilot.training.delays.collect import Delays, Source, collect
-from slicepilot.training.delays.columns import FILE, baseline_of, choose, in_order
-from slicepilot.training.delays.slice_rows import episode_rows, schema_of
+from slicepilot.training.statistics.analysis import analyse
+from slicepilot.training.statistics.collect import Delays, Source, collect
+from slicepilot.training.statistics.columns import FILE, baseline_of, choose, in_order
+from slicepilot.training.statistics.slice_rows import episode_rows, schema_of
 
 from ...effort import examples
 
