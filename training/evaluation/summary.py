@@ -34,12 +34,13 @@ def headline(subject: str, verdicts: dict[str, SubjectSummary]) -> list[str]:
     worse = [v for v in judged if v.violation_ratio and v.violation_ratio.low > 1]
     dominated, fixed = sum(len(v.dominated) for v in judged), sum(len(v.fixed) for v in judged)
     alike = len(judged) - len(better) - len(worse)
-    said = [
-        f"Against the fixed setting that is best in hindsight, {subject} breaks promises for less time in {len(better)} "
-        + f"of {count(len(judged), 'scenario')}, for longer in {len(worse)}, and about as long in {alike}.",
+    scenarios = count(len(judged), "scenario")
+    said = [f"Against the fixed setting that is best in hindsight, {subject} breaks promises for less time in "]
+    said[0] += f"{len(better)} of {scenarios}, for longer in {len(worse)}, and about as long in {alike}."
+    said.append(
         f"It dominates {dominated} of {fixed} pairs of scenario and fixed setting: no worse in the losses of the "
-        + "priority slice and of the others, and better in one of them.",
-    ]
+        "priority slice and of the others, and better in one of them."
+    )
     beaten = {name: v.beaten_by for name, v in verdicts.items() if v.beaten_by}
     if beaten:
         said.append(
