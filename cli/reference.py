@@ -33,11 +33,7 @@ PRINTED: dict[str, dict[str, Any]] = {
         "with `--finetune`": training.FineTuned,
     },
     "tune": {"": training.Tuned},
-    "evaluate": {
-        "one scenario": evaluation.Evaluation,
-        "several scenarios": list[evaluation.Evaluation],
-        "with `--suite`": evaluation.Suite,
-    },
+    "evaluate": {"": evaluation.Evaluations},
     "run": {"": operation.RunReport},
     "top": {"": Status},
     "explain": {"one tick": explaining.ExplainedTick, "with `--window`": list[explaining.ExplainedWindow]},

@@ -48,6 +48,12 @@ def locate(kind: str, name_or_path: str | Path) -> Path:
         return found.resolve()  # in a clone there are links on the way, of whoever has cloned it
 
 
+def beside(file: Path, name_or_path: str) -> str:
+    """A name or path as a configuration file means it: relative paths count from the file's folder."""
+    path = Path(name_or_path)
+    return str(file.parent / path) if _is_path(path) and not path.is_absolute() else name_or_path
+
+
 def read_yaml(path: Path, roots: Roots | None = None) -> Any:
     """Parse one YAML file with the safe loader, within the limits of `limited_yaml`.
 

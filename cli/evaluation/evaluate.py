@@ -1,4 +1,4 @@
-"""``slicepilot evaluate``: play agents on the same seeds and say which is better."""
+"""``slicepilot evaluate``: run agents on the same seeds and compare them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RESULTS = Path("reports/evaluation")
 REFRESH_PERIODS = 100
 DRAWN, DRAWN_SCENARIOS = "drawn", 32
-# On a node about as large as the study's, published settings are played as published, elsewhere as shares of the node.
+# On a node about as large as the study's, published settings are used as published, elsewhere as shares of the node.
 STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
 
 
@@ -46,7 +46,7 @@ def evaluate(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of runs of each agent in each scenario.")] = None,
     suite: Annotated[str | None, typer.Option(help='Use randomly drawn scenarios ("drawn").')] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Random seed of the suite.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed of the runs, or of the suite.")] = None,
     scenarios: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Number of scenarios that a suite draws.")
     ] = None,
@@ -79,15 +79,15 @@ def evaluate(
 
     drawn = _drawn(suite, seed, scenarios, scenario)
     settings = EvaluationConfig.from_yaml(config or ("drawn" if drawn else "default"))
-    settings = _settings(settings, scenario, agents, seeds, period_ms)
+    settings = _settings(settings, scenario, agents, seeds, None if drawn else seed, period_ms)
     if address is not None and not ray:
-        raise ConfigError(f"address = {address!r}: accepted together with --ray")
+        raise ConfigError(f"address = {address!r}: needs --ray")
     if ray:
         from slicepilot.training.cluster.session import need_ray
 
         need_ray("evaluate --ray")
         if settings.backend != SIMULATOR:
-            raise ConfigError(f"ray: accepted with backend {SIMULATOR}: a {settings.backend} is one machine's")
+            raise ConfigError(f"ray: needs the backend {SIMULATOR}: a {settings.backend} runs on one machine")
     learned = load_learned(bundle or [])
     if drawn:
         from slicepilot.training.evaluation.drawn import draw_scenarios
@@ -116,15 +116,11 @@ def evaluate(
     if mlflow:
         run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
         log_evaluation(evaluation, report, run_id)
-    if drawn:
-        _print_suite(judged, drawn[0], _trained_alike(learned), as_json)
-        return
     if as_json:
-        documents = [result.to_json() for result in judged]
-        if len(documents) == 1:
-            print_json(documents[0], schema.Evaluation)
-        else:
-            print_json(documents, list[schema.Evaluation])
+        print_json(_document(judged, drawn, _trained_alike(learned)), schema.Evaluations)
+        return
+    if drawn:
+        _print_suite(judged, _trained_alike(learned))
         return
     for result in judged:
         print_result(result)
@@ -148,11 +144,11 @@ def _judge(
         task = progress.add_task("evaluating", total=total)
         periods = 0
 
-        def on_period(where: str, who: str) -> None:
+        def on_period(name: str, agent: str) -> None:
             nonlocal periods
             periods += 1
             if periods % REFRESH_PERIODS == 0:
-                progress.update(task, completed=periods, description=f"{where}: {who}")
+                progress.update(task, completed=periods, description=f"{name}: {agent}")
 
         for played, made in zip(scenarios, made_for_each, strict=True):
             subjects = [a.name for a in learned] or _first_heuristic(made)
@@ -167,23 +163,23 @@ def _judge_on_ray(
     learned: Sequence[LearnedAgent],
     address: str | None,
 ) -> list[ScenarioResult]:
-    """All scenarios in the simulator, every play a task of Ray, with progress."""
+    """All scenarios in the simulator, every rollout a task of Ray, with progress."""
     from slicepilot.training.evaluation.on_ray import evaluate_on_ray
 
     subjects = [[a.name for a in learned] or _first_heuristic(made) for made in made_for_each]
     with progress_bar() as progress:
         task = progress.add_task("evaluating", total=sum(len(made) + 2 for made in made_for_each))
 
-        def on_play(where: str, who: str) -> None:
-            progress.update(task, advance=1, description=f"{where}: {who}")
+        def on_rollout(name: str, agent: str) -> None:
+            progress.update(task, advance=1, description=f"{name}: {agent}")
 
-        return evaluate_on_ray(scenarios, made_for_each, settings, subjects, address, on_play)
+        return evaluate_on_ray(scenarios, made_for_each, settings, subjects, address, on_rollout)
 
 
 def _judge_live(
     played: Scenario, made: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[LearnedAgent]
 ) -> ScenarioResult:
-    """One scenario on real UPFs, agents taking turns, with progress."""
+    """One scenario on real UPFs, agents interleaved, with progress."""
     from slicepilot.configs.backends import plugin
     from slicepilot.env.reward import RewardWeights
     from slicepilot.training.evaluation.judge import judge, plays_of
@@ -195,8 +191,8 @@ def _judge_live(
         with progress_bar() as progress:
             task = progress.add_task("evaluating", total=settings.seeds * len(plays))
 
-            def on_run(repetition: int, who: str) -> None:
-                progress.update(task, advance=1, description=f"{played.name}, turn {repetition + 1}: {who}")
+            def on_run(repetition: int, agent: str) -> None:
+                progress.update(task, advance=1, description=f"{played.name}, run {repetition + 1}: {agent}")
 
             weights = RewardWeights.from_yaml(settings.reward)
             recordings = play_in_turns(plays, backend, settings.seeds, settings.seed, weights, on_run)
@@ -210,16 +206,18 @@ def _settings(
     scenarios: list[str] | None,
     agents: list[str] | None,
     seeds: int | None,
+    seed: int | None,
     period_ms: float | None,
 ) -> EvaluationConfig:
     """The configuration with what the command line overrides; raises `ConfigError` for a bad number of seeds."""
     if seeds is not None and not 1 <= seeds <= 10_000:
-        raise ConfigError(f"seeds = {seeds}: accepted: 1 to 10000")
+        raise ConfigError(f"seeds = {seeds}: expected 1 to 10000")
     return replace(
         config,
         scenarios=tuple(dict.fromkeys(scenarios or config.scenarios)),
         agents=names_of(agents or []) or config.agents,
         seeds=seeds or config.seeds,
+        seed=config.seed if seed is None else seed,
         control_period_s=1e-3 * period_ms if period_ms else config.control_period_s,
     )
 
@@ -227,15 +225,15 @@ def _settings(
 def _drawn(
     suite: str | None, seed: int | None, count: int | None, scenarios: list[str] | None
 ) -> tuple[int, int] | None:
-    """Seed and number of the scenarios to draw, None where they are named; raises `ConfigError` for a mixture."""
+    """Seed and number of the scenarios to draw; None for named ones. Raises `ConfigError` for both."""
     if suite is None:
-        if seed is not None or count is not None:
-            raise ConfigError("seed, scenarios: accepted together with --suite drawn")
+        if count is not None:
+            raise ConfigError(f"scenarios = {count}: needs --suite drawn")
         return None
     if suite != DRAWN:
-        raise ConfigError(f"suite = {suite!r}: accepted: {DRAWN}")
+        raise ConfigError(f"suite = {suite!r}: expected {DRAWN}")
     if scenarios:
-        raise ConfigError(f"scenario = {scenarios[0]!r}: accepted without --suite")
+        raise ConfigError(f"scenario = {scenarios[0]!r}: cannot be combined with --suite")
     return seed or 0, count or DRAWN_SCENARIOS
 
 
@@ -243,13 +241,13 @@ def _scenarios(config: EvaluationConfig) -> list[Scenario]:
     from slicepilot.env.simulator.scenario import Scenario
 
     if not config.scenarios:
-        raise ConfigError("scenarios: none; accepted: at least one, or --suite drawn")
+        raise ConfigError("scenarios: none; write at least one --scenario, or --suite drawn")
     scenarios = [Scenario.from_yaml(name) for name in config.scenarios]
     if config.control_period_s is not None:
         scenarios = [replace(played, control_period_s=config.control_period_s) for played in scenarios]
     for played in scenarios:
         if sum(played.name == other.name for other in scenarios) > 1:
-            raise ConfigError(f"scenario: name {played.name!r} is used twice; accepted: each name once")
+            raise ConfigError(f"scenario: name {played.name!r} is used twice; write each scenario once")
     return scenarios
 
 
@@ -269,7 +267,7 @@ def _make_agents(scenario: Scenario, config: EvaluationConfig, learned: Sequence
     for pattern in config.agents:
         matching = [name for name in known if fnmatchcase(name, pattern)] if "*" in pattern else [pattern]
         if not matching:
-            raise ConfigError(f"agents: {pattern!r} matches none; accepted: {', '.join(known)}")
+            raise ConfigError(f"agents: {pattern!r} matches no agent; the agents are {', '.join(known)}")
         names += matching
     slices, weights = scenario.slice_set(), RewardWeights.from_yaml(config.reward)
     return [*learned, *(make(name, slices, node, weights) for name in dict.fromkeys(names))]
@@ -282,7 +280,7 @@ def _first_heuristic(made: Sequence[Agent]) -> list[str]:
 
 
 def _trained_alike(learned: Sequence[LearnedAgent]) -> list[list[str]]:
-    """Names of learned agents that differ in their training seed alone, group by group."""
+    """Names of learned agents that differ only in their training seed, by group."""
     groups: dict[str, dict[int, str]] = {}
     for agent in learned:
         record = agent.bundle.training
@@ -292,68 +290,76 @@ def _trained_alike(learned: Sequence[LearnedAgent]) -> list[list[str]]:
     return [list(names.values()) for names in groups.values()]
 
 
-def _print_suite(judged: Sequence[ScenarioResult], seed: int, alike: Sequence[Sequence[str]], as_json: bool) -> None:
-    """How agents fare over all scenarios, as distributions; ``alike`` differ in their training seed alone."""
+def _document(
+    judged: Sequence[ScenarioResult], drawn: tuple[int, int] | None, alike: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """The JSON of an evaluation; that of a suite compares its scenarios as well."""
+    from slicepilot.training.evaluation.suite import against_rivals, heuristics_compared, over_training_seeds, summary
+
+    document: dict[str, Any] = {"scenarios": [result.to_json() for result in judged], "summary": summary(judged)}
+    if drawn:
+        compared = [row for subject in judged[0].subjects for row in against_rivals(judged, subject)]
+        pooled = [row for names in alike for row in over_training_seeds(judged, names)]
+        document |= {
+            "suite": DRAWN,
+            "seed": drawn[0],
+            "against": [row.to_json() for row in (*compared, *heuristics_compared(judged))],
+            "over_training_seeds": [row.to_json() for row in pooled],
+        }
+    return document
+
+
+def _print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]) -> None:
+    """Tables of ratios over all scenarios; the policies of a group in ``alike`` differ only in their training seed."""
     from slicepilot.training.evaluation.suite import (
         BEST_FIXED,
         FLOOR_SHARE,
         GREEDY,
         against_rivals,
+        heuristics_compared,
         over_training_seeds,
-        rules_told,
         summary,
     )
 
     subjects = judged[0].subjects
-    compared = [one for subject in subjects for one in against_rivals(judged, subject)]
-    rules = rules_told(judged)
-    pooled = [one for names in alike for one in over_training_seeds(judged, names)]
-    if as_json:
-        document = {
-            "suite": DRAWN,
-            "seed": seed,
-            "scenarios": [result.to_json() for result in judged],
-            "against": [one.to_json() for one in (*compared, *rules)],
-            "over_training_seeds": [one.to_json() for one in pooled],
-            "summary": summary(judged),
-        }
-        print_json(document, schema.Suite)
-        return
+    compared = [row for subject in subjects for row in against_rivals(judged, subject)]
+    rules = heuristics_compared(judged)
+    pooled = [row for names in alike for row in over_training_seeds(judged, names)]
     over = f"{len(judged)} scenarios"
     for subject in subjects:
-        rows = [(one.rival, one) for one in compared if one.subject == subject]
+        rows = [(row.rival, row) for row in compared if row.subject == subject]
         _print_distributions(f"{subject}: broken seconds over the rival's, {over}", "rival", rows)
     for rival in (BEST_FIXED, GREEDY):
-        rows = [(one.subject, one) for one in rules if one.rival == rival]
+        rows = [(row.subject, row) for row in rules if row.rival == rival]
         if rows:
-            _print_distributions(f"rules: broken seconds over those of {rival}, {over}", "rule", rows)
-    for names in dict.fromkeys(one.subjects for one in pooled):
-        _print_pooled([one for one in pooled if one.subjects == names], over)
+            _print_distributions(f"heuristics: broken seconds over those of {rival}, {over}", "heuristic", rows)
+    for names in dict.fromkeys(row.subjects for row in pooled):
+        _print_pooled([row for row in pooled if row.subjects == names], over)
     gaps = {name: figures["gap_to_bound_pct"] for name, figures in summary(judged).items()}
-    told = dict.fromkeys((*subjects, GREEDY, *(one.subject for one in rules)))
-    said = ", ".join(f"{name} {gap['median']:.1f}%" for name in told if (gap := gaps.get(name)))
-    if said:
-        console.print(f"Return below what nobody can beat, median: {said}.", highlight=False)
+    shown = dict.fromkeys((*subjects, GREEDY, *(row.subject for row in rules)))
+    text = ", ".join(f"{name} {gap['median']:.1f}%" for name in shown if (gap := gaps.get(name)))
+    if text:
+        console.print(f"Median distance of the return from its upper bound: {text}.", highlight=False)
     console.print(
         f"{BEST_FIXED}: of each scenario, in hindsight. Less than {100 * FLOOR_SHARE:g}% of a run counts as that much.",
         highlight=False,
     )
 
 
-def _print_distributions(title: str, who: str, rows: Sequence[tuple[str, AgainstRival]]) -> None:
+def _print_distributions(title: str, first: str, rows: Sequence[tuple[str, AgainstRival]]) -> None:
     figures = ("median", "95%\ninterval", "geom.\nmean", "middle\nhalf", "worst", "as good\n%", "in")
-    table = figures_table(title, (who, *figures))
-    for name, one in rows:
-        low, high = one.quartiles
-        scenario, ratio = one.worst
+    table = figures_table(title, (first, *figures))
+    for name, row in rows:
+        low, high = row.quartiles
+        scenario, ratio = row.worst
         table.add_row(
             name,
-            f"{one.typical.value:.2f}",
-            f"{one.typical.low:.2f}-{one.typical.high:.2f}",
-            f"{one.geometric_mean:.2f}",
+            f"{row.typical.value:.2f}",
+            f"{row.typical.low:.2f}-{row.typical.high:.2f}",
+            f"{row.geometric_mean:.2f}",
             f"{low:.2f}-{high:.2f}",
             f"{ratio:.2f}",
-            f"{100 * one.level_ratio:.0f}",
+            f"{100 * row.tie_or_better:.0f}",
             scenario.removeprefix("drawn-"),
         )
     console.print(table)
@@ -362,25 +368,24 @@ def _print_distributions(title: str, who: str, rows: Sequence[tuple[str, Against
 def _print_pooled(rows: Sequence[OverTrainingSeeds], over: str) -> None:
     names = rows[0].subjects
     table = figures_table(
-        f"{len(names)} training seeds together, {over}",
-        ("rival", "median", "95%\ninterval", "seed\nby seed"),
+        f"{len(names)} training seeds together, {over}", ("rival", "median", "95%\ninterval", "seed\nby seed")
     )
-    for one in rows:
+    for row in rows:
         table.add_row(
-            one.rival,
-            f"{one.typical.value:.2f}",
-            f"{one.typical.low:.2f}-{one.typical.high:.2f}",
-            f"{one.medians.min():.2f}-{one.medians.max():.2f}",
+            row.rival,
+            f"{row.typical.value:.2f}",
+            f"{row.typical.low:.2f}-{row.typical.high:.2f}",
+            f"{row.medians.min():.2f}-{row.medians.max():.2f}",
         )
     console.print(table)
     console.print(
-        f"Mean broken seconds of {', '.join(names)} over the rival's; intervals are of seeds and scenarios alike.",
+        f"Mean broken seconds of {', '.join(names)} over the rival's; intervals over seeds and scenarios.",
         highlight=False,
     )
 
 
 def print_result(result: ScenarioResult) -> None:
-    """A table of 80 columns and what can be said about the judged agents."""
+    """A table of 80 columns and sentences about the judged agents."""
     from slicepilot.training.evaluation.scores import EDGE_WORK
     from slicepilot.training.evaluation.summary import sentences, short_list
 

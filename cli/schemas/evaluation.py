@@ -135,14 +135,15 @@ class Summary(Document):
     gap_to_bound_pct: dict[Literal["median"], float] | None
 
 
-class Suite(Document):
-    """Many scenarios: the results over all of them, and in each of them."""
+class Evaluations(Document):
+    """All scenarios, one by one and together; the optional fields are those of a suite."""
 
-    suite: str
-    seed: int
-    against: list[Against]
-    """Every judged agent against every rival, then the other rules against the best fixed setting and greedy."""
-    over_training_seeds: list[OverTrainingSeeds]
     scenarios: list[Evaluation]
     summary: dict[str, Summary]
     """By agent."""
+    suite: NotRequired[str]
+    seed: NotRequired[int]
+    """Random seed of the suite."""
+    against: NotRequired[list[Against]]
+    """Every judged agent against every rival, then the other heuristics against the best fixed setting and greedy."""
+    over_training_seeds: NotRequired[list[OverTrainingSeeds]]

@@ -1,45 +1,46 @@
 """CSV files of any size as blocks of typed columns, in order, in bounded memory.
 
-A file is cut at line ends, and some blocks are parsed at a time, each in a thread of its own. Types are given and never
-guessed: what a row means does not depend on what the first rows look like.
+A file is cut at line ends, and Arrow parses each block as a whole. A block that it refuses is halved until it is small,
+and then each line is judged alone, by the rules that Arrow has for one line, so that what becomes of a row does not
+depend on its neighbours. Types are given and never guessed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import gzip
 import io
-import threading
+import math
+import re
 import zlib
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pacsv
 
-from slicepilot.data.arrow import filtered
-from slicepilot.data.faults import DatasetError, Faults, shown
-from slicepilot.data.files import what_else
+from slicepilot.data.arrow import filtered, numbers, texts, values_of
+from slicepilot.data.faults import DatasetError, FaultKind, Faults, shown
 
-from .encodings import UTF16, utf16_of
-from .layout import UTF8_MARK, BadRows, Layout, Rows
-from .rows import parse
+from .chunks import UTF16, OnProgress, opened, utf16_of
 
-BLOCK_BYTES = 1 << 20  # stays in a CPU's cache, and is parsed within some 10 ms: so much later a signal is answered
-THREADS = 2
+BLOCK_BYTES = 1 << 20
 HEADER_BYTES = 64 << 10  # read to find the header
+SMALL = 16 << 10  # bytes of a refused block whose lines are judged one by one
 HOPELESS = 10_000  # rows none of which fits: a file of another kind
-GZIP = b"\x1f\x8b"
+UTF8_MARK = b"\xef\xbb\xbf"
 OTHER_KINDS = {b"PAR1": "Parquet", b"\x89HDF": "HDF5"}
 OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs"}
 
-OnProgress = Callable[[float], None]
-"""Called with the share of a file that has been read, 0..1."""
+_CLOSING_QUOTE = re.compile(rb'(?:[^"]++|"")*+"')
+# Numbers as Arrow reads them, besides "inf" and "nan".
+_FLOAT = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_INTEGER = re.compile(rb"(-?)0*([0-9]{1,20})")
+_HEXADECIMAL = re.compile(rb"0[xX]([0-9a-fA-F]{1,16})")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,24 @@ class Block:
         return replace(self, table=filtered(self.table, keep), _lines=own[keep])
 
 
+class _Bad(NamedTuple):
+    """A row that does not fit: its line in the block, from 0, and what is wrong with it."""
+
+    line: int
+    kind: FaultKind
+    column: str | None
+    value: bytes
+
+
+class _Rows(NamedTuple):
+    """The good rows of a block, their lines in it (None: row N is line N), all lines, and the bad rows."""
+
+    table: Any
+    lines: npt.NDArray[np.int64] | None
+    num_lines: int
+    bad: list[_Bad]
+
+
 def read_blocks(
     path: str | Path,
     columns: Mapping[str, Any],
@@ -82,17 +101,16 @@ def read_blocks(
     nullable: bool = False,
     delimiter: str = ",",
     block_bytes: int = BLOCK_BYTES,
-    threads: int = THREADS,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Block]:
     """Blocks of a CSV file (RFC 4180 without line breaks inside of fields; UTF-8; gzip or not) with a header.
 
     Rows that do not fit are left out and noted in ``faults``: ``columns`` (too many or too few fields), ``number``,
-    ``text`` (not UTF-8); ``truncated`` if it is the last one and has no line end. A last row without line end that fits
-    is kept and noted as ``truncated``: nobody can tell whether its last field is whole. Empty lines are no rows.
+    ``text`` (not UTF-8); ``truncated`` if it is the last row and has no line end. A last row without line end that fits
+    is kept and noted as ``truncated``: its last field may not be whole. Empty lines are no rows.
 
     Args:
-        path: of the file. Whether it is compressed is told by its first bytes.
+        path: of the file; its first bytes tell whether it is compressed.
         columns: Arrow type of each column by its name in the header: signed integers, floats (finite numbers only),
             strings, dictionaries of strings.
         faults: where bad rows are noted.
@@ -100,197 +118,114 @@ def read_blocks(
         others: type of columns that are not named; None: there must not be any.
         nullable: an empty field of a number column is null, and no fault.
         delimiter: one character.
-        block_bytes: text parsed at once; lines of more than twice as much are refused. Memory in use is about six of
-            these for each thread.
-        threads: that parse.
-        on_progress: told about the share of the file that has been read.
+        block_bytes: text parsed at once; longer lines are refused.
+        on_progress: called with the share of the file that has been read.
 
     Raises:
         DatasetError: there is no such file, it is empty or no text, its columns are not these, a line has no end, it
-            has no rows or none that fits; the compressed data are damaged or end early (what came before that has
-            been handed on by then).
+            has no rows or none that fits; the compressed data are damaged or end early (after the rows before that).
     """
     path = Path(path)
-    with _opened(path) as (raw, stream), ThreadPoolExecutor(threads, "csv") as pool:
+    with opened(path) as (raw, stream):
         size = max(path.stat().st_size, 1)
-        cutter = _Cutter(path, stream, block_bytes)
-        layout = Layout(_types(path, cutter.header(delimiter), columns, optional, others), delimiter, nullable)
-        waiting: deque[tuple[Future[Rows], bytearray]] = deque()
-        position, stopped = _Position(path, faults), threading.Event()
-        try:
-            for text in cutter:
-                waiting.append((pool.submit(parse, layout, text, stopped.is_set), text))
-                if len(waiting) > threads:
-                    parsed, read = waiting.popleft()
-                    yield from position.blocks(parsed.result())
-                    cutter.take_back(read)
-                if on_progress is not None:
-                    on_progress(min(raw.tell() / size, 1.0))
-            while waiting:
-                parsed, text = waiting.popleft()
-                cut_off = None if waiting or cutter.ended else bytes(text[text.rfind(b"\n") + 1 :])
-                yield from position.blocks(parsed.result(), cut_off)
-        finally:
-            # A reader that is stopped, by Ctrl-C perhaps, waits for what its threads are at.
-            stopped.set()
-            for parsed, _ in waiting:
-                parsed.cancel()
-        position.end(cutter)
+        source = _Source(path, stream, block_bytes)
+        types = _types(path, source.header(delimiter), columns, optional, others)
+        first_line, good, bad = 2, 0, 0
+        for text in source.blocks():
+            rows = _parse(text, types, delimiter, nullable)
+            cut_off = None if text.endswith(b"\n") else rows.num_lines - 1
+            for fault in rows.bad:
+                kind = "truncated" if fault.line == cut_off else fault.kind
+                faults.add(kind, first_line + fault.line, fault.column, fault.value)
+            block = Block(rows.table, first_line, rows.lines)
+            if cut_off is not None and len(block) and block.lines()[-1] == first_line + cut_off:
+                last = text[text.rfind(b"\n") + 1 :]
+                faults.add("truncated", first_line + cut_off, None, last, left_out=False)
+            first_line += rows.num_lines
+            good, bad = good + len(block), bad + len(rows.bad)
+            if on_progress is not None:
+                on_progress(min(raw.tell() / size, 1.0))
+            if len(block):
+                yield block
+            if not good and bad >= HOPELESS:
+                break
+        else:
+            if source.broken is not None:
+                if source.rest:
+                    faults.add("truncated", first_line, None, source.rest)
+                raise DatasetError.at(path, f"{source.broken}; expected a whole file", first_line)
+            if not good and not bad:
+                raise DatasetError.at(path, "no rows after the header; expected at least one")
+        if not good:
+            first = faults.examples()[0]
+            raise DatasetError.at(path, f"none of {bad} rows fits its columns, the first in {first}")
 
 
-class _Cutter:
+class _Source:
     """Blocks of whole lines of a stream.
 
     Attributes:
-        ended: whether the last block's last line has its end.
         broken: what is wrong with the compressed data, if anything is.
-        lost: the line in which compressed data broke off.
+        rest: text after the last whole line.
     """
 
     def __init__(self, path: Path, stream: io.BufferedIOBase, block_bytes: int) -> None:
-        self.ended = True
         self.broken: str | None = None
-        self.lost = b""
-        self._path, self._stream, self._block_bytes, self._rest = path, stream, block_bytes, b""
-        self._spare: list[bytearray] = []
+        self.rest = b""
+        self._path, self._stream, self._block_bytes = path, stream, block_bytes
 
     def header(self, delimiter: str) -> list[str]:
-        """The names of the columns, which the first line holds."""
+        """Names of the columns, from the first line."""
         text = self._read(min(self._block_bytes, HEADER_BYTES))
         if not text and not self.broken:
-            raise DatasetError.at(self._path, "is empty; accepted: a CSV file whose first line names its columns")
+            raise DatasetError.at(self._path, "is empty; expected a CSV file whose first line names its columns")
         if utf16_of(text) is not None:
             raise DatasetError.at(self._path, UTF16)
         for mark, kind in OTHER_KINDS.items():
             if text.startswith(mark):
-                raise DatasetError.at(self._path, f"{kind}; accepted: CSV in UTF-8")
-        line, end, rest = text.removeprefix(UTF8_MARK).partition(b"\n")
+                raise DatasetError.at(self._path, f"is {kind}; expected CSV in UTF-8")
+        line, end, self.rest = text.removeprefix(UTF8_MARK).partition(b"\n")
         if not end and (self.broken or len(text) >= self._block_bytes):
             problem = self.broken or f"no line end in {len(text)} bytes"
-            raise DatasetError.at(self._path, f"{problem}; accepted: whole CSV files", 1)
-        self._rest = bytes(rest)
+            raise DatasetError.at(self._path, f"{problem}; expected a whole CSV file", 1)
         try:
             names = line.decode().strip("\r")
         except UnicodeDecodeError:
-            raise DatasetError.at(self._path, "no text; accepted: CSV in UTF-8", 1) from None
+            names = "\0"
         if not names.strip():
-            raise DatasetError.at(self._path, "no header; accepted: a CSV file whose first line names its columns", 1)
+            raise DatasetError.at(self._path, "no header; expected a CSV file whose first line names its columns", 1)
         if not names.replace("\t", "").isprintable():
-            raise DatasetError.at(self._path, "no text; accepted: CSV in UTF-8", 1)
+            raise DatasetError.at(self._path, "is no text; expected CSV in UTF-8", 1)
         return [name.strip() for name in next(csv.reader([names], delimiter=delimiter))]
 
-    def __iter__(self) -> Iterator[bytearray]:
-        """The rest of the stream; raises DatasetError for a line that is longer than two blocks."""
-        more = True
-        while more:
-            text = self._read(self._block_bytes)
-            more = not self.broken and len(text) == len(self._rest) + self._block_bytes
-            end = text.rfind(b"\n") + 1 if more or self.broken else len(text)
-            if more and not end:
-                raise DatasetError.at(self._path, f"no line end in {len(text)} bytes; accepted: a CSV file")
-            self._rest = bytes(memoryview(text)[end:])
-            if self.broken:
-                self.lost = self._rest
-            del text[end:]
-            self.ended = not text or text.endswith(b"\n")
-            if text:
-                yield text
+    def blocks(self) -> Iterator[bytes]:
+        """The text after the header; raises DatasetError for a line that is longer than a block."""
+        while True:
+            text = self.rest + self._read(self._block_bytes)
+            whole = len(text) - len(self.rest) < self._block_bytes  # the stream has no more
+            end = len(text) if whole and not self.broken else text.rfind(b"\n") + 1
+            if not whole and not end:
+                raise DatasetError.at(self._path, f"no line end in {len(text)} bytes; expected a CSV file")
+            self.rest = text[end:]
+            if end:
+                yield text[:end]
+            if whole:
+                return
 
-    def take_back(self, text: bytearray) -> None:
-        """A block whose text nobody needs any longer is read into again: new memory costs more than what is read."""
-        self._spare.append(text)
-
-    def _memory(self, num_bytes: int) -> bytearray:
-        text = self._spare.pop() if self._spare else bytearray()
+    def _read(self, num_bytes: int) -> bytes:
+        """So many bytes, or as many as the stream has."""
+        parts, missing = [], num_bytes
         try:
-            text.extend(bytes(max(num_bytes - len(text), 0) + 1))  # never by nothing, which would not fail
-            del text[num_bytes:]
-        except BufferError:  # somebody does need it
-            return bytearray(num_bytes)
-        return text
-
-    def _read(self, num_bytes: int) -> bytearray:
-        """What is left over from the block before and so many bytes more, or as many as the stream has."""
-        size = len(self._rest)
-        text = self._memory(size + num_bytes)
-        text[:size] = self._rest
-        with memoryview(text) as view:
-            try:
-                while not self.broken and size < len(text) and (count := self._stream.readinto1(view[size:])):
-                    size += count
-            except EOFError:
-                self.broken = "the compressed data end early"
-            except (zlib.error, gzip.BadGzipFile) as error:
-                self.broken = f"the compressed data are damaged ({error})"
-            except OSError as error:
-                raise DatasetError.at(self._path, f"{error.strerror}; accepted: a file that can be read") from None
-        del text[size:]
-        return text
-
-
-class _Position:
-    """Where in the file the next block begins, and how many rows came before."""
-
-    def __init__(self, path: Path, faults: Faults) -> None:
-        self._path, self._faults = path, faults
-        self._line, self._good, self._bad = 2, 0, 0
-
-    def blocks(self, rows: Rows, cut_off: bytes | None = None) -> Iterator[Block]:
-        """The block, if it has any good row; ``cut_off``: its last line, where that has no end."""
-        last = rows.num_lines - 1
-        for bad in sorted(rows.bad, key=lambda bad: int(bad.lines[0])):
-            self._note(bad, None if cut_off is None else last)
-        block = Block(rows.table, self._line, rows.lines)
-        if cut_off is not None and len(block) and block.lines()[-1] == self._line + last:
-            self._faults.add("truncated", self._line + last, None, cut_off, left_out=False)
-        self._line += rows.num_lines
-        self._good += len(block)
-        self._bad += sum(map(len, rows.bad))
-        if len(block):
-            yield block
-        if not self._good and self._bad >= HOPELESS:
-            self._nothing_fits()
-
-    def end(self, cutter: _Cutter) -> None:
-        """After the last block: raises DatasetError for what makes the whole file unusable."""
-        if cutter.lost:
-            self._faults.add("truncated", self._line, None, cutter.lost)
-        if cutter.broken is not None:
-            raise DatasetError.at(self._path, f"{cutter.broken}; accepted: whole files", self._line)
-        if not self._good and self._bad:
-            self._nothing_fits()
-        if not self._good:
-            raise DatasetError.at(self._path, "no rows after the header; accepted: at least one")
-
-    def _note(self, bad: BadRows, cut_off: int | None) -> None:
-        """Note bad rows; ``cut_off``: the block's line that has no end."""
-        rest = len(bad)
-        if bad.lines[-1] == cut_off:
-            rest -= 1
-            value = bad.values[rest] if rest < len(bad.values) else None
-            self._faults.add("truncated", self._line + int(bad.lines[rest]), bad.column, value)
-        self._faults.add_many(bad.kind, self._line + bad.lines[:rest], bad.column, bad.values)
-
-    def _nothing_fits(self) -> None:
-        first = self._faults.examples()[0]
-        raise DatasetError.at(self._path, f"none of {self._bad} rows fits its columns, the first in {first}")
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
-    """A file, and its contents if it is compressed."""
-    if problem := what_else(path):
-        raise DatasetError.at(path, f"{problem}; accepted: a regular file")
-    try:
-        raw = path.open("rb")
-    except OSError as error:
-        raise DatasetError.at(path, f"{error.strerror}; accepted: a CSV file, compressed by gzip or not") from None
-    with raw:
-        if raw.peek(len(GZIP))[: len(GZIP)] != GZIP:
-            yield raw, raw
-            return
-        with gzip.GzipFile(fileobj=raw) as stream:
-            yield raw, stream
+            while missing and not self.broken and (part := self._stream.read1(missing)):
+                parts.append(part)
+                missing -= len(part)
+        except EOFError:
+            self.broken = "the compressed data end early"
+        except (zlib.error, gzip.BadGzipFile) as error:
+            self.broken = f"the compressed data are damaged ({error})"
+        except OSError as error:
+            raise DatasetError.at(self._path, f"{error.strerror}; expected a file that can be read") from None
+        return b"".join(parts)
 
 
 def _types(
@@ -300,7 +235,7 @@ def _types(
     missing = [name for name in columns if name not in names and name not in optional]
     for delimiter, word in OTHER_DELIMITERS.items() if len(names) == 1 else ():
         if missing and set(missing) <= {name.strip().strip('"') for name in names[0].split(delimiter)}:
-            raise DatasetError.at(path, f"fields are separated by {word}; accepted: commas", 1)
+            raise DatasetError.at(path, f"fields are separated by {word}; expected commas", 1)
     unknown = [name for name in names if name not in columns] if others is None else []
     twice = sorted({name for name in names if names.count(name) > 1})
     wrong = [
@@ -310,5 +245,149 @@ def _types(
     ]
     if wrong:
         more = "" if others is None else " and others"
-        raise DatasetError.at(path, f"columns: {'; '.join(wrong)}; accepted: {', '.join(columns)}{more}", 1)
+        raise DatasetError.at(path, f"columns: {'; '.join(wrong)}; expected {', '.join(columns)}{more}", 1)
     return {name: columns.get(name, others) for name in names}
+
+
+def _parse(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> _Rows:
+    """Typed columns of whole lines; the last one may lack its line end."""
+    rows = _at_once(text, types, delimiter, nullable)
+    if rows is not None:
+        return rows
+    half = text.find(b"\n", len(text) // 2) + 1
+    if len(text) <= SMALL or not 0 < half < len(text):
+        return _line_by_line(text, types, delimiter, nullable)
+    first, second = (_parse(part, types, delimiter, nullable) for part in (text[:half], text[half:]))
+    lines = [np.arange(part.table.num_rows) if part.lines is None else part.lines for part in (first, second)]
+    table = pa.concat_tables([first.table, second.table]).unify_dictionaries().combine_chunks()
+    later = [fault._replace(line=fault.line + first.num_lines) for fault in second.bad]
+    return _Rows(
+        table,
+        np.concatenate([lines[0], lines[1] + first.num_lines]),
+        first.num_lines + second.num_lines,
+        first.bad + later,
+    )
+
+
+def _at_once(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> _Rows | None:
+    """The rows if all are good and each is one line, else None."""
+    quoted = b'"' in text
+    lone_returns = b"\r" in text and text.count(b"\r") != text.count(b"\r\n")
+    if lone_returns or text.startswith(UTF8_MARK):  # which Arrow would swallow
+        return None
+    try:
+        table = arrow_table(text, types, delimiter, nullable)
+    except pa.ArrowInvalid:
+        return None
+    # A quoted row may reach over many lines, and empty lines are skipped where there is one column.
+    skips = quoted or len(types) == 1
+    if skips and table.num_rows != text.count(b"\n") + (not text.endswith(b"\n")):
+        return None
+    # Arrow forgives the last line a quote that is not closed.
+    if quoted and not _fields(text.removesuffix(b"\n").rpartition(b"\n")[2].removesuffix(b"\r"), delimiter):
+        return None
+    finite = [np.isfinite(values_of(column)).all() for column in table.columns if pa.types.is_floating(column.type)]
+    return _Rows(table, None, table.num_rows, []) if all(finite) else None
+
+
+def arrow_table(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> Any:
+    """A table of one chunk a column; raises `pyarrow.ArrowInvalid` where anything does not fit."""
+    table = pacsv.read_csv(
+        pa.BufferReader(text),
+        pacsv.ReadOptions(use_threads=False, column_names=list(types), block_size=len(text) + 1),
+        pacsv.ParseOptions(
+            delimiter=delimiter, quote_char='"' if b'"' in text else False, ignore_empty_lines=len(types) == 1
+        ),
+        pacsv.ConvertOptions(column_types=types, null_values=[""] if nullable else [], strings_can_be_null=False),
+    )
+    return table.combine_chunks() if any(column.num_chunks != 1 for column in table.columns) else table
+
+
+def _line_by_line(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> _Rows:
+    """The good rows of a few lines, and the first thing that is wrong with each of the others."""
+    lines = text.removesuffix(b"\n").split(b"\n")
+    rows: list[list[Any]] = []
+    good: list[int] = []
+    bad: list[_Bad] = []
+    for number, ended in enumerate(lines):
+        line = ended.removesuffix(b"\r")
+        fields = _fields(line, delimiter)
+        if not line:
+            continue
+        if len(fields) != len(types):
+            bad.append(_Bad(number, "columns", None, line))
+            continue
+        row = []
+        for (name, kind), field in zip(types.items(), fields, strict=True):
+            number_column = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+            try:
+                row.append(None if number_column and nullable and not field else _value(field, kind))
+            except ValueError:
+                bad.append(_Bad(number, "number" if number_column else "text", name, field))
+                break
+        else:
+            rows.append(row)
+            good.append(number)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(types)
+    arrays = [_column(values, kind) for values, kind in zip(columns, types.values(), strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(list(types.items())))
+    return _Rows(table, np.asarray(good, np.int64), len(lines), bad)
+
+
+def _fields(line: bytes, delimiter: str) -> list[bytes]:
+    """The fields of one line; none where a quote is not closed or there is a carriage return.
+
+    Quotes are what RFC 4180 says they are at the beginning of a field, and themselves elsewhere.
+    """
+    if b"\r" in line:
+        return []
+    end = delimiter.encode()
+    if b'"' not in line:
+        return line.split(end)
+    fields, at = [], 0
+    while True:
+        head = b""
+        if line.startswith(b'"', at):
+            close = _CLOSING_QUOTE.match(line, at + 1)
+            if close is None:
+                return []
+            head, at = line[at + 1 : close.end() - 1].replace(b'""', b'"'), close.end()
+        stop = line.find(end, at)
+        fields.append(head + line[at : stop if stop >= 0 else len(line)])
+        if stop < 0:
+            return fields
+        at = stop + 1
+
+
+def _value(field: bytes, kind: Any) -> Any:
+    """A field as a number, or as text in UTF-8; raises ValueError for anything else."""
+    if pa.types.is_floating(kind):
+        stripped = field.strip(b" \t")
+        value = float(stripped) if _FLOAT.fullmatch(stripped) else math.nan
+        with np.errstate(over="ignore"):
+            if not np.isfinite(np.dtype(kind.to_pandas_dtype()).type(value)):
+                raise ValueError
+        return value
+    if not pa.types.is_integer(kind):
+        return field.decode()
+    stripped, bits = field.strip(b" \t"), kind.bit_width
+    if match := _HEXADECIMAL.fullmatch(stripped):  # the bits of the number
+        value = int(match[1], 16)
+        if len(match[1]) > bits // 4:
+            raise ValueError
+        return value - (1 << bits) if value >> (bits - 1) else value
+    match = _INTEGER.fullmatch(stripped)
+    value = int(match[1] + match[2]) if match else 1 << bits
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise ValueError
+    return value
+
+
+def _column(values: tuple[Any, ...], kind: Any) -> Any:
+    """An Arrow array of converted values (N,), None for null."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        there = np.asarray([value is not None for value in values], np.bool_)
+        plain = np.asarray([value or 0 for value in values], kind.to_pandas_dtype())
+        return numbers(plain, valid=None if there.all() else there)
+    text = texts(values)
+    return text.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else text.cast(kind)

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.csv.blocks import OTHER_DELIMITERS
-from slicepilot.data.csv.chunks import OnProgress, read_start
-from slicepilot.data.csv.encodings import UTF16, utf16_of
+from slicepilot.data.csv.chunks import UTF16, OnProgress, read_start, utf16_of
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.files import what_else
 from slicepilot.data.tables.tidy import Stream

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from slicepilot.configs import ConfigError, load
+from slicepilot.configs import ConfigError, load, locate
+from slicepilot.configs.loader import beside
 from slicepilot.data.reference import application_mix
 from slicepilot.env.slices import SliceSet
 
@@ -121,12 +122,13 @@ class Scenario:
 
     @classmethod
     def from_yaml(cls, name_or_path: str) -> Scenario:
-        """Load ``configs/scenarios/NAME.yaml`` or a user's file.
+        """Load ``configs/scenarios/NAME.yaml`` or a user's file, whose paths are relative to its folder.
 
         Raises:
             ConfigError: bad value, unknown slice set, hardware or slice name.
         """
-        scenario = load("scenarios", name_or_path, cls)
+        file, scenario = locate("scenarios", name_or_path), load("scenarios", name_or_path, cls)
+        scenario = replace(scenario, slices=beside(file, scenario.slices), hardware=beside(file, scenario.hardware))
         names = scenario.slice_set().names
         scenario.hardware_spec()
         for section in ("loads", "absent"):

@@ -132,15 +132,15 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
     "scenario": (("simulate", "--scenario", "slice-churn"), evaluation.Played, 0),
     "evaluate": (
         *(("evaluate", "--scenario", "slice-churn", "--agents", "no-control,captain,clairvoyant", "--seeds", "2"),),
-        *(evaluation.Evaluation, 0),
+        *(evaluation.Evaluations, 0),
     ),
     "evaluate two": (
         ("evaluate", "--scenario", "slice-churn", "--scenario", "andrade-ramp", "--agents", "no-control,experiment-5"),
-        *(list[evaluation.Evaluation], 0),
+        *(evaluation.Evaluations, 0),
     ),
     "evaluate a suite": (
         ("evaluate", "--suite", "drawn", "--scenarios", "2", "--agents", "greedy,no-control"),
-        *(evaluation.Suite, 0),
+        *(evaluation.Evaluations, 0),
     ),
     "bench sim": (("bench", "sim", "--seconds", "0.1", "--repetitions", "1"), bench.SimulatorSpeed, 0),
     "releases": (("dataset", "list"), list[datasets.Release], 0),

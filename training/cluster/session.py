@@ -144,7 +144,7 @@ def _connected(**settings: Any) -> Iterator[Any]:
         if address == "local":
             raise FailureError(f"ray: does not start: {_first_line(error)}") from error
         raise _nobody(address, _first_line(error)) from error
-    except (RuntimeError, OSError) as error:
+    except Exception as error:  # Ray raises the base class where its processes take too long to start
         raise FailureError(f"ray: {_first_line(error)}") from error
     try:
         yield ray

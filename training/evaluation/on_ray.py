@@ -1,6 +1,6 @@
 """The matrix of an evaluation, scenarios by agents, as tasks of Ray: on this machine's cores or on a cluster.
 
-A task plays one agent on one scenario, with all seeds side by side: the simulator draws the noise of all lanes at once,
+A task runs one agent on one scenario, with all seeds side by side: the simulator draws the noise of all lanes at once,
 so splitting the seeds would change the figures. As it is they are those of a single process, bit for bit. Another task
 scores each scenario where its recordings are. A task whose worker dies is done again; no other is.
 """
@@ -23,8 +23,8 @@ from .judge import bound_of, judge, plays_of, with_bound
 from .rollouts import Rollout, play
 
 RETRIES = 3
-OnPlay = Callable[[str, str], None]
-"""Called with scenario and agent name after every play."""
+OnRollout = Callable[[str, str], None]
+"""Called with scenario and agent name after every rollout."""
 
 
 def evaluate_on_ray(
@@ -33,21 +33,21 @@ def evaluate_on_ray(
     config: EvaluationConfig,
     subjects: Sequence[Sequence[str]],
     address: str | None = None,
-    on_play: OnPlay | None = None,
+    on_rollout: OnRollout | None = None,
 ) -> list[ScenarioResult]:
-    """What `slicepilot.training.evaluation.judge.evaluate_scenario` says of each scenario.
+    """The results of `slicepilot.training.evaluation.judge.evaluate_scenario` for each scenario.
 
     Args:
         scenarios: what happens.
-        agents: who plays each of them; names must differ.
+        agents: of each scenario; names must differ.
         config: seeds, windows, intervals.
         subjects: of each scenario, names of the agents whose verdict is wanted.
         address: of a Ray cluster, whose nodes see the same files; None = this machine.
-        on_play: progress.
+        on_rollout: progress.
 
     Raises:
         ConfigError: Ray is not installed, no cluster answers.
-        FailureError: Ray does not start, or a play has failed.
+        FailureError: Ray does not start, or a rollout failed.
     """
     weights = RewardWeights.from_yaml(config.reward)
     with ray_session(address) as ray:
@@ -68,12 +68,12 @@ def evaluate_on_ray(
             waiting = list(names)
             while waiting:
                 [done], waiting = ray.wait(waiting, num_returns=1, fetch_local=False)
-                if on_play is not None:
-                    on_play(*names.pop(done))
+                if on_rollout is not None:
+                    on_rollout(*names.pop(done))
                 del done  # the recording goes when it has been scored
             results: list[ScenarioResult] = ray.get(judged)
         except ray.exceptions.RayError as error:
-            raise FailureError(f"ray: a play has failed: {_last_line(error)}") from error
+            raise FailureError(f"ray: a rollout failed: {_last_line(error)}") from error
     return results
 
 

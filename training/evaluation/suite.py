@@ -1,4 +1,4 @@
-"""How a judged agent fares over many scenarios: distributions of ratios, so that no mean hides a bad row."""
+"""A judged agent over many scenarios: distributions of ratios, so that no mean hides a bad scenario."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GREEDY = "greedy"
 Figures = dict[str, float]
 # Broken seconds below this share of a run count as this much, or a ratio of next to nothing would say much.
 FLOOR_SHARE = 2e-3
-LEVEL_WITH = 1.02
-"""A ratio up to this is as good."""
+TIE_RATIO = 1.02
+"""Ratios up to this count as ties."""
 LEAST_SEEDS = 3
-"""Fewer bundles say next to nothing about training seeds."""
+"""Fewer bundles tell next to nothing about training seeds."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class AgainstRival:
     gains: Array
 
     @property
-    def level_ratio(self) -> float:
+    def tie_or_better(self) -> float:
         """Share of scenarios in which the subject is better or as good."""
-        return float((self.ratios <= LEVEL_WITH).mean())
+        return float((self.ratios <= TIE_RATIO).mean())
 
     @property
     def geometric_mean(self) -> float:
@@ -73,7 +73,7 @@ class AgainstRival:
             "geometric_mean_ratio": self.geometric_mean,
             "quartiles": list(self.quartiles),
             "worst": {"scenario": name, "ratio": ratio},
-            "level_ratio": self.level_ratio,
+            "level_ratio": self.tie_or_better,
             "median_return_gain": finite(float(np.median(self.gains))),
         }
 
@@ -115,20 +115,20 @@ def over_training_seeds(results: Sequence[ScenarioResult], subjects: Sequence[st
         return []
     first = results[0]
     learned = {agent.name for agent in first.rivals if agent.role == "learned"}
-    each = [[one for one in against_rivals(results, name) if one.rival not in learned] for name in subjects]
+    each = [[row for row in against_rivals(results, name) if row.rival not in learned] for name in subjects]
     pooled = []
     for same_rival in zip(*each, strict=True):
-        ratios = np.stack([one.ratios for one in same_rival])
+        ratios = np.stack([row.ratios for row in same_rival])
         typical = crossed_interval(ratios, median, first.resamples, first.level, first.seed)
         pooled.append(OverTrainingSeeds(tuple(subjects), same_rival[0].rival, typical, median(ratios)))
     return pooled
 
 
-def rules_told(results: Sequence[ScenarioResult]) -> list[AgainstRival]:
-    """Every rule that is no subject, against the best fixed setting and greedy, where these played."""
+def heuristics_compared(results: Sequence[ScenarioResult]) -> list[AgainstRival]:
+    """Every heuristic that is not judged, against the best fixed setting and greedy, where these ran."""
     first = results[0]
     rules = [agent.name for agent in first.rivals if agent.role == "adaptive" and agent.name not in first.subjects]
-    return [one for rule in rules for one in against_rivals(results, rule) if one.rival in {BEST_FIXED, GREEDY}]
+    return [row for rule in rules for row in against_rivals(results, rule) if row.rival in {BEST_FIXED, GREEDY}]
 
 
 def against_rivals(results: Sequence[ScenarioResult], subject: str) -> list[AgainstRival]:
@@ -148,19 +148,19 @@ def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Figures | 
     """
     found: dict[str, dict[str, Figures | None]] = {}
     for agent in results[0].rivals:
-        if not all(_played(result, agent.name) for result in results):
+        if not all(_ran(result, agent.name) for result in results):
             continue
         gaps = [result.gap_to_bound_pct(agent.name) for result in results]
         known = [gap for gap in gaps if gap is not None]
         found[agent.name] = {
-            "over_best_fixed": _ratios(results, agent.name, BEST_FIXED) if results[0].best_fixed else None,
-            "over_greedy": _ratios(results, agent.name, GREEDY) if _played(results[0], GREEDY) else None,
+            "over_best_fixed": _ratios(results, agent.name, BEST_FIXED) if all(r.best_fixed for r in results) else None,
+            "over_greedy": _ratios(results, agent.name, GREEDY) if all(_ran(r, GREEDY) for r in results) else None,
             "gap_to_bound_pct": {"median": float(np.median(known))} if known else None,
         }
     return found
 
 
-def _played(result: ScenarioResult, name: str) -> bool:
+def _ran(result: ScenarioResult, name: str) -> bool:
     return any(agent.name == name for agent in result.agents)
 
 

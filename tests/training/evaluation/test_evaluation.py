@@ -334,17 +334,23 @@ def small_scenario(folder: Path, file: str = "small.yaml", **changes: Any) -> Pa
 
 
 def test_command_prints_saves_and_reports(tmp_path: Path) -> None:
-    scenario = small_scenario(tmp_path)
+    """The scenario lies elsewhere and names its hardware by a path relative to itself."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "node.yaml").write_text(locate("hardware", "andrade").read_text())
+    scenario = small_scenario(elsewhere, hardware="node.yaml")
     options = ["--scenario", str(scenario), "--seeds", "3", "--agents", "no-control,reactive-sla,experiment-7"]
-    options += ["--period-ms", "500"]
+    options += ["--period-ms", "500", "--seed", "7"]
     call = ["evaluate", *options, "--no-mlflow", "--json", "--results", "out", "--report", "page.html"]
     result = python("from slicepilot.cli import main; main()", *call, folder=tmp_path)
     document = json.loads(result.stdout)
-    assert (document["scenario"], document["seeds"]) == ("small", 3)
-    assert [a["name"] for a in document["agents"]] == ["no-control", "reactive-sla", "experiment-7"]
-    assert {p.name for p in tmp_path.iterdir()} == {"small.yaml", "out", "page.html"}
+    [only] = document["scenarios"]
+    assert (only["scenario"], only["seeds"]) == ("small", 3)
+    assert [a["name"] for a in only["agents"]] == ["no-control", "reactive-sla", "experiment-7"]
+    assert set(document["summary"]) == {"no-control", "reactive-sla", "experiment-7"}
+    assert {p.name for p in tmp_path.iterdir()} == {"elsewhere", "out", "page.html"}
     saved = read(tmp_path / "out")
-    assert saved.scenarios[0].period_s == 0.5
+    assert (saved.scenarios[0].period_s, saved.scenarios[0].seed) == (0.5, 7)
     assert (tmp_path / "page.html").read_text() == render(saved)
 
 
@@ -370,7 +376,7 @@ BAD: tuple[tuple[list[str] | dict[str, Any], str], ...] = (
     (["--scenario", "missing.yaml"], "does not exist"),
     (["--scenario", "flash-crowd", "--scenario", "small.yaml", "--scenario", "./small.yaml"], "used twice"),
     (["--agents", "reactive"], "reactive-sla"),
-    (["--agents", "nothing-*"], "matches none"),
+    (["--agents", "nothing-*"], "matches no agent"),
     (["--seeds", "0"], "1 to 10000"),
     (["--seeds", "many"], "seeds"),
     (["--period-ms", "1"], "period-ms"),

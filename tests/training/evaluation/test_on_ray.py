@@ -90,8 +90,8 @@ def test_the_figures_are_those_of_one_process_bit_for_bit(suite: str, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--address", "127.0.0.1:1"), "address = '127.0.0.1:1': accepted together with --ray"),
-        (("--ray", "-c", "testbed"), "ray: accepted with backend simulator: a testbed is one machine's"),
+        (("--address", "127.0.0.1:1"), "address = '127.0.0.1:1': needs --ray"),
+        (("--ray", "-c", "testbed"), "ray: needs the backend simulator: a testbed runs on one machine"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
