@@ -261,7 +261,7 @@ def test_too_many_slices_are_something_else(tmp_path: Path) -> None:
 
 
 def test_other_columns_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="missing netif_rx; unknown dev; accepted: slice, delay_us"):
+    with pytest.raises(DatasetError, match="missing netif_rx; unknown dev; expected slice, delay_us"):
         read(written(tmp_path / "f.csv", [{"dev": 1}], (*FORWARDING_COLUMNS[:5], "dev")))
 
 
