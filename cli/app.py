@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from slicepilot.configs import ConfigError, FailureError, outside
 from slicepilot.configs.backends import Command, load_target
+from slicepilot.configs.errors import expectation
 from slicepilot.configs.text import printable
 from slicepilot.controller.system.own_programs import check_compiled
 
@@ -124,9 +125,9 @@ def _explain(error: Any) -> str:
     """What a usage error says, with the value and what is accepted where Typer leaves them out."""
     message: str = error.format_message()
     command: Any = error.ctx.command if error.ctx else None
-    if type(error.__cause__).__name__ == "ValidationError":  # pydantic's, which need not be imported to be told
+    if type(error.__cause__).__name__ == "ValidationError":  # pydantic's, recognised without its import
         first = error.__cause__.errors(include_url=False)[0]
-        return f"{error.param.opts[0]} = {first['input']}: {first['msg']}"
+        return f"{error.param.opts[0]} = {first['input']}: {expectation(first['msg'])}"
     if getattr(error, "option_name", None) and command:
         return f"{message}; accepted: {', '.join([opt for param in command.params for opt in param.opts] + ['--help'])}"
     if message and hasattr(command, "commands"):

@@ -1,4 +1,4 @@
-"""YAML configuration shipped with slicepilot and the one loader that validates it."""
+"""The shipped YAML configurations, and the loader that validates them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ConfigError", "FailureError", "available", "did_you_mean", "load", "
 
 
 def __getattr__(name: str) -> Any:
-    """The loader, once it is wanted: pydantic takes as long to import as NumPy, and many need the error alone."""
+    """Import the loader on first use: importing pydantic takes as long as NumPy, and many need only the errors."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import loader

@@ -1,7 +1,7 @@
-"""Backends by name: the simulator, and whatever part of `slicepilot` offers one.
+"""Backends by name: the simulator, and every part of `slicepilot` with a module ``plugin``.
 
-A part offers a backend by having a module ``plugin`` with a `BackendPlugin` called ``BACKEND``. It is found when it is
-asked for, so nothing below has to know what is built on it, and a new backend is a new folder.
+The module has a `BackendPlugin` called ``BACKEND``. Plugins are looked up when they are needed, so that no package
+depends on the backends above it, and a new backend is a new folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIMULATOR = "simulator"
 
 @dataclass(frozen=True)
 class Check:
-    """One finding of ``slicepilot doctor``: what it is for, and what to do where it is not ``ok``."""
+    """One check of ``slicepilot doctor``: which commands need it, and how to fix it."""
 
     name: str
     ok: bool
@@ -36,8 +36,8 @@ class Command:
 
     Attributes:
         target: its function, as ``module:function``.
-        help: in one line.
-        makes: whether it makes something outside its process, which is put away when it ends
+        help: one sentence.
+        makes: whether it creates something outside its process and removes it at the end
             (`slicepilot.configs.outside`).
     """
 
@@ -48,27 +48,27 @@ class Command:
 
 @dataclass(frozen=True)
 class BackendPlugin:
-    """What a backend of real traffic offers. Functions are named, as ``module:function``, and imported when called.
+    """What a backend of real traffic offers. Functions are named as ``module:function`` and imported when called.
 
-    All but the name may be left out: who asks for what is not offered is told so.
+    Everything but the name is optional.
 
     Attributes:
         name: in configurations and on the command line.
-        open_backend: ``(scenario, control_period_s=None, *, name=None)`` to a backend that plays a scenario, with
-            `slicepilot.training.evaluation.turns.TurnsBackend`'s methods; ``name`` is that of a node that is up.
-        open_guarded: ``(scenario, guard, *, name=None)`` to the same under a guard
+        open_backend: ``(scenario, control_period_s=None, *, name=None)``: a backend that carries a scenario's loads,
+            with the methods of `slicepilot.training.evaluation.turns.TurnsBackend`; ``name``: of a running node.
+        open_guarded: ``(scenario, guard, *, name=None)``: the same under a guard
             (`slicepilot.training.finetune.guarded.Guarded`).
-        open_node: ``(name, control_period_s, scenario)`` to a `slicepilot.controller.loop.node.Node`.
-        open_live: ``(name, control_period_s=None, *, mode="shadow", seconds=None, run="default")`` to a backend of a
-            node under the traffic that there is, for who takes its steps himself: knobs stay as they are in shadow, or
-            are under guard and supervisor.
-        points: ``(name)`` to where a node's packets are measured, a list of
+        open_node: ``(name, control_period_s, scenario)``: a `slicepilot.controller.loop.node.Node`.
+        open_live: ``(name, control_period_s=None, *, mode="shadow", seconds=None, run="default")``: a node under its
+            own traffic, for callers that step it themselves; in shadow no knob moves, in live the guard and the
+            supervisor protect the node.
+        points: ``(name)``: where a node's packets are measured, a list of
             `slicepilot.controller.telemetry.points.SlicePoints`.
-        missing: ``()`` to what this machine lacks for it, a line each.
-        checks: ``()`` to what ``slicepilot doctor`` says of it, a list of `Check`.
-        cluster_checks: ``(kubeconfig, node)`` to what ``slicepilot doctor --kubernetes`` says, likewise.
+        missing: ``()``: what this machine lacks for it, a line each.
+        checks: ``()``: its part of ``slicepilot doctor``, a list of `Check`.
+        cluster_checks: ``(kubeconfig, node)``: its part of ``slicepilot doctor --kubernetes``.
         groups: groups of commands that it adds, with their help.
-        commands: that it adds, by name, as in ``"bench loop"``.
+        commands: commands that it adds, by name, for instance ``"bench loop"``.
     """
 
     name: str
@@ -85,13 +85,14 @@ class BackendPlugin:
 
     @property
     def opens(self) -> bool:
-        """Whether it is a backend, or has commands alone."""
+        """Whether it is a backend rather than commands only."""
         return any((self.open_backend, self.open_guarded, self.open_node, self.open_live))
 
     def call(self, which: str, *arguments: Any, **named: Any) -> Any:
-        """Call one of the functions above; raises what it raises, and ConfigError for one to open that is left out.
+        """Call one of the functions above; without ``missing``, ``checks`` or ``cluster_checks``: an empty list.
 
-        Without ``missing`` nothing is missing, without ``checks`` or ``cluster_checks`` there are no findings.
+        Raises:
+            ConfigError: the plugin lacks another function; and whatever the function raises.
         """
         target: str | None = getattr(self, which)
         if target is None:
@@ -105,33 +106,29 @@ class BackendPlugin:
 
 
 def load_target(target: str) -> Any:
-    """What ``module:attribute`` names; imports the module."""
+    """Import what ``module:attribute`` names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 @cache
 def plugins() -> dict[str, BackendPlugin]:
-    """All that there are, by name.
-
-    Looked for beside `slicepilot.configs` alone, and not wherever Python would find a folder of the name: that could
-    be the working folder.
-    """
-    # In a checkout the parts are links to folders: the namespace's folder is the one that holds the link.
+    """All plugins by name, of folders beside `slicepilot.configs` only: the import path may have the working folder."""
+    # In a checkout the parts are links to folders; the namespace's folder holds the links.
     root = Path(__file__).parents[1]
-    found = (importlib.import_module(f"slicepilot.{file.parent.name}.plugin") for file in root.glob("*/plugin.py"))
-    return {plugin.BACKEND.name: plugin.BACKEND for plugin in sorted(found, key=lambda plugin: plugin.__name__)}
+    modules = (importlib.import_module(f"slicepilot.{file.parent.name}.plugin") for file in root.glob("*/plugin.py"))
+    return {module.BACKEND.name: module.BACKEND for module in sorted(modules, key=lambda module: module.__name__)}
 
 
 def plugin(name: str, field: str = "backend") -> BackendPlugin:
-    """One of them; raises ConfigError for an unknown name."""
+    """A plugin by name; raises ConfigError for an unknown name."""
     check_name(name, field, simulator=False)
     return plugins()[name]
 
 
 def check_name(name: str, field: str = "backend", *, simulator: bool = True) -> str:
-    """The name again; raises ConfigError where no backend is called so."""
-    names = [*([SIMULATOR] if simulator else []), *(one.name for one in plugins().values() if one.opens)]
+    """The same name; raises ConfigError if no backend has it."""
+    names = [*([SIMULATOR] if simulator else []), *(plugin.name for plugin in plugins().values() if plugin.opens)]
     if name not in names:
         raise ConfigError(f"{field}: unknown name {name!r}; {did_you_mean(name, names)}")
     return name

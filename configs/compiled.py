@@ -1,4 +1,4 @@
-"""Compiled programs (user plane, probe) come with a wheel or are built in a clone: where, and what to do without."""
+"""Location of compiled programs (user plane, probe), which a wheel contains and a clone builds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHEELS = "manylinux_2_17_x86_64 and manylinux_2_17_aarch64"
 
 
 def remedy(target: str) -> str:
-    """What brings a file that is missing or does not fit; `target` is the Makefile's that builds it in a clone."""
+    """How to get a missing or outdated file; `target` is the Makefile target that builds it in a clone."""
     if IN_CLONE:
         return f"run `make {target}`"
     return (

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from typing_extensions import TypedDict
 
+from .errors import expectation
+
 SHOWN = 60  # characters of a value
 Shape = TypeVar("Shape")
 
@@ -63,7 +65,7 @@ def check(text: str | bytes, shape: Any) -> None:
         _adapter(shape).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        message = "not in the schema" if first["type"] == "extra_forbidden" else first["msg"]
+        message = "not in the schema" if first["type"] == "extra_forbidden" else expectation(first["msg"])
         shown = "" if first["type"] == "missing" else f" = {first['input']!r:.{SHOWN}}"
         raise DocumentError(f"{_path(first['loc'])}{shown}: {message}") from error
 

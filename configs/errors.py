@@ -1,32 +1,35 @@
-"""The two errors that a user sees as one line: bad input from outside, and a failure of the world."""
+"""The two errors that a user sees as one line: bad input, and a failure of something outside."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
 class ConfigError(ValueError):
-    """Bad input from outside: the message is one line that names the field, the value and what is accepted.
-
-    The command line ends with exit code 2.
-    """
+    """Bad input: one line with the field, its value and what is expected. The command line exits with code 2."""
 
 
 class FailureError(RuntimeError):
-    """Something outside did not do what it was asked to (the kernel, a program, a peer); the message is one line.
-
-    The command line ends with exit code 1.
-    """
+    """A failure of the kernel, a program or a peer, in one line. The command line exits with code 1."""
 
 
 def did_you_mean(given: object, names: Iterable[str], accepted: str | None = None, most: int = 1) -> str:
-    """The end of an error about an unknown name: the nearest names, at most ``most``, then what is accepted.
+    """The end of an error about an unknown name: at most ``most`` similar names, then all.
 
-    ``accepted`` stands for the list of names where that would be too long, or is not all.
+    ``accepted`` replaces the list of all names where that is too long or incomplete.
     """
-    import difflib  # only here: whoever imports the errors, the supervisor too, seldom needs it
+    import difflib  # rarely needed, and the supervisor imports the errors
 
     known = list(names)
     near = ", ".join(difflib.get_close_matches(given, known, n=most)) if isinstance(given, str) else ""
     hint = f"did you mean {near}? " if near else ""
     return f"{hint}accepted: {accepted or ', '.join(known) or 'none'}"
+
+
+def expectation(message: str) -> str:
+    """A message of pydantic as the end of an error: ``expected a number greater than 0``."""
+    message = message.removeprefix("Value error, ").partition(", unable to parse")[0]
+    message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
+    message = re.sub("^Input should (be|have) (an instance of )?", "expected ", message)
+    return message.replace("a valid integer", "an integer").replace("a valid ", "a ")

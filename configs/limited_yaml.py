@@ -1,7 +1,7 @@
-"""YAML of unknown origin: bounded before anything is built of it.
+"""YAML of unknown origin: size, depth and number of nodes are bounded before anything is built.
 
-The parser's events (YAML 1.1, "Processing YAML Information") are counted first, as they come. An alias counts for all
-that it stands for, so a document that would grow when it is walked is refused as well as a long or a deep one.
+The parser's events (YAML 1.1, "Processing YAML Information") are counted first. An alias counts for all nodes that it
+stands for, so a document that would grow when it is walked is refused like a long or a deep one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import yaml
 from .errors import ConfigError
 
 MOST_BYTES, MOST_NODES, MOST_DEPTH = 1 << 20, 10_000, 32
-LONGEST_NUMBER = 64
-"""Characters: YAML 1.1 has numbers to the base of 60, whose value takes time with the square of their length."""
+LONGEST_NUMBER = 64  # characters: parsing a base-60 number of YAML 1.1 takes time with the square of its length
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBERS = {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp")}
@@ -23,32 +22,32 @@ _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?%")
 
 
 def parse_yaml(data: bytes, what: str) -> Any:
-    """One document, by the safe loader; ``what`` begins errors, which quote nothing of it.
+    """One document, by the safe loader; ``what`` begins errors, which quote nothing of the document.
 
     Raises:
-        ConfigError: not UTF-8, not YAML (with line and column), too long, too deep, of too many nodes.
+        ConfigError: not UTF-8, not YAML (with line and column), too long, too deep, too many nodes.
     """
     if len(data) > MOST_BYTES:
         raise ConfigError(f"{what}: {len(data)} bytes of YAML; accepted: {MOST_BYTES}")
     try:
         text = data.decode("utf-8")
-        if _DIRECTIVE.search(text):  # the parser looks through all those before for each of them
+        if _DIRECTIVE.search(text):  # the parser compares each with all before it
             raise ConfigError(f"{what}: directives of YAML; accepted: a document without any")
-        _count(text, what)
+        _check_limits(text, what)
         return yaml.load(text, _LOADER)  # a safe loader
     except ConfigError:
         raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
         where = getattr(error, "problem_mark", None)
         at = f" at line {where.line + 1}, column {where.column + 1}" if where else ""
         raise ConfigError(f"{what}: not valid YAML{at}") from error
 
 
-def _count(text: str, what: str) -> None:
-    """Raises ConfigError, or what the parser does, for a document beyond the limits."""
+def _check_limits(text: str, what: str) -> None:
+    """Raises ConfigError for a document beyond the limits, or the parser's error."""
     resolve: Any = yaml.SafeLoader("").resolve
-    sizes: dict[str, int] = {}  # of what an alias stands for, in nodes
-    open_nodes: list[tuple[str | None, int]] = []  # anchors of what has begun, with the count at its beginning
+    sizes: dict[str, int] = {}  # nodes that an alias stands for
+    open_nodes: list[tuple[str | None, int]] = []  # anchors of collections that have begun, with the count then
     count = 0
     for event in yaml.parse(text, _LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -61,7 +60,7 @@ def _count(text: str, what: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_nodes):
                 raise ConfigError(f"{what}: an alias inside of what it stands for; accepted: a tree")
-            count += sizes.get(str(event.anchor), 1)  # the loader says so if there is no such anchor
+            count += sizes.get(str(event.anchor), 1)  # the loader reports an unknown anchor
         elif isinstance(event, yaml.ScalarEvent):
             count += 1
             if event.anchor is not None:

@@ -1,6 +1,6 @@
-"""Whether this process has made something outside itself (a testbed, knobs moved) that it puts away when it ends.
+"""Whether this process has created something outside itself (a testbed, moved knobs) that it must remove at its end.
 
-Until then it may end at once, wherever it is; from then on only by unwinding.
+Without it the process may end at once, anywhere; with it only by unwinding.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ _made: list[str] = []
 
 
 def will_make(what: str) -> None:
-    """To be said before the first such thing is made."""
+    """Call this before the first such thing is created."""
     _made.append(what)
 
 
 def made() -> bool:
-    """Whether that has been said."""
+    """Whether `will_make` was called."""
     return bool(_made)

@@ -1,8 +1,8 @@
-"""Files that others may have a hand in, opened without being led astray: links, pipes, devices, sizes.
+"""Opening files that other users can influence: their links, pipes, devices and sizes cannot mislead the reader.
 
-A path is walked component by component (openat(2), O_NOFOLLOW), so what is looked at is what is opened. A program of
-root follows links of root alone: whoever owns a link may point it elsewhere between two looks. Below `Roots` no link
-leads out. What is read is a regular file of bounded size, and reading a pipe does not wait for whoever writes.
+A path is walked component by component (openat(2), O_NOFOLLOW), so that what is checked is what is opened. Root follows
+only links of root, because the owner of a link can retarget it at any time. Below `Roots` no link leads outside. Only
+regular files of bounded size are read, and a pipe is never waited for.
 """
 
 from __future__ import annotations
@@ -16,39 +16,25 @@ from pathlib import Path
 
 from .errors import ConfigError
 
-MOST_LINKS = 40
-"""On the way to one file, as the kernel's own limit (path_resolution(7))."""
+MOST_LINKS = 40  # on one path, as in the kernel (path_resolution(7))
 
 
 @dataclass(frozen=True)
 class Roots:
-    """Folders that a path given by somebody else must not leave; absolute.
+    """Folders that a path from an untrusted client must not leave.
 
     Attributes:
-        folders: each with all that is below it.
-        declared: where an operator changes them, for errors.
+        folders: absolute; everything below them is allowed.
+        declared: where an operator configures them, for errors.
     """
 
     folders: tuple[Path, ...]
     declared: str = "reload_roots in the run's configuration"
 
-    def descriptor(self, path: Path, what: str) -> int:
-        """What lies at a path below one of them (O_PATH, to be closed); raises ConfigError, OSError."""
-        for folder in self.folders:
-            for start in (folder, Path(os.path.realpath(folder))):
-                if path.is_relative_to(start):
-                    root = _walk(_parts(str(start)), None, what)
-                    try:
-                        return _walk(_parts(str(path.relative_to(start))), root, what)
-                    finally:
-                        os.close(root)
-        accepted = ", ".join(map(str, self.folders)) or "none"
-        raise ConfigError(f"{what}: accepted: an absolute path below {accepted} ({self.declared})")
-
 
 @contextlib.contextmanager
 def opened_folder(path: Path, what: str, roots: Roots | None = None) -> Iterator[int]:
-    """A folder (O_PATH) for `read_in`, the same one whatever becomes of its path.
+    """A folder (O_PATH) for `read_in`, which stays the same whatever happens to its path.
 
     Args:
         path: of the folder.
@@ -56,11 +42,11 @@ def opened_folder(path: Path, what: str, roots: Roots | None = None) -> Iterator
         roots: where it has to be; None: anywhere.
 
     Raises:
-        ConfigError: not there, not a folder, not below the roots, or reached by somebody else's link.
+        ConfigError: it does not exist, is not a folder, is outside the roots, or was reached by another user's link.
     """
     missing = f"{what}: no such folder; accepted: a folder that is there"
-    with _told(what, missing):
-        descriptor = _descriptor(path, what, roots)
+    with _one_line_errors(what, missing):
+        descriptor = _open_path(path, what, roots)
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise ConfigError(missing)
@@ -69,90 +55,89 @@ def opened_folder(path: Path, what: str, roots: Roots | None = None) -> Iterator
         os.close(descriptor)
 
 
-def place_of(descriptor: int) -> Path:
-    """Where an open folder is now."""
+def path_of(descriptor: int) -> Path:
+    """The current path of an open folder."""
     return Path(f"/proc/self/fd/{descriptor}").readlink()
 
 
 def read_file(path: Path, most_bytes: int, what: str, roots: Roots | None = None) -> bytes:
-    """The contents of a regular file; arguments and errors as `opened_folder`, and no more than ``most_bytes``."""
-    with _told(what):
-        descriptor = _descriptor(path, what, roots)
-        try:
-            return _contents(descriptor, most_bytes, what)
-        finally:
-            os.close(descriptor)
+    """The contents of a regular file of at most ``most_bytes``; arguments and errors as `opened_folder`."""
+    with _one_line_errors(what):
+        return _contents(_open_path(path, what, roots), most_bytes, what)
 
 
 def read_in(folder: int, name: str, most_bytes: int, what: str) -> bytes | None:
-    """A regular file of an open folder; None where there is none of that name.
+    """A regular file of an open folder; None if it does not exist.
 
     Raises:
         ConfigError: a link, a pipe, anything but a regular file, or more than ``most_bytes``.
     """
-    with _told(what):
+    with _one_line_errors(what):
         try:
             descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             return None
-        try:
-            return _contents(descriptor, most_bytes, what)
-        finally:
-            os.close(descriptor)
+        return _contents(descriptor, most_bytes, what)
 
 
-def _descriptor(path: Path, what: str, roots: Roots | None) -> int:
-    if roots is not None:
-        return roots.descriptor(path, what)
-    return _walk(_parts(str(Path.cwd() / path)), None, what)
+def _open_path(path: Path, what: str, roots: Roots | None) -> int:
+    """Descriptor (O_PATH) of a path, which is below one of the roots if there are some."""
+    if roots is None:
+        return _walk(str(Path.cwd() / path), None, what)
+    for folder in roots.folders:
+        for start in (folder, Path(os.path.realpath(folder))):
+            if path.is_relative_to(start):
+                root = _walk(str(start), None, what)
+                try:
+                    return _walk(str(path.relative_to(start)), root, what)
+                finally:
+                    os.close(root)
+    below = ", ".join(map(str, roots.folders)) or "none"
+    raise ConfigError(f"{what}: accepted: an absolute path below {below} ({roots.declared})")
 
 
 def _contents(descriptor: int, most_bytes: int, what: str) -> bytes:
-    """Read an O_PATH descriptor; its kind and size are looked at first."""
-    status = os.fstat(descriptor)
-    if stat.S_ISDIR(status.st_mode):
-        raise ConfigError(f"{what}: Is a directory; accepted: a file")
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(f"{what}: accepted: a file, and no link, pipe or device")
-    too_long = ConfigError(f"{what}: more than {most_bytes} bytes; accepted: {most_bytes}")
-    if status.st_size > most_bytes:
-        raise too_long
-    # The same file again, to be read; opening it by name could find another one.
-    file = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(file, "rb") as readable:
-        data = readable.read(most_bytes + 1)  # files of /proc have no size, others may grow
-    if len(data) > most_bytes:
-        raise too_long
-    return data
+    """Read an O_PATH descriptor after a look at its kind and size, and close it."""
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise ConfigError(f"{what}: Is a directory; accepted: a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"{what}: accepted: a file, and no link, pipe or device")
+        # Reopened through the descriptor: opening the name again could find another file.
+        file = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(file, "rb") as readable:
+            data = readable.read(most_bytes + 1)  # the size says nothing: /proc has none, other files may grow
+        if len(data) > most_bytes:
+            raise ConfigError(f"{what}: more than {most_bytes} bytes; accepted: {most_bytes}")
+        return data
+    finally:
+        os.close(descriptor)
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
-
-
-def _walk(parts: list[str], beneath: int | None, what: str) -> int:
+def _walk(path: str, beneath: int | None, what: str) -> int:
     """Descriptor (O_PATH) of what a path leads to from ``/``, or from a folder that it must not leave."""
-    start = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    stack = [os.open("/", start) if beneath is None else os.dup(beneath)]
-    pending, links = parts[::-1], 0
+    stack = [os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if beneath is None else os.dup(beneath)]
+    pending, links = path.split("/")[::-1], 0
     try:
         while pending:
             name = pending.pop()
-            if name == "..":  # of where it is, not of where the folder may have gone
+            if name in ("", "."):
+                continue
+            if name == "..":  # the parent by which we came; the folder itself may have been moved
                 if len(stack) > 1:
                     os.close(stack.pop())
                 elif beneath is not None:
                     raise ConfigError(f"{what}: leads out of the declared folders")
                 continue
-            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=stack[-1])
-            stack.append(found)
-            status = os.fstat(found)
+            stack.append(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=stack[-1]))
+            status = os.fstat(stack[-1])
             if not stat.S_ISLNK(status.st_mode):
                 continue
             if os.geteuid() == 0 != status.st_uid:
                 raise ConfigError(f"{what}: {name!r} is a link of user {status.st_uid}; accepted: links of root")
             links += 1
-            target = os.readlink("", dir_fd=found)
+            target = os.readlink("", dir_fd=stack[-1])
             os.close(stack.pop())
             if links > MOST_LINKS:
                 raise ConfigError(f"{what}: Too many levels of symbolic links")
@@ -161,7 +146,7 @@ def _walk(parts: list[str], beneath: int | None, what: str) -> int:
                     raise ConfigError(f"{what}: {name!r} is a link out of the declared folders")
                 while len(stack) > 1:
                     os.close(stack.pop())
-            pending += _parts(target)[::-1]
+            pending += target.split("/")[::-1]
         return stack.pop()
     finally:
         for descriptor in stack:
@@ -169,7 +154,7 @@ def _walk(parts: list[str], beneath: int | None, what: str) -> int:
 
 
 @contextlib.contextmanager
-def _told(what: str, missing: str | None = None) -> Iterator[None]:
+def _one_line_errors(what: str, missing: str | None = None) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from slicepilot.agents.runtime.allowed import MOST_MODEL_BYTES
 from slicepilot.configs import ConfigError
 from slicepilot.configs.limited_yaml import MOST_BYTES
-from slicepilot.configs.reading import Roots, opened_folder, place_of, read_in
+from slicepilot.configs.reading import Roots, opened_folder, path_of, read_in
 from slicepilot.data.files import replace_file
 
 from .shipped import folder_of, is_shipped
@@ -59,7 +59,7 @@ class BundleFiles:
         what = f"bundle {str(root)!r}"
         with opened_folder(root, what, None if is_shipped(root) else roots) as opened:
             parts = {name: read_in(opened, name, most, f"{what}: {name}") for name, most in LIMITS_BYTES.items()}
-            place = place_of(opened)
+            place = path_of(opened)
         return cls(root, place, {name: data for name, data in parts.items() if data is not None})
 
     @property

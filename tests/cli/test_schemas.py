@@ -89,7 +89,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
     "nan": ({"name": "", "slices": [{"delay_us": float("nan")}]}, "slices[0].delay_us = nan: JSON has no such value"),
     "other value": ({"name": "", "slices": [{"delay_us": Path("x")}]}, "slices[0].delay_us = PosixPath('x'): JSON"),
     "more": ({"name": "", "slices": [{"delay_us": 1, "more": None}]}, "slices[0].more = None: not in the schema"),
-    "no object": ([], "document = []: Input should be an object"),
+    "no object": ([], "document = []: expected an object"),
 }
 
 

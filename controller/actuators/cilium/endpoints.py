@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from slicepilot.configs.errors import ConfigError
-from slicepilot.configs.reading import opened_folder, place_of, read_in
+from slicepilot.configs.reading import opened_folder, path_of, read_in
 from slicepilot.controller.system.bpf.pinned import WRITABLE_BY_OTHERS
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net.links import Pair
@@ -78,7 +78,7 @@ def endpoints(state: Path = STATE) -> list[Endpoint]:
     try:
         with opened_folder(state, str(state)) as folder:
             if not _roots(folder):
-                raise ActuatorError(f"{place_of(folder)}: can be changed by others; accepted: root's alone")
+                raise ActuatorError(f"{path_of(folder)}: can be changed by others; accepted: root's alone")
             there = (entry.name for entry in Path(f"/proc/self/fd/{folder}").iterdir())
             names = sorted((name for name in there if _number(name)), key=int)
             return list(filter(None, (_read(folder, name) for name in names[:MOST_ENDPOINTS])))

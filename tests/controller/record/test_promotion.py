@@ -359,7 +359,7 @@ def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, name: str) -> None:
     ("change", "message"),
     [
         ({"format_version": 2}, "format_version: accepted: 1"),
-        ({"bundle": None}, "bundle: Input should be a valid string"),
+        ({"bundle": None}, "bundle: expected a string"),
         ({"approved_by": "me"}, "[.]{3}: unknown field"),
         ({"findings": []}, "findings that do not promote it"),
     ],
@@ -379,7 +379,7 @@ def test_a_promotion_that_does_not_fit_is_refused(
     [
         ("guard: {max_sever: 0}", "guard.max_sever: unknown field; did you mean guard.max_severe[?] accepted: min_"),
         ("budgets: {}", "budgets: unknown field; did you mean budget[?] accepted: shadow, records, guard, "),
-        ("budget: {max_late_ratio: 2}", "budget.max_late_ratio = 2: Input should be less than or equal to 1"),
+        ("budget: {max_late_ratio: 2}", "budget.max_late_ratio = 2: expected a number less than or equal to 1"),
         ("guard: {max_severe: -1}", "guard.max_severe = -1"),
     ],
 )

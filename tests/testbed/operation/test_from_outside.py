@@ -295,8 +295,8 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"agent": AGENT, "mode": "canary"}, (), "canary = none"),
     ({"agent": AGENT}, ("--scenario", "testbed-contenton"), "did you mean testbed-contention"),
     ({"agent": AGENT}, ("--guard", "tesbed"), "did you mean testbed"),
-    ({"agent": AGENT}, ("--period-ms", "1"), "period_ms = 1.0: Input should be greater than or equal to 2"),
-    ({"agent": AGENT}, ("--period-ms", "fast"), "--period-ms = fast: Input should be a valid number"),
+    ({"agent": AGENT}, ("--period-ms", "1"), "period_ms = 1.0: expected a number greater than or equal to 2"),
+    ({"agent": AGENT}, ("--period-ms", "fast"), "--period-ms = fast: expected a number"),
     (
         {"agent": AGENT},
         ("--listen", "localhost"),

@@ -70,5 +70,5 @@ def test_gains_are_checked_by_field(tmp_path: Path) -> None:
     broken = tmp_path / "pi.yaml"
     text = "\n".join(f"  {name}: {-1 if name == 'integral_s' else 1}" for name in GAINS)
     broken.write_text(f"gains:\n{text}\nprovenance: {{}}\n")
-    with pytest.raises(ConfigError, match=r"gains\.integral_s = -1: Input should be greater than 0"):
+    with pytest.raises(ConfigError, match=r"gains\.integral_s = -1: expected a number greater than 0"):
         load("heuristics", broken, TunedPi)
