@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def promote(
     bundle: Annotated[Path, typer.Argument(help="Folder of the policy bundle.", show_default=False)],
     records: Annotated[
-        Path, typer.Option(help="Folder of the records that the bundle left in shadow.", show_default=False)
+        Path, typer.Option(help="Folder of the records of the controller that ran it in shadow.", show_default=False)
     ],
     criteria: Annotated[
         str, typer.Option("-c", "--criteria", help="Configuration: a shipped name or a YAML file.")
@@ -34,8 +34,8 @@ def promote(
     no_sign: Annotated[bool, typer.Option("--no-sign", help="Do not sign the bundle.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare a bundle's shadow recording with criteria, and record a promotion in the bundle. Exit code 1: not
-    promoted.
+    """Compare what a controller has counted of a bundle in shadow with criteria, and record a promotion in the bundle.
+    Exit code 1: not promoted.
 
     Example: slicepilot promote runs/mine/bundle --records /var/lib/slicepilot/sp/records
     """
@@ -45,7 +45,8 @@ def promote(
     from slicepilot.agents.learned.shipped import folder_of, is_shipped
     from slicepilot.controller.promotion import certificate as promotion
     from slicepilot.controller.promotion.criteria import Criteria
-    from slicepilot.controller.record.sealed import SealedRecords
+    from slicepilot.controller.promotion.signed import EvidenceFolder
+    from slicepilot.controller.record.reader import SegmentReader
 
     asked = Criteria.from_yaml(criteria)
     if is_shipped(bundle):
@@ -62,7 +63,8 @@ def promote(
         signature.load_private_key(key)
     elif SIGNATURE_FILE in files.parts:
         raise ConfigError(f"bundle {str(bundle)!r}: is signed, which a promotion ends; accepted: with --sign KEY")
-    verdict = promotion.judge(files, SealedRecords(records), asked)
+    reader = SegmentReader(records)
+    verdict = promotion.judge(files, EvidenceFolder(records.resolve().parent), reader, asked)
     if verdict.promoted:
         # What is signed are the bytes that were judged, whatever lies in the folder by now.
         files = promotion.promote(files, verdict)
@@ -84,9 +86,8 @@ def _document(bundle: Path, verdict: PromotionDecision, signed: bool) -> dict[st
         "signed": signed and verdict.promoted,
         "reasons": verdict.reasons,
         "findings": [dataclasses.asdict(finding) for finding in verdict.findings],
-        "recording": dataclasses.asdict(verdict.recording)
-        | {"other_ticks": verdict.others, "unsealed_ticks": verdict.unsealed},
-        "left_out": verdict.broken,
+        "recording": dataclasses.asdict(verdict.recording),
+        "left_out": verdict.left_out,
     }
 
 
@@ -110,12 +111,10 @@ def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
     ):
         if shares is not None:
             _say(f"in charge in {where}: {spoken(shares)}")
-    _say(f"{recording.ticks} ticks of {len(recording.runs)} runs; {verdict.others} other ticks do not count")
-    if recording.missing_ticks:
-        _say(f"{recording.missing_ticks} ticks that the controller has sealed are gone or were changed")
-    if verdict.unsealed:
-        _say(f"{verdict.unsealed} ticks do not count: the controller has not sealed them as they are")
-    for name, why in sorted(verdict.broken.items()):
+    _say(f"{recording.ticks} ticks of {len(recording.runs)} runs, {recording.windows} windows for the simulator")
+    if recording.missing_windows:
+        _say(f"{recording.missing_windows} windows do not count: their ticks are gone from the records or were changed")
+    for name, why in sorted(verdict.left_out.items()):
         stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     if verdict.promoted:
         _say(f"promoted{' and signed' if signed else ''}: `run --mode live` takes {bundle}")

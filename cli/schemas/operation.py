@@ -96,12 +96,10 @@ class Recording(Document):
     """In shadow: what it would have been."""
     in_charge_acting: InCharge | None
     """In canary and live."""
-    missing_ticks: int
-    """Ticks that the controller has sealed and that are missing or changed."""
-    other_ticks: int
-    """Ticks of another bundle or mode, which do not count."""
-    unsealed_ticks: int
-    """Ticks that the controller has not sealed, which do not count."""
+    windows: int
+    """Windows for the simulator, from the first whose ticks are in the records."""
+    missing_windows: int
+    """Windows whose ticks are missing from the records or changed."""
 
 
 class Verdict(Document):

@@ -1,4 +1,4 @@
-"""May a bundle act? A shadow recording is held against criteria; a yes is written into the bundle, with its reasons.
+"""May a bundle act? What its controller has counted is held against criteria; a yes is written into the bundle.
 
 ``promotion.yaml`` names the contents it was given for (`slicepilot.agents.learned.files.BundleFiles.digest`): a bundle
 that was changed or trained anew since is not promoted any more.
@@ -22,16 +22,17 @@ from slicepilot.agents.learned.files import PROMOTION_FILE, BundleFiles
 from slicepilot.configs import ConfigError, validate
 from slicepilot.configs.limited_yaml import parse_yaml
 from slicepilot.controller.contracts.charge import shares
-from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
+from slicepilot.controller.contracts.reasons import Severity
 
 from .criteria import Criteria
 
 if TYPE_CHECKING:
-    from slicepilot.controller.record.sealed import SealedRecords
+    from slicepilot.controller.record.reader import SegmentReader
 
-    from .evidence import EstimateEvidence, ShadowEvidence
+    from .evidence import EstimateEvidence, Evidence
+    from .signed import EvidenceFolder
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _STRICT = ConfigDict(extra="forbid")
 _HINT = "accepted: run it in shadow, then `slicepilot promote`, or --force"
 
@@ -70,9 +71,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class ShadowRecording:
-    """What a verdict rests on: ticks by run, times of the first and the last one, and who was in charge.
+    """What a verdict rests on: ticks by run, times of the first and the last one, and what was in charge.
 
-    ``missing_ticks`` were sealed by the controller after the first that is there, and are gone or changed.
+    Of ``windows`` for the simulator, ``missing_windows`` have ticks that are gone from the records or were changed.
     ``in_charge`` has shares of the ticks in shadow, as if the policy had acted, ``in_charge_acting`` of those in canary
     and live; null without any.
     """
@@ -82,7 +83,8 @@ class ShadowRecording:
     runs: dict[str, int]
     first: str | None
     last: str | None
-    missing_ticks: int = 0
+    windows: int = 0
+    missing_windows: int = 0
     in_charge: dict[str, float] | None = None
     in_charge_acting: dict[str, float] | None = None
 
@@ -93,18 +95,14 @@ class PromotionDecision:
 
     Attributes:
         digest: of the bundle.
-        others: ticks in the same folder that do not count: another bundle's, or not in shadow.
-        unsealed: ticks that do not count since they are not the controller's, changed, told twice, or not sealed yet.
-        broken: files that were left out, in part or altogether, with the reason.
+        left_out: files that were left out, in part or altogether, with the reason.
     """
 
     digest: str
     criteria: Criteria
     findings: tuple[Finding, ...]
     recording: ShadowRecording
-    others: int
-    unsealed: int
-    broken: dict[str, str]
+    left_out: dict[str, str]
 
     @property
     def promoted(self) -> bool:
@@ -132,42 +130,40 @@ class Promotion:
 
 
 def judge(
-    bundle: BundleFiles, records: SealedRecords, criteria: Criteria, estimates: Iterable[dict[str, Any]] | None = None
+    bundle: BundleFiles,
+    folder: EvidenceFolder,
+    records: SegmentReader,
+    criteria: Criteria,
+    estimates: Iterable[dict[str, Any]] | None = None,
 ) -> PromotionDecision:
-    """Hold all that was recorded of a bundle in shadow, and sealed by its controller, against the criteria.
+    """Hold all that a controller has counted of a bundle in shadow against the criteria.
 
     Args:
         bundle: its files.
-        records: what was recorded.
+        folder: of the controller's evidence.
+        records: of the same controller, which have the ticks that the simulator replays.
         criteria: all of which have to be met.
-        estimates: rows (`slicepilot.controller.record.estimate_file`) in place of those worked out from the ticks.
+        estimates: in place of those by the simulator.
 
     Raises:
         ConfigError: not a bundle.
     """
     from slicepilot.controller.record.moments import rfc3339
 
-    from .estimates import Estimates
-    from .evidence import EstimateEvidence, ShadowEvidence
+    from .evidence import EstimateEvidence
+    from .windows import ReplayedWindows
 
-    digest = bundle.digest
-    shadow, others = ShadowEvidence(), 0
-    replayed, rows = Estimates(criteria.estimate.every_s), list[dict[str, Any]]()
-    for stretch in records.stretches():
-        theirs = stretch.description["bundle"]
-        before = shadow.ticks
-        if theirs is not None and theirs["digest"] == digest:
-            shadow.add(stretch.description, stretch.records)
-            if estimates is None:
-                rows += replayed.add(stretch)
-        others += len(stretch.records) - (shadow.ticks - before)
-    estimate = EstimateEvidence.of(rows if estimates is None else estimates)
-    missing, sealed = records.missing(digest)
+    shadow, left_out = folder.load(bundle.digest)
+    replayed = ReplayedWindows.of(shadow, records)
+    estimate = EstimateEvidence.of(replayed.estimates if estimates is None else estimates)
     first, last = (None if at is None else rfc3339(at) for at in (shadow.first_ns, shadow.last_ns))
     charges = map(shares, (shadow.charges, shadow.charges_acting))
-    recording = ShadowRecording(shadow.ticks, shadow.runs, first, last, missing, *charges)
-    findings = tuple(_findings(criteria, shadow, estimate, _share(missing, sealed)))
-    return PromotionDecision(digest, criteria, findings, recording, others, records.unsealed, records.broken)
+    recording = ShadowRecording(
+        shadow.ticks, dict(shadow.runs), first, last, replayed.windows, replayed.missing, *charges
+    )
+    missing = replayed.missing / replayed.windows if replayed.windows else 0.0
+    findings = tuple(_findings(criteria, shadow, estimate, missing))
+    return PromotionDecision(bundle.digest, criteria, findings, recording, left_out | records.broken)
 
 
 def promote(bundle: BundleFiles, verdict: PromotionDecision) -> BundleFiles:
@@ -215,21 +211,21 @@ def check(bundle: BundleFiles) -> Promotion:
 
 
 def _findings(
-    criteria: Criteria, shadow: ShadowEvidence, estimate: EstimateEvidence, missing_ratio: float
+    criteria: Criteria, shadow: Evidence, estimate: EstimateEvidence, missing_ratio: float
 ) -> Iterator[Finding]:
     guard, budget, wanted = criteria.guard, criteria.budget, criteria.estimate
     hours = shadow.duration_s / 3600
-    severe, warnings = (_names(shadow, severity) for severity in (Severity.SEVERE, Severity.WARNING))
+    severe, warnings = (shadow.trips_of(severity) for severity in (Severity.SEVERE, Severity.WARNING))
     yield Finding.least("shadow.min_duration_s", criteria.shadow.min_duration_s, shadow.duration_s)
     yield Finding.least("shadow.min_ticks", criteria.shadow.min_ticks, shadow.ticks)
     yield Finding.most("records.max_missing_ratio", criteria.records.max_missing_ratio, missing_ratio)
     unchanged, agreed = (_share(part, shadow.decisions) for part in (shadow.unchanged, shadow.agreed))
     yield Finding.least("guard.min_unchanged_ratio", guard.min_unchanged_ratio, unchanged)
     yield Finding.least("guard.min_agreement_ratio", guard.min_agreement_ratio, agreed)
-    trips = shadow.trips_of(Severity.SEVERE) if shadow.ticks else math.nan
-    yield Finding.most("guard.max_severe", guard.max_severe, trips, severe)
-    per_hour = _share(shadow.trips_of(Severity.WARNING), hours)
-    yield Finding.most("guard.max_warning_per_hour", guard.max_warning_per_hour, per_hour, warnings)
+    trips = sum(severe.values()) if shadow.ticks else math.nan
+    yield Finding.most("guard.max_severe", guard.max_severe, trips, _counted(severe))
+    per_hour = _share(sum(warnings.values()), hours)
+    yield Finding.most("guard.max_warning_per_hour", guard.max_warning_per_hour, per_hour, _counted(warnings))
     yield Finding.most("guard.max_safe_ratio", guard.max_safe_ratio, shadow.safe_ratio)
     yield Finding.most("budget.max_late_ratio", budget.max_late_ratio, _share(shadow.late, shadow.ticks))
     yield Finding.most("budget.max_total_p99_us", budget.max_total_p99_us, shadow.total_p99_us())
@@ -242,13 +238,8 @@ def _findings(
     yield Finding.most("estimate.max_worse_ratio", wanted.max_worse_ratio, estimate.worse_ratio)
 
 
-def _names(shadow: ShadowEvidence, severity: Severity) -> str:
-    counts = [
-        f"{name} {count}"
-        for name, count in shadow.trips.most_common()
-        if MEANINGS[Reason[name.upper()]].severity is severity
-    ]
-    return ", ".join(counts)
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _share(part: float, whole: float) -> float:

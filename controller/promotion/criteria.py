@@ -28,10 +28,8 @@ class ShadowCriteria:
 
 @dataclass(frozen=True)
 class RecordsCriteria:
-    """How much of what the controller has sealed may be missing, since the first tick that is there: gone, or changed.
-
-    What the controller could not write for want of disk space counts, too.
-    """
+    """Share of the controller's windows for the simulator that may be missing, after the first that is in the records:
+    their ticks are gone, were changed, or never found room on the disk."""
 
     __pydantic_config__ = _STRICT
     max_missing_ratio: Ratio = 0.01
@@ -80,7 +78,6 @@ class EstimateCriteria:
     """What the policy would have changed, by the identified simulator. What its error covers counts as no change.
 
     Attributes:
-        every_s: from one window to the next.
         min_windows: how many times it must have been estimated.
         min_promise_gain_s_per_hour: time with a broken promise that it would have saved, over all slices.
         min_carried_gain_pct: change of what all slices carried; negative allows a loss.
@@ -88,7 +85,6 @@ class EstimateCriteria:
     """
 
     __pydantic_config__ = _STRICT
-    every_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
     min_windows: Count = 100
     min_promise_gain_s_per_hour: float = 0.0
     min_carried_gain_pct: float = -2.0

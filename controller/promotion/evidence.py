@@ -1,7 +1,13 @@
-"""What recordings of a bundle in shadow say about it, in figures."""
+"""Evidence for a promotion: what a controller has counted of a bundle's decisions, one `Evidence` per run and bundle.
+
+The controller counts from its own memory (`slicepilot.controller.service.evidence_thread`) and signs what it has
+counted (`signed`): nothing that another process writes is added up. The one thing that counts cannot hold, the ticks
+that the simulator replays, is named by its SHA-256 (`Window`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -14,26 +20,51 @@ import numpy.typing as npt
 from slicepilot.controller.contracts import charge
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
-from slicepilot.controller.record.columns import Records
-from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.record.ring import LATE, Records
 
-_LONGEST_US = 1_000_000
+MAX_WINDOWS = 2880
+"""A day's, at one in 30 s; the oldest go first."""
+_LONGEST_US = 10_000
 _OPERATOR = Reason.PAUSED.bit | Reason.ORDERED_SAFE.bit
+_TIMED = ("observe_ns", "infer_ns", "guard_ns", "apply_ns")
 
 
 def _mask(severity: Severity) -> int:
     return sum(reason.bit for reason, meaning in MEANINGS.items() if meaning.severity is severity)
 
 
+@dataclass(frozen=True)
+class Window:
+    """Consecutive ticks in shadow, which the simulator can replay if the records still have them.
+
+    Attributes:
+        run_id, first, last: the run, and sequence numbers in it.
+        start_ns, end_ns: CLOCK_REALTIME of the first and the last tick.
+        sha256: of the ticks' bytes as they are in the ring.
+        description: index of the run's description in `Evidence.descriptions`.
+    """
+
+    run_id: str
+    first: int
+    last: int
+    start_ns: int
+    end_ns: int
+    sha256: str
+    description: int
+
+
 @dataclass
-class ShadowEvidence:
+class Evidence:
     """Sums over ticks in shadow. Ticks that an operator had paused, or ordered to be safe, do not count.
 
     Attributes:
         decisions: for slices that were measured; ``unchanged`` and ``agreed`` of them as `GuardCriteria` has it.
-        charges: ticks in shadow by who was in charge; charges_acting: ticks in canary and live, which count for
+        charges: ticks in shadow by what was in charge; charges_acting: ticks in canary and live, which count for
             nothing else.
-        trips: how often each reason of severity WARNING or SEVERE came up, by name.
+        trips: how often each reason of severity WARNING or SEVERE came up, by label.
+        total_us: ticks by their time from observe to apply, in whole microseconds.
+        runs: ticks by run.
+        windows: for the simulator; descriptions: of their runs.
     """
 
     ticks: int = 0
@@ -49,39 +80,82 @@ class ShadowEvidence:
     charges: Counter[str] = field(default_factory=Counter)
     charges_acting: Counter[str] = field(default_factory=Counter)
     trips: Counter[str] = field(default_factory=Counter)
-    runs: dict[str, int] = field(default_factory=dict)
+    total_us: Counter[int] = field(default_factory=Counter)
+    runs: Counter[str] = field(default_factory=Counter)
+    windows: list[Window] = field(default_factory=list)
+    descriptions: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._total_us = np.zeros(_LONGEST_US + 1, np.int64)
-        self._last: tuple[str, Any] | None = None
+        self._last_sequence, self._last_masks = -1, np.zeros(0, np.uint32)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Evidence:
+        """The inverse of `to_json`; raises TypeError, KeyError or ValueError for another form."""
+        counters = ("charges", "charges_acting", "trips", "runs")
+        values = document | {name: Counter(document[name]) for name in counters}
+        values["total_us"] = Counter({int(us): count for us, count in document["total_us"].items()})
+        values["windows"] = [Window(**window) for window in document["windows"]]
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, of which JSON makes a document."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return values | {"windows": [dataclasses.asdict(window) for window in self.windows]}
+
+    def merge(self, other: Evidence) -> None:
+        """Add what was counted in another run."""
+        offset = len(self.descriptions)
+        for each in dataclasses.fields(self):
+            ours, theirs = getattr(self, each.name), getattr(other, each.name)
+            if each.name not in {"windows", "first_ns", "last_ns"}:
+                setattr(self, each.name, ours + theirs)
+        self.windows += [
+            dataclasses.replace(window, description=window.description + offset) for window in other.windows
+        ]
+        self.first_ns = min((ns for ns in (self.first_ns, other.first_ns) if ns is not None), default=None)
+        self.last_ns = max((ns for ns in (self.last_ns, other.last_ns) if ns is not None), default=None)
 
     def add(self, description: dict[str, Any], records: Records) -> None:
-        """Take more ticks, oldest first within a run."""
+        """Count more ticks of one run, oldest first."""
+        if not len(records):
+            return
         shadow = records["mode"] == Mode.SHADOW
         unasked = records["node_reasons"] & _OPERATOR == 0
         kept = shadow & unasked
-        if not len(records):
-            return
-        run_id, count = description["run_id"], len(description["slice_set"]["slices"])
-        self._count_trips(run_id, records, kept)
-        _count_charges(records[unasked & ~shadow], self.charges_acting)
+        self._count_trips(records, kept)
+        self.charges_acting.update(_charges(records[unasked & ~shadow]))
         counted = records[kept]
-        _count_charges(counted, self.charges)
         if not len(counted):
             return
+        self.charges.update(_charges(counted))
         self.ticks += len(counted)
-        self.runs[run_id] = self.runs.get(run_id, 0) + len(counted)
+        self.runs[description["run_id"]] += len(counted)
         self.duration_s += len(counted) * description["period_s"]
         self.late += int((counted["flags"] & LATE != 0).sum())
         first_ns, last_ns = int(counted["time_ns"].min()), int(counted["time_ns"].max())
         self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
         self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
-        total_ns = sum(counted[stage].astype(np.int64) for stage in ("observe_ns", "infer_ns", "guard_ns", "apply_ns"))
-        self._total_us += np.bincount(np.minimum(total_ns // 1000, _LONGEST_US), minlength=_LONGEST_US + 1)
-        valid = counted["valid"][:, :count] != 0
+        total_ns = sum(counted[stage].astype(np.int64) for stage in _TIMED)
+        times, counts = np.unique(np.minimum(total_ns // 1000, _LONGEST_US), return_counts=True)
+        self.total_us.update(dict(zip(times.tolist(), counts.tolist(), strict=True)))
+        valid = counted["valid"][:, : counted["reasons"].shape[1]] != 0
         self.slice_ticks += valid.size
         self.invalid += int((~valid).sum())
         self._count_agreement(counted, valid)
+
+    def add_window(self, description: dict[str, Any], records: Records, sha256: str) -> None:
+        """Name ticks that the simulator may replay, all in shadow and under one description."""
+        if description not in self.descriptions:
+            self.descriptions.append(description)
+        ends = records[[0, -1]]
+        window = Window(
+            description["run_id"],
+            *ends["sequence"].tolist(),
+            *ends["time_ns"].tolist(),
+            sha256,
+            self.descriptions.index(description),
+        )
+        self.windows = [*self.windows[1 - MAX_WINDOWS :], window]
 
     @property
     def safe_ratio(self) -> float:
@@ -90,15 +164,17 @@ class ShadowEvidence:
         return max(known, default=math.nan)
 
     def total_p99_us(self) -> float:
-        """99th percentile of observe to apply; NaN without ticks, inf beyond a second."""
-        if not self.ticks:
-            return math.nan
-        bucket = int(np.searchsorted(np.cumsum(self._total_us), 0.99 * self.ticks))
-        return math.inf if bucket >= _LONGEST_US else float(bucket + 1)
+        """99th percentile of observe to apply; NaN without ticks, inf beyond 10 ms."""
+        below = 0
+        for us in sorted(self.total_us):
+            below += self.total_us[us]
+            if below >= 0.99 * self.ticks:
+                return math.inf if us >= _LONGEST_US else us + 1.0
+        return math.nan
 
-    def trips_of(self, severity: Severity) -> int:
-        """How often reasons of a severity came up."""
-        return sum(count for name, count in self.trips.items() if MEANINGS[Reason[name.upper()]].severity is severity)
+    def trips_of(self, severity: Severity) -> dict[str, int]:
+        """How often reasons of a severity came up, by label, the most frequent first."""
+        return {name: n for name, n in self.trips.most_common() if MEANINGS[Reason[name.upper()]].severity is severity}
 
     def _count_agreement(self, records: Records, valid: npt.NDArray[np.bool_]) -> None:
         unchanged = (records["wanted"] == records["allowed"]).all(axis=1)
@@ -108,30 +184,31 @@ class ShadowEvidence:
         self.unchanged += int((unchanged & valid).sum())
         self.agreed += int(((unchanged | shaped) & valid).sum())
 
-    def _count_trips(self, run_id: str, records: Records, kept: npt.NDArray[np.bool_]) -> None:
+    def _count_trips(self, records: Records, kept: npt.NDArray[np.bool_]) -> None:
         """A reason comes up at a tick that has it, after one that had not, or that is not known."""
-        masks = np.concatenate([records["node_reasons"][:, None], records["reasons"]], axis=1)
+        masks = np.column_stack([records["node_reasons"], records["reasons"]])
         before = np.zeros_like(masks)
         before[1:] = masks[:-1] * (np.diff(records["sequence"]) == 1)[:, None]
-        if self._last is not None and len(self._last[1]) == masks.shape[1] + 1 and self._last[0] == run_id:
-            sequence, *last = self._last[1]
-            before[0] = last if sequence + 1 == int(records["sequence"][0]) else 0
-        self._last = run_id, [int(records["sequence"][-1]), *masks[-1].tolist()]
+        if self._last_sequence + 1 == int(records["sequence"][0]) and len(self._last_masks) == masks.shape[1]:
+            before[0] = self._last_masks
+        self._last_sequence, self._last_masks = int(records["sequence"][-1]), masks[-1]
         risen = masks[kept] & ~before[kept]
+        any_risen = int(np.bitwise_or.reduce(risen, axis=None)) if risen.size else 0
         for reason, meaning in MEANINGS.items():
-            if meaning.severity is not Severity.INFO and (count := int((risen & reason.bit != 0).sum())):
-                self.trips[reason.label] += count
+            if any_risen & reason.bit and meaning.severity is not Severity.INFO:
+                self.trips[reason.label] += int((risen & reason.bit != 0).sum())
 
 
-def _count_charges(records: Records, counts: Counter[str]) -> None:
+def _charges(records: Records) -> dict[str, int]:
+    """Ticks by what was in charge."""
     masks = np.column_stack([records["reasons"], records["node_reasons"]])
     found = np.bincount(charge.who(records["level"], records["flags"] & LATE != 0, masks), minlength=3)
-    counts.update({one.label: int(found[one]) for one in charge.InCharge})
+    return {each.label: int(found[each]) for each in charge.InCharge}
 
 
 @dataclass
 class EstimateEvidence:
-    """Sums over the estimates of a bundle in shadow: a row per window and slice."""
+    """Sums over the estimates of a bundle in shadow (`slicepilot.controller.record.estimate`)."""
 
     windows: int
     promise_gain_s_per_hour: float
@@ -139,29 +216,23 @@ class EstimateEvidence:
     worse_ratio: float
 
     @classmethod
-    def of(cls, rows: Iterable[dict[str, Any]]) -> EstimateEvidence:
+    def of(cls, estimates: Iterable[dict[str, Any]]) -> EstimateEvidence:
         """NaN without any window."""
-        lasting_s: dict[tuple[str, int], float] = {}
-        worse: set[tuple[str, int]] = set()
-        gain_s = carried = gained = 0.0
-        for row in rows:
-            window = row["run_id"], row["start_ns"]
-            lasting_s[window] = row["window_s"]
-            longer_s = _told(row, "broken_s")
-            gain_s -= longer_s
-            carried += row["carried_mbps_held"]
-            gained += _told(row, "carried_mbps")
-            if longer_s > 0:
-                worse.add(window)
-        if not lasting_s:
+        windows = worse = 0
+        lasted_s = gain_s = carried = gained = 0.0
+        for estimate in estimates:
+            windows += 1
+            lasted_s += estimate["window_s"]
+            longer_s = [_beyond_error(row["broken_s"]) for row in estimate["slices"]]
+            gain_s -= sum(longer_s)
+            worse += any(s > 0 for s in longer_s)
+            carried += sum(row["carried_mbps"]["held"] for row in estimate["slices"])
+            gained += sum(_beyond_error(row["carried_mbps"]) for row in estimate["slices"])
+        if not windows:
             return cls(0, math.nan, math.nan, math.nan)
-        hours = sum(lasting_s.values()) / 3600
-        return cls(
-            len(lasting_s), gain_s / hours, 100 * gained / carried if carried else 0.0, len(worse) / len(lasting_s)
-        )
+        return cls(windows, gain_s / (lasted_s / 3600), 100 * gained / carried if carried else 0.0, worse / windows)
 
 
-def _told(row: dict[str, Any], quantity: str) -> float:
+def _beyond_error(figure: dict[str, Any]) -> float:
     """A difference that is larger than its error, else 0."""
-    difference = float(row[f"{quantity}_difference"])
-    return difference if abs(difference) > row[f"{quantity}_error"] else 0.0
+    return float(figure["difference"]) if abs(figure["difference"]) > figure["error"] else 0.0

@@ -13,12 +13,13 @@ import numpy as np
 from slicepilot.controller.contracts.latches import NODE_LATCHED, NODE_REMEDY
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
+from slicepilot.controller.record.ring import Records
 
 from .listeners import HttpAddress
 from .logs import EventLogger
 from .peers import Peer
 from .state.status import Status
-from .state.tally import REASONS, STAGES, Counts, Records, masks_of, reason_counts
+from .state.tally import REASONS, STAGES, Counts, masks_of, reason_counts
 
 T = TypeVar("T")
 AGAIN_S, SUMMARY_S = 1.0, 60.0

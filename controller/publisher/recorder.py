@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.record.ring import record_dtype
+from slicepilot.controller.record.ring import Records, record_dtype
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import SLICE_FIELDS
 
 from .logs import EventLogger
-from .state.tally import Records
 
 if TYPE_CHECKING:
     from slicepilot.controller.record.estimate import Estimator
@@ -58,10 +57,9 @@ class Recorder:
         """Do once what the thread will do. Libraries, compiled code and hardware files are read now, while this process
         may still read all that the controller may."""
         if self._estimate_s:
-            from slicepilot.controller.record.estimate import MIN_TICKS, WINDOW_S
+            from slicepilot.controller.record.estimate import window_ticks
 
-            enough = 2 * max(MIN_TICKS, round(WINDOW_S / description["period_s"]))
-            records = _made_up(enough, description["period_s"], num_slices)
+            records = _made_up(2 * window_ticks(description["period_s"]), description["period_s"], num_slices)
             # One is used up; the other finds everything loaded.
             warmed_up, self._estimator = self._make_estimator(description), self._make_estimator(description)
             if warmed_up is not None:
@@ -127,8 +125,6 @@ class Recorder:
             estimate = estimator.add(records)
             if estimate is not None:
                 self.estimate = estimate
-                if writer is not None:
-                    writer.add_estimate(estimate)
         if writer is not None:
             writer.close()
 

@@ -31,7 +31,7 @@ from slicepilot.env.encoding import KNOB_FEATURES
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-from .ring import APPLY_ERROR, HELD, LATE, STAGES_NS, UNUSABLE, record_dtype
+from .ring import APPLY_ERROR, HELD, LATE, STAGES_NS, UNUSABLE, Records, record_dtype
 
 FORMAT, KEY = 1, "slicepilot"
 LONGEST_NAME = 256
@@ -41,9 +41,6 @@ _SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *S
 _WORDS = {"mode": tuple(mode.label for mode in Mode), "level": tuple(level.label for level in Level)}
 _DRAWN = "drawn_"
 _STEADY = ("sequence", "time", "monotonic_ns")  # grow by about the same from row to row
-
-Records = npt.NDArray[Any]
-"""Ticks as `slicepilot.controller.record.ring.record_dtype` has them."""
 
 
 def slice_names(description: dict[str, Any]) -> tuple[str, ...]:

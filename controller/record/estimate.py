@@ -22,8 +22,7 @@ from slicepilot.controller.contracts.modes import Mode
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.slices import SliceSet
 
-from .columns import Records
-from .ring import LATE
+from .ring import LATE, Records
 
 if TYPE_CHECKING:
     from .replay import Replay
@@ -34,6 +33,11 @@ MAX_LOST_RATIO = 0.05
 MIN_CARRIED_MBPS = 0.5
 """Where the p99 delay of a slice that carries next to nothing says nothing."""
 Array = npt.NDArray[np.float64]
+
+
+def window_ticks(period_s: float, window_s: float = WINDOW_S) -> int:
+    """Ticks that are replayed for one estimate."""
+    return max(MIN_TICKS, round(window_s / period_s))
 
 
 class Estimator:
@@ -54,7 +58,7 @@ class Estimator:
         self.description = description
         self._slices = validate(SliceSet, description["slice_set"], "description: slice_set")
         period_s = description["period_s"]
-        self._ticks = max(MIN_TICKS, round(window_s / period_s))
+        self._ticks = window_ticks(period_s, window_s)
         self._settle = min(round(SETTLE_S / period_s), self._ticks // 4) + 1
         self._interval_ns = round(1e9 * max(interval_s, self._ticks * period_s))
         name = description["hardware"]
@@ -90,10 +94,7 @@ class Estimator:
         if now_ns < self._due_ns:
             return None
         self._due_ns = now_ns + self._interval_ns
-        window = np.concatenate(self._recent)[-self._ticks :]
-        if not self._usable(window):
-            return None
-        return self._estimate(window)
+        return self.estimate(np.concatenate(self._recent)[-self._ticks :])
 
     def _usable(self, window: Records) -> bool:
         if len(window) < self._ticks or (window["mode"] == Mode.LIVE).any():
@@ -104,7 +105,10 @@ class Estimator:
         missed = int(window["missed"][-1]) - int(window["missed"][0])
         return passed + missed - len(window) <= MAX_LOST_RATIO * len(window)
 
-    def _estimate(self, window: Records) -> dict[str, Any]:
+    def estimate(self, window: Records) -> dict[str, Any] | None:
+        """An estimate from `window_ticks` ticks, as `add` returns it; None where they cannot be replayed."""
+        if not self._usable(window):
+            return None
         if self._replay is None:
             from .replay import Replay
 

@@ -17,10 +17,10 @@ from slicepilot.controller.contracts.reasons import MEANINGS, Reason, reasons_in
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-from .columns import DECISIONS, FLAGS, Records, slice_names
+from .columns import DECISIONS, FLAGS, slice_names
 from .moments import rfc3339
 from .reader import Moment, Stretch
-from .ring import STAGES_NS
+from .ring import STAGES_NS, Records
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 

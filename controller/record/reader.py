@@ -13,8 +13,8 @@ import pyarrow as pa
 from slicepilot.configs import ConfigError
 from slicepilot.data.arrow import numbers
 
-from .columns import Records, read_header, slice_names, to_records, values_of
-from .estimate_file import decode_estimates
+from .columns import read_header, slice_names, to_records, values_of
+from .ring import Records
 from .segment_file import open_segment, plain_line
 from .segments import SegmentName, list_segments
 
@@ -142,22 +142,12 @@ class SegmentReader:
         """The tick that was the last at a time, see `moment_in`."""
         return moment_in(list(self.stretches(time_ns - LOOK_BACK_NS, time_ns)), time_ns)
 
-    def estimates(self) -> Iterator[dict[str, Any]]:
-        """All estimates, a row per window and slice; see `slicepilot.controller.record.estimate_file`."""
-        for name in list_segments(self.folder, estimates=True):
-            try:
-                rows = decode_estimates(name.path)
-            except (OSError, ValueError) as error:
-                self.note(name.path, error)
-                continue
-            yield from rows
-
     def _names(self) -> list[SegmentName]:
         try:
             for path in self.folder.iterdir():
                 if not path.name.startswith(".") and SegmentName.of(path) is None:
                     self.note(path, "not a segment of records")
-            return list_segments(self.folder, estimates=False)
+            return list_segments(self.folder)
         except OSError as error:
             raise ConfigError(
                 f"records {str(self.folder)!r}: {error.strerror}; accepted: the records folder of a controller"

@@ -17,7 +17,6 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +36,8 @@ PAGE = 4096
 DOCUMENT_BYTES = 1 << 18
 DEFAULT_SLOTS = 4096
 DESCRIPTIONS = 256
+Records = npt.NDArray[Any]
+"""Ticks as `record_dtype` has them."""
 STAGES_NS = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
 
 # Flags of a record.
@@ -154,7 +155,6 @@ class TickRing:
         from .ring_kernel import put
 
         self._put: Any = put
-        self._bytes = memoryview(self._memory).toreadonly()
         self._words = memoryview(self._memory).cast("Q")
         flat = np.frombuffer(self._memory, np.uint8, slots * layout.dtype.itemsize, layout.records)
         table = flat.reshape(slots, layout.dtype.itemsize)
@@ -190,17 +190,12 @@ class TickRing:
         self._delays[:] = counts
         struct.pack_into("=Q", self._memory, DELAYS_AT, generation + 1)
 
-    def pieces(self, first: int, end: int) -> Iterator[tuple[npt.NDArray[Any], memoryview]]:
-        """Ticks [first, end), numbered from 0, where they lie: as records, and as bytes. The loop may overwrite them.
-
-        They are in one piece, or in two where they go beyond the last slot.
-        """
-        while first < end:
-            slot = first % self.slots
-            count = min(end - first, self.slots - slot)
-            at = self._records_at + slot * self._record_bytes
-            yield self._records[slot : slot + count], self._bytes[at : at + count * self._record_bytes]
-            first += count
+    def ticks(self, first: int, end: int) -> Records:
+        """A copy of the ticks [first, end), numbered from 0, without those that the loop has overwritten by now."""
+        numbers = np.arange(first, end)
+        copied = self._records[numbers % self.slots]
+        # The tick that is being written has the slot of the one that was written a whole ring before.
+        return copied[numbers > self._written - self.slots]
 
     def write(
         self,
@@ -276,7 +271,7 @@ class TickRing:
 
 
 def _number(value: float) -> float:
-    """The same; what is no number has one pattern of bits, since a tick's bytes are sealed and told again from disk."""
+    """The same, with one pattern of bits for NaN: evidence names ticks by their bytes, and files give them back."""
     return value if value == value else math.nan  # noqa: PLR0124 (half as long as a call of math.isnan)
 
 

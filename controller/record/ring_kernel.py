@@ -64,7 +64,7 @@ def put(
         for k in range(NUM_KNOBS):
             row[at] = drawn[s, k]
             at += 1
-    # What is no number has one pattern of bits: the bytes are sealed, and have to come back from a file as they were.
+    # NaN has one pattern of bits: evidence names ticks by their bytes, which a file has to give back as they were.
     for at in range(len(row)):
         if row[at] != row[at]:
             row[at] = nothing

@@ -2,7 +2,6 @@
 
 A segment is ``RUN-TIME.parquet``, TIME the CLOCK_REALTIME in ns of its first tick. It is written under another name,
 synced and renamed: a reader sees whole segments only, and a crash loses at most the one that was not written yet.
-Estimates of what a shadow run would have changed lie beside them as ``estimates-RUN-TIME.parquet``.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import numpy as np
 
 from slicepilot.data.files import LEFTOVERS, replace_file
 
-from .columns import Records, encode, header_of, read_header, slice_names, to_table
-from .estimate_file import encode_estimates
+from .columns import encode, header_of, read_header, slice_names, to_table
+from .ring import Records
 from .segment_file import open_segment
 
 SEGMENT_S = 15.0
 """Less than what the ring holds at 5 ms (20 s): who takes over from a writer that was killed finds all ticks there."""
 MAX_ROWS, MAX_BUFFER_BYTES = 1 << 16, 1 << 26
-NAME = re.compile(r"(?P<kind>estimates-)?(?P<run>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})-(?P<time>\d{16,20})\.parquet")
+NAME = re.compile(r"(?P<run>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})-(?P<time>\d{16,20})\.parquet")
 
 
 @dataclass(frozen=True, order=True)
@@ -32,20 +31,18 @@ class SegmentName:
 
     time_ns: int
     run_id: str
-    estimates: bool
     path: Path
 
     @classmethod
     def of(cls, path: Path) -> SegmentName | None:
         """None for a file that is none of ours."""
         match = NAME.fullmatch(path.name)
-        return match and cls(int(match["time"]), match["run"], match["kind"] is not None, path)
+        return match and cls(int(match["time"]), match["run"], path)
 
 
-def list_segments(folder: Path, estimates: bool | None = None) -> list[SegmentName]:
-    """The segments of a folder by time, with or without estimates (None: both); raises OSError."""
-    found = filter(None, map(SegmentName.of, folder.iterdir()))
-    return sorted(name for name in found if estimates in (None, name.estimates))
+def list_segments(folder: Path) -> list[SegmentName]:
+    """The segments of a folder by time; raises OSError."""
+    return sorted(filter(None, map(SegmentName.of, folder.iterdir())))
 
 
 class SegmentWriter:
@@ -83,7 +80,6 @@ class SegmentWriter:
         self._parts: list[Records] = []
         self._rows = 0
         self._generation = 0
-        self._estimates: list[dict[str, Any]] = []
         self._last: dict[str, int] = {}
 
     def add(self, records: Records, description: dict[str, Any], generation: int) -> None:
@@ -96,7 +92,7 @@ class SegmentWriter:
             ValueError: the description's run has a name that no file can have.
         """
         run_id: str = description["run_id"]
-        if not NAME.fullmatch(f"{run_id}-{0:016d}.parquet") or run_id.startswith("estimates-"):
+        if not NAME.fullmatch(f"{run_id}-{0:016d}.parquet"):
             raise ValueError(f"run_id = {run_id!r}: accepted: 1 to 64 letters, digits, '_', '.' and '-'")
         if run_id != self._run_id:
             self.flush()
@@ -113,10 +109,6 @@ class SegmentWriter:
         for old in [known for known in self._descriptions if known not in (generation, self._generation)]:
             del self._descriptions[old]
 
-    def add_estimate(self, estimate: dict[str, Any]) -> None:
-        """Take an estimate (`Estimator.add`); it is written with the segment that comes next."""
-        self._estimates.append(estimate)
-
     def flush(self) -> None:
         """Write what has been collected, however little."""
         if self._parts:
@@ -130,10 +122,6 @@ class SegmentWriter:
                 self.segments += 1
             else:
                 self.dropped_rows += len(records)
-        if self._estimates:
-            estimates, self._estimates = self._estimates, []
-            first = estimates[0]
-            self._write(f"estimates-{first['run_id']}-{first['start_ns']:019d}.parquet", encode_estimates(estimates))
 
     def close(self) -> None:
         """Write what has been collected."""
@@ -181,7 +169,7 @@ class SegmentWriter:
     def _last_on_disk(self, run_id: str) -> int:
         """The last tick of a run that a segment holds; 0 without any."""
         for name in sorted(self._sizes, reverse=True):
-            if name.run_id == run_id and not name.estimates:
+            if name.run_id == run_id:
                 try:
                     with open_segment(name.path) as file:
                         return int(read_header(file.metadata.metadata)["sequence"][1])

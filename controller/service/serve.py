@@ -27,9 +27,9 @@ from slicepilot.controller.watchdog.lock import Locks
 
 from .control_thread import BY_SIGNAL, ControlThread
 from .controller import Controller
+from .evidence_thread import EvidenceThread
 from .mode_switch import controlled_slices
 from .run_config import RunConfig
-from .sealer import Sealer
 
 PERIODIC_TASK_S = 1.0
 SWITCH_INTERVAL_S = 0.0002
@@ -80,7 +80,7 @@ def serve(
             control = undo.enter_context(ControlThread(controller, ours))
         companions = _Companions(publisher, control)
         controller.notes.append(companions.notes)
-        undo.enter_context(_sealer(controller, ring, state))
+        undo.enter_context(_evidence(controller, ring, state))
         controller.loop.periodic_tasks.add(companions.look_after, PERIODIC_TASK_S)
         undo.enter_context(_signs_of_life(controller))
         undo.enter_context(_quick_threads())
@@ -109,14 +109,14 @@ def _operation(
     return Controller(node, config, policy, ring, state, StopRequest(), watch, seed)
 
 
-def _sealer(controller: Controller, ring: TickRing, state: Path) -> Sealer:
+def _evidence(controller: Controller, ring: TickRing, state: Path) -> EvidenceThread:
     def failed(what: str) -> None:
         controller.loop.report.last_error = what
 
     try:
-        return Sealer(ring, state, failed)
+        return EvidenceThread(ring, state, failed)
     except OSError as error:
-        raise FailureError(f"seals of the records in {state}: {error.strerror or error}") from error
+        raise FailureError(f"evidence for a promotion in {state}: {error.strerror or error}") from error
 
 
 class _Companions:

@@ -39,14 +39,12 @@ from slicepilot.controller.contracts.orders import decode, parse
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.promotion import certificate
 from slicepilot.controller.promotion.criteria import Criteria
+from slicepilot.controller.promotion.signed import EvidenceFolder
 from slicepilot.controller.publisher.web import Page, WebServer
-from slicepilot.controller.record.estimate_file import decode_estimates, encode_estimates
 from slicepilot.controller.record.explain import explain_tick
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.record.ring_reader import TickReader
-from slicepilot.controller.record.sealed import Seals
-from slicepilot.controller.record.seals import LOG
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.controller.system.bpf.btf import Btf, BtfError
@@ -60,7 +58,7 @@ from slicepilot.env.telemetry import Telemetry
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import containers
 
-from ..controller.record.conftest import description, seal, ticks
+from ..controller.record.conftest import count, description, ticks
 from ..controller.telemetry.prometheus.test_taken_over import taken_over
 from ..effort import examples
 from ..fuzzing import fuzz as try_all
@@ -355,21 +353,6 @@ def test_records(tmp_path: Path) -> None:
     fuzz(st.one_of(mutants(sound), headers), read, 200)
 
 
-def test_estimates(tmp_path: Path) -> None:
-    path = tmp_path / f"estimates-run-1-{0:019d}.parquet"
-    figures = dict.fromkeys(("held", "policy", "difference", "error", "measured"), 1.0)
-    quantities = dict.fromkeys(("carried_mbps", "delay_p99_us", "broken_s"), figures)
-    window = {"run_id": "run-1", "bundle": "ab", "mode": "shadow", "start_ns": 1, "end_ns": 2, "window_s": 1.6}
-    sound = encode_estimates([window | {"model": {}, "slices": [{"slice": "a", "offered_mbps": 1.0} | quantities]}])
-
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        decode_estimates(path)
-        list(SegmentReader(tmp_path).estimates())
-
-    fuzz(mutants(sound), read, 200)
-
-
 def test_journals(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     throttle = FoundThrottle("/sys/fs/bpf/tc/globals/cilium_throttle", 3, 12, 1_250_000, 2 * 10**9, "lxc1", 5)
@@ -411,15 +394,15 @@ def test_types_of_maps() -> None:
     fuzz(mutants(sound), read, 500, BtfError)
 
 
-def test_seals(tmp_path: Path) -> None:
-    seal(tmp_path, ticks(1000), description(digest="ab" * 32), 100)
-    sound = (tmp_path / LOG).read_bytes()
+def test_evidence(tmp_path: Path) -> None:
+    count(tmp_path, ticks(1000), description(digest="ab" * 32))
+    path = tmp_path / "evidence" / "run-1.json"
+    sound = path.read_bytes()
 
     def read(data: bytes) -> None:
-        (tmp_path / LOG).write_bytes(data)
-        found = Seals.load(tmp_path)
-        # Lines may be missing at the end: as after a crash, or a disk that was full.
-        assert len(found.ticks) == 10 or found.broken or len(data) < len(sound) or not data.endswith(b"\n")
+        path.write_bytes(data)
+        evidence, left_out = EvidenceFolder(tmp_path).load("ab" * 32)
+        assert (evidence.ticks == 0 and set(left_out) == {path.name}) or data.rstrip(b"\n") == sound.rstrip(b"\n")
 
     fuzz(mutants(sound), read, 300)
 

@@ -47,7 +47,7 @@ def test_no_thread_of_the_controller_waits_for_a_cpu_with_the_interpreter_in_han
     before = _switches(tasks)
     time.sleep(SEVERAL_TASKS_S)
     ran = {thread for thread, count in _switches(tasks).items() if count != before.get(thread)}
-    # Apart from the first: sealer, and the threads that look after shapers and measuring points.
+    # Apart from the first: the thread that counts evidence, and those that look after shapers and measuring points.
     assert len(ran) > 3
     assert {os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK for thread in ran} == {os.SCHED_FIFO}
 

@@ -18,36 +18,38 @@ import pyarrow.parquet as pq
 import pytest
 
 from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.promotion.signed import FOLDER, KEY_FILE, EvidenceFolder
+from slicepilot.controller.promotion.windows import ReplayedWindows
 from slicepilot.controller.record.columns import encode, header_of, read_header, to_records, to_table
-from slicepilot.controller.record.sealed import SealedRecords
-from slicepilot.controller.record.seals import KEY_FILE, LOG
-from slicepilot.controller.service.sealer import Sealer
+from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.controller.service.evidence_thread import EvidenceThread
 
 from ..controller.publisher.conftest import Controller
-from ..controller.record.conftest import description, seal, ticks
+from ..controller.record.conftest import count, description, ticks
 from .conftest import NOBODY, as_nobody
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher's user is another one")
 DIGEST, OTHER = "ab" * 32, "cd" * 32
-COUNT = 6000
+COUNT, WINDOWS = 6000, 6
 
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """The state of a controller that ran for half a minute: four segments of nobody's, seals of root's."""
+    """The state of a controller that ran for half a minute: four segments of nobody's, evidence of root's."""
     from slicepilot.controller.record.segments import SegmentWriter
 
     base = Path(tempfile.mkdtemp())  # not in pytest's own folder, which nobody may enter
     base.chmod(0o755)
-    records, told = ticks(COUNT), description(digest=DIGEST)
-    seal(base, records, told, 1000)
+    records, run = ticks(COUNT), description(digest=DIGEST)
+    count(base, records, run)
     (base / "records").mkdir()
     os.chown(base / "records", NOBODY, NOBODY)
 
     def write() -> None:
         writer = SegmentWriter(base / "records", 1 << 30, segment_s=7.5)
         for part in np.array_split(records, COUNT // 100):
-            writer.add(part, told, 2)
+            writer.add(part, run, 2)
         writer.close()
 
     as_nobody(write)
@@ -55,10 +57,13 @@ def state() -> Iterator[Path]:
     shutil.rmtree(base)
 
 
-def counted(state: Path) -> tuple[int, dict[str, str], tuple[int, int]]:
-    """Ticks that count, files that are named, and ticks of the bundle that are missing, of how many."""
-    sealed = SealedRecords(state / "records")
-    return sum(len(one.records) for one in sealed.stretches()), sealed.broken, sealed.missing(DIGEST)
+def counted(state: Path) -> tuple[int, tuple[int, int], dict[str, str]]:
+    """Ticks that count, windows that are missing, of how many, and files that are named."""
+    evidence, left_out = EvidenceFolder(state).load(DIGEST)
+    reader = SegmentReader(state / "records")
+    replayed = ReplayedWindows.of(evidence, reader)
+    assert len(replayed.estimates) == replayed.windows - replayed.missing
+    return evidence.ticks, (replayed.missing, replayed.windows), left_out | reader.broken
 
 
 def segments(state: Path) -> list[Path]:
@@ -76,8 +81,8 @@ def rewrite(path: Path, change: Callable[[Any, dict[str, Any]], Any], name: str 
     (path.parent / (name or path.name)).write_bytes(data)
 
 
-def test_what_the_publisher_has_written_counts(state: Path) -> None:
-    assert counted(state) == (COUNT, {}, (0, COUNT))
+def test_what_the_publisher_has_written_can_be_replayed(state: Path) -> None:
+    assert counted(state) == (COUNT, (0, WINDOWS), {})
 
 
 def _better(records: Any, told: dict[str, Any]) -> Any:
@@ -157,110 +162,99 @@ def swell(path: Path) -> None:
     os.truncate(path, 1 << 40)
 
 
-@pytest.mark.parametrize("attack", [change, relabel, reorder, truncate, flip, link, wait, swell])
-def test_a_segment_that_was_tampered_with_is_named_and_its_ticks_are_missing(
+@pytest.mark.parametrize("attack", [change, reorder, truncate, flip, link, wait, swell, Path.unlink])
+def test_a_window_that_was_tampered_with_is_missing_and_counts_stay(
     state: Path, attack: Callable[[Path], None]
 ) -> None:
     path = segments(state)[1]
     as_nobody(lambda: attack(path))
-    found, named, (missing, of) = counted(state)
-    assert named, "nothing was said"
-    assert set(named) <= {path.name, segments(state)[2].name}  # a seal may end in the segment after it
+    found, missing, named = counted(state)
+    assert found == COUNT
+    assert missing in {(1, WINDOWS), (2, WINDOWS)}
+    assert set(named) <= {path.name}
     assert "root:" not in str(named)
-    assert found < COUNT
-    assert (found + missing, of) == (COUNT, COUNT)
+    if attack not in (change, reorder, Path.unlink):
+        assert named, "the reason is given"
 
 
-@pytest.mark.parametrize("attack", [invent, invent_a_run, repeat])
-def test_ticks_that_never_were_or_were_told_before_do_not_count(state: Path, attack: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("attack", [relabel, invent, invent_a_run, repeat])
+def test_ticks_that_never_were_do_not_count(state: Path, attack: Callable[[Path], None]) -> None:
+    """What a file says of its ticks, that is, the bundle and the run, is not believed either."""
     as_nobody(lambda: attack(segments(state)[1]))
-    found, named, missing = counted(state)
-    assert (found, missing) == (COUNT, (0, COUNT))
-    assert SealedRecords(state / "records").unsealed == 0
-    sealed = SealedRecords(state / "records")
-    list(sealed.stretches())
-    assert sealed.unsealed > 0 or named
-
-
-def test_a_segment_that_is_gone_is_missed(state: Path) -> None:
-    as_nobody(segments(state)[2].unlink)
-    found, _, (missing, of) = counted(state)
-    assert found < COUNT
-    assert missing == of - found > 0
+    found, (missing, windows), _ = counted(state)
+    assert (found, windows) == (COUNT, WINDOWS)
+    assert missing <= 2
 
 
 def test_the_oldest_segments_may_have_made_room(state: Path) -> None:
     as_nobody(segments(state)[0].unlink)
-    found, _, (missing, of) = counted(state)
-    assert (missing, of) == (0, found)
+    assert counted(state)[:2] == (COUNT, (0, WINDOWS - 2))
 
 
-def test_ticks_of_another_controller_do_not_count(state: Path, tmp_path: Path) -> None:
+def test_evidence_of_another_controller_does_not_count(state: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir(mode=0o755)
-    seal(other, ticks(1000), description("run-2", DIGEST))
+    count(other, ticks(1000), description("run-2", DIGEST))
     shutil.copytree(state / "records", other / "records")
-    found, named, _ = counted(other)
-    assert found == 0
-    assert set(named.values()) == {"no run of this controller, or one that it has not sealed"}
+    shutil.copy(state / FOLDER / "run-1.json", other / FOLDER)
+    found, missing, named = counted(other)
+    assert (found, missing) == (1000, (0, 0))
+    assert named == {"run-1.json": "this controller has not signed it, or it was changed since"}
 
 
 def test_a_name_that_a_terminal_would_act_on_is_shown_as_text(state: Path) -> None:
     names = ["\33]0;owned\7.parquet", "a\nb.parquet"]
     as_nobody(lambda: [(state / "records" / name).touch() for name in names])
     as_nobody(lambda: os.close(os.open(os.fsencode(state / "records") + b"/\xff\xfe", os.O_CREAT)))
-    named = counted(state)[1]
+    named = counted(state)[2]
     assert len(named) == 3
     assert all(text.isprintable() for pair in named.items() for text in pair)
 
 
-def test_nobody_reads_the_key_or_writes_seals(state: Path) -> None:
+def test_nobody_else_reads_the_key_or_writes_evidence(state: Path) -> None:
     def attack() -> None:
-        for path in (state / KEY_FILE, state / LOG):
+        for path in (state / KEY_FILE, state / FOLDER / "run-1.json"):
             with pytest.raises(PermissionError):
                 path.read_bytes()
             with pytest.raises(PermissionError):
                 path.open("ab")
             with pytest.raises(PermissionError):
                 path.rename(path.with_suffix(".x"))
+        with pytest.raises(PermissionError):
+            list((state / FOLDER).iterdir())
 
     as_nobody(attack)
 
 
-@pytest.mark.parametrize("name", [KEY_FILE, LOG])
-def test_a_key_or_seals_of_somebody_else_are_refused(state: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [KEY_FILE, f"{FOLDER}/run-1.json", FOLDER, "."])
+def test_files_of_another_user_are_refused(state: Path, name: str) -> None:
     os.chown(state / name, NOBODY, NOBODY)
-    with pytest.raises(ConfigError, match=r"uid 65534, mode 0600; accepted: a file of root's, mode 0600"):
-        SealedRecords(state / "records")
+    if name.endswith("json"):
+        found, _, named = counted(state)
+        assert found == 0
+        assert "uid 65534, mode 0600: expected a file of root's with mode 0600" in named["run-1.json"]
+    else:
+        with pytest.raises(ConfigError, match=r"uid 65534, mode 0\d00|uid 65534, mode 0755"):
+            EvidenceFolder(state)
 
 
-def test_a_state_folder_that_others_write_to_is_refused(state: Path) -> None:
-    os.chown(state, NOBODY, NOBODY)
-    with pytest.raises(ConfigError, match=r"state .*: uid 65534"):
-        SealedRecords(state / "records")
+def test_counts_that_were_changed_do_not_count(state: Path) -> None:
+    path = state / FOLDER / "run-1.json"
+    signed = path.read_text()
+    mac, _, body = signed.partition("\n")
+    changed = body.replace(f'"ticks":{COUNT}', f'"ticks":{10 * COUNT}')
+    for text in (f"{mac}\n{changed}", body, signed[:-100], "", f"{mac}\n{body}{body}"):
+        path.write_text(text)
+        assert counted(state)[0] == 0, text[:100]
+    path.write_text(signed)
+    path.rename(path.with_name("run-2.json"))
+    assert counted(state)[2] == {"run-2.json": "expected version 1, and the name of its run"}
 
 
-def test_seals_that_were_cut_out_of_the_log_or_changed_are_named(state: Path) -> None:
-    lines = (state / LOG).read_text().splitlines(keepends=True)
-    (state / LOG).write_text("".join([*lines[:3], *lines[4:]]))
-    found, named, _ = counted(state)
-    assert found == COUNT - 2000  # the one that is gone, and the one that says it came after it
-    assert named[LOG] == "line 4 is not the controller's"
-    changed = [*lines[:3], lines[3].replace("ticks run-1", "ticks run-2"), *lines[4:]]
-    (state / LOG).write_text("".join(changed))
-    found, named, _ = counted(state)
-    assert (found, named[LOG]) == (COUNT - 1000, "line 4 is not the controller's")
-
-
-def test_a_crash_amid_a_line_costs_that_line(state: Path) -> None:
-    with (state / LOG).open("a") as file:
-        file.write("ticks run-1 2 9 10 abc")
-    seal(state, ticks(500), description("run-2", DIGEST))
-    assert counted(state) == (COUNT, {}, (500, COUNT + 500))
-
-
-def test_promote_does_not_believe_ticks_that_nobody_sealed(state: Path, make_bundle: Callable[[], Path]) -> None:
-    """The publisher's user makes up an hour of shadow, and estimates to go with it."""
+def test_promote_does_not_believe_ticks_that_the_controller_has_not_counted(
+    state: Path, make_bundle: Callable[[], Path]
+) -> None:
+    """The publisher's user makes up an hour of shadow."""
     from slicepilot.agents.learned.files import BundleFiles
 
     bundle = make_bundle()
@@ -282,17 +276,16 @@ def test_promote_does_not_believe_ticks_that_nobody_sealed(state: Path, make_bun
     )
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
-    assert document["recording"]["ticks"] == 0
-    assert document["recording"]["unsealed_ticks"] == COUNT
+    assert (document["recording"]["ticks"], document["recording"]["windows"]) == (0, 0)
     assert not (bundle / "promotion.yaml").exists()
 
 
-def test_what_loop_publisher_and_sealer_make_together_counts(controller: Controller) -> None:
+def test_what_loop_and_publisher_and_counting_make_together_is_replayed(controller: Controller) -> None:
     """Numbers of every pattern of bits come back from disk as they were in the ring."""
-    controller.description["bundle"] = {"path": "bundle", "digest": DIGEST, "promoted": False}
+    controller.description |= {"bundle": {"path": "bundle", "digest": DIGEST, "promoted": False}}
     controller.ring.describe(controller.description)
     rng, failures = np.random.default_rng(1), list[str]()
-    with Sealer(controller.ring, controller.state, failures.append):
+    with EvidenceThread(controller.ring, controller.state, failures.append, window_s=0.5):
         controller.publish(records_mb=50.0)
         for _ in range(20):
             bits = rng.integers(0, 1 << 32, controller.telemetry.slices.shape, np.uint32).view(np.float32)
@@ -300,13 +293,18 @@ def test_what_loop_publisher_and_sealer_make_together_counts(controller: Control
             controller.telemetry.slices.reshape(-1)[:3] = np.array(
                 [0xFFC00001, 0x80000000, 0x7F800001], np.uint32
             ).view(np.float32)
-            controller.tick(100)
+            controller.tick(100, mode=Mode.SHADOW)
         controller.ring.describe(controller.description | {"scheduling": "nice -20"})
-        controller.tick(100)
+        controller.tick(100, mode=Mode.SHADOW)
         time.sleep(2.5)
-        controller.tick(50)
+        controller.tick(50, mode=Mode.SHADOW)
     controller.go()
     assert controller.publisher is not None
     controller.publisher.stop()
     assert failures == []
-    assert counted(controller.state) == (2150, {}, (0, 2150))
+    evidence, left_out = EvidenceFolder(controller.state).load(DIGEST)
+    assert (evidence.ticks, left_out) == (2150, {})
+    assert evidence.windows
+    reader = SegmentReader(controller.state / "records")
+    replayed = ReplayedWindows.of(evidence, reader)
+    assert (replayed.missing, replayed.windows, reader.broken) == (0, len(evidence.windows), {})

@@ -23,9 +23,10 @@ import numpy.typing as npt
 from slicepilot.configs import ConfigError, validate
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.record.columns import FLAGS, Records
+from slicepilot.controller.record.columns import FLAGS
 from slicepilot.controller.record.moments import rfc3339
 from slicepilot.controller.record.reader import Stretch
+from slicepilot.controller.record.ring import Records
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import OWN_TO_A_FILE
 from slicepilot.env.backend import Context

@@ -12,12 +12,13 @@ import numpy.typing as npt
 from slicepilot.controller.contracts.charge import shares
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason
+from slicepilot.controller.record.ring import Records
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .history import SECONDS, StatusHistory
-from .tally import REASONS, STAGES, DelayCounter, Records
+from .tally import REASONS, STAGES, DelayCounter
 
 NOW_S, REASONS_S, LOOP_S = 2, 5, 60
 QUANTILES = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999}

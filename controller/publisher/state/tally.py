@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from slicepilot.controller.contracts.charge import InCharge, who
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.record.ring import LATE, STAGES_NS
+from slicepilot.controller.record.ring import LATE, STAGES_NS, Records
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.controller.telemetry.layout import BUCKETS
 
@@ -18,7 +17,6 @@ STAGES = (*(name.removesuffix("_ns") for name in STAGES_NS), "total")
 """Timed parts of a tick; ``total`` is all but ``wakeup``, by how much the tick began late."""
 REASONS = tuple(Reason)
 
-Records = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
 

@@ -1,6 +1,7 @@
 """Ticks of a controller that decides on five slices, as the ring holds them."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from onnx import TensorProto, helper
 
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
-from slicepilot.controller.record.columns import Records
-from slicepilot.controller.record.ring import record_dtype
-from slicepilot.controller.record.seals import SealLog, digest_of
+from slicepilot.controller.promotion.evidence import Evidence
+from slicepilot.controller.promotion.signed import EvidenceFolder
+from slicepilot.controller.record.estimate import window_ticks
+from slicepilot.controller.record.ring import Records, record_dtype
 from slicepilot.env.encoding import FEATURES, NUM_FEATURES
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS
@@ -83,21 +85,15 @@ def ticks(count: int, first: int = 1, generation: int = 2, num_slices: int = len
     return records
 
 
-def seal(state: Path, records: Records, description: dict[str, Any], count: int = 500) -> None:
-    """Seals of so many ticks each, as the controller writes them into its state folder; of one generation."""
-    log, generation = SealLog(state), int(records["description"][0])
-    log.describe(generation, description)
-    for start in range(0, len(records), count):
-        part = records[start : start + count]
-        first, last = int(part["sequence"][0]), int(part["sequence"][-1])
-        log.add(description["run_id"], generation, first, last, digest_of([part.tobytes()]))
-    log.close()
-
-
-@pytest.fixture(name="seal")
-def _seal() -> Callable[..., None]:
-    """``seal(state, records, description)``."""
-    return seal
+def count(state: Path, records: Records, description: dict[str, Any], window_s: float = 5.0) -> Evidence:
+    """Count ticks of one run in shadow as its controller does, and sign that in its state folder."""
+    evidence, ticks = Evidence(), window_ticks(PERIOD_S)
+    evidence.add(description, records)
+    for start in range(0, len(records) - ticks + 1, round(window_s / PERIOD_S)):
+        window = records[start : start + ticks]
+        evidence.add_window(description, window, hashlib.sha256(window.tobytes()).hexdigest())
+    EvidenceFolder(state, create=True).save(description["run_id"], {description["bundle"]["digest"]: evidence})
+    return evidence
 
 
 @pytest.fixture(name="description")

@@ -18,9 +18,8 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.record.columns import Records
 from slicepilot.controller.record.reader import SegmentReader, Stretch
-from slicepilot.controller.record.ring import HELD, LATE, UNUSABLE, record_dtype
+from slicepilot.controller.record.ring import HELD, LATE, UNUSABLE, Records, record_dtype
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.episodes.episodes import Episode
 from slicepilot.env.encoding import KnobDecoder

@@ -1,7 +1,6 @@
 """Estimates agree with what really playing the other setting comes to, and say so where they cannot tell."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,8 @@ from slicepilot.configs import ConfigError
 from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts.answers import EstimatedWindow
 from slicepilot.controller.contracts.modes import Mode
-from slicepilot.controller.record.columns import Records
 from slicepilot.controller.record.estimate import Estimator
-from slicepilot.controller.record.reader import SegmentReader
-from slicepilot.controller.record.ring import LATE
-from slicepilot.controller.record.segments import SegmentWriter
+from slicepilot.controller.record.ring import LATE, Records
 from slicepilot.data.intervals import weighted_quantile
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import Knobs
@@ -189,29 +185,6 @@ def test_hardware_must_have_been_identified(description: Description) -> None:
         Estimator(description(hardware="nowhere"))
     with pytest.raises(ConfigError, match=r"hardware 'edge-server': fit\.\w+ is missing; accepted: one that was"):
         Estimator(description(hardware="edge-server"))
-
-
-def test_estimates_come_back_from_disk(tmp_path: Path, ticks: Ticks, description: Description) -> None:
-    records = recorded(ticks(COUNT), played(FREE), FREE, first_ahead())
-    records["slices"][:, :, 3] = 0
-    estimates = estimates_of(records, description(digest="ab" * 32))
-    writer = SegmentWriter(tmp_path, 1 << 30)
-    writer.add(records, description(digest="ab" * 32), 2)
-    for estimate in estimates:
-        writer.add_estimate(estimate)
-    writer.close()
-    assert len(list(tmp_path.iterdir())) == 2
-    reader = SegmentReader(tmp_path)
-    rows = list(reader.estimates())
-    assert reader.broken == {}
-    assert len(rows) == 5 * len(estimates)
-    assert {row["bundle"] for row in rows} == {"ab" * 32}
-    for row, figure in zip(rows[:5], estimates[0]["slices"], strict=True):
-        assert row["slice"] == figure["slice"]
-        assert row["start_ns"] == estimates[0]["start_ns"]
-        for part in ("held", "policy", "difference", "error", "measured"):
-            assert row[f"carried_mbps_{part}"] == figure["carried_mbps"][part]
-    assert math.isnan(rows[3]["delay_p99_us_difference"])
 
 
 def test_an_estimate_every_interval_and_no_more(ticks: Ticks, description: Description) -> None:

@@ -17,12 +17,11 @@ from slicepilot.configs import ConfigError
 from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason
-from slicepilot.controller.record.columns import Records
 from slicepilot.controller.record.explain import explain_tick, explain_window
 from slicepilot.controller.record.explain_text import WIDTH, tick_lines, window_lines
 from slicepilot.controller.record.moments import parse_duration, parse_time, rfc3339
 from slicepilot.controller.record.reader import Moment, Stretch
-from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.record.ring import LATE, Records
 from slicepilot.controller.record.segments import SegmentWriter
 
 from ...command import slicepilot

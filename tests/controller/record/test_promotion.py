@@ -25,15 +25,14 @@ from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.promotion import certificate as promotion
 from slicepilot.controller.promotion.certificate import PromotionDecision
 from slicepilot.controller.promotion.criteria import Criteria
-from slicepilot.controller.record.columns import Records
-from slicepilot.controller.record.estimate_file import rows_of
-from slicepilot.controller.record.ring import LATE
-from slicepilot.controller.record.sealed import SealedRecords
-from slicepilot.controller.record.seals import KEY_FILE, LOG
+from slicepilot.controller.promotion.signed import FOLDER, EvidenceFolder
+from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.controller.record.ring import LATE, Records
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.controller.service.loaded_policy import load_bundle
 
 from ...command import slicepilot
+from .conftest import count
 
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]
@@ -43,7 +42,7 @@ shadow: {min_duration_s: 15, min_ticks: 3000}
 guard: {min_unchanged_ratio: 0.5, min_agreement_ratio: 0.99, max_severe: 0, max_warning_per_hour: 200}
 budget: {max_late_ratio: 0.001, max_total_p99_us: 500}
 telemetry: {max_invalid_ratio: 0.01}
-estimate: {every_s: 5, min_windows: 2, min_promise_gain_s_per_hour: 0, min_carried_gain_pct: -2, max_worse_ratio: 0.1}
+estimate: {min_windows: 2, min_promise_gain_s_per_hour: 0, min_carried_gain_pct: -2, max_worse_ratio: 0.1}
 """
 
 
@@ -77,7 +76,7 @@ def estimate(start_ns: int, digest: str, mode: str = "shadow", **changes: dict[s
 
 @pytest.fixture
 def judged(
-    tmp_path: Path, bundle: Path, criteria: Criteria, description: Description, ticks: Ticks, seal: Callable[..., None]
+    tmp_path: Path, bundle: Path, criteria: Criteria, description: Description, ticks: Ticks
 ) -> Callable[..., PromotionDecision]:
     """``judged(change, *estimates)``: the verdict on a good recording, changed; segments are short."""
 
@@ -94,15 +93,16 @@ def judged(
         for part in np.array_split(records, 40):
             writer.add(part, told, 2)
         writer.close()
-        for name in (LOG, KEY_FILE):
-            (tmp_path / name).unlink(missing_ok=True)
-        seal(tmp_path, records, told)
+        shutil.rmtree(tmp_path / FOLDER, ignore_errors=True)
+        count(tmp_path, records, told)
         given = estimates or [estimate(1_770_000_000_000_000_000 + k, digest) for k in (0, 10**10)]
-        return promotion.judge(
-            BundleFiles.read(bundle), SealedRecords(folder), criteria, [row for one in given for row in rows_of(one)]
-        )
+        return promotion.judge(BundleFiles.read(bundle), *recorded(tmp_path), criteria, given)
 
     return judge
+
+
+def recorded(state: Path) -> tuple[EvidenceFolder, SegmentReader]:
+    return EvidenceFolder(state), SegmentReader(state / "records")
 
 
 def failed(verdict: PromotionDecision) -> set[str]:
@@ -117,7 +117,7 @@ def test_a_good_recording_promotes(judged: Callable[..., PromotionDecision], bun
     verdict = judged()
     assert verdict.reasons == []
     assert verdict.promoted
-    assert (verdict.recording.ticks, verdict.recording.runs, verdict.others) == (COUNT, {"run-1": COUNT}, 0)
+    assert (verdict.recording.ticks, verdict.recording.runs) == (COUNT, {"run-1": COUNT})
     assert verdict.recording.first == "2026-02-02T02:40:00.000000Z"
     assert verdict.recording.last == "2026-02-02T02:40:19.995000Z"
     assert measured(verdict, "shadow.min_duration_s") == pytest.approx(20)
@@ -255,15 +255,13 @@ def test_paused_ticks_do_not_count(judged: Callable[..., PromotionDecision]) -> 
 
     verdict = judged(operated)
     assert verdict.reasons == []
-    assert (verdict.recording.ticks, verdict.others) == (COUNT - 600, 600)
+    assert verdict.recording.ticks == COUNT - 600
 
 
 def test_another_bundles_records_do_not_count(judged: Callable[..., PromotionDecision]) -> None:
     verdict = judged(digest="cd" * 32)
-    assert (verdict.recording.ticks, verdict.others) == (0, COUNT)
-    assert {finding.criterion for finding in verdict.findings if finding.ok} == {
-        name for name in (f.criterion for f in verdict.findings) if name.startswith("estimate.")
-    }
+    assert verdict.recording.ticks == 0
+    assert all(f.criterion.startswith(("estimate.", "records.")) for f in verdict.findings if f.ok)
     assert "guard.max_severe: nothing measured; required: <= 0" in verdict.reasons
 
 
@@ -294,7 +292,9 @@ def test_without_estimates_there_is_no_promotion(
     judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path
 ) -> None:
     criteria = judged().criteria
-    verdict = promotion.judge(BundleFiles.read(bundle), SealedRecords(tmp_path / "records"), criteria, [])
+    verdict = promotion.judge(
+        BundleFiles.read(bundle), EvidenceFolder(tmp_path), SegmentReader(tmp_path / "records"), criteria, []
+    )
     assert failed(verdict) == {name for name in failed(verdict) if name.startswith("estimate.")}
     assert len(failed(verdict)) == 4
 
@@ -305,9 +305,11 @@ def test_a_damaged_segment_is_named_in_the_verdict(
     criteria = judged().criteria
     path = min((tmp_path / "records").glob("run-1-*"))
     path.write_bytes(path.read_bytes()[:2000])
-    verdict = promotion.judge(BundleFiles.read(bundle), SealedRecords(tmp_path / "records"), criteria, [])
-    assert set(verdict.broken) == {path.name}
-    assert verdict.recording.ticks < COUNT
+    verdict = promotion.judge(
+        BundleFiles.read(bundle), EvidenceFolder(tmp_path), SegmentReader(tmp_path / "records"), criteria, []
+    )
+    assert set(verdict.left_out) == {path.name}
+    assert (verdict.recording.ticks, verdict.recording.windows) == (COUNT, 3)
 
 
 def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., PromotionDecision], bundle: Path) -> None:
@@ -358,7 +360,7 @@ def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 2}, "format_version: accepted: 1"),
+        ({"format_version": 1}, "format_version: accepted: 2"),
         ({"bundle": None}, "bundle: expected a string"),
         ({"approved_by": "me"}, "[.]{3}: unknown field"),
         ({"findings": []}, "findings that do not promote it"),

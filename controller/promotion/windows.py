@@ -1,0 +1,73 @@
+"""What a bundle would have changed, by the simulator, over the windows that its controller has named."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from slicepilot.configs import ConfigError
+from slicepilot.controller.record.estimate import Estimator
+from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.controller.record.ring import Records
+
+from .evidence import Evidence, Window
+
+
+@dataclass
+class ReplayedWindows:
+    """Estimates (`slicepilot.controller.record.estimate`) of windows whose ticks are in the records as they were.
+
+    Attributes:
+        estimates: one per window that could be replayed.
+        missing: windows whose ticks are gone or were changed, after the first that is there: older segments may have
+            made room for newer ones.
+        windows: all from that first one on.
+    """
+
+    estimates: list[dict[str, Any]] = field(default_factory=list)
+    missing: int = 0
+    windows: int = 0
+
+    @classmethod
+    def of(cls, evidence: Evidence, reader: SegmentReader) -> ReplayedWindows:
+        """Read and replay all windows of some evidence."""
+        replayed = cls()
+        estimators = [_estimator(description) for description in evidence.descriptions]
+        for window in evidence.windows:
+            records = _ticks(window, reader)
+            replayed.missing += records is None and replayed.windows > 0
+            replayed.windows += records is not None or replayed.windows > 0
+            estimator = estimators[window.description]
+            if records is not None and estimator is not None:
+                estimate = estimator.estimate(records)
+                if estimate is not None:
+                    replayed.estimates.append(estimate)
+        return replayed
+
+
+def _ticks(window: Window, reader: SegmentReader) -> Records | None:
+    """The ticks of a window, bit for bit as the loop wrote them; None where the records do not have them so."""
+    parts = []
+    for stretch in reader.stretches(window.start_ns, window.end_ns):
+        records = stretch.records
+        inside = (records["sequence"] >= window.first) & (records["sequence"] <= window.last)
+        if stretch.key == window.run_id and inside.any() and (not parts or records.dtype == parts[0].dtype):
+            parts.append(records[inside])
+    if not parts:
+        return None
+    records = np.concatenate(parts)
+    whole = np.zeros(len(records), records.dtype)  # what lies between fields is 0 in the ring
+    for name in records.dtype.names or ():
+        whole[name] = records[name]
+    return whole if hmac.compare_digest(hashlib.sha256(whole.tobytes()).hexdigest(), window.sha256) else None
+
+
+def _estimator(description: dict[str, Any]) -> Estimator | None:
+    try:
+        return Estimator(description)
+    except ConfigError:  # hardware that was never identified: nothing can be said
+        return None
