@@ -96,16 +96,6 @@ class KnobAuthority(Document):
     """With `--try`, where there was enough traffic."""
 
 
-class SentPackets(Document):
-    """Test packets in one direction."""
-
-    result: str
-    """`arrives already` (by traffic; nothing was sent), `arrived`, `lost`, or `nothing to send`."""
-    sent: int
-    arrived: int
-    why: str
-
-
 class LearnedSessions(Document):
     """What was learned from PFCP on N4."""
 
@@ -137,8 +127,6 @@ class CheckedSlice(Document):
     learned: LearnedSessions | None
     """Null where the slice does not learn from sessions."""
     knobs: dict[Knob, KnobAuthority]
-    sent: dict[Literal["uplink", "downlink"], SentPackets] | None
-    """With `--send`."""
     notes: list[str]
     """What an operator should know before control starts."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slicepilot.controller.actuators.bandwidth import limit_mcpu
@@ -18,8 +18,6 @@ from slicepilot.node.authority.authority import Authority
 from slicepilot.node.authority.pacing import UNSEEN
 from slicepilot.node.authority.softirqs import in_softirqs, proposal
 from slicepilot.node.live.backend import NodeBackend
-from slicepilot.node.send.deliver import Outcome
-from slicepilot.node.send.send import Direction, Sending
 
 from .load import LEAST_PACKETS, Load, watch
 from .queues import Passed, queues
@@ -42,7 +40,6 @@ class SliceReport:
         notes: what somebody should know before control starts.
         learned: of its sessions, from those that were set up while it was watched; None where it learns nothing.
         tried: what moving each knob did, where that was asked for.
-        sent: what became of packets sent in each direction, likewise.
     """
 
     name: str
@@ -52,12 +49,6 @@ class SliceReport:
     notes: tuple[str, ...]
     learned: Learned | None = None
     tried: dict[KnobName, Effect] = field(default_factory=dict)
-    sent: dict[Direction, Outcome] = field(default_factory=dict)
-
-    @property
-    def passes(self) -> bool:
-        """Whether its packets pass: those that were sent, in both directions; else those that there were."""
-        return all(one.passes for one in self.sent.values()) if self.sent else bool(self.load.left)
 
     def answer(self, knob: KnobName) -> Authority:
         """Whether a knob acts: what was tried counts for more than what was seen, where there was enough to try."""
@@ -72,13 +63,6 @@ def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
     with queues(backend) as passed:
         loads = watch(backend.source, seconds, backend.learning.poll)
     return [_slice(backend, name, load, passed) for name, load in zip(backend.slices.names, loads, strict=True)]
-
-
-def send(sending: Sending, found: Sequence[SliceReport]) -> list[SliceReport]:
-    """The same with what became of packets that were sent where none was seen to arrive; raises FailureError."""
-    carried = {one.name for one in found if one.load.match_ratio}
-    outcomes = sending.send(carried)
-    return [dataclasses.replace(one, sent=outcomes.get(one.name, {})) for one in found]
 
 
 def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed]) -> SliceReport:

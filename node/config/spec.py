@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -16,7 +15,7 @@ from slicepilot.env.knobs import MIN_QUOTA_US, KnobName
 from slicepilot.env.slices import SliceSet, SliceSpec
 
 from .selectors import STRICT, ServiceSelector, UpfSelector, check_selector
-from .traffic import DeviceNames, ListensSpec, SessionSpec, TrafficSpec, check_session, check_traffic
+from .traffic import DeviceNames, ListensSpec, TrafficSpec, check_traffic
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 NOT_NAMED = DeviceNames()
@@ -40,7 +39,6 @@ class NodeSlice(SliceSpec):
             none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
         may_exceed_limit: whether its CPU limit may be set above the one that is found, a pod's own for example.
         ceiling_mcpu: the most that its CPU limit is ever set to, no limit included; none, whatever its bounds allow.
-        test_session: what may be sent through, where that is asked for.
     """
 
     __pydantic_config__ = STRICT
@@ -54,7 +52,6 @@ class NodeSlice(SliceSpec):
     own_cgroup: bool = False
     may_exceed_limit: bool = True
     ceiling_mcpu: Annotated[float, Field(gt=0)] | None = None
-    test_session: Annotated[SessionSpec, AfterValidator(check_session)] | None = None
 
     @property
     def selector(self) -> UpfSelector:
@@ -162,7 +159,7 @@ def _check_kind(one: NodeSlice) -> None:
         raise ValueError(f"{where}: upf, service: {given}; accepted: upf for a UPF, service for any other program")
     if one.service is not None and one.listens is None:
         raise ValueError(f"{where}: listens: not given; accepted: device and ports of the service")
-    foreign = ("traffic", "devices", "test_session") if one.service is not None else ("listens",)
+    foreign = ("traffic", "devices") if one.service is not None else ("listens",)
     for key in foreign:
         if getattr(one, key) not in (None, NOT_NAMED):
             raise ValueError(f"{where}: {key}: not of a {one.selector.role}; accepted: without it")
@@ -179,7 +176,6 @@ def _check(spec: NodeSpec) -> NodeSpec:
                 raise ValueError(f"slices: {key} = {value}: twice; accepted: each slice its own")
             seen.add(value)
     for one in spec.slices:
-        _check_own(one)
         _check_limits(one, spec)
     return spec
 
@@ -193,16 +189,6 @@ def _check_limits(one: NodeSlice, spec: NodeSpec) -> None:
             f"{MIN_QUOTA_US} us is {least:g} mCPU in quota_period_ms = {spec.quota_period_ms:g}; accepted: an upper "
             "bound of at least that, a longer period, or leave: [cpu_limit_mcpu]"
         )
-
-
-def _check_own(one: NodeSlice) -> None:
-    """Refuse a session of other UEs than the slice's."""
-    session, traffic = one.test_session, one.traffic
-    if session is None or traffic is None or session.teid in traffic.teids or traffic.dnns or traffic.s_nssai:
-        return
-    if not any(ip_address(session.ue) in ip_network(pool) for pool in traffic.ue_pools):
-        accepted = ", ".join((*traffic.ue_pools, *(f"teid {teid}" for teid in traffic.teids)))
-        raise ValueError(f"slices: {one.name}: test_session.ue = {session.ue}: not the slice's; accepted: {accepted}")
 
 
 CheckedNodeSpec: Any = Annotated[NodeSpec, AfterValidator(_check)]

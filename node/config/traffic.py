@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -93,39 +93,6 @@ def check_traffic(traffic: TrafficSpec) -> TrafficSpec:
     if not (traffic.ue_pools or traffic.teids or traffic.dnns or traffic.s_nssai):
         raise ValueError("nothing says whose packets they are; accepted: ue_pools, teids, dnns, s_nssai")
     return traffic
-
-
-@dataclass(frozen=True)
-class SessionSpec:
-    """A PDU session of a slice that `slicepilot node check --send` may send packets through.
-
-    Attributes:
-        ue: address of the UE, which gets a packet (UDP port 9, discard) or twenty-one.
-        teid: the UPF's end of the uplink tunnel; none: uplink is not tried.
-        qfi: QoS flow of the uplink; none: packets have no PDU Session Container.
-        gnb: address of the radio side that uplink comes from; none: that of N3's far end.
-        host: address behind N6 that uplink is sent to and downlink comes from; none: the nearest one.
-    """
-
-    __pydantic_config__ = STRICT
-    ue: Host
-    teid: Annotated[int, Field(ge=1, lt=1 << 32)] | None = None
-    qfi: Annotated[int, Field(ge=0, le=63)] | None = None
-    gnb: Host | None = None
-    host: Host | None = None
-
-    @property
-    def far_host(self) -> IPv4Address | IPv6Address | None:
-        """``host`` as an address."""
-        return None if self.host is None else ip_address(self.host)
-
-
-def check_session(session: SessionSpec) -> SessionSpec:
-    """The same, where its addresses are of one family; raises ValueError."""
-    version = ip_address(session.ue).version
-    if session.far_host is not None and session.far_host.version != version:
-        raise ValueError(f"host = {session.host}: not of the UE's family; accepted: an address of IPv{version}")
-    return session
 
 
 @dataclass(frozen=True)

@@ -74,26 +74,6 @@ def test_all_packets_are_recognised_and_no_knob_acts_on_them(eupf: Foreign, node
     assert picture(eupf) | OTHERS == before | OTHERS
 
 
-def test_packets_are_sent_through_it(eupf: Foreign, node: Path, request: pytest.FixtureRequest) -> None:
-    """From far end to far end: at its own interfaces nothing can be seen.
-
-    N3's takes nothing that XDP redirects in the driver. Generic XDP sends as the stack does.
-    """
-    native = request.node.callspec.params["eupf"] == "native"
-    document = yaml.safe_load(node.read_text())
-    session = document["slices"][0]["test_session"] = {"ue": "10.61.1.2", "teid": 1, "qfi": 9}
-    node.write_text(yaml.safe_dump(document))
-    command = ["node", "check", str(node), "--seconds", "0.2", "--send", "--json"]
-    [found] = json.loads(slicepilot(*command, code=int(native)).stdout)
-    assert [one["result"] for one in found["sent"].values()] == ["arrived", "lost" if native else "arrived"]
-    assert native == ("a far end without NAPI" in found["sent"]["downlink"]["why"])
-    session["teid"] = 0x777
-    node.write_text(yaml.safe_dump(document))
-    [found] = json.loads(slicepilot(*command, code=1).stdout)
-    assert found["sent"]["uplink"]["result"] == "lost"
-    assert "0 arrived at its far end (n6-1)" in found["sent"]["uplink"]["why"]
-
-
 def test_it_is_watched_and_nothing_is_changed(eupf: Foreign, node: Path) -> None:
     before = picture(eupf)
     eupf.load(seconds=20, mbps=8)

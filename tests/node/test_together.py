@@ -89,12 +89,11 @@ def test_both_are_found_told_apart_and_measured_without_a_word(foreign: Foreign,
     assert sorted(one["traffic"]["ue_pools"][0] for one in slices) == ["10.61.1.0/24", "10.61.2.0/24"]
     before = picture(foreign)
     foreign.load(seconds=25, mbps=4)
-    checked = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--send", "--json").stdout)
+    checked = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
     foreign.carried_mbps()
     for one in checked:
         assert one["traffic"]["match_ratio"] > 0.99
         assert all(knob["authority"] for knob in one["knobs"].values()), one["knobs"]
-        assert [sent["result"] for sent in one["sent"].values()] == ["arrives already", "arrived"]
     assert picture(foreign) | {"links": ""} == before | {"links": ""}
 
 

@@ -23,8 +23,8 @@ from slicepilot.controller.actuators.bandwidth import bandwidth_files
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cores import online_cpus
 from slicepilot.controller.system.net.namespaces import inside
-from slicepilot.node.send.packets import g_pdu, udp_packet
 from slicepilot.testbed.bench.rig import Controller
+from slicepilot.testbed.lifecycle.carrying import g_pdu, udp_packet
 from slicepilot.testbed.lifecycle.layout import GTPU_PORT, netns_path
 
 from ...node.foreign import Foreign
@@ -190,13 +190,13 @@ def flood(foreign: Foreign, number: int, packets: Sequence[bytes], per_s: int) -
 
 def tunnels(number: int, count: int) -> list[bytes]:
     """Small packets of one UE through tunnels without number, of which its UPF knows one."""
-    packet = udp_packet(IPv4Address(f"10.61.{number}.2"), HOST, 9, bytes(32))
+    packet = udp_packet(IPv4Address(f"10.61.{number}.2"), HOST, 9, 9, bytes(32))
     return [g_pdu(number + 1000 * i, 9, packet) for i in range(count)]
 
 
 def conversations(ue: str, teid: int, qfi: int, ports: range) -> list[bytes]:
     """A packet of each of a UE's conversations, through its own tunnel."""
-    return [g_pdu(teid, qfi, udp_packet(IPv4Address(ue), HOST, port, bytes(32))) for port in ports]
+    return [g_pdu(teid, qfi, udp_packet(IPv4Address(ue), HOST, port, port, bytes(32))) for port in ports]
 
 
 @contextlib.contextmanager
