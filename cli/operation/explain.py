@@ -14,7 +14,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.service.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from slicepilot.controller.record.history import TickHistory
+    from slicepilot.controller.record.reader import TickHistory
 
 RUN_ROOT, STATE_ROOT = Path(RunConfig.run_root), Path(RunConfig.state_root)
 
@@ -36,8 +36,8 @@ def explain(
     """
     from slicepilot.controller.record.explain import explain_tick, explain_window
     from slicepilot.controller.record.explain_text import tick_lines, window_lines
-    from slicepilot.controller.record.history import TickHistory
     from slicepilot.controller.record.moments import NS, parse_duration, parse_time, rfc3339
+    from slicepilot.controller.record.reader import TickHistory
 
     if records is not None and name is not None:
         raise ConfigError("records, name: accepted: at most one of them")

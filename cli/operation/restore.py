@@ -62,10 +62,10 @@ def _names(root: Path, name: str | None) -> list[str]:
 
 def _restore(folder: Path, skip_living: bool) -> RestoreReport | None:
     """None where there is nothing to restore; raises ConfigError for a controller that lives."""
+    from slicepilot.controller.watchdog.journal import JournalError
     from slicepilot.controller.watchdog.journal_file import find
     from slicepilot.controller.watchdog.lock import Locks
     from slicepilot.controller.watchdog.recovery import put_back
-    from slicepilot.controller.watchdog.schema import JournalError
 
     with contextlib.suppress(JournalError, OSError):  # put_back says what is wrong
         found = find(folder)

@@ -30,10 +30,9 @@ def top(
     Example: [bold]slicepilot top --name sp[/bold]
     """
     from slicepilot.controller.system.clocks import check_clocks
-    from slicepilot.controller.top.follower import Follower
+    from slicepilot.controller.top.drawing import ASCII, glyphs_for
     from slicepilot.controller.top.frame import View
-    from slicepilot.controller.top.glyphs import ASCII, glyphs_for
-    from slicepilot.controller.top.screen import HISTORY_S, lines_of, show
+    from slicepilot.controller.top.screen import HISTORY_S, Follower, lines_of, show
 
     check_clocks()
     path = run_root / (name or _only(run_root, wait)) / "ticks"

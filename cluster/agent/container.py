@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from slicepilot.configs import FailureError
-from slicepilot.controller.watchdog.private import FOR_ROOT
+from slicepilot.controller.watchdog.lock import FOR_ROOT
 
 CLONE_NEWCGROUP = 0x02000000
 """linux/sched.h"""
@@ -70,7 +70,7 @@ def close_to_others(folder: Path) -> None:
     """Shut a folder of root's that others may look into, and nobody else may write into.
 
     The kubelet makes folders of the node with mode 0755 (hostPath, DirectoryOrCreate), and the one of locks is for root
-    alone (`slicepilot.controller.watchdog.private`). Any other folder is left to whoever refuses it.
+    alone (`slicepilot.controller.watchdog.lock`). Any other folder is left to whoever refuses it.
     """
     try:
         found = folder.lstat()

@@ -12,9 +12,9 @@ import numpy as np
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.charge import InCharge, who
-from slicepilot.controller.publisher.state.status import Status
+from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.record.ring import LATE
-from slicepilot.controller.top.follower import Follower
+from slicepilot.controller.top.screen import Follower
 from slicepilot.env.promises import RATE_TOLERANCE
 
 KEPT_S = 60

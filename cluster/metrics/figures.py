@@ -1,6 +1,6 @@
 """What the agent says of itself to the process that serves metrics, and the metrics that become of it.
 
-Names follow those of a controller (`slicepilot.controller.publisher.metrics.collector`). Labels ``loop``, ``sliceset``
+Names follow those of a controller (`slicepilot.controller.publisher.metrics`). Labels ``loop``, ``sliceset``
 and ``sliceset_namespace`` say whose a figure is: ``namespace`` and ``pod`` are what a Prometheus server that finds pods
 calls the target, here the agent's own pod.
 """

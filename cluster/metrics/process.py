@@ -17,9 +17,8 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from http import HTTPStatus
 
-from slicepilot.controller.publisher.web import Page, WebServer
+from slicepilot.controller.publisher.pages import PageServer
 from slicepilot.controller.system import privileges
 from slicepilot.controller.system.confinement.processes import confine_publisher
 from slicepilot.controller.system.realtime import stay_in_the_background
@@ -48,15 +47,16 @@ class MetricsProcess:
         self._facts: AgentFacts | None = None
         self._body, self._made_s = b"", float("-inf")
         self._making: asyncio.Task[None] | None = None
-        self._web = WebServer(http, {"/metrics": self._page}, prepared=self._prepared)
+        self._loop: asyncio.AbstractEventLoop
+        self._http = PageServer(http, {"/metrics": self._page})
 
     async def run(self) -> None:
         """Until the agent has gone."""
         self._link.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._link, self._hear)
-        await self._web.start()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._link, self._hear)
+        self._http.start("http")
         await self._done.wait()
-        await self._web.close()
 
     def _hear(self) -> None:
         try:
@@ -72,12 +72,11 @@ class MetricsProcess:
         with contextlib.suppress(ValueError, TypeError, KeyError):
             self._facts = read(message)
 
-    def _page(self, headers: dict[str, str]) -> Page:
-        del headers
-        if not self._body:
-            text = b"the agent has said nothing yet\n"
-            return Page(text, "text/plain; charset=utf-8", (), HTTPStatus.SERVICE_UNAVAILABLE)
-        return Page(self._body, TEXT)
+    def _page(self, accept: str) -> tuple[bytes, dict[str, str]]:
+        """In a thread of the server's."""
+        del accept
+        asyncio.run_coroutine_threadsafe(self._prepared(), self._loop).result()
+        return self._body or b"the agent has reported nothing yet\n", {"Content-Type": TEXT}
 
     async def _prepared(self) -> None:
         if self._making is None and time.monotonic() - self._made_s >= FRESH_S:

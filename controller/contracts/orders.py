@@ -1,8 +1,8 @@
-"""What an operator can ask of a running controller, checked: by whoever takes it in, and again by the loop's process.
+"""What an operator can order a running controller to do, parsed once, by the controller.
 
 An order is a JSON object: ``{"command": "mode", "mode": "canary", "slices": ["slice1"]}``, ``{"command": "pause"}``,
-``resume``, ``safe``, ``{"command": "reload", "bundle": PATH, "guard": NAME_OR_PATH}`` with one of the two or both, and
-``status``.
+``resume``, ``safe``, or ``{"command": "reload", "bundle": PATH, "guard": NAME_OR_PATH}`` with one of the two or both.
+(``status`` is not for the controller: its publisher answers it.)
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "resume": (),
     "safe": (),
     "reload": ("bundle", "guard", "force"),
-    "status": (),
 }
-MAX_PATH = 4096
+MAX_ORDER_BYTES, ID_BYTES = 1 << 16, 8
+"""Of a line, and of the number in front of it and of its answer, between publisher and controller."""
+MAX_PATH, MAX_ERROR = 4096, 500
 MAX_DEPTH = 4
 _MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
+
+
+Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,40 @@ class Order:
     force: bool = False
 
 
-def decode(line: bytes) -> dict[str, Any]:
-    """The JSON object on a line, of bounded depth.
+def refusal(error: str, reason: str) -> Answer:
+    """An answer that says no, in one line."""
+    line = " ".join(error.split())
+    return {"ok": False, "error": line if len(line) <= MAX_ERROR else f"{line[: MAX_ERROR - 3]}...", "reason": reason}
+
+
+def parse(line: bytes, slice_names: Sequence[str]) -> Order:
+    """The order on a line, for a node with these slices.
 
     Raises:
-        ConfigError: anything else, a field that is given twice, or a number that JSON does not have.
+        ConfigError: names the field, the value and what is accepted, with the nearest valid name.
     """
+    request = _object_on(line)
+    command = request.get("command")
+    if not isinstance(command, str) or command not in FIELDS:
+        raise ConfigError(f"command = {_shown(command)}; {did_you_mean(command, FIELDS)}")
+    for name in request:
+        if name != "command" and name not in FIELDS[command]:
+            raise ConfigError(f"{command}: unknown field {_shown(name)}; {did_you_mean(name, FIELDS[command])}")
+    force = request.get("force", False)
+    if not isinstance(force, bool):
+        raise ConfigError(f"force = {_shown(force)}; accepted: true or false")
+    if command == "mode":
+        return _mode(request, slice_names, force)
+    if command == "reload":
+        return _reload(request, force)
+    return Order(command)
+
+
+def _object_on(line: bytes) -> dict[str, Any]:
+    """The JSON object on a line, of bounded length and depth; raises ConfigError."""
     not_json = ConfigError("order: not valid JSON; accepted: one object on a line")
+    if len(line) > MAX_ORDER_BYTES:
+        raise ConfigError(f"order: {len(line)} bytes; accepted: at most {MAX_ORDER_BYTES}")
     try:
         text = line.decode()  # of bytes, json would guess UTF-16, in which other characters have brackets' bytes
     except UnicodeDecodeError:
@@ -74,30 +105,6 @@ def decode(line: bytes) -> dict[str, Any]:
     if not isinstance(order, dict):
         raise ConfigError(f"order: {type(order).__name__}; accepted: one object on a line")
     return order
-
-
-def parse(request: Any, slice_names: Sequence[str]) -> Order:
-    """An order for a node with these slices.
-
-    Raises:
-        ConfigError: names the field, the value and what is accepted, with the nearest valid name.
-    """
-    if not isinstance(request, dict):
-        raise ConfigError(f"order = {_shown(request)}; accepted: an object with a command")
-    command = request.get("command")
-    if not isinstance(command, str) or command not in FIELDS:
-        raise ConfigError(f"command = {_shown(command)}; {did_you_mean(command, FIELDS)}")
-    for name in request:
-        if name != "command" and name not in FIELDS[command]:
-            raise ConfigError(f"{command}: unknown field {_shown(name)}; {did_you_mean(name, FIELDS[command])}")
-    force = request.get("force", False)
-    if not isinstance(force, bool):
-        raise ConfigError(f"force = {_shown(force)}; accepted: true or false")
-    if command == "mode":
-        return _mode(request, slice_names, force)
-    if command == "reload":
-        return _reload(request, force)
-    return Order(command)
 
 
 def _mode(request: dict[str, Any], slice_names: Sequence[str], force: bool) -> Order:

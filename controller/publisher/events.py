@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable
@@ -15,14 +16,14 @@ from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
 from slicepilot.controller.record.ring import Records
 
-from .listeners import HttpAddress
+from .counts import REASONS, STAGES, Counts, masks_of, reason_counts
+from .listeners import HttpAddress, Peer
 from .logs import EventLogger
-from .peers import Peer
-from .state.status import Status
-from .state.tally import REASONS, STAGES, Counts, masks_of, reason_counts
+from .status import Status
 
 T = TypeVar("T")
 AGAIN_S, SUMMARY_S = 1.0, 60.0
+MAX_ORDER_CHARS = 500
 _GRAVE = tuple(reason for reason in REASONS if MEANINGS[reason].severity >= Severity.WARNING)
 _COUNTED = {"missed_ticks": "ticks_missed", "late_ticks": "ticks_late", "failed_applies": "applies_failed"}
 
@@ -79,13 +80,17 @@ class EventLog:
             self._next_summary_s = now_s + self._summary_s
             self._summary()
 
-    def command(self, peer: Peer, order: dict[str, Any], answer: dict[str, Any]) -> None:
-        """An operator wanted something; see `slicepilot.controller.publisher.api`."""
-        who = {"uid": peer.uid, "pid": peer.pid}
+    def command(self, peer: Peer, line: bytes, answer: dict[str, Any]) -> None:
+        """Log an order and what has become of it; see `slicepilot.controller.publisher.control_socket`."""
+        try:
+            order = json.loads(line)
+        except (ValueError, RecursionError):  # the controller has not said that it is one
+            order = line.decode(errors="backslashreplace")[:MAX_ORDER_CHARS]
+        client = {"uid": peer.uid, "pid": peer.pid}
         if answer["ok"]:
-            self._log.info("command", **who, order=order)
+            self._log.info("command", **client, order=order)
         else:
-            self._log.warning("command", **who, order=order, error=answer.get("error"))
+            self._log.warning("command", **client, order=order, error=answer.get("error"))
 
     def _start(self) -> None:
         run = self._status.description

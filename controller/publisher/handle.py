@@ -19,13 +19,13 @@ from .listeners import (
     INHERITED,
     LOCAL,
     LOCAL_SOCKET,
+    Access,
     HttpAddress,
     control_listener,
     http_listener,
     inherited_listener,
     local_listener,
 )
-from .peers import Access
 
 FIRST_WAIT_S, LONGEST_WAIT_S, WELL_S = 1.0, 60.0, 120.0
 END_S = 15.0

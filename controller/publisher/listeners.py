@@ -1,20 +1,25 @@
-"""The sockets that others connect to. They are made before the controller gives up its privileges, and a publisher
-that is started anew is handed the same ones: meanwhile connections wait instead of failing."""
+"""The sockets that clients connect to, and which users may use the control socket.
+
+Sockets are made before the controller gives up its privileges, and a publisher that is started anew is handed the same
+ones: meanwhile connections wait instead of failing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import grp
 import ipaddress
 import os
+import pwd
 import socket
 import stat
+import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from slicepilot.configs import ConfigError
-
-from .peers import Access
 
 BACKLOG = 512
 INHERITED = "inherited"
@@ -23,6 +28,68 @@ FIRST_INHERITED = 3  # SD_LISTEN_FDS_START
 DEFAULT_PORT = 9464
 # The publisher of a controller that was killed lets go of them as soon as it notices.
 PATIENCE_S, RETRY_S = 3.0, 0.02
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred, unix(7)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A process that has connected, as the kernel knew it then."""
+
+    pid: int
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, connection: socket.socket) -> Peer:
+        """From SO_PEERCRED; raises OSError."""
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return cls(*_CREDENTIALS.unpack(raw))
+
+
+@dataclass(frozen=True)
+class Access:
+    """Root, the controller's own user, and the members of one group.
+
+    Attributes:
+        uid: the controller's.
+        group: name of a group; None: no group.
+    """
+
+    uid: int
+    group: str | None = None
+
+    def gid(self) -> int | None:
+        """Number of the group.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        if self.group is None:
+            return None
+        try:
+            return grp.getgrnam(self.group).gr_gid
+        except KeyError:
+            raise ConfigError(f"group = {self.group!r}: accepted: the name of a group in /etc/group") from None
+
+    def owns(self, peer: Peer) -> bool:
+        """Whether a peer is root, or runs as the controller does: members of the group do not keep it out."""
+        return peer.uid in {0, self.uid}
+
+    def permits(self, peer: Peer) -> bool:
+        """Whether a peer may give commands."""
+        return self.owns(peer) or self.gid() in {peer.gid, *_groups_of(peer.uid)}
+
+    @property
+    def text(self) -> str:
+        """Which users are accepted, for a refusal."""
+        return "root" + (f" and members of group {self.group}" if self.group else "")
+
+
+def _groups_of(uid: int) -> list[int]:
+    with contextlib.suppress(KeyError):
+        user = pwd.getpwuid(uid)
+        return os.getgrouplist(user.pw_name, user.pw_gid)
+    return []
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,70 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import queue
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
-
-from .outlet import Outlet
 
 Form = Literal["json", "pretty", "off"]
 FORMS: tuple[Form, ...] = ("json", "pretty", "off")
 _COLOURS = {logging.WARNING: "\33[33m", logging.ERROR: "\33[31m"}
 _FIELDS = "slicepilot_fields"
 _OF_THE_LINE = {"time", "level", "event"}
+MAX_LINES = 1000
+LAST_S = 1.0
+
+
+class NonBlockingLogHandler(logging.Handler):
+    """Hands lines to a thread that writes them to a file descriptor, a pipe whose reader may have stopped.
+
+    Lines that find no room are lost, and counted. Until it is started, lines are kept. Threads keep the capabilities
+    they were started with: start it without.
+
+    Args:
+        descriptor: to write to; not closed.
+
+    Attributes:
+        lost: lines for which there was no room.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: queue.Queue[bytes | None] = queue.Queue(MAX_LINES)
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self.lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record; never waits."""
+        try:
+            self._lines.put_nowait(self.format(record).encode("utf-8", "backslashreplace") + b"\n")
+        except queue.Full:
+            self.lost += 1
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write the remaining lines, for a second at most, and end."""
+        if not self._thread.is_alive():
+            self.start()
+        try:
+            self._lines.put(None, timeout=LAST_S)
+        except queue.Full:
+            return
+        self._thread.join(LAST_S)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+            except OSError:  # the pipe has no reader any more
+                self.lost += 1
 
 
 class JsonFormatter(logging.Formatter):
@@ -47,13 +100,15 @@ class PrettyFormatter(logging.Formatter):
         return f"{colour}{line}\33[0m" if colour else line
 
 
-def configure(form: Form, stream: TextIO = sys.stderr, outlet: Outlet | None = None) -> EventLogger:
+def configure(
+    form: Form, stream: TextIO = sys.stderr, non_blocking: NonBlockingLogHandler | None = None
+) -> EventLogger:
     """Send this process's logs, those of libraries included, to a stream; ``off`` sends none.
 
-    An outlet takes the place of the stream, which then only says whether people read it.
+    A non-blocking handler takes the place of the stream, which then only says whether it is a terminal.
     """
     root = logging.getLogger()
-    handler: logging.Handler = logging.NullHandler() if form == "off" else outlet or logging.StreamHandler(stream)
+    handler: logging.Handler = logging.NullHandler() if form == "off" else non_blocking or logging.StreamHandler(stream)
     handler.setFormatter(PrettyFormatter(stream.isatty()) if form == "pretty" else JsonFormatter())
     root.handlers = [handler]
     root.setLevel(logging.INFO)

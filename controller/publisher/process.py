@@ -9,188 +9,176 @@ which may have ticks to tell for as long as it lives.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
+import json
 import os
 import select
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from slicepilot.configs import ConfigError, did_you_mean
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.orders import Answer
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.system import privileges
 from slicepilot.controller.system.confinement.processes import OFF, confine_publisher
 from slicepilot.controller.system.realtime import stay_in_the_background
 from slicepilot.controller.system.signals import STOPPING, SWITCHING
 
-from .api import ControlApi
+from .control_socket import ControllerLink, ControlSocket
+from .counts import Totals
 from .events import EventLog
-from .link import LoopLink
-from .listeners import HttpAddress
-from .logs import FORMS, EventLogger, configure
-from .metrics.collector import Metrics
-from .metrics.exposition import FRESH_S
-from .outlet import Outlet
-from .pages import routes
-from .peers import Access
+from .listeners import Access, HttpAddress, Peer
+from .logs import FORMS, EventLogger, NonBlockingLogHandler, configure
+from .metrics import Metrics
+from .pages import FRESH_S, Page, PageServer, Rendered, pages_of
 from .recorder import Recorder
-from .state.status import Status
-from .state.totals import Totals
-from .web import Page, Route, WebServer
+from .status import Status
 
+P, T = ParamSpec("P"), TypeVar("T")
 POLL_S = 1.0
-"""A look at the ring costs about as much for many ticks as for few, and the ring holds at least eight seconds. Whoever
-looks at us meanwhile has us look, too."""
-WAIT_S = 0.05
-
-
-@dataclass(frozen=True)
-class Sockets:
-    """What was inherited: listening sockets and the connection to the loop's process."""
-
-    control: socket.socket
-    link: socket.socket
-    http: socket.socket | None
+"""A look at the ring costs about as much for many ticks as for few, and the ring holds at least eight seconds. A client
+that comes meanwhile makes this process look, too."""
+WAIT_S, STATUS_FRESH_S = 0.05, 0.05
 
 
 class PublisherProcess:
-    """Everything that runs here, on one event loop and one thread for the disk."""
+    """Everything that runs here: this thread follows the ring, others serve clients, and one writes to the disk.
+
+    Args:
+        reader: of the controller's ring.
+        control: listening control socket; link: connection to the controller; http: listening, if there is one.
+        access: which users may give orders.
+        recorder: for decision records and estimates.
+        log, handler: for events.
+        hosts: names by which the node is reached over HTTP.
+    """
 
     def __init__(
         self,
         reader: TickReader,
-        sockets: Sockets,
+        control: socket.socket,
+        link: socket.socket,
+        http: socket.socket | None,
         access: Access,
         recorder: Recorder,
         log: EventLogger,
-        outlet: Outlet,
+        handler: NonBlockingLogHandler,
         hosts: tuple[str, ...] = (),
     ) -> None:
-        self._reader, self._sockets, self._recorder, self._outlet = reader, sockets, recorder, outlet
-        self._done = asyncio.Event()
-        self._status = status = Status(reader.num_slices)
+        self._reader, self._recorder, self._handler = reader, recorder, handler
+        self._ended, self._updating = threading.Event(), threading.Lock()
+        self.status = status = Status(reader.num_slices)
         self._totals = Totals(reader.num_slices)
-        self._events = EventLog(log, status, HttpAddress.of(sockets.http))
-        self._link = LoopLink(sockets.link, self._done.set)
+        self._events = EventLog(log, status, HttpAddress.of(http))
+        self._link = ControllerLink(link, self._ended)
         self._updated_s = float("-inf")
-        self._api = ControlApi(sockets.control, access, status, self._refresh, self._link.forward, self._events.command)
-        self._web = None if sockets.http is None else WebServer(sockets.http, self._fresh_routes(), hosts)
-
-    def confined(self, how: str) -> None:
-        """Have it in the status how this process is confined."""
-        self._status.confined = how
+        # Many clients at once get the same: one document takes milliseconds to make.
+        told = Rendered(lambda: json.dumps({"ok": True, "status": status.document(0)}).encode(), STATUS_FRESH_S)
+        self._control = ControlSocket(control, access, self._fresh(told.body), self._link.ask, self._report)
+        fresh = {path: self._fresh(page) for path, page in self._pages().items()}
+        self._http = None if http is None else PageServer(http, fresh, hosts)
 
     def warm_up(self) -> None:
-        """Show what there is, and what was meant, so that nothing has to be imported any more afterwards."""
-        did_you_mean("", ())
-        for page in self._routes().values():
-            page({})
+        """Make every page once, so that nothing has to be imported any more afterwards."""
+        for page in self._pages().values():
+            page("")
 
-    async def run(self) -> int:
+    def run(self) -> int:
         """Until the controller has gone; returns the exit code."""
-        self._outlet.start()
+        self._handler.start()
         self._recorder.start()
         self._link.start()
-        await self._api.start()
-        if self._web is not None:
-            await self._web.start()
-        self._update()
-        while not self._done.is_set() and self._recorder.failure is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._done.wait()
+        self._control.start("control")
+        if self._http is not None:
+            self._http.start("http")
+        while not self._ended.is_set() and self._recorder.failure is None:
+            with self._updating:
+                self._update()
+            self._ended.wait(POLL_S)
+        with self._updating:
             self._update()
-        await self._close()
+            self._recorder.close()
         return 0 if self._recorder.failure is None else 1
 
-    def _routes(self) -> dict[str, Route]:
-        return routes(self._status, Metrics(self._status, self._totals, self._figures))
+    def _pages(self) -> dict[str, Page]:
+        return pages_of(self.status, Metrics(self.status, self._totals, self._figures))
 
-    def _fresh_routes(self) -> dict[str, Route]:
-        """The pages, brought up to date when they are asked for."""
+    def _fresh(self, make: Callable[P, T]) -> Callable[P, T]:
+        """The same, by one thread at a time, of what is so when it is called."""
 
-        def fresh(page: Route) -> Route:
-            def show(headers: dict[str, str]) -> Page:
-                self._refresh()
-                return page(headers)
+        def fresh(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self._updating:
+                if time.monotonic() - self._updated_s >= FRESH_S:
+                    self._update()
+                return make(*args, **kwargs)
 
-            return show
-
-        return {path: fresh(page) for path, page in self._routes().items()}
-
-    def _refresh(self) -> None:
-        """Update what is not fresh any more."""
-        if time.monotonic() - self._updated_s >= FRESH_S:
-            self._update()
+        return fresh
 
     def _update(self) -> None:
-        status, self._updated_s = self._status, time.monotonic()
+        status, self._updated_s = self.status, time.monotonic()
         records = status.update(self._reader)
         status.estimate = self._recorder.estimate
         self._totals.add(records, status.description)
         self._recorder.add(records, status.description, status.generation)
         self._events.update(records)
 
-    async def _close(self) -> None:
-        for server in (self._api, self._web):
-            if server is not None:
-                await server.close()
-        self._link.close()
-        self._recorder.close()
+    def _report(self, peer: Peer, line: bytes, answer: Answer) -> None:
+        with self._updating:
+            self._events.command(peer, line, answer)
 
     def _figures(self) -> dict[str, tuple[float, str]]:
-        figures = self._recorder.figures()
-        figures["log_lines_lost_total"] = float(self._outlet.lost), "Lines of the log that nobody took in time."
-        figures["api_requests_total"] = float(self._api.requests), "Lines that clients of the control socket sent."
-        figures["api_refused_total"] = float(self._api.refused), "Lines and clients of it that were turned down."
-        if self._web is not None:
-            figures["http_requests_total"] = float(self._web.requests), "Pages served."
-            figures["http_refused_total"] = float(self._web.refused), "HTTP connections that got no page."
+        figures, control, http = self._recorder.figures(), self._control, self._http
+        figures["log_lines_lost_total"] = float(self._handler.lost), "Log lines that found no room."
+        figures["api_requests_total"] = float(control.requests), "Lines from clients of the control socket."
+        figures["api_refused_total"] = float(control.refused), "Lines and clients of it that were refused."
+        if http is not None:
+            figures["http_requests_total"] = float(http.requests), "Pages served."
+            figures["http_refused_total"] = float(http.refused), "HTTP connections that got no page."
         return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the process; 2 for bad input, as everywhere."""
     given = _parser().parse_args(arguments)
-    outlet = Outlet(sys.stderr.fileno())
-    log = configure(given.log, outlet=outlet)
+    handler = NonBlockingLogHandler(sys.stderr.fileno())
+    log = configure(given.log, non_blocking=handler)
     for number in (*STOPPING, *SWITCHING):  # a service manager sends them to all processes at once
         signal.signal(number, signal.SIG_IGN)
     try:
-        publisher = _prepare(given, log, outlet)
-        return 0 if publisher is None else asyncio.run(publisher.run())
+        publisher = _prepare(given, log, handler)
+        return 0 if publisher is None else publisher.run()
     except ConfigError as error:
         log.error("publisher", error=str(error))
         return 2
     finally:
-        outlet.stop()
+        handler.stop()
 
 
-def _prepare(given: argparse.Namespace, log: EventLogger, outlet: Outlet) -> PublisherProcess | None:
+def _prepare(given: argparse.Namespace, log: EventLogger, handler: NonBlockingLogHandler) -> PublisherProcess | None:
     """Everything that needs privileges; then there are none. None if the controller has gone meanwhile."""
     # Otherwise Arrow's allocator starts a thread when it is loaded, which would keep the privileges of that time.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     stay_in_the_background(given.off_cpu)
     http = None if given.http_fd is None else socket.socket(fileno=given.http_fd)
-    sockets = Sockets(socket.socket(fileno=given.api_fd), socket.socket(fileno=given.control_fd), http)
+    control, link = socket.socket(fileno=given.api_fd), socket.socket(fileno=given.control_fd)
     access = Access(os.getuid(), given.group)
     reader = TickReader(given.ring)
     recorder = Recorder(given.records, given.records_mb, given.estimate_s, log)
-    description = _described(reader, sockets.link)
+    description = _described(reader, link)
     if description is None:
         return None
     if given.records_mb or given.estimate_s:
         recorder.warm_up(description, reader.num_slices)
-    publisher = PublisherProcess(reader, sockets, access, recorder, log, outlet, tuple(given.host))
+    publisher = PublisherProcess(reader, control, link, http, access, recorder, log, handler, tuple(given.host))
     publisher.warm_up()
     privileges.drop_all(given.user)
-    publisher.confined(confine_publisher([given.records] if given.records_mb else []) if given.harden else OFF)
+    writable = [given.records] if given.records_mb else []
+    publisher.status.confined = confine_publisher(writable) if given.harden else OFF
     return publisher
 
 

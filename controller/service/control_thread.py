@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import queue
 import selectors
 import signal
 import socket
@@ -15,13 +16,12 @@ from typing import Any
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Mode
-from slicepilot.controller.contracts.orders import Order, decode, parse
+from slicepilot.controller.contracts.orders import ID_BYTES, MAX_ORDER_BYTES, Answer, Order, parse, refusal
 from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 
 from .controller import Controller, is_slow
-from .slow_orders import SlowOrders
 
-MAX_MESSAGE = 1 << 16
+MAX_WAITING = 8
 BY_SIGNAL = {signal.SIGUSR1: "shadow", signal.SIGUSR2: "configured"}
 """Signals that switch the mode: to shadow at once, and back to the mode of the configuration."""
 
@@ -29,9 +29,9 @@ BY_SIGNAL = {signal.SIGUSR1: "shadow", signal.SIGUSR2: "configured"}
 class ControlThread:
     """Runs beside the loop; a ``with`` block starts it, in the main thread, and ends it.
 
-    A message from the publisher is an order with an ``id``, as one packet; each gets one answer with that ``id``:
-    ``{"id", "ok": true, ...}`` or ``{"id", "ok": false, "error"}``. It is checked here again: the publisher talks to
-    everybody, and is trusted with nothing.
+    A packet from the publisher is a number and the line that a client has sent; each gets one answer with that number,
+    ``{"ok": true, ...}`` or ``{"ok": false, "error", "reason"}``. The line is parsed here and nowhere else: the
+    publisher talks to everybody, and is trusted with nothing.
 
     What is slow about orders is done by another thread: whatever a bundle or a disk does, ``safe`` and the signals are
     served. An order for shadow overtakes those to act that came before it.
@@ -114,7 +114,7 @@ class ControlThread:
         if self._last is number:
             return  # a signal that comes again before the first was served is one signal
 
-        def tell(answer: dict[str, Any]) -> None:
+        def tell(answer: Answer) -> None:
             if self._last is number:
                 self._last = None
             if not answer["ok"]:
@@ -125,24 +125,22 @@ class ControlThread:
     def _by_message(self, publisher: socket.socket) -> bool:
         """Answer one message, now or later; false when the publisher has gone."""
         try:
-            data = publisher.recv(MAX_MESSAGE)
+            data = publisher.recv(ID_BYTES + MAX_ORDER_BYTES + 1)
         except OSError:
             return False
         if not data:
             return False
-        identity: Any = None
+        number, line = data[:ID_BYTES], data[ID_BYTES:]
 
-        def tell(answer: dict[str, Any]) -> None:
-            message = json.dumps({"id": identity} | answer).encode()
+        def tell(answer: Answer) -> None:
             with self._answering, contextlib.suppress(OSError):
-                publisher.send(message, socket.MSG_DONTWAIT)  # one that does not read gets none
+                # A publisher that does not read gets none.
+                publisher.send(number + json.dumps(answer).encode(), socket.MSG_DONTWAIT)
 
         try:
-            request = decode(data)
-            identity = request.pop("id", None)
-            order = parse(request, self._operation.slices.names)
+            order = parse(line, self._operation.slices.names)
         except Exception as error:  # noqa: BLE001 (whatever it is, the next order is served)
-            tell({"ok": False, "error": _line(error)})
+            tell(_refused(error, "input"))
         else:
             self._carry_out(order, tell)
         return True
@@ -150,7 +148,7 @@ class ControlThread:
     def _carry_out(
         self,
         order: Order,
-        tell: Callable[[dict[str, Any]], None],
+        tell: Callable[[Answer], None],
         as_at_the_start: bool = False,
         name: object = None,
     ) -> None:
@@ -172,7 +170,7 @@ class ControlThread:
                 given = dataclasses.replace(order, force=force)
                 answer = {"ok": True} | self._operation.carry_out(given, lambda: self._shadow_orders != before)
             except Exception as error:  # noqa: BLE001 (likewise)
-                answer = {"ok": False, "error": _line(error)}
+                answer = _refused(error)
             tell(answer)
 
         if not is_slow(order):
@@ -181,8 +179,34 @@ class ControlThread:
         try:
             self._slow.add(do)
         except ConfigError as error:
-            tell({"ok": False, "error": _line(error)})
+            tell(_refused(error))
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _refused(error: Exception, reason: str = "refused") -> Answer:
+    return refusal(str(error) or type(error).__name__, reason)
+
+
+class SlowOrders:
+    """Does what takes long, one order after the other; its thread starts with the first.
+
+    The process does not wait for it when it ends: what is slow may be a file that cannot be read.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: queue.Queue[Callable[[], None]] = queue.Queue(MAX_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def add(self, task: Callable[[], None]) -> None:
+        """Have a task done, which raises nothing, after those before it; raises ConfigError where too many wait."""
+        try:
+            self._tasks.put_nowait(task)
+        except queue.Full:
+            waiting = f"{MAX_WAITING} orders to reload or to act are waiting"
+            raise ConfigError(f"{waiting}; accepted: safe, pause, resume, mode shadow meanwhile") from None
+        if self._thread is None:
+            self._thread = ThreadBesideTheLoop(self._run, "slow orders")
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._tasks.get()()

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from slicepilot.data.files import PRIVATE, remove_file, replace_file
 
-from .journal import FILE, Journal
-from .private import private_folder
-from .schema import JournalError
+from .journal import FILE, Journal, JournalError
+from .lock import private_folder
 
 PREFIX = "journal-"
 

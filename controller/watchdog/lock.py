@@ -9,15 +9,40 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from slicepilot.configs import ConfigError
+from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.processes import start_ticks
 
-from .private import private_folder
+FOR_ROOT = Path("/run/slicepilot-private")
+
+
+def private_folder() -> Path:
+    """The folder, made if need be; of a user that is not root one of its own.
+
+    Raises:
+        ActuatorError: it cannot be made, or belongs to somebody else, or others can open it.
+    """
+    user = os.geteuid()
+    path = FOR_ROOT if user == 0 else Path(tempfile.gettempdir()) / f"slicepilot-private-{user}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise ActuatorError.of(f"{path}: make a folder for locks", error) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
+        raise ActuatorError(
+            f"{path}: {stat.filemode(found.st_mode)} of user {found.st_uid}; accepted: a folder that only user {user} "
+            "can open (remove it, and it is made)"
+        )
+    return path
+
 
 LOCK_TABLE = Path("/proc/locks")
 RETRY_S = 0.01

@@ -7,10 +7,9 @@ from pathlib import Path
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.kernel_file import ActuatorError
 
-from .journal import FILE
+from .journal import FILE, JournalError
 from .journal_file import discard, find
 from .restore import RestoreReport, restore
-from .schema import JournalError
 
 
 def recover(state: Path) -> str | None:

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from slicepilot.controller.system.processes import start_ticks
-from slicepilot.controller.watchdog.private import private_folder
+from slicepilot.controller.watchdog.lock import private_folder
 
 PREFIX = "slicepilot-upfs-"
 NOWHERE = Path("/nonexistent")

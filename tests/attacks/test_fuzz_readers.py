@@ -5,7 +5,6 @@ A run of the suite tries each reader for a few seconds at most; `make fuzz` does
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -35,12 +34,12 @@ from slicepilot.cluster.status.report import report
 from slicepilot.configs import ConfigError, read_yaml
 from slicepilot.controller.actuators.cilium.endpoints import parse as parse_endpoint
 from slicepilot.controller.actuators.cilium.rate import FoundThrottle
-from slicepilot.controller.contracts.orders import decode, parse
+from slicepilot.controller.contracts.orders import parse
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.promotion import certificate
 from slicepilot.controller.promotion.criteria import Criteria
 from slicepilot.controller.promotion.signed import EvidenceFolder
-from slicepilot.controller.publisher.web import Page, WebServer
+from slicepilot.controller.publisher.pages import PageServer
 from slicepilot.controller.record.explain import explain_tick
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.record.ring import Tick, TickRing
@@ -51,8 +50,7 @@ from slicepilot.controller.system.bpf.btf import Btf, BtfError
 from slicepilot.controller.telemetry.prometheus.answers import FUTURE_S, NoAnswerError
 from slicepilot.controller.telemetry.prometheus.answers import read as read_answer
 from slicepilot.controller.telemetry.prometheus.config import TAG, Row
-from slicepilot.controller.watchdog.journal import FoundSlice, Journal
-from slicepilot.controller.watchdog.schema import JournalError
+from slicepilot.controller.watchdog.journal import FoundSlice, Journal, JournalError
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.node.config.spec import NodeSpec
@@ -114,7 +112,7 @@ def test_orders() -> None:
     ]
 
     def read(data: bytes) -> None:
-        parse(decode(data), ["slice1", "slice2"])
+        parse(data, ["slice1", "slice2"])
 
     fuzz(st.one_of(mutants(*seeds), st.binary(max_size=200)), read, 800)
 
@@ -252,27 +250,18 @@ def test_requests() -> None:
         b"GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\nAccept: text/plain;q=0.5\r\n\r\n",
         b"HEAD / HTTP/1.0\r\n\r\n",
     ]
-    page = Page(b"there", "text/plain")
-
-    async def ask(data: bytes) -> bytes:
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = WebServer(listener, {"/metrics": lambda headers: page, "/": lambda headers: page})
-        await server.start()
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        with contextlib.suppress(ConnectionError):
-            for part in (data[: len(data) // 2], data[len(data) // 2 :]):
-                writer.write(part)
-                await writer.drain()
-            writer.write_eof()
-        answer = b""
-        with contextlib.suppress(ConnectionError):
-            answer = await reader.read()
-        writer.close()
-        await server.close()
-        return answer
+    page = b"there", {"Content-Type": "text/plain"}
+    listener = socket.create_server(("127.0.0.1", 0))
+    PageServer(listener, {"/metrics": lambda accept: page, "/": lambda accept: page}).start("http")
 
     def read(data: bytes) -> None:
-        answer = asyncio.run(ask(data))
+        answer = b""
+        with socket.create_connection(listener.getsockname(), 10.0) as connection, contextlib.suppress(ConnectionError):
+            for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+                connection.sendall(part)
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(1 << 16):
+                answer += part
         assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
 
     fuzz(st.one_of(mutants(*seeds), st.binary(max_size=200)), read, 400)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from slicepilot.controller.publisher.api import MAX_CLIENTS
-from slicepilot.controller.publisher.web import MAX_CONNECTIONS, REQUEST_S
+from slicepilot.controller.publisher.control_socket import MAX_CLIENTS
+from slicepilot.controller.publisher.pages import MAX_CONNECTIONS, REQUEST_S
 
 from ..controller.publisher.conftest import Controller
 from .conftest import NOBODY
@@ -169,7 +169,15 @@ print('begun', flush=True); time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("body", [GROUP_IDLE, GROUP_WAITS, GROUP_AGAIN, GROUP_DEAF])
+GROUP_BABBLES = f"""
+for number in range({MAX_CLIENTS}):
+    try: connect().sendall((b'{{"command": "nothing"}}\\n' * 2000, b'{{"command": "pa', b'x' * 200_000)[number % 3])
+    except OSError: pass
+print('begun', flush=True); time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("body", [GROUP_IDLE, GROUP_WAITS, GROUP_AGAIN, GROUP_DEAF, GROUP_BABBLES])
 def test_members_of_the_group_do_not_keep_root_from_giving_orders(controller: Controller, body: str) -> None:
     publisher = controller.publish(group="daemon")
     # A reload that takes for ever: who asked for it waits for its answer.
@@ -228,6 +236,6 @@ def test_a_log_that_nobody_reads_holds_up_nothing(controller: Controller) -> Non
     os.close(writing)
 
 
-def test_connections_are_bounded_by_places_and_not_by_descriptors() -> None:
+def test_connections_are_bounded_by_a_limit_and_not_by_descriptors() -> None:
     """Or accepting would fail for everybody when they run out."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2 * (MAX_CONNECTIONS + MAX_CLIENTS)

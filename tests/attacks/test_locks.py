@@ -14,8 +14,7 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.watchdog import private
-from slicepilot.controller.watchdog.lock import Locks
-from slicepilot.controller.watchdog.private import private_folder
+from slicepilot.controller.watchdog.lock import Locks, private_folder
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes somebody else")
 

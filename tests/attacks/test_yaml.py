@@ -9,7 +9,7 @@ import pytest
 
 from slicepilot.configs import ConfigError, read_yaml
 from slicepilot.configs.limited_yaml import MOST_BYTES, MOST_NODES, parse_yaml
-from slicepilot.controller.contracts.orders import decode
+from slicepilot.controller.contracts.orders import parse
 from slicepilot.controller.guard.config import GuardConfig
 
 
@@ -82,9 +82,10 @@ def test_a_file_of_many_gigabytes_is_refused_by_its_size(tmp_path: Path) -> None
 def test_an_order_is_not_parsed_beyond_a_few_levels(line: bytes) -> None:
     start_s = time.thread_time()
     with pytest.raises(ConfigError, match="too deeply nested"):
-        decode(line)
+        parse(line, [])
     assert time.thread_time() - start_s < 0.2
 
 
 def test_brackets_in_texts_are_no_levels() -> None:
-    assert decode(b'{"command": "[[[[[[[[\\"{{{{{{{{"}') == {"command": '[[[[[[[["{{{{{{{{'}
+    with pytest.raises(ConfigError, match="command = "):
+        parse(b'{"command": "[[[[[[[[\\"{{{{{{{{"}', [])

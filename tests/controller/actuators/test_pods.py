@@ -19,9 +19,9 @@ from slicepilot.controller.actuators.weight import GroupWeight
 from slicepilot.controller.service.knob_lease import groups_to_lock
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
 from slicepilot.controller.watchdog.journal import Journal
+from slicepilot.controller.watchdog.keeper import survey
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.restore import restore
-from slicepilot.controller.watchdog.survey import survey
 
 from .test_actuators import knobs
 

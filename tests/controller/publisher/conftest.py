@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.orders import ID_BYTES, parse, refusal
 from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.record.ring_reader import TickReader
@@ -139,12 +141,19 @@ class Controller:
 
     def _take_orders(self) -> None:
         with contextlib.suppress(OSError):
-            while data := self._ours.recv(1 << 16):
-                order = json.loads(data)
-                number = order.pop("id")
-                self.orders.append(order)
-                if (answer := self.answer(order)) is not None:
-                    self._ours.send(json.dumps({"id": number} | answer).encode())
+            while data := self._ours.recv(1 << 17):
+                number, line = data[:ID_BYTES], data[ID_BYTES:]
+                answer: dict[str, Any] | None
+                try:
+                    parse(line, [f"slice{k + 1}" for k in range(self.count)])
+                except ConfigError as error:
+                    answer = refusal(str(error), "input")
+                else:
+                    self.orders.append(json.loads(line))
+                    answer = self.answer(self.orders[-1])
+                if answer is not None:
+                    reason = {} if answer["ok"] else {"reason": "refused"}
+                    self._ours.send(number + json.dumps(reason | answer).encode())
 
 
 @contextlib.contextmanager

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.events import AGAIN_S, SUMMARY_S, EventLog
-from slicepilot.controller.publisher.listeners import HttpAddress
+from slicepilot.controller.publisher.listeners import HttpAddress, Peer
 from slicepilot.controller.publisher.logs import Form, JsonFormatter, PrettyFormatter, configure
-from slicepilot.controller.publisher.peers import Peer
-from slicepilot.controller.publisher.state.status import Status
+from slicepilot.controller.publisher.status import Status
 
 
 class Log:
@@ -199,11 +198,11 @@ def test_late_and_missed_ticks_are_summed_up(controller: Any, log: Log) -> None:
 
 
 def test_orders_are_logged_with_who_gave_them(log: Log) -> None:
-    order = {"command": "mode", "mode": "live"}
+    order = b'{"command": "mode", "mode": "live"}'
     log.events.command(Peer(12, 1000, 1000), order, {"ok": True})
     log.events.command(Peer(12, 1000, 1000), order, {"ok": False, "error": "never promoted"})
     first, second = log.lines()
-    assert (first["level"], first["uid"], first["pid"], first["order"]) == ("info", 1000, 12, order)
+    assert (first["level"], first["uid"], first["pid"], first["order"]) == ("info", 1000, 12, json.loads(order))
     assert (second["level"], second["error"]) == ("warning", "never promoted")
 
 

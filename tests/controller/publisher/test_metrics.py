@@ -17,12 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 from prometheus_client.registry import Collector
 
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.publisher.metrics.collector import Metrics
-from slicepilot.controller.publisher.metrics.exposition import Exposition, Renderer
-from slicepilot.controller.publisher.metrics.families import DELAY_EDGES_NS, STAGE_EDGES_NS
-from slicepilot.controller.publisher.state.status import Status
-from slicepilot.controller.publisher.state.tally import DelayCounter, quantiles_us
-from slicepilot.controller.publisher.state.totals import Totals
+from slicepilot.controller.publisher.counts import DelayCounter, Totals, quantiles_us
+from slicepilot.controller.publisher.metrics import DELAY_EDGES_NS, STAGE_EDGES_NS, Metrics
+from slicepilot.controller.publisher.pages import Rendered, metrics_page
+from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.record.ring import APPLY_ERROR, LATE, UNUSABLE
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.controller.telemetry.histogram import quantiles_us as quantiles_of_one
@@ -255,14 +253,14 @@ def test_names_follow_the_conventions(controller: Any, seen: Seen) -> None:
 def test_both_formats_can_be_parsed_and_say_the_same(make: Callable[..., Any], count: int) -> None:
     controller = make(count)
     seen = Seen(controller)
-    exposition = Exposition(seen.metrics)
+    page = metrics_page(seen.metrics)
     controller.counts[:, 200] = 7
     controller.tick(30)
     seen.look()
-    plain, plain_type = exposition.render("text/plain; version=0.0.4")
-    openmetrics, openmetrics_type = exposition.render(OPENMETRICS)
-    assert plain_type == "text/plain; version=0.0.4; charset=utf-8"
-    assert openmetrics_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    plain, plain_headers = page("text/plain; version=0.0.4")
+    openmetrics, openmetrics_headers = page(OPENMETRICS)
+    assert plain_headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert openmetrics_headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert openmetrics.endswith(b"# EOF\n")
     changing = {"slicepilot_heartbeat_age_seconds", "slicepilot_publisher_cpu_seconds_total"}
     first, second = (
@@ -286,8 +284,11 @@ def test_no_accept_header_makes_more_than_two_formats(accept: str) -> None:
         def collect(self) -> list[Metric]:
             return []
 
-    body, content_type = Exposition(Nothing()).render(accept)
-    assert (body, content_type.split(";")[0]) in {(b"", "text/plain"), (b"# EOF\n", "application/openmetrics-text")}
+    body, headers = metrics_page(Nothing())(accept)
+    assert (body, headers["Content-Type"].split(";")[0]) in {
+        (b"", "text/plain"),
+        (b"# EOF\n", "application/openmetrics-text"),
+    }
 
 
 def test_concurrent_requests_share_a_rendering() -> None:
@@ -297,12 +298,12 @@ def test_concurrent_requests_share_a_rendering() -> None:
         made.append(1)
         return b"%d" % len(made)
 
-    renderer = Renderer(render, fresh_s=3600)
+    renderer = Rendered(render, fresh_s=3600)
     assert {renderer.body() for _ in range(100)} == {b"1"}
-    impatient = Renderer(render, fresh_s=0)
+    impatient = Rendered(render, fresh_s=0)
     assert [impatient.body(), impatient.body()] == [b"2", b"3"]
 
 
 def test_before_the_first_tick_there_is_something_to_scrape(seen: Seen) -> None:
-    text, _ = Exposition(seen.metrics).render(OPENMETRICS)
+    text, _ = metrics_page(seen.metrics)(OPENMETRICS)
     assert {family.name for family in parse_openmetrics(text.decode())} >= {"slicepilot_run", "slicepilot_mode"}

@@ -12,8 +12,8 @@ import pytest
 from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts import answers
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.publisher.state.history import SECONDS
-from slicepilot.controller.publisher.state.status import Status
+from slicepilot.controller.publisher.history import SECONDS
+from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.env.knobs import Knobs

@@ -21,8 +21,7 @@ from hypothesis.extra import numpy as arrays
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.record.columns import encode, header_of, slice_names, to_records, to_table
-from slicepilot.controller.record.history import TickHistory
-from slicepilot.controller.record.reader import SegmentReader
+from slicepilot.controller.record.reader import SegmentReader, TickHistory
 from slicepilot.controller.record.ring import Records, Tick, TickRing, record_dtype
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.env.knobs import Knobs

@@ -15,9 +15,9 @@ from rich.console import Console, Group
 
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.record.ring import Tick, TickRing
-from slicepilot.controller.top.follower import Follower
+from slicepilot.controller.top.drawing import BLOCKS, Glyphs
 from slicepilot.controller.top.frame import View, frame
-from slicepilot.controller.top.glyphs import BLOCKS, Glyphs
+from slicepilot.controller.top.screen import Follower
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.controller.top.figures import duration, percent, short
-from slicepilot.controller.top.glyphs import ASCII, BLOCKS, Glyphs, glyphs_for, resample
+from slicepilot.controller.top.drawing import ASCII, BLOCKS, Glyphs, duration, glyphs_for, percent, resample, short
 
 
 @pytest.mark.parametrize(

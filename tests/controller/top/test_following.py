@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.top.follower import Follower
+from slicepilot.controller.top.drawing import BLOCKS
 from slicepilot.controller.top.frame import View, frame, waiting
-from slicepilot.controller.top.glyphs import BLOCKS
+from slicepilot.controller.top.screen import Follower
 
 from .rings import Writer, shown
 

@@ -12,7 +12,7 @@ from slicepilot.controller.contracts.latches import trip_text
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.ring import LATE, TickRing
-from slicepilot.controller.top.glyphs import ASCII
+from slicepilot.controller.top.drawing import ASCII
 
 from .rings import Writer, shown
 

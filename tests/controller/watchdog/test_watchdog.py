@@ -28,13 +28,20 @@ from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.processes import process_of, start_ticks
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
-from slicepilot.controller.watchdog.journal import FILE, VERSION, FoundEgress, FoundSlice, Journal, checksum
+from slicepilot.controller.watchdog.journal import (
+    FILE,
+    VERSION,
+    FoundEgress,
+    FoundSlice,
+    Journal,
+    JournalError,
+    checksum,
+)
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.controller.watchdog.restore import restore
-from slicepilot.controller.watchdog.schema import JournalError
-from slicepilot.controller.watchdog.silence import START_GRACE_S, Silence
+from slicepilot.controller.watchdog.supervisor import START_GRACE_S, Silence
 from slicepilot.data.files import replace_file
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry

@@ -10,7 +10,7 @@ from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-from .tally import (
+from .counts import (
     REASONS,
     STAGES,
     Counts,

@@ -17,8 +17,8 @@ from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
+from .counts import REASONS, STAGES, DelayCounter
 from .history import SECONDS, StatusHistory
-from .tally import REASONS, STAGES, DelayCounter
 
 NOW_S, REASONS_S, LOOP_S = 2, 5, 60
 QUANTILES = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999}

@@ -1,1 +1,0 @@
-"""What a controller exports to Prometheus."""
