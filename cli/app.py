@@ -129,10 +129,11 @@ def _explain(error: Any) -> str:
         first = error.__cause__.errors(include_url=False)[0]
         return f"{error.param.opts[0]} = {first['input']}: {expectation(first['msg'])}"
     if getattr(error, "option_name", None) and command:
-        return f"{message}; accepted: {', '.join([opt for param in command.params for opt in param.opts] + ['--help'])}"
+        options = [name for param in command.params for name in param.opts]
+        return f"{message}; expected one of {', '.join([*options, '--help'])}"
     if message and hasattr(command, "commands"):
         lead = message if message.endswith("?") else f"{message.rstrip('.')};"
-        return f"{lead} accepted: {', '.join(command.commands)}"
+        return f"{lead} expected one of {', '.join(command.commands)}"
     return message
 
 

@@ -86,4 +86,4 @@ def _next_free(folder: Path) -> Path:
         candidate = folder.with_name(f"{folder.name}-{number}")
         if not candidate.exists():
             return candidate
-    raise ConfigError(f"out = {str(folder)!r}: accepted: a folder that is empty or does not exist")
+    raise ConfigError(f"out = {str(folder)!r}: expected a folder that is empty or does not exist")

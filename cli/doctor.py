@@ -43,7 +43,7 @@ def doctor(
     """
     if not kubernetes and (kubeconfig or node):
         given = "kubeconfig" if kubeconfig else "node"
-        raise ConfigError(f"--{given} = {kubeconfig or node}: of --kubernetes; accepted: together with it")
+        raise ConfigError(f"--{given} = {kubeconfig or node}: needs --kubernetes")
     if kubernetes:
         checks = [check for one in plugins().values() for check in one.call("cluster_checks", kubeconfig, node)]
         needed = {"API server"} if kubeconfig else set[str]()

@@ -99,7 +99,7 @@ class BackendPlugin:
             if which in {"missing", "checks", "cluster_checks"}:
                 return []
             able = ", ".join(sorted(name for name, other in plugins().items() if getattr(other, which)))
-            raise ConfigError(f"backend = {self.name!r}: has no {which}; accepted: {able}")
+            raise ConfigError(f"backend = {self.name!r}: has no {which}; backends with it: {able}")
         if which.startswith("open_"):
             outside.will_make(self.name)
         return load_target(target)(*arguments, **named)

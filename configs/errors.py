@@ -24,7 +24,7 @@ def did_you_mean(given: object, names: Iterable[str], accepted: str | None = Non
     known = list(names)
     near = ", ".join(difflib.get_close_matches(given, known, n=most)) if isinstance(given, str) else ""
     hint = f"did you mean {near}? " if near else ""
-    return f"{hint}accepted: {accepted or ', '.join(known) or 'none'}"
+    return f"{hint}expected {accepted or 'one of ' + (', '.join(known) or 'none')}"
 
 
 def expectation(message: str) -> str:

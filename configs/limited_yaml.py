@@ -28,11 +28,11 @@ def parse_yaml(data: bytes, what: str) -> Any:
         ConfigError: not UTF-8, not YAML (with line and column), too long, too deep, too many nodes.
     """
     if len(data) > MOST_BYTES:
-        raise ConfigError(f"{what}: {len(data)} bytes of YAML; accepted: {MOST_BYTES}")
+        raise ConfigError(f"{what}: {len(data)} bytes of YAML; the limit is {MOST_BYTES}")
     try:
         text = data.decode("utf-8")
         if _DIRECTIVE.search(text):  # the parser compares each with all before it
-            raise ConfigError(f"{what}: directives of YAML; accepted: a document without any")
+            raise ConfigError(f"{what}: directives of YAML are not allowed")
         _check_limits(text, what)
         return yaml.load(text, _LOADER)  # a safe loader
     except ConfigError:
@@ -59,7 +59,7 @@ def _check_limits(text: str, what: str) -> None:
                 sizes[anchor] = count - start
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_nodes):
-                raise ConfigError(f"{what}: an alias inside of what it stands for; accepted: a tree")
+                raise ConfigError(f"{what}: an alias inside of what it stands for")
             count += sizes.get(str(event.anchor), 1)  # the loader reports an unknown anchor
         elif isinstance(event, yaml.ScalarEvent):
             count += 1
@@ -68,8 +68,10 @@ def _check_limits(text: str, what: str) -> None:
             if len(event.value) > LONGEST_NUMBER:
                 tag = event.tag or resolve(yaml.ScalarNode, event.value, event.implicit)
                 if tag in _NUMBERS:
-                    raise ConfigError(f"{what}: a number of {len(event.value)} characters; accepted: {LONGEST_NUMBER}")
+                    raise ConfigError(
+                        f"{what}: a number of {len(event.value)} characters; the limit is {LONGEST_NUMBER}"
+                    )
         if count > MOST_NODES:
-            raise ConfigError(f"{what}: more than {MOST_NODES} nodes of YAML, aliases resolved; accepted: {MOST_NODES}")
+            raise ConfigError(f"{what}: more than {MOST_NODES} nodes of YAML, aliases resolved")
         if len(open_nodes) > MOST_DEPTH:
-            raise ConfigError(f"{what}: YAML nested more than {MOST_DEPTH} deep; accepted: {MOST_DEPTH}")
+            raise ConfigError(f"{what}: YAML nested more than {MOST_DEPTH} deep")

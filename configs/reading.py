@@ -44,7 +44,7 @@ def opened_folder(path: Path, what: str, roots: Roots | None = None) -> Iterator
     Raises:
         ConfigError: it does not exist, is not a folder, is outside the roots, or was reached by another user's link.
     """
-    missing = f"{what}: no such folder; accepted: a folder that is there"
+    missing = f"{what}: no such folder"
     with _one_line_errors(what, missing):
         descriptor = _open_path(path, what, roots)
     try:
@@ -93,7 +93,7 @@ def _open_path(path: Path, what: str, roots: Roots | None) -> int:
                 finally:
                     os.close(root)
     below = ", ".join(map(str, roots.folders)) or "none"
-    raise ConfigError(f"{what}: accepted: an absolute path below {below} ({roots.declared})")
+    raise ConfigError(f"{what}: expected an absolute path below {below} ({roots.declared})")
 
 
 def _contents(descriptor: int, most_bytes: int, what: str) -> bytes:
@@ -101,15 +101,15 @@ def _contents(descriptor: int, most_bytes: int, what: str) -> bytes:
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            raise ConfigError(f"{what}: Is a directory; accepted: a file")
+            raise ConfigError(f"{what}: Is a directory; expected a file")
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{what}: accepted: a file, and no link, pipe or device")
+            raise ConfigError(f"{what}: expected a regular file, not a link, pipe or device")
         # Reopened through the descriptor: opening the name again could find another file.
         file = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(file, "rb") as readable:
             data = readable.read(most_bytes + 1)  # the size says nothing: /proc has none, other files may grow
         if len(data) > most_bytes:
-            raise ConfigError(f"{what}: more than {most_bytes} bytes; accepted: {most_bytes}")
+            raise ConfigError(f"{what}: more than {most_bytes} bytes, which is the limit")
         return data
     finally:
         os.close(descriptor)
@@ -135,7 +135,9 @@ def _walk(path: str, beneath: int | None, what: str) -> int:
             if not stat.S_ISLNK(status.st_mode):
                 continue
             if os.geteuid() == 0 != status.st_uid:
-                raise ConfigError(f"{what}: {name!r} is a link of user {status.st_uid}; accepted: links of root")
+                raise ConfigError(
+                    f"{what}: {name!r} is a link of user {status.st_uid}; root follows only links of root"
+                )
             links += 1
             target = os.readlink("", dir_fd=stack[-1])
             os.close(stack.pop())

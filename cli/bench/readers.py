@@ -73,7 +73,7 @@ def readers(
     Example: [bold]slicepilot bench readers --rows 2000000[/bold]
     """
     if importlib.util.find_spec("pandas") is None:
-        raise ConfigError("pandas: not installed, and nothing to compare with without it; accepted: the `train` extra")
+        raise ConfigError("pandas is not installed: pip install 'slicepilot[train]'")
     with _forwarding_file(file, rows) as path, progress_bar() as progress:
         task = progress.add_task("reading", total=len(PROGRAMS) * repetitions)
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in PROGRAMS}
@@ -110,7 +110,9 @@ def _forwarding_file(kept: Path | None, rows: int) -> Iterator[Path]:
                 staging.replace(path)
             except OSError as error:
                 why = error.strerror or error
-                raise ConfigError(f"file = {str(path)!r}: {why}; accepted: a place with 50 bytes a row") from error
+                raise ConfigError(
+                    f"file = {str(path)!r}: {why}; expected a folder with 50 bytes of free space per row"
+                ) from error
             finally:
                 with contextlib.suppress(OSError):
                     staging.unlink(missing_ok=True)

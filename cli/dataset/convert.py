@@ -53,10 +53,10 @@ def convert(
     Example: slicepilot dataset convert episodes.parquet slices-v0
     """
     if target.exists():
-        raise ConfigError(f"out = {str(target)!r}: exists; accepted: a path that does not")
+        raise ConfigError(f"out = {str(target)!r}: exists; expected a new path")
     what = what_is(source)
     if what == "folder":
-        raise ConfigError(f"in = {str(source)!r}: a folder; accepted: one file, or `dataset import` for all in it")
+        raise ConfigError(f"in = {str(source)!r}: a folder; expected one file (`dataset import` takes folders)")
     with writing_to(target.parent), progress_bar() as progress:
         if what in {"episodes", "minari", "records"}:
             document = _convert_episodes(source, target, reward)
@@ -124,7 +124,7 @@ def _convert_table(
     if target.suffix not in {PARQUET, CSV}:
         raise ConfigError(f"out = {str(target)!r}: accepted for tables: NAME.parquet or NAME.csv")
     if target.suffix == PARQUET and what_is(source) == "tidy":
-        raise ConfigError(f"out = {str(target)!r}: the table is in Parquet already; accepted: NAME.csv")
+        raise ConfigError(f"out = {str(target)!r}: the table is already in Parquet; expected NAME.csv")
     faults = Faults()
     task = progress.add_task(source.name, total=1.0)
     name, stream = _table(source, kind, options, faults, lambda share: progress.update(task, completed=share))

@@ -43,7 +43,7 @@ def describe(
     """
     what = what_is(path)
     if what == "folder":
-        raise ConfigError(f"path = {str(path)!r}: a folder; accepted: one file, or `dataset validate` for all in it")
+        raise ConfigError(f"path = {str(path)!r}: a folder; expected one file (`dataset validate` takes folders)")
     if what in {"episodes", "minari", "records"}:
         document = _episodes(path, what)
         show = _print_episodes

@@ -109,7 +109,7 @@ def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kin
             found.append((path, own))
     if not found and not unusable:
         shown = ", ".join(map(str, paths))
-        raise ConfigError(f"paths = {shown}: no file of a known kind in them; accepted: see `dataset list`")
+        raise ConfigError(f"paths = {shown}: no file of a known kind; `dataset list` shows the known releases")
     return found, others, unusable
 
 
@@ -162,7 +162,7 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
     weights, path = RewardWeights.from_yaml(reward), out / EPISODES
     own = {out / f"andrade-{name}.parquet" for name, paths in tables.items() if paths}
     if path.exists() and not own <= replaced:
-        return {"path": str(path), "problem": "exists, and perhaps of other files; accepted: another --out"}
+        return {"path": str(path), "problem": "exists, perhaps from other files; give another --out"}
     try:
         joined = to_episodes({name: read_tidy(paths[0]) for name, paths in tables.items() if paths}, weights)
     except ConfigError as error:

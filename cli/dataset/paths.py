@@ -39,7 +39,7 @@ def options_of(units: list[str] | None, qfi: int | None, condition: str | None, 
     for text in ues or []:
         address, equals, name = text.partition("=")
         if not (address and equals and name):
-            raise ConfigError(f"ue = {text!r}: accepted: ADDRESS=CLASS, such as 10.1.0.44=multimedia")
+            raise ConfigError(f"ue = {text!r}: expected ADDRESS=CLASS, for instance 10.1.0.44=multimedia")
         classes[address] = name
     return Options(tuple(units or ()), qfi, condition, classes)
 
@@ -61,8 +61,8 @@ def writing_to(folder: Path) -> Iterator[None]:
         why, out = error.strerror or error, folder.absolute()
         at = Path(error.filename).absolute() if isinstance(error.filename, str) else out
         if out != at and out not in at.parents and at not in out.parents:
-            raise ConfigError(f"path = {str(at)!r}: {why}; accepted: what can be read and written") from error
-        raise ConfigError(f"out = {str(folder)!r}: {why}; accepted: a folder to write to") from error
+            raise ConfigError(f"path = {str(at)!r}: {why}; expected a readable and writable path") from error
+        raise ConfigError(f"out = {str(folder)!r}: {why}; expected a writable folder") from error
 
 
 def tell_unusable(problems: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ def what_is(path: Path) -> What:
     if path.is_dir():
         return _what_folder(path)
     if problem := what_else(path):
-        raise ConfigError(f"path = {str(path)!r}: {problem}; accepted: a regular file or folder")
+        raise ConfigError(f"path = {str(path)!r}: {problem}; expected a regular file or folder")
     if not is_parquet(path):
         return "file"
     if describe_if_tidy(path) is not None:

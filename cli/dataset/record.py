@@ -88,7 +88,7 @@ def record(
     check_name(backend)
     _check_node(node, mode, backend, scenario, name, requests)
     if name is not None and backend == SIMULATOR:
-        raise ConfigError("name: accepted: only with a --backend of real UPFs")
+        raise ConfigError("name: needs a --backend of real UPFs")
     weights, named = RewardWeights.from_yaml(reward), names_of(agents or [])
     period_s = None if period_ms is None else 1e-3 * period_ms
 
@@ -124,7 +124,7 @@ def _check_out(out: Path) -> None:
 
         check_new(out)
     elif out.is_dir():
-        raise ConfigError(f"out = {str(out)!r}: a folder; accepted: a file NAME.parquet")
+        raise ConfigError(f"out = {str(out)!r}: a folder; expected a file NAME.parquet")
     with writing_to(out.parent):
         pass  # the folder is all that is needed yet
 
@@ -135,7 +135,7 @@ def _check_node(
     """Say what does not go together; raises ConfigError."""
     if node is None:
         if mode != "shadow":
-            raise ConfigError(f"mode = {mode!r}: accepted: with --node; elsewhere agents always act")
+            raise ConfigError(f"mode = {mode!r}: needs --node; elsewhere agents always act")
         return
     others = {"backend": backend != SIMULATOR, "scenario": scenario, "name": name, "published-requests": requests}
     for option, given in others.items():
@@ -167,9 +167,9 @@ def _make_agents(
     counted = [_times(name) for name in names]
     made: list[Agent] = [*(make(name, slices, node, weights) for name, _ in counted), *load_learned(bundles)]
     if not made:
-        raise ConfigError("agents = none: accepted: names, for instance random, or a --bundle")
+        raise ConfigError("agents: none given; expected names, for instance random, or a --bundle")
     if twice := [agent.name for agent in made if sum(agent.name == other.name for other in made) > 1]:
-        raise ConfigError(f"agents: {twice[0]!r} is named twice; accepted: each once, NAME:N for N times the runs")
+        raise ConfigError(f"agents: {twice[0]!r} is named twice; name each once, NAME:N for N times the episodes")
     times, agents = dict(counted), made if requests else [on_declared_pods(agent) for agent in made]
     return [agent for agent in agents for _ in range(times.get(agent.name, 1))]
 
@@ -178,7 +178,7 @@ def _times(text: str) -> tuple[str, int]:
     """``random:3`` as a name and how often it counts; raises ConfigError."""
     name, colon, times = text.partition(":")
     if colon and not (times.isascii() and times.isdigit() and 1 <= int(times[:9]) <= MAX_TIMES):
-        raise ConfigError(f"agents = {text!r}: accepted: NAME, or NAME:1 to NAME:{MAX_TIMES}")
+        raise ConfigError(f"agents = {text!r}: expected NAME, or NAME:1 to NAME:{MAX_TIMES}")
     return name, int(times or 1)
 
 

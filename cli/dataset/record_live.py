@@ -95,7 +95,7 @@ def _check_sight(made: Sequence[Agent]) -> None:
     from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
 
     if seers := [agent.name for agent in made if isinstance(agent, Clairvoyant)]:
-        raise ConfigError(f"agents: {seers[0]}: accepted: only with --backend simulator, whose future it sees")
+        raise ConfigError(f"agents: {seers[0]}: sees the future, and so needs --backend simulator")
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
             raise ConfigError(f"{name}: {problem}")
         wanted = f"a column {value}" if value else "a column such as delay_us or latency_ns"
         shown = ", ".join(map(str, paths))
-        raise ConfigError(f"path = {shown}: no delays in it; accepted: files and folders with {wanted}")
+        raise ConfigError(f"path = {shown}: no delays in it; expected files and folders with {wanted}")
     return found
 
 

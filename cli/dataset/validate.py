@@ -68,7 +68,7 @@ def validate(
             except ConfigError as error:
                 unusable.append(str(error))
     if not checked and not unusable:
-        raise ConfigError(f"path = {str(path)!r}: nothing in it of a known kind; accepted: see `dataset list`")
+        raise ConfigError(f"path = {str(path)!r}: no file of a known kind; `dataset list` shows the known releases")
     if as_json:
         document = {"checked": checked, "unusable": unusable, "not_checked": [str(file) for file in others]}
         print_json(document, Validated)
@@ -99,10 +99,10 @@ def _check(path: Path, kind: str | None, options: Options, progress: Progress) -
             description = read_description(path)
             rows = sum(batch.num_rows for batch in read_tidy(path).batches)
             if rows != description.rows:
-                raise ConfigError(f"path = {str(path)!r}: {rows} rows; accepted: {description.rows}, as it says")
+                raise ConfigError(f"path = {str(path)!r}: {rows} rows; expected {description.rows}, as it says")
             return {"path": str(path), "kind": description.kind, "rows": rows, "faults": description.faults}
         if what == "records":
-            raise ConfigError(f"path = {str(path)!r}: records; accepted: what `dataset convert` makes of them")
+            raise ConfigError(f"path = {str(path)!r}: records; convert them with `dataset convert` first")
         own = kind_of(path, kind)
         stream = own.read(path, faults, options, lambda share: progress.update(task, completed=share))
         rows = sum(batch.num_rows for batch in stream.batches)

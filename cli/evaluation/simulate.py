@@ -34,7 +34,7 @@ def simulate(
         _play(scenario, agent, seed, as_json)
         return
     if study not in STUDIES:
-        raise ConfigError(f"study: unknown name {study!r}; accepted: {', '.join(STUDIES)}")
+        raise ConfigError(f"study: unknown name {study!r}; expected {', '.join(STUDIES)}")
     from slicepilot.env.simulator.hardware import Hardware
     from slicepilot.env.simulator.study import run_study
 
@@ -61,7 +61,7 @@ def parse_numbers(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not _is_number(first) or (dash and not _is_number(last)) or int(first) > int(last or first):
-            raise ConfigError(f"experiments = {text!r}: accepted: numbers and rising ranges such as 1,5,20-22")
+            raise ConfigError(f"experiments = {text!r}: expected numbers and rising ranges such as 1,5,20-22")
         numbers += range(int(first), int(last or first) + 1)
     return list(dict.fromkeys(numbers))
 

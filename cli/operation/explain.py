@@ -40,7 +40,7 @@ def explain(
     from slicepilot.controller.record.reader import TickHistory
 
     if records is not None and name is not None:
-        raise ConfigError("records, name: accepted: at most one of them")
+        raise ConfigError("records, name: give at most one of them")
     lasting_ns = None if window is None else round(NS * parse_duration(window, "window"))
     if records is None:
         name = name or _only_name(state, run)
@@ -50,7 +50,7 @@ def explain(
     first_ns, last_ns = history.span_ns()
     time_ns = parse_time(at, time.time_ns(), last_ns)
     nothing = (
-        f"at = {at!r}: nothing recorded at {rfc3339(time_ns)}; accepted: {rfc3339(first_ns)} to {rfc3339(last_ns)}"
+        f"at = {at!r}: nothing recorded at {rfc3339(time_ns)}; recorded: {rfc3339(first_ns)} to {rfc3339(last_ns)}"
     )
     if lasting_ns is None:
         moment = history.at(time_ns)
@@ -75,7 +75,7 @@ def _only_name(state: Path, run: Path) -> str:
     found = {path.parent.name for root, what in ((state, "records"), (run, "ticks")) for path in root.glob(f"*/{what}")}
     if len(found) != 1:
         accepted = ", ".join(sorted(found)) or f"none found in {str(state)!r}; give --records"
-        raise ConfigError(f"name: not given; accepted: {accepted}")
+        raise ConfigError(f"name: not given; expected {accepted}")
     return found.pop()
 
 

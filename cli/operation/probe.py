@@ -63,7 +63,7 @@ def probe(
     upfs = [*map(by_netns, netns or ()), *map(by_pid, pid or ()), *map(by_container, container or ())]
     devices = Devices(n3, tun, n6, n6_netns, n4)
     if node is None and not upfs:
-        raise ConfigError("--netns, --pid, --container or --node: none given; accepted: at least one UPF")
+        raise ConfigError("no UPF is given; use --netns, --pid, --container or --node")
     if node is not None and (upfs or devices != Devices()):
         raise ConfigError(f"--node = {node}: accepted alone: its configuration says which UPFs and interfaces")
     try:
@@ -81,7 +81,7 @@ def probe(
             if any(one.n4 for one in points):
                 pfcp = stack.enter_context(PfcpProbe(points, report=pfcp_csv is not None))
             elif pfcp_csv is not None:
-                raise ConfigError("--pfcp-csv: no interface with PFCP; accepted: together with --n4")
+                raise ConfigError("--pfcp-csv: no interface with PFCP; name it with --n4")
             files = [stack.enter_context(contextlib.closing(file)) for file in _files(csv, pfcp_csv, source, pfcp)]
             _watch(source, pfcp, files, interval, duration, as_json)
     except ProbeError as error:
@@ -95,7 +95,7 @@ def _distinct(upfs: list[Upf]) -> list[Upf]:
     for upf in upfs:
         inode = upf.netns.stat().st_ino
         if inode in seen:
-            raise ConfigError(f"{upf.name}: the same network namespace as {seen[inode]}; accepted: each UPF once")
+            raise ConfigError(f"{upf.name}: the same network namespace as {seen[inode]}; name each UPF once")
         seen[inode] = upf.name
     return upfs
 

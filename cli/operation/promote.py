@@ -51,18 +51,20 @@ def promote(
     asked = Criteria.from_yaml(criteria)
     if is_shipped(bundle):
         raise ConfigError(
-            f"bundle = {str(bundle)!r}: comes with the package, where nothing is written; accepted: a copy of "
+            f"bundle = {str(bundle)!r}: is part of the package, which is never written to; use a copy of "
             f"{str(folder_of(bundle))!r}, or what `slicepilot train --from {bundle}` makes"
         )
     files = BundleFiles.read(bundle)
     PolicyBundle.of(files)  # whether it is one: its model is tried out by who runs it
     if no_sign and sign is not None:
-        raise ConfigError("sign, no-sign: accepted: one of them at most")
+        raise ConfigError("sign, no-sign: give at most one of them")
     key = None if no_sign else sign or signature.own_key()
     if key is not None:
         signature.load_private_key(key)
     elif SIGNATURE_FILE in files.parts:
-        raise ConfigError(f"bundle {str(bundle)!r}: is signed, which a promotion ends; accepted: with --sign KEY")
+        raise ConfigError(
+            f"bundle {str(bundle)!r}: is signed, and a promotion ends the signature; sign again with --sign KEY"
+        )
     reader = SegmentReader(records)
     verdict = promotion.judge(files, EvidenceFolder(records.resolve().parent), reader, asked)
     if verdict.promoted:

@@ -56,7 +56,7 @@ def _names(root: Path, name: str | None) -> list[str]:
     if not root.exists() and (root == STATE_ROOT or copies):
         return sorted(copies)
     if not root.is_dir():
-        raise ConfigError(f"state = {str(root)!r}; accepted: a folder with a folder for each controller")
+        raise ConfigError(f"state = {str(root)!r}; expected a directory with one subdirectory per controller")
     return sorted(copies | {folder.name for folder in root.iterdir() if (folder / FILE).exists()})
 
 

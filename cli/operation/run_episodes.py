@@ -26,7 +26,7 @@ def check(folder: Path, settings: RunConfig) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"record = {str(folder)!r}: {error.strerror}; accepted: a folder to write in") from error
+        raise ConfigError(f"record = {str(folder)!r}: {error.strerror}; expected a writable folder") from error
 
 
 def write(folder: Path, settings: RunConfig, since_ns: int) -> dict[str, Any]:
@@ -56,12 +56,12 @@ def write(folder: Path, settings: RunConfig, since_ns: int) -> dict[str, Any]:
                 progress.update(task, description=f"episodes, {told['steps']:,} steps")
     except OSError as error:
         raise ConfigError(
-            f"record = {str(folder)!r}: {error.strerror}; accepted: a folder to write in. "
+            f"record = {str(folder)!r}: {error.strerror}; expected a writable folder. "
             f"The records are still there: slicepilot dataset convert {records} NAME.parquet"
         ) from error
     if not told["parquet"]:
         raise ConfigError(
-            f"state_root = {settings.state_root}: no records of this run; accepted: a folder that its publisher's "
+            f"state_root = {settings.state_root}: no records of this run; expected a folder that its publisher's "
             f"user, {settings.publish.user}, can reach"
         )
     return told

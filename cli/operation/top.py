@@ -59,8 +59,8 @@ def _only(run_root: Path, wait: bool) -> str:
     if len(names) == 1:
         return names[0]
     if names:
-        raise ConfigError(f"--name: not given, and several controllers run; accepted: {', '.join(names)}")
+        raise ConfigError(f"--name: not given, and several controllers run; expected one of {', '.join(names)}")
     hint = (
-        "accepted with --wait: a name" if wait else "accepted: while `slicepilot run` runs, or with --name and --wait"
+        "--wait needs the name of a controller" if wait else "start `slicepilot run` first, or give --name and --wait"
     )
     raise ConfigError(f"{run_root}: no controller runs there; {hint}")

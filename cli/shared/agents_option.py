@@ -32,5 +32,5 @@ def load_learned(bundles: Sequence[Path]) -> list[LearnedAgent]:
         if names.count(agent.name) > 1:
             agent.name = f"{agent.name} {path}"
     if len({agent.name for agent in agents}) < len(agents):
-        raise ConfigError(f"bundle: {', '.join(map(str, bundles))}: named twice; accepted: each bundle once")
+        raise ConfigError(f"bundle: {', '.join(map(str, bundles))}: named twice; name each bundle once")
     return agents

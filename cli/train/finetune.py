@@ -36,7 +36,7 @@ def run_finetune(
     from slicepilot.training.finetune.train import finetune, resumed_config
 
     if resume is None and is_finetune(start):
-        raise ConfigError("finetune: a run of fine-tuning: accepted: an offline run; --resume goes on with this one")
+        raise ConfigError("finetune: this is a fine-tuning run; expected an offline run (--resume continues this one)")
     offline = offline_config_of(start)
     given = FinetuneConfig.from_yaml(config) if config is not None else None
     if resume is not None:
@@ -49,7 +49,7 @@ def run_finetune(
     name = f"finetune-{offline.algorithm}-{settings.backend}"
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
     if run is not None and folder.exists() and folder.samefile(run if run.is_dir() else run.parent):
-        raise ConfigError(f"out = {str(folder)!r}: accepted: another folder than that of the run to fine-tune")
+        raise ConfigError(f"out = {str(folder)!r}: expected another folder than that of the run to fine-tune")
     with training_bar(name) as show:
         result = finetune(settings, start, folder, lambda played: _opened(settings, played), name, show)
     _tell(settings, result, as_json)

@@ -49,7 +49,7 @@ def run_offline(
     if checkpoint is not None:
         given = given or resumed_config(checkpoint, None)
     if given is None:
-        raise ConfigError("config = None: accepted: -c with a name or a file, or --resume with a run's folder")
+        raise ConfigError("config = None: give -c with a name or a file, or --resume with a run's folder")
     settings = _budget(given.override(dataset=dataset, seed=seed), updates, minutes)
     if checkpoint is not None:
         settings = resumed_config(checkpoint, settings)

@@ -131,7 +131,7 @@ def _settings(
     from slicepilot.training.online.train import resumed_config
 
     if checkpoint is None and config is None:
-        raise ConfigError("config = None: accepted: -c with a name or a file, or --resume with a run's folder")
+        raise ConfigError("config = None: give -c with a name or a file, or --resume with a run's folder")
     settings = TrainingConfig.from_yaml(config) if config is not None else None
     if checkpoint is not None:
         settings = resumed_config(checkpoint, None if settings is None else _source(settings, seed, source))
@@ -142,7 +142,7 @@ def _settings(
 
 def _source(config: TrainingConfig, seed: int | None, source: Source) -> TrainingConfig:
     if source.scenario is not None and source.mixture is not None:
-        raise ConfigError(f"mixture = {source.mixture!r}: accepted: one of --scenario and --mixture")
+        raise ConfigError(f"mixture = {source.mixture!r}: give either --scenario or --mixture")
     if source.scenario is not None or source.mixture is not None:
         from dataclasses import replace
 

@@ -54,7 +54,7 @@ def tune(
 
     need_ray("tune")
     if (config is None) == (resume is None):
-        raise ConfigError(f"config = {config!r}: accepted: -c with a name or a file, or --resume with a sweep's folder")
+        raise ConfigError(f"config = {config!r}: give -c with a name or a file, or --resume with a sweep's folder")
     if resume is not None:
         if out is not None:
             raise ConfigError(f"out = {str(out)!r}: accepted without --resume, which goes on in its own folder")

@@ -77,7 +77,7 @@ class Unpacked:
                     if name not in LIMITS_BYTES:
                         continue
                     if one.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or one.issparse():
-                        raise FetchError(f"{name}: accepted: a file, and no link, pipe or device")
+                        raise FetchError(f"{name}: expected a regular file, not a link, pipe or device")
                     if one.size > LIMITS_BYTES[name]:
                         raise FetchError(f"{name}: more than {LIMITS_BYTES[name]} bytes")
                     if name in found and found[name][0] != folder:

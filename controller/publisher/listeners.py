@@ -167,7 +167,7 @@ def inherited_listener() -> socket.socket:
                 return listener
             listener.detach()
             problem = f"descriptor {FIRST_INHERITED} is no listening TCP socket"
-    raise ConfigError(f"listen = {INHERITED!r}: {problem}; accepted: one that a systemd socket unit of its name makes")
+    raise ConfigError(f"listen = {INHERITED!r}: {problem}; expected a socket from slicepilot@NAME.socket")
 
 
 def _bind(listener: socket.socket, address: HttpAddress, deadline_s: float) -> None:
@@ -221,7 +221,7 @@ def _unix_listener(
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"{what} {path}: {error.strerror or error}; accepted: a folder to write to") from error
+        raise ConfigError(f"{what} {path}: {error.strerror or error}; expected a writable folder") from error
     except ConfigError:
         listener.close()
         raise

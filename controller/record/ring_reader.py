@@ -162,5 +162,5 @@ class TickReader:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            raise ConfigError(f"{self.path}: a document that is not JSON; accepted: a file that a controller has made")
+            raise ConfigError(f"{self.path}: corrupt ring file (invalid JSON)")
         return document

@@ -202,7 +202,7 @@ def _make(root: str, folder: Path) -> None:
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)  # whatever the umask: only root writes there
     except OSError as error:
-        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; accepted: a folder to write in") from error
+        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; expected a writable folder") from error
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from slicepilot.controller.system import privileges
 
 MOST_CPU_S = 5
 MOST_MEMORY_BYTES = 512 << 20
-"""Both on top of what it has taken to start."""
+"""Limits, added to what start-up used."""
 DECISIONS = 5
 MOST_COMPARED_S = 0.05
 """A decision that takes longer is not made often enough to compare a compiled one with it."""

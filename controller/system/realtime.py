@@ -98,7 +98,7 @@ def stay_just_behind_the_loop() -> None:
 
     There is no way back: it would be taken with the interpreter in hand, and the kernel looks for somebody else to run
     at once (``__sched_setscheduler``, kernel/sched/syscalls.c). A thread beside the loop that is often busy for more
-    than a tenth of a second belongs into another process.
+    than a tenth of a second belongs in another process.
 
     Processes inherit the class until they choose their own, so that their start does not hold up the loop either.
     """

@@ -201,7 +201,9 @@ class _Restoration:
                 return
             with contextlib.closing(bandwidth_files(CpuGroup.at(above))) as pods:
                 if put_back_limit(files, wanted, pods, (pod.quota_us, pod.period_us)) != wanted:
-                    self._report.notes.append(f"{found.name}: its pod has less by now, and it what the pod has")
+                    self._report.notes.append(
+                        f"{found.name}: the pod's limit was lowered; the container is capped to it"
+                    )
 
         return self._quota(group, wanted, write)
 

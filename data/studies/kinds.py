@@ -171,7 +171,7 @@ def files_below(paths: list[Path]) -> Iterator[Path]:
                 if file.is_file() and not hidden and not file.name.endswith((".part", ".part.json")):
                     yield file
         elif problem := what_else(path):
-            raise ConfigError(f"path = {str(path)!r}: {problem}; accepted: a regular file or folder")
+            raise ConfigError(f"path = {str(path)!r}: {problem}; expected a regular file or folder")
         else:
             yield path
 

@@ -31,7 +31,7 @@ def discover(
     from slicepilot.node.find.draft import draft
 
     if os.geteuid() != 0:
-        raise ConfigError("user: not root; accepted: root, who alone can see which process has which socket")
+        raise ConfigError("must run as root to map sockets to processes")
     if out is not None and out.exists():
         raise ConfigError(f"--out = {out}: is there already; accepted: a new file")
     found = look()

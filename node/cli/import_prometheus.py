@@ -94,7 +94,7 @@ def _check_out(out: Path) -> None:
 
         check_new(out)
     elif out.is_dir():
-        raise ConfigError(f"out = {str(out)!r}: a folder; accepted: a file NAME.parquet")
+        raise ConfigError(f"out = {str(out)!r}: a folder; expected a file NAME.parquet")
 
 
 def _write(episodes: Any, out: Path) -> None:

@@ -166,7 +166,7 @@ def _make(root: str, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; accepted: a folder to write in") from error
+        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; expected a writable folder") from error
 
 
 def open_live(

@@ -30,23 +30,23 @@ BAD_INPUT = {
     "scenario": (("simulate", "--scenario", "andrade-rampp"), "scenarios: unknown name 'andrade-rampp'; did you mean"),
     "file": (("simulate", "--scenario", "not/there.yaml"), "scenarios: file 'not/there.yaml' does not exist"),
     "agent": (("simulate", "--agent", "orakel"), "agent: unknown name 'orakel'; did you mean oracle?"),
-    "study": (("simulate", "--study", "andrad"), "study: unknown name 'andrad'; accepted: andrade"),
+    "study": (("simulate", "--study", "andrad"), "study: unknown name 'andrad'; expected andrade"),
     "experiment": (
         ("simulate", "--study", "andrade", "--experiments", "1,27"),
         "experiments: unknown number 27; accepted: 1 to 26",
     ),
     "experiments": (
         ("simulate", "--study", "andrade", "--experiments", "one"),
-        "experiments = 'one': accepted: numbers and rising ranges such as 1,5,20-22",
+        "experiments = 'one': expected numbers and rising ranges such as 1,5,20-22",
     ),
     "hardware": (
         ("simulate", "--study", "andrade", "--hardware", "andrad"),
-        "hardware: unknown name 'andrad'; did you mean andrade? accepted: ",
+        "hardware: unknown name 'andrad'; did you mean andrade? expected one of ",
     ),
     "negative seed": (("simulate", "--seed", "-1"), "--seed = -1: "),
     "seed in words": (("simulate", "--seed", "one"), "--seed = one: "),
     "option": (("simulate", "--sead", "1"), "No such option: --sead"),
-    "command": (("simulat",), "No such command 'simulat'. Did you mean 'simulate'? accepted: doctor, "),
+    "command": (("simulat",), "No such command 'simulat'. Did you mean 'simulate'? expected one of doctor, "),
     "envs": (("bench", "sim", "--num-envs", "0"), "--num-envs = 0: "),
     "slices": (("bench", "sim", "--num-slices", "257"), "--num-slices = 257: "),
 }
@@ -154,5 +154,5 @@ def test_experiments_are_numbers_and_ranges(text: str, numbers: list[int]) -> No
 
 @pytest.mark.parametrize("text", ["", "1,", "-1", "3-1", "1-2-3", "1.5", "²", "1-99999999", "nan"])
 def test_other_experiments_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^experiments = .*: accepted: "):
+    with pytest.raises(ConfigError, match=r"^experiments = .*: expected "):
         parse_numbers(text)

@@ -16,5 +16,5 @@ def test_what_a_backend_leaves_out_is_said_when_it_is_asked_for() -> None:
     assert bare.call("missing") == bare.call("checks") == []
     able = ", ".join(name for name, other in plugins().items() if other.open_backend)
     assert "testbed" in able
-    with pytest.raises(ConfigError, match=rf"^backend = 'bare': has no open_backend; accepted: {able}$"):
+    with pytest.raises(ConfigError, match=rf"^backend = 'bare': has no open_backend; backends with it: {able}$"):
         bare.call("open_backend", "multi-promise")

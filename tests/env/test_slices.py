@@ -70,7 +70,11 @@ def test_a_slice_set_in_order() -> None:
         ("slices.0.sla.delay_bound_ms", "soon", "slices.0.sla.delay_bound_ms = 'soon': .*number"),
         ("slices.0.sla.delay_bound_ms", None, "slices.0.sla.delay_bound_ms: Field required"),
         ("slices.0.weight", 0, "slices.0.weight = 0: .*greater than 0"),
-        ("slices.0.wieght", 2, "slices.0.wieght = 2: unknown field; did you mean weight. accepted: name, s_nssai"),
+        (
+            "slices.0.wieght",
+            2,
+            "slices.0.wieght = 2: unknown field; did you mean weight. expected one of name, s_nssai",
+        ),
         ("slices.0.bounds.nice", [5, -5], "slices.0.bounds.nice = list: lower bound 5 must be below upper bound -5"),
         ("slices.0.bounds.nice", [-21, 0], "slices.0.bounds.nice.0 = -21: .*-20"),
         ("slices.0.bounds.nice", [0.5, 3], "slices.0.bounds.nice.0 = 0.5: .*integer"),

@@ -202,6 +202,6 @@ def _private_folder() -> Path:
         return Path(tempfile.mkdtemp(prefix="slicepilot-", dir=place))
     shown = tempfile.gettempdir()
     raise ConfigError(
-        f"TMPDIR = {shown!r}: accepted: a folder to write to, of at most {SOCKET_PATH - RAYS_PART - 22} "
+        f"TMPDIR = {shown!r}: expected a writable folder, of at most {SOCKET_PATH - RAYS_PART - 22} "
         "characters: sockets below it have room for no more"
     )

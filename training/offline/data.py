@@ -55,7 +55,7 @@ def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:
     wanted = [name for name in known if any(fnmatchcase(name, pattern) for pattern in behaviours)]
     found = tuple(episode for episode in episodes.of(*wanted) if len(episode))
     if not found:
-        raise ConfigError("dataset = no step in any episode: accepted: at least one")
+        raise ConfigError("the dataset has no transitions")
     return EpisodeSet(found, episodes.facts)
 
 

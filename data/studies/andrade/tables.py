@@ -37,7 +37,7 @@ from .units import COLLECTIONS, Unit, choose_unit
 
 STEP_S, END_S = 30, 1200
 LAST_S = END_S + STEP_S
-"""The last time that there may be; no run has to have it."""
+"""Upper bound on timestamps."""
 FIELDS = ("_id", "ts", "exp", "cycle", "cicle", "value", "workload", "priority", "interface")
 REQUIRED = ("ts", "exp", "cycle", "value", "workload")
 GROUPS = ("experiment", "slice", "priority")

@@ -43,7 +43,7 @@ def test_bench_readers_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bench_readers_says_where_it_cannot_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"file = '.*/file/f.csv': Not a directory; accepted: a place with"):
+    with pytest.raises(ConfigError, match=r"file = '.*/file/f.csv': Not a directory; expected a folder with"):
         app(["--rows", "1000", "--file", str(tmp_path / "file" / "f.csv")], standalone_mode=False)
 
 

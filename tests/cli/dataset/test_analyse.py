@@ -268,7 +268,7 @@ def test_the_example_with_the_shipped_recording_has_the_groups_that_it_names() -
     [
         (["nowhere"], "path = 'nowhere': does not exist"),
         (["{moreira}/qf1_load/resources_stats_merged.csv"], "no delays in it"),
-        (["{moreira}", "--value", "wait_us"], "no delays in it; accepted: files and folders with a column wait_us"),
+        (["{moreira}", "--value", "wait_us"], "no delays in it; expected files and folders with a column wait_us"),
         (["{moreira}", "--by", "colour"], "by = 'colour': accepted: qfi, condition"),
         (["{moreira}", "--by", "traffic_class"], "no row has a delay and a traffic_class"),
         (["{moreira}", "--baseline", "idle"], "baseline = 'idle': accepted: baseline, load"),

@@ -112,13 +112,13 @@ def test_list_as_json(run: Callable[..., Ran]) -> None:
         (("import", SAMPLES / "README.md", "--out", "x"), "of no known kind; accepted: --kind with one of andrade-cpu"),
         (("import", SAMPLES, "--out", "x", "--kind", "xml"), "kind = 'xml': accepted: andrade-cpu, andrade-latency"),
         (("import", SAMPLES, "--out", "x", "--unit", "mile"), "unit = 'mile': accepted: cpu: CPU"),
-        (("import", SAMPLES, "--out", "x", "--ue", "10.1.0.44"), "ue = '10.1.0.44': accepted: ADDRESS=CLASS"),
+        (("import", SAMPLES, "--out", "x", "--ue", "10.1.0.44"), "ue = '10.1.0.44': expected ADDRESS=CLASS"),
         (("import", SAMPLES, "--out", "/proc/nothing"), "out = '/proc/nothing': No such file or"),
         (("convert", SAMPLES / "andrade" / "cpu.bson.gz", "/proc/nothing/x.csv"), "out = '/proc/nothing': No such"),
         (("record", "--agents", "random", "--out", "/proc/nothing/x.parquet"), "out = '/proc/nothing': No such file"),
-        (("describe", SAMPLES), "a folder; accepted: one file"),
+        (("describe", SAMPLES), "a folder; expected one file"),
         (("describe", "not/there"), "path = 'not/there': does not exist"),
-        (("convert", SAMPLES, "x.csv"), "a folder; accepted: one file, or `dataset import`"),
+        (("convert", SAMPLES, "x.csv"), "a folder; expected one file (`dataset import`"),
         (("convert", SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", "x.txt"), "accepted for tables: NAME.parquet or"),
         (("validate", SAMPLES / "README.md"), "of no known kind"),
     ],
@@ -313,7 +313,7 @@ def test_episodes_of_an_earlier_import_are_not_replaced_by_those_of_other_files(
     path = tmp_path / "in" / "receive.csv.gz"
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + b"\n"))
     document = run("import", tmp_path / "in", "--out", tmp_path, "--json").json
-    assert "accepted: another --out" in document["episodes"]["problem"]
+    assert "give another --out" in document["episodes"]["problem"]
     assert (tmp_path / "andrade-episodes.parquet").read_bytes() == before
 
 

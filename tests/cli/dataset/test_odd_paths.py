@@ -94,12 +94,12 @@ def test_a_path_is_named_as_what_it_is(tmp_path: Path, what: str) -> None:
     path = tmp_path / "given.csv"
     ODD[what](path)
     assert failed(tmp_path, "validate", path).endswith(
-        f"path = {str(path)!r}: {what}; accepted: a regular file or folder"
+        f"path = {str(path)!r}: {what}; expected a regular file or folder"
     )
 
 
 def test_a_device_has_no_end(tmp_path: Path) -> None:
-    assert "path = '/dev/zero': is a device; accepted: a regular file or folder" in failed(
+    assert "path = '/dev/zero': is a device; expected a regular file or folder" in failed(
         tmp_path, "validate", Path("/dev/zero")
     )
 

@@ -89,9 +89,9 @@ def test_slices_take_from_the_default_what_they_do_not_say() -> None:
     [
         (
             {"floor": {"slices": {"s11": {}}}},
-            r"floor.slices = 's11': unknown slice; did you mean s1\? accepted: s0, s1, s2, pri",
+            r"floor.slices = 's11': unknown slice; did you mean s1\? expected s0, s1, s2, pri",
         ),
-        ({"safe": {"slices": {"video": {}}}}, "safe.slices = 'video': unknown slice; accepted: s0"),
+        ({"safe": {"slices": {"video": {}}}}, "safe.slices = 'video': unknown slice; expected s0"),
         ({"sla_floor": {"slices": {"S0": {}}}}, "sla_floor.slices = 'S0'"),
         ({"safe": {"default": {"nice": 18}}}, "safe setting of s0: nice = 18: accepted: -15 to 15"),
         ({"safe": {"default": {"cpu_limit_mcpu": 20}}}, "of s0: cpu_limit_mcpu = 20: accepted: none, 50 to 1000"),

@@ -76,8 +76,11 @@ def test_status_is_answered_without_the_controller(controller: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b'{"command": "mode", "mode": "liev"}', "mode = 'liev'; did you mean live? accepted: shadow, live, canary"),
-        (b'{"command": "paus"}', "command = 'paus'; did you mean pause? accepted: mode, pause"),
+        (
+            b'{"command": "mode", "mode": "liev"}',
+            "mode = 'liev'; did you mean live? expected one of shadow, live, canary",
+        ),
+        (b'{"command": "paus"}', "command = 'paus'; did you mean pause? expected one of mode, pause"),
         (b'{"command": "mode", "mode": "canary", "slcies": []}', "unknown field 'slcies'; did you mean slices?"),
         (b'{"command": "mode", "mode": "canary", "slices": ["slice9"]}', "unknown name 'slice9'; did you mean slice"),
         (b'{"command": "mode", "mode": "canary"}', "accepted: at least one slice for canary"),

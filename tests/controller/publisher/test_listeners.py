@@ -51,5 +51,5 @@ def test_the_managers_socket_is_taken_and_told_to_nobody_else() -> None:
     ],
 )
 def test_anything_else_is_refused_in_one_line(made: str, environment: dict[str, str], problem: str) -> None:
-    line = f"listen = 'inherited': {problem}; accepted: one that a systemd socket unit of its name makes"
+    line = f"listen = 'inherited': {problem}; expected a socket from slicepilot@NAME.socket"
     assert handed_over(made, environment) == line

@@ -238,7 +238,7 @@ def test_the_command_prints_what_was_recorded(
         ),
         (["--at", "soon"], "at = 'soon': accepted: 2026-01-31T10:20:30.5Z, 10:20:30, -5s, -2min or last"),
         (["--window", "3"], "window = '3': accepted: a number with ms, s, min, h, for instance 500ms"),
-        (["--name", "x"], "records, name: accepted: at most one of them"),
+        (["--name", "x"], "records, name: give at most one of them"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str, folder: Path) -> None:
@@ -250,5 +250,5 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: st
 def test_names_are_offered(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run" / "other").mkdir(parents=True)
     (tmp_path / "run" / "other" / "ticks").touch()
-    with pytest.raises(ConfigError, match="name: not given; accepted: node, other"):
+    with pytest.raises(ConfigError, match="name: not given; expected node, other"):
         explain(state=tmp_path / "state", run=tmp_path / "run")

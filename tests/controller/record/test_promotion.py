@@ -353,7 +353,7 @@ def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
 def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, name: str) -> None:
     (bundle / name).unlink(missing_ok=True)
     os.mkfifo(bundle / name)
-    with pytest.raises(ConfigError, match="accepted: a file, and no link, pipe or device"):
+    with pytest.raises(ConfigError, match="expected a regular file, not a link, pipe or device"):
         load_bundle(bundle).require_promoted(False)
 
 
@@ -379,8 +379,8 @@ def test_a_promotion_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("guard: {max_sever: 0}", "guard.max_sever: unknown field; did you mean guard.max_severe[?] accepted: min_"),
-        ("budgets: {}", "budgets: unknown field; did you mean budget[?] accepted: shadow, records, guard, "),
+        ("guard: {max_sever: 0}", "guard.max_sever: unknown field; did you mean guard.max_severe[?] expected min_"),
+        ("budgets: {}", "budgets: unknown field; did you mean budget[?] expected shadow, records, guard, "),
         ("budget: {max_late_ratio: 2}", "budget.max_late_ratio = 2: expected a number less than or equal to 1"),
         ("guard: {max_severe: -1}", "guard.max_severe = -1"),
     ],
@@ -424,7 +424,7 @@ def test_the_command_says_yes_or_no(
     assert promotion.check(files).bundle == files.digest == told["digest"]
     unsigned = command(*arguments)
     assert unsigned.returncode == 2
-    assert "is signed, which a promotion ends; accepted: with --sign KEY" in unsigned.stderr
+    assert "is signed, and a promotion ends the signature; sign again with --sign KEY" in unsigned.stderr
     missing = command(str(bundle), "--records", str(tmp_path / "nowhere"), "--sign", str(private))
     assert missing.returncode == 2
     assert missing.stderr.startswith("slicepilot: error: records ")

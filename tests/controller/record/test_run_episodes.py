@@ -57,7 +57,7 @@ def test_a_run_without_records_is_told_why(tmp_path: Path, settings: RunConfig) 
         run_episodes.check(tmp_path / "out", none)
     blocked = tmp_path / "file"
     blocked.touch()
-    with pytest.raises(ConfigError, match="accepted: a folder to write in"):
+    with pytest.raises(ConfigError, match="expected a writable folder"):
         run_episodes.check(blocked / "out", settings)
     with pytest.raises(ConfigError, match="no records of this run"):
         run_episodes.write(tmp_path, settings, SINCE_NS + 10**12)

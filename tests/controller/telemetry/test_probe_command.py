@@ -180,7 +180,7 @@ def test_a_namespace_that_vanishes_ends_it(network: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "--netns, --pid, --container or --node: none given; accepted: at least one UPF"),
+        ([], "no UPF is given; use --netns, --pid, --container or --node"),
         (["--netns", "no-such-netns"], "--netns = no-such-netns: no such network namespace; accepted: "),
         (["--pid", "4194303"], "--pid = 4194303: no such process; accepted: "),
         (["--container", "abc"], "--container = abc: too short"),

@@ -73,9 +73,9 @@ def test_a_control_period_out_of_bounds_is_refused(period_s: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"backend": "testbad"}, r"backend: unknown name 'testbad'; did you mean testbed\? accepted: simulator"),
+        ({"backend": "testbad"}, r"backend: unknown name 'testbad'; did you mean testbed\? expected one of simulator"),
         ({"scenario": "andrade-rampp"}, r"scenarios: unknown name 'andrade-rampp'; did you mean andrade-ramp[^?]*\?"),
-        ({"reward": "nothing"}, r"reward: unknown name 'nothing'; .*accepted: default"),
+        ({"reward": "nothing"}, r"reward: unknown name 'nothing'; .*expected one of default"),
         ({"render_mode": "human"}, r"render_mode: unknown 'human'; accepted: ansi, rgb_array"),
     ],
 )

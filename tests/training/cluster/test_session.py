@@ -129,5 +129,5 @@ def test_a_long_place_for_temporary_files_is_not_taken(tmp_path: Path, monkeypat
     finally:
         folder.rmdir()
     monkeypatch.setattr("os.access", lambda place, mode: False)
-    with pytest.raises(ConfigError, match=r"TMPDIR = '.*': accepted: a folder to write to, of at most \d+ characters"):
+    with pytest.raises(ConfigError, match=r"TMPDIR = '.*': expected a writable folder, of at most \d+ characters"):
         _private_folder()

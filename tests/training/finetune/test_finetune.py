@@ -239,7 +239,7 @@ def test_the_command_says_what_has_come_of_it(
     folder = Path("runs/finetune-td3-bc-simulator-seed3")
     assert figures["bundle"] == str(folder / "bundle")
     assert FinetuneConfig.from_yaml(folder / "config.yaml") == replace(CONFIG, rounds=1, seed=3)
-    with pytest.raises(ConfigError, match="a run of fine-tuning: accepted: an offline run"):
+    with pytest.raises(ConfigError, match="this is a fine-tuning run; expected an offline run"):
         train_command(config="simulator", finetune=folder)
     with pytest.raises(ConfigError, match="seed = 4: accepted with resume: 3"):
         train_command(resume=folder, seed=4)

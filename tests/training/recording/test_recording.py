@@ -246,15 +246,15 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["--agents", "randm", "--out", "x.parquet"], "did you mean random"),
-        (["--out", "x.parquet"], "agents = none"),
+        (["--out", "x.parquet"], "agents: none given"),
         (["--agents", "random:0", "--out", "x.parquet"], "agents = 'random:0'"),
         (["--agents", "random:2,captain,random:5", "--out", "x.parquet"], "'random' is named twice"),
         (["--agents", "random", "--out", "x.csv"], "accepted: NAME-vN"),
         (["--agents", "random", "--out", "x"], "accepted: NAME-vN"),
-        (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "accepted: simulator, node, testbed"),
-        (["--agents", "random", "--name", "sp", "--out", "x.parquet"], "only with a --backend of real UPFs"),
+        (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "expected one of simulator, node, testbed"),
+        (["--agents", "random", "--name", "sp", "--out", "x.parquet"], "needs a --backend of real UPFs"),
         (["--agents", "random", "--scenario", "nowhere", "--out", "x.parquet"], "scenarios: unknown name 'nowhere'"),
-        (["--agents", "clairvoyant", "--backend", "testbed", "--out", "x.parquet"], "only with --backend simulator"),
+        (["--agents", "clairvoyant", "--backend", "testbed", "--out", "x.parquet"], "needs --backend simulator"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_recorded(

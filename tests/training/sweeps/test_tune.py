@@ -215,7 +215,7 @@ def test_a_trial_that_fails_fails_alone_and_can_be_tried_again(tmp_path: Path, t
 
 
 BAD_INPUT = {
-    "nothing": ((), "config = None: accepted: -c with a name or a file, or --resume with a sweep's folder"),
+    "nothing": ((), "config = None: give -c with a name or a file, or --resume with a sweep's folder"),
     "both": (("-c", "ppo-smoke", "--resume", "there"), "config = 'ppo-smoke': accepted: -c"),
     "name": (("-c", "ppo-smok"), "sweeps: unknown name 'ppo-smok'; did you mean ppo-smoke"),
     "no sweep": (("--resume", "not/there"), "resume = 'not/there': no sweep.json; accepted: a sweep's folder"),

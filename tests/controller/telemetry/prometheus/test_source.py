@@ -559,7 +559,7 @@ def test_labels_that_are_not_there_are_named() -> None:
     broken = validate(PrometheusSpec, {"url": spec.url, "slices": {"s1": {"pod": "upf-1"}}}, "test")
     with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: no namespace; accepted: namespace: VALUE"):
         rows_of(broken.asked(), broken, ("s1",), 30.0)
-    with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: unknown slice; accepted: s2"):
+    with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: unknown slice; expected one of s2"):
         rows_of(spec.asked(), spec, ("s2",), 30.0)
 
 
