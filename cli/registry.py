@@ -83,10 +83,9 @@ COMMANDS = {
     ),
     "promote": Command(
         "slicepilot.cli.operation.promote:promote",
-        (
-            "Compare a bundle's shadow recording with criteria, and record a promotion in the bundle. Exit code "
-            "1: not promoted."
-        ),
+        "Compare what a controller has counted of a bundle in shadow with criteria, and record a promotion in the "
+        "bundle. Exit code 1: not promoted.",
+    ),
     ),
     "restore": Command(
         "slicepilot.cli.operation.restore:restore",
