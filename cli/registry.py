@@ -86,7 +86,6 @@ COMMANDS = {
         "Compare what a controller has counted of a bundle in shadow with criteria, and record a promotion in the "
         "bundle. Exit code 1: not promoted.",
     ),
-    ),
     "restore": Command(
         "slicepilot.cli.operation.restore:restore",
         "Restore the original knobs after a controller and its supervisor have died.",

@@ -251,7 +251,7 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
         (["--agents", "random:2,captain,random:5", "--out", "x.parquet"], "'random' is named twice"),
         (["--agents", "random", "--out", "x.csv"], "accepted: NAME-vN"),
         (["--agents", "random", "--out", "x"], "accepted: NAME-vN"),
-        (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "expected one of simulator, node, testbed"),
+        (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "expected one of simulator, node"),
         (["--agents", "random", "--name", "sp", "--out", "x.parquet"], "needs a --backend of real UPFs"),
         (["--agents", "random", "--scenario", "nowhere", "--out", "x.parquet"], "scenarios: unknown name 'nowhere'"),
         (["--agents", "clairvoyant", "--backend", "testbed", "--out", "x.parquet"], "needs --backend simulator"),
