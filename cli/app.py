@@ -22,7 +22,7 @@ from .shared.endings import listen_in_c_code
 UsageError: Any = typer.BadParameter.__bases__[0]
 
 # What a plain install brings; whatever else may be missing is of the extra `train`, but for these.
-EXTRAS = {"kubernetes": "kubernetes", "prometheus_api_client": "prometheus", "requests": "prometheus"}
+EXTRAS = {"kubernetes": "kubernetes"}
 BASE_PACKAGES = {
     *("cryptography", "gymnasium", "numba", "numpy", "onnxruntime", "prometheus_client", "pyarrow", "pydantic"),
     *("pyroute2", "rich", "yaml"),

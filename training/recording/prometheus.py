@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.configs import ConfigError
+from slicepilot.controller.telemetry.prometheus.client import Client
 from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Row, rows_of
-from slicepilot.controller.telemetry.prometheus.source import check_installed, secrets_of
+from slicepilot.controller.telemetry.prometheus.source import secrets_of
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.missing import UNMEASURED_SHARE
 from slicepilot.env.arrays import FloatArray
@@ -114,9 +115,6 @@ def to_episodes(
         ConfigError: settings that do not fit, or nothing in the range that a step can be scored by.
         PrometheusError: the server does not answer.
     """
-    check_installed()
-    from slicepilot.controller.telemetry.prometheus.client import Client
-
     queries = spec.asked()
     rows = rows_of(queries, spec, slices.names, float(asked.period_s))
     client = Client(spec, secrets_of(spec))
@@ -125,20 +123,17 @@ def to_episodes(
     tables: dict[tuple[str, str], list[Array]] = {(row.kind, row.name): [] for row in rows}
     newest: list[Array] = []
     why: tuple[str, ...] = ()
-    try:
-        for first in range(0, len(times_s), step):
-            part = times_s[first : first + step]
-            oldest = np.full((len(part), len(slices)), np.inf)
-            for row in rows:
-                reading = client.over(row, queries.most_age_s, part)
-                tables[row.kind, row.name].append(reading.values)
-                if row.kind == "slice":
-                    oldest = np.minimum(oldest, np.where(np.isfinite(reading.newest_s), reading.newest_s, -np.inf))
-                    why = _noted(why, slices, reading.why)
-            newest.append(part[:, None] - oldest)
-            on_step(min(1.0, (first + step) / len(times_s)))
-    finally:
-        client.close()
+    for first in range(0, len(times_s), step):
+        part = times_s[first : first + step]
+        oldest = np.full((len(part), len(slices)), np.inf)
+        for row in rows:
+            reading = client.over(row, queries.most_age_s, part)
+            tables[row.kind, row.name].append(reading.values)
+            if row.kind == "slice":
+                oldest = np.minimum(oldest, np.where(np.isfinite(reading.newest_s), reading.newest_s, -np.inf))
+                why = _noted(why, slices, reading.why)
+        newest.append(part[:, None] - oldest)
+        on_step(min(1.0, (first + step) / len(times_s)))
     whole = {key: np.concatenate(parts) for key, parts in tables.items()}
     context = _context(slices, node, asked)
     course = _course(whole, rows, slices, context)

@@ -75,7 +75,7 @@ def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float
     for s, selector in enumerate(row.samples):
         column, newest[:, s], told = _slice(grid[f"{s}:v"], grid[f"{s}:t"], times_s, most_age_s, now_s)
         values[:, s] = row.scale * column
-        why.append(None if told is None else f"{row.name}: {told.replace('SELECTOR', _short(selector))}")
+        why.append(None if told is None else f"{row.name}: {told.replace('SELECTOR', shortened_line(selector))}")
     return Reading(values, newest, tuple(why))
 
 
@@ -176,9 +176,9 @@ def _why(
 
 def _differences(labels: list[dict[str, str]]) -> str:
     names = sorted({name for one in labels for name in one})
-    return _short(", ".join(name for name in names if len({one.get(name) for one in labels}) > 1))
+    return shortened_line(", ".join(name for name in names if len({one.get(name) for one in labels}) > 1))
 
 
-def _short(text: str) -> str:
-    """Of somebody else's, for one line of ours."""
+def shortened_line(text: str) -> str:
+    """Text that somebody else has written, for one line of ours."""
     return shortened(printable(text), LONGEST_TOLD)

@@ -152,7 +152,7 @@ class PrometheusSpec:
         labels: of all slices; slices: of each, by name. They go before those of the queries.
         scrape_interval_s: where it is another than the queries say.
         token_file: with a bearer token; basic_auth: instead. Files are read again when they change.
-        ca_file: PEM, authorities that alone may vouch for the server; none: those that Mozilla trusts (certifi).
+        ca_file: PEM, authorities that alone may vouch for the server; none: those that the system trusts.
         client_certificate: that the server asks for.
         timeout_s: of one answer, from the connection to its last byte.
         most_mbytes: of one answer.

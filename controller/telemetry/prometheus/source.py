@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import os
 import select
@@ -63,7 +62,7 @@ class PrometheusSource:
         queries: that are asked.
 
     Raises:
-        ConfigError: settings that do not fit, a period that is too short for the scrapes, the extra is missing.
+        ConfigError: settings that do not fit, a period that is too short for the scrapes.
         FailureError: the server does not answer, or has nothing of any slice; no process is left.
     """
 
@@ -75,7 +74,6 @@ class PrometheusSource:
         uplink_mbps: float = float("inf"),
         harden: bool = True,
     ) -> None:
-        check_installed()
         self.queries: Queries = spec.asked()
         self._names, self._uplink_mbps = tuple(names), uplink_mbps
         rows = [row for row in rows_of(self.queries, spec, self._names, period_s) if row.kind != "knob"]
@@ -188,14 +186,6 @@ class PrometheusSource:
         self._figures, self._node, self._taken_s = figures, node, taken
         if np.isfinite(taken).any():
             self._last_s = float(taken[np.isfinite(taken)].min())
-
-
-def check_installed() -> None:
-    """Raises ConfigError without the extra."""
-    if importlib.util.find_spec("prometheus_api_client") is None:
-        raise ConfigError(
-            "telemetry.prometheus: needs the extra prometheus; accepted: pip install 'slicepilot[prometheus]'"
-        )
 
 
 def secrets_of(spec: PrometheusSpec) -> dict[str, str]:

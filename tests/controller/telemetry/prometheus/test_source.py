@@ -393,7 +393,7 @@ def test_tls_names_users_and_certificates(pod: Pod, tmp_path: Path) -> None:
             client = {"file": mine, "key_file": my_key}
             good = {"ca_file": ca, "client_certificate": client, "basic_auth": user}
             refused = {
-                "answers 401: who asks is not known": good,
+                "answers 401: the client is not known": good,
                 "certificate verify failed": {**good, "ca_file": strange},
                 "cannot be reached": {"ca_file": ca, "basic_auth": user},
             }
@@ -467,8 +467,8 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
     "deep JSON": (lambda r: answer(r, b"[" * 500_000), "not an answer of a Prometheus server"),
     "another JSON": (lambda r: answer(r, b'{"data": {"result": [7]}}'), "not an answer of a Prometheus server"),
     "no number": (lambda r: answer(r, vector("many")), "a value that is no number"),
-    "compressed": (lambda r: answer(r, b"x", Content_Encoding="gzip"), "answers compressed, which nobody asked for"),
-    "401": (lambda r: answer(r, b"", 401), "answers 401: who asks is not known; accepted: token_file, basic_auth"),
+    "compressed": (lambda r: answer(r, b"x", Content_Encoding="gzip"), "answers compressed, which was not asked for"),
+    "401": (lambda r: answer(r, b"", 401), "answers 401: the client is not known; accepted: token_file, basic_auth"),
     "503": (lambda r: answer(r, b"\x1b[2Jaway", 503), "answers 503$"),
     "an error": (lambda r: answer(r, b'{"error": "\\u001b[2J no"}', 422), r"offered_mbps: answers 422: \?\[2J no"),
 }
