@@ -25,7 +25,7 @@ from slicepilot.env import compiled
 from .library import NAME, digest, why_not
 
 MODULES = (
-    *("agents.runtime.policy", "controller.guard.work", "controller.record.ring_kernel", "controller.telemetry.source"),
+    *("agents.runtime.policy", "controller.guard.work", "controller.record.ring_kernel", "controller.telemetry.window"),
     "env.sliding",
 )
 """With what they import they hold all functions that the loop calls."""

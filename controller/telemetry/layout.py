@@ -9,8 +9,6 @@ import struct
 
 import numpy as np
 
-from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
-
 MAX_SLICES = 256
 MAX_CPUS = 1024
 BUCKETS = 448
@@ -56,7 +54,7 @@ EXIT = np.dtype(
         ("_", "V8"),
     ]
 )
-TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("service", "u4"), ("proven", "u4"), ("", "V48")])
+TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("proven", "u4"), ("", "V52")])
 SLICE = np.dtype([("n3", N3), ("timing", TIMING), ("exit", EXIT, 2), ("delay", "u4", (2, BUCKETS))])
 FLOW = np.dtype(
     [
@@ -81,7 +79,7 @@ PFCP = np.dtype(
 SCHED = np.dtype(
     [("cpu_ns", "u8"), ("waits", "u8"), ("wait_ns", "u8"), ("waiting", "u8"), ("", "V32"), ("wait", "u4", BUCKETS)]
 )
-RUNNING = np.dtype([("since_ns_and_slice", "u8"), ("exec_start_ns", "u8"), ("", "V48")])
+RUNNING = np.dtype([("since_ns_and_slice", "u8"), ("exec_start_ns", "u8"), ("idle_ns", "u8"), ("", "V40")])
 
 PACKET_EVENT = np.dtype([("n3_ns", "u8"), ("exit_ns", "u8"), ("slice", "u2"), ("bytes", "u2"), ("", "V4")])
 PFCP_EVENT = np.dtype(
@@ -92,8 +90,3 @@ N4_OCTETS = 4096
 N4_COUNTERS = np.dtype([("messages", "u8"), ("unread", "u8"), ("lost", "u8"), ("", "V40")])
 N4_HEADER = struct.Struct("=3Q16s16s4H2B")
 """Of ``struct n4_message``; its octets follow."""
-
-# Rows of bpf/windows.h: those of Telemetry in its order, without what user space reads.
-IN_USER_SPACE = ("throttled_ratio",)
-SLICE_ROWS = tuple(name for name in SLICE_FIELDS if name not in IN_USER_SPACE)
-ROWS, NODE_ROWS = len(SLICE_ROWS), len(NODE_FIELDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -17,6 +16,7 @@ from .objects import FOLDER, mapped
 from .places import Place, Places
 from .points import SlicePoints, users
 from .sharing import ServicePorts, Sharing, told_by_qfi
+from .window import PacketWindow
 
 MOST = 1 << 20  # of one packet in so many, and of packets per second
 WAITING = 65536  # conversations with services that are remembered
@@ -30,7 +30,7 @@ class PacketPrograms:
         sample_every: time one packet in that many, the same ones at all points; counts stay exact.
         report_every: one packet in that many also goes into the ring buffer `events`; 0: none.
         timed_per_s: time about so many packets of a slice per second at most, by timing every second, fourth and so on
-            of more; decided when `measure` is called. 0: as many as there are.
+            of more; decided when a window ends. 0: as many as there are.
         by_flow: keep figures by flow too; costs each packet some 20 ns at each point.
         uplink_mbps: rate of the shared uplink; inf: unknown, its use reads 0.
 
@@ -39,8 +39,7 @@ class PacketPrograms:
         flows, flow_keys: see `flows`; flows_of: how many there are, by slice.
         events: `layout.PACKET_EVENT`.
         sharing: which packets are whose, where slices share an N3; services: at which ports they are.
-        windows: what happened between the last two calls of `measure`, see ``bpf/windows.h``; shared with `SchedProbe`.
-        measure, warm_up: `measure` fills its rows of `windows`; `warm_up` only touches what it will touch.
+        window: what happened since it was ended last.
 
     Raises:
         ConfigError: no slices, too many, points that do not go together, or a bad rate.
@@ -67,22 +66,18 @@ class PacketPrograms:
         self.points = tuple(points)
         self.object = BpfObject(
             FOLDER / "packets.bpf.o",
-            {".rodata.packets": _constants(points, sample_every, report_every, timed_per_s, by_flow, uplink_mbps)},
+            {".rodata.packets": _constants(points, max(report_every, sample_every), bool(report_every), by_flow)},
             {
                 "slices": len(points) + 1,
-                "readings": len(points),
                 "flights": len(points),
                 "requests": WAITING if any(one.ports for one in points) else 1,
-                "windows": layout.ROWS * len(points) + layout.NODE_ROWS,
             },
         )
         try:
             self.slices = mapped(self.object, "slices", layout.SLICE, writable=True)
             self.slices["timing"]["enter_up_to"] = self.slices["timing"]["leave_up_to"] = _up_to(sample_every)
-            self.slices["timing"]["service"][:-1] = [one.ports is not None for one in points]
-            self.windows = self.object.map("windows")
-            self.measure = self.object.program("measure_packets").runner(0)
-            self.warm_up = self.object.program("measure_packets").runner(1)
+            services = [one.ports is not None for one in points]
+            self.window = PacketWindow(self.slices[:-1], _last(points), services, uplink_mbps, timed_per_s)
             self.flows = mapped(self.object, "flows", layout.FLOW, writable=True)
             self.flow_keys = mapped(self.object, ".bss.flow_keys", "u8", writable=True)
             self.flows_of = mapped(self.object, ".bss.flows_of", ("u4", layout.MAX_SLICES), writable=True)[0]
@@ -167,27 +162,13 @@ def _up_to(one_in: int) -> int:
     return (1 << 32) // one_in - 1
 
 
-def _constants(
-    points: Sequence[SlicePoints],
-    sample_every: int,
-    report_every: int,
-    timed_per_s: int,
-    by_flow: bool,
-    uplink_mbps: float,
-) -> bytes:
+def _last(points: Sequence[SlicePoints]) -> int:
+    return layout.AT_TUN if points[0].n6 is None else layout.AT_N6
+
+
+def _constants(points: Sequence[SlicePoints], report_one_in: int, report: bool, by_flow: bool) -> bytes:
     """``config`` of packets.bpf.c."""
-    last = layout.AT_TUN if points[0].n6 is None else layout.AT_N6
-    uplink_bits_per_s = 0 if math.isinf(uplink_mbps) else max(round(1e6 * uplink_mbps), 1)
+    shared = any(len(indices) > 1 for at in ("tun", "n6") for indices in users(points, at).values())
     return struct.pack(
-        "=9I4xQ",
-        len(points),
-        _up_to(sample_every),
-        _up_to(max(report_every, sample_every)),
-        bool(report_every),
-        last,
-        by_flow,
-        timed_per_s,
-        told_by_qfi(points),
-        any(len(indices) > 1 for exit_point in ("tun", "n6") for indices in users(points, exit_point).values()),
-        uplink_bits_per_s,
+        "=7I", len(points), _up_to(report_one_in), report, _last(points), by_flow, told_by_qfi(points), shared
     )

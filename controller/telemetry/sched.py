@@ -15,12 +15,13 @@ import numpy as np
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system import cgroup_paths as cgroups
 from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.system.bpf.libbpf import BpfObject, Map, RunStats, run_stats
+from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, run_stats
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.cores import most_cpus, online_cpus
 
 from . import layout
 from .objects import FOLDER, mapped
+from .window import CpuWindow
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 MOST_GROUPS = 256
@@ -33,19 +34,18 @@ class SchedProbe:
     Args:
         groups: the CPU cgroup of each slice, in order; None where it has none. One that is still to be made is
             measured from the `refresh` on that finds it.
-        windows: see `PacketProbe`.
 
     Attributes:
-        slices: what was counted since the start, `layout.SCHED` by slice, and last the idle time.
+        slices: what was counted since the start, `layout.SCHED` by slice.
         usable: CPUs that the slices may use, whose idle time alone counts; None: all. Counts from the next `refresh`.
-        measure, warm_up: `measure` fills its rows of ``windows``; `warm_up` only touches what it will touch.
+        window: what happened since it was ended last.
 
     Raises:
         ConfigError: groups of both versions.
         ProbeError: a group or something that is needed is missing.
     """
 
-    def __init__(self, groups: Sequence[Path | None], windows: Map) -> None:
+    def __init__(self, groups: Sequence[Path | None]) -> None:
         self._groups = tuple(groups)
         if not BTF.exists():
             raise ProbeError(
@@ -59,20 +59,16 @@ class SchedProbe:
             versions = {CpuHierarchy.find().version == 2}
         start_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self.usable: frozenset[int] | None = None
-        cpus = min(most_cpus(), layout.MAX_CPUS)
         self._object = BpfObject(
             FOLDER / "sched.bpf.o",
-            {".rodata.sched": struct.pack("=Q3I4x", start_ns, len(groups), versions == {True}, cpus)},
-            {"slices": len(groups) + 1, "readings": len(groups) + 1},
-            {"windows": windows},
+            {".rodata.sched": struct.pack("=Q2I", start_ns, len(groups), versions == {True})},
+            {"slices": len(groups)},
         )
         try:
             self.slices = mapped(self._object, "slices", layout.SCHED)
-            self.measure = self._object.program("measure_cpus").runner(0)
-            self.warm_up = self._object.program("measure_cpus").runner(1)
             running = mapped(self._object, ".bss.running", layout.RUNNING, writable=True)
             running["since_ns_and_slice"] = len(groups) + 1  # something else, until we see what
-            self._counted = mapped(self._object, ".bss.counted", ("u8", layout.MAX_CPUS // 64), writable=True)[0]
+            self.window = CpuWindow(self.slices, running[: min(most_cpus(), layout.MAX_CPUS)], start_ns)
             self._map = self._object.map("groups")
             self._known: set[int] = set()
             self._refreshing = threading.Lock()
@@ -105,11 +101,7 @@ class SchedProbe:
         online = online_cpus()
         # Where the slices may use none that is online the kernel lets them run on others (cpusets(7), "Warnings").
         counted = (online & self.usable if self.usable is not None else online) or online
-        words = np.zeros_like(self._counted)
-        for cpu in counted:
-            if cpu < layout.MAX_CPUS:
-                words[cpu // 64] |= np.uint64(1 << cpu % 64)
-        self._counted[:] = words
+        self.window.counted = np.isin(np.arange(len(self.window.counted)), list(counted))
 
     def _refresh(self) -> tuple[list[str], list[str]]:
         wanted: dict[int, int] = {}

@@ -1,9 +1,4 @@
-"""What the control loop sees of the kernel: `KernelSource.measure`, called every few milliseconds.
-
-Two system calls let the programs work out the figures of the window in memory that is mapped here (``bpf/windows.h``);
-what is left is to turn integers into floats. That is one compiled call: in a loop that sleeps between its calls, what
-costs is the code and memory that are touched anew, not the arithmetic.
-"""
+"""What the control loop sees of the kernel: `KernelSource.measure`, called every few milliseconds."""
 
 from __future__ import annotations
 
@@ -16,17 +11,14 @@ import numpy.typing as npt
 
 from slicepilot.controller.system.aside import PATIENT_WAIT_S, Aside, Look
 from slicepilot.controller.system.clocks import check_clocks
-from slicepilot.env.compiled import Array, kernel
-from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from slicepilot.env.telemetry import Telemetry
 
-from .layout import AT_N6, AT_TUN, NODE_ROWS, ROWS, SLICE_ROWS
+from .layout import AT_N6, AT_TUN
 from .packets import PacketProbe
 from .places import Place
 from .points import SlicePoints
 from .sched import SchedProbe
 from .shared_groups import SharedGroups
-
-_FIELDS, _PLACES = len(SLICE_FIELDS), tuple(SLICE_FIELDS.index(name) for name in SLICE_ROWS)
 
 TIMED_PER_S = 50_000  # of a slice: 250 in 5 ms, enough for a 99th percentile
 
@@ -81,21 +73,13 @@ class KernelSource:
         self.counts_since_s = time.monotonic()
         try:
             self._shared = SharedGroups([one.cgroup for one in points], self.packets.slices)
-            self.sched = SchedProbe(self._shared.groups, self.packets.windows)
+            self.sched = SchedProbe(self._shared.groups)
         except BaseException:
             self.packets.close()
             raise
-        self._measure_packets, self._measure_cpus = self.packets.measure, self.sched.measure
+        self._windows = self.packets.window, self.sched.window
         slices = len(points)
-        self._windows = np.frombuffer(self.packets.windows.memory(), np.uint64, ROWS * slices + NODE_ROWS)
-        # The telemetry is one buffer: the slices' rows, then the node's.
-        self._figures = np.zeros(len(SLICE_FIELDS) * slices + len(NODE_FIELDS), np.float32)
-        self._telemetry = Telemetry(
-            self._figures[: len(SLICE_FIELDS) * slices].reshape(len(SLICE_FIELDS), slices, 1),
-            self._figures[len(SLICE_FIELDS) * slices :].reshape(len(NODE_FIELDS), 1),
-            np.zeros(1, np.float32),
-            np.ones((slices, 1), np.bool_),
-        )
+        self._telemetry, self._rehearsed = Telemetry.empty(slices), Telemetry.empty(slices)
         self.aside = Aside("points", wait_s)
         self._look, self._lost = Look(self.aside, self.packets.places.heal), dict[Place, str]()
         self._reachable = True
@@ -114,23 +98,19 @@ class KernelSource:
         """Figures since the last call, in buffers that the next call overwrites; raises OSError."""
         if self._look.pending and not self._look.failed:  # what went wrong is for `check`
             self._take_look()
-        self._measure_packets()
-        self._measure_cpus()
-        telemetry = self._read()
+        telemetry, now_ns = self._telemetry, time.monotonic_ns()
+        for window in self._windows:
+            window.read(now_ns, telemetry)
         if self._shared.any:
             self._shared.split(telemetry)
         return telemetry
 
     def warm_up(self) -> None:
-        """Go through the motions of `measure` without ending the window, so that the next call finds its code and
-        memory in the caches: a few tens of microseconds before it."""
-        self.packets.warm_up()
-        self.sched.warm_up()
-        self._read()
-
-    def _read(self) -> Telemetry:
-        _fill(self._windows, len(self._telemetry.valid), self._figures)
-        return self._telemetry
+        """Read without ending the window, so that `measure` finds its code and memory in the caches a few tens of
+        microseconds later."""
+        now_ns = time.monotonic_ns()
+        for window in self._windows:
+            window.read(now_ns, self._rehearsed, end=False)
 
     def cpu_ns(self) -> npt.NDArray[np.float64]:
         """CPU time of each slice since the start (S,)."""
@@ -184,13 +164,3 @@ class KernelSource:
             self.packets.close()
         finally:
             self.sched.close()
-
-
-@kernel((Array(np.uint64, 1), int, Array(np.float32, 1)))
-def _fill(millionths: np.ndarray, slices: int, figures: np.ndarray) -> None:
-    """Windows (ROWS * S + NODE_ROWS,) to telemetry's buffer; rows of user space are left alone."""
-    for row in range(ROWS):
-        for s in range(slices):
-            figures[_PLACES[row] * slices + s] = 1e-6 * millionths[row * slices + s]
-    for row in range(NODE_ROWS):
-        figures[_FIELDS * slices + row] = 1e-6 * millionths[ROWS * slices + row]

@@ -42,16 +42,6 @@ static __always_inline __u32 bucket_of(__u64 ns)
 	return (octave << SUB_SHIFT) + ((__u32)units >> (octave & 31));
 }
 
-static __always_inline __u64 lower_edge_ns(__u32 bucket)
-{
-	__u32 octave = bucket >> SUB_SHIFT;
-	__u64 units = bucket;
-
-	if (octave)
-		units = (__u64)(1 << SUB_SHIFT | (bucket & ((1 << SUB_SHIFT) - 1))) << (octave - 1);
-	return units << UNIT_SHIFT;
-}
-
 static __always_inline void record(__u32 *histogram, __u64 ns)
 {
 	__u64 bucket = bucket_of(ns);

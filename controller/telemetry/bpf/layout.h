@@ -34,7 +34,7 @@ enum exit_point { AT_TUN, AT_N6, EXIT_POINTS };
 
 /*
  * `mark_ns`: when the first sampled packet of each of the last MARKS milliseconds with any arrived, in a ring by time.
- * With `last_left_ns` it tells since when packets wait inside the UPF, also while none comes out: see window.h.
+ * With `last_left_ns` it shows since when packets wait inside the UPF, also while none comes out: see window.py.
  */
 #define MARKS 8
 #define MARK_SHIFT 20 /* 2^20 ns: about a millisecond */
@@ -63,12 +63,11 @@ struct exit_counters {
 
 /*
  * Which packets are timed: those whose hash's upper half is at most this, one in 2^32 / (up_to + 1). What enters may be
- * more than what is looked for where it leaves: see adapt in window.h.
+ * more than what is looked for where it leaves: see Sampling in window.py.
  */
 struct timing {
 	__u32 enter_up_to;
 	__u32 leave_up_to;
-	__u32 service; /* is the slice a service, whose requests are all timed? */
 	__u32 proven; /* has any of its packets left the UPF? */
 } CACHE_LINE;
 
@@ -163,7 +162,7 @@ struct n4_message {
 	__u8 octets[N4_OCTETS];
 };
 
-/* One per slice, and one behind them for idle CPUs (cpu_ns only). */
+/* One per slice. */
 struct sched_stats {
 	__u64 cpu_ns; /* of tasks that have been switched out */
 	__u64 waits; /* waits on a run queue that are over */
@@ -182,11 +181,12 @@ struct sched_stats {
 
 /*
  * What a CPU runs now, in one word for the same reason: since when, and in the low bits the slice; the number of slices
- * stands for idle, one more for other, two more for idle on a CPU that does not count.
+ * stands for idle, one more for other.
  */
 #define RUNNING_SLICE 0x3ff
 
 struct running {
 	__u64 since_ns_and_slice;
 	__u64 exec_start_ns; /* the task's sum_exec_runtime when it was switched in */
+	__u64 idle_ns; /* in all, without the idle time that goes on */
 } CACHE_LINE;

@@ -15,7 +15,6 @@
 #include "services.h"
 #include "sharing.h"
 #include "stats.h"
-#include "window.h"
 
 DECLARE_LICENSE;
 
@@ -27,16 +26,12 @@ DECLARE_LICENSE;
  */
 const volatile struct {
 	__u32 slices;
-	__u32 sample_up_to; /* 2^32 / k - 1 to time one packet in k */
-	__u32 report_up_to; /* likewise for packet events */
+	__u32 report_up_to; /* 2^32 / k - 1 to report one packet in k as an event */
 	__u32 report; /* are there packet events? */
 	__u32 last; /* exit point where packets are last seen */
 	__u32 flows; /* are there figures by flow? */
-	__u32 timed_per_s; /* time about so many packets of a slice at most; 0: as many as there are */
 	__u32 by_conversation; /* may packets of one UE belong to several slices? */
 	__u32 shared; /* does a point carry packets of several slices? */
-	__u32 unused;
-	__u64 uplink_bits_per_s; /* 0: unknown */
 } config SEC(".rodata.packets");
 
 struct {
@@ -264,42 +259,4 @@ int shaper_class(struct __sk_buff *skb)
 		owner = sender_slice(sender_of(&inner, 0));
 	skb->tc_classid = owner < 0 ? SHAPER_REST : SHAPER_FIRST + owner;
 	return TC_ACT_OK;
-}
-
-__u64 measured_ns, uplink_bytes; /* end of the last window, what all slices put on the link in this one */
-
-/* Not static: the verifier checks it once, and not for each slice. */
-__noinline int measure_one(__u32 slice, __u64 now, __u32 rehearse)
-{
-	struct packet_reading *reading = reading_of(slice);
-	struct slice_stats *s = stats_of(slice);
-	__u32 last = config.last == AT_TUN ? AT_TUN : AT_N6;
-
-	if (!reading || !s)
-		return 1;
-	if (rehearse)
-		rehearse_slice(s, last, reading);
-	else
-		uplink_bytes += measure_slice(slice, config.slices, s, last, reading, now, now - measured_ns);
-	if (!rehearse && config.timed_per_s)
-		adapt(s, reading, config.sample_up_to, config.timed_per_s, now);
-	return 0;
-}
-
-SEC("syscall")
-int measure_packets(struct measure_request *request)
-{
-	__u64 now = bpf_ktime_get_ns(), bits_per_s;
-	__u32 rehearse = request->rehearse;
-
-	uplink_bytes = 0;
-	for (__u32 slice = 0; slice < MAX_SLICES && slice < config.slices; slice++)
-		measure_one(slice, now, rehearse);
-	if (rehearse)
-		return 0;
-	bits_per_s = per_ns(uplink_bytes, 8000 * MILLION, now - measured_ns);
-	put(ROWS * config.slices + NODE_UPLINK_USE_RATIO,
-	    config.uplink_bits_per_s ? bits_per_s * MILLION / config.uplink_bits_per_s : 0);
-	measured_ns = now;
-	return 0;
 }

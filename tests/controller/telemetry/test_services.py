@@ -314,17 +314,18 @@ def test_long_answers_are_offered_when_they_are_asked_for(packets: Any) -> None:
     """And once: what is offered in all is what is carried in all, whenever it leaves."""
     talk, offered, carried = Talk(packets), 0.0, 0.0
     with loaded(SERVICE) as bench:
-        rows = np.frombuffer(bench.programs.windows.memory(), np.uint64, 2)
+        window, telemetry = bench.programs.window, Telemetry.empty(1)
+        last_ns = time.monotonic_ns()
+        window.read(last_ns, telemetry)
 
         def measure() -> None:
-            nonlocal offered, carried, last_s
-            bench.programs.measure()
-            now_s = time.monotonic()
-            offered, carried = offered + rows[0] * (now_s - last_s), carried + rows[1] * (now_s - last_s)
-            last_s = now_s
+            nonlocal offered, carried, last_ns
+            now_ns = time.monotonic_ns()
+            window.read(now_ns, telemetry)
+            offered += telemetry.offered_mbps[0, 0] * (now_ns - last_ns)
+            carried += telemetry.carried_mbps[0, 0] * (now_ns - last_ns)
+            last_ns = now_ns
 
-        bench.programs.measure()
-        last_s = time.monotonic()
         for _ in range(300):
             bench.run("service_request", talk.ask(b"question"))
             time.sleep(1e-3)

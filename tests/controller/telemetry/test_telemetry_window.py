@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import struct
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,35 +12,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slicepilot.controller.telemetry.histogram import edges_ns, quantiles_us
-from slicepilot.controller.telemetry.layout import AT_N6, BUCKETS, MARKS, ROWS, SLICE_ROWS
-from slicepilot.env.telemetry import NODE_FIELDS
+from slicepilot.controller.telemetry.layout import AT_N6, BUCKETS, MARKS
+from slicepilot.env.telemetry import Telemetry
 
 from ...effort import examples
 
 fast = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 OFFERED, CARRIED, P50, P99, LOSS = range(5)
-HEADER = Path(__file__).parents[3] / "controller" / "telemetry" / "bpf" / "windows.h"
 
 
-def window(bench: Any) -> list[float]:
+def window(bench: Any, end: bool = True) -> list[float]:
     """Rows of the only slice since the last call."""
-    bench.programs.measure()
-    values = struct.unpack_from(f"={ROWS}Q", bench.programs.windows.memory())
-    return [1e-6 * value for value in values]
+    telemetry, now = Telemetry.empty(1), now_ns()
+    bench.programs.window.read(now, telemetry, end)
+    return [float(value) for value in telemetry.slices[:, 0, 0]]
 
 
 def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-
-
-@pytest.mark.parametrize(
-    ("enum", "prefix", "fields"), [("row", "ROW_", SLICE_ROWS), ("node_row", "NODE_", NODE_FIELDS)]
-)
-def test_rows_of_the_programs_are_those_of_telemetry(enum: str, prefix: str, fields: tuple[str, ...]) -> None:
-    """Nothing else would notice: the map has as many values as user space asks for."""
-    [body] = re.findall(rf"enum {enum} {{(.*?)}}", HEADER.read_text(), re.DOTALL)
-    rows = re.findall(rf"\b{prefix}(\w+)", body)
-    assert tuple(row.lower() for row in rows if row != "ROWS") == fields
 
 
 def test_buckets_are_narrow_and_without_gaps() -> None:
@@ -239,7 +226,7 @@ def test_rehearsing_changes_nothing(bench: Any) -> None:
     window(bench)
     bench.slices[0]["n3"]["bytes"] += 1000
     bench.slices[0]["delay"][AT_N6][50] += 3
-    bench.programs.warm_up()
+    window(bench, end=False)
     rows = window(bench)
     assert rows[OFFERED] > 0
     assert rows[P99] > 0
