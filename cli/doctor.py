@@ -145,9 +145,9 @@ def _kernel_checks() -> list[Check]:
 
 def _confinement_checks() -> list[Check]:
     """What `slicepilot run` puts its processes under; it runs without."""
-    from slicepilot.controller.system.confinement import landlock, seccomp
+    from slicepilot.controller.system.confinement import landlock_version, without_seccomp
 
-    why, interface = seccomp.available(), landlock.version()
+    why, interface = without_seccomp(), landlock_version()
     found = f"version {interface}" if interface else "none"
     return [
         Check("seccomp", not why, why or "yes", "confinement", "a kernel with CONFIG_SECCOMP_FILTER, x86-64 or arm64"),

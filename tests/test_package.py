@@ -400,7 +400,7 @@ def test_without_programs_the_doctor_says_so_once(pure: Install) -> None:
 def test_a_probe_without_objects_names_what_builds_them(pure: Install) -> None:
     code = """
 from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.telemetry.tcx import BpfObject, FOLDER
+from slicepilot.controller.telemetry.attachments import BpfObject, FOLDER
 try:
     BpfObject(FOLDER / "stub.bpf.o")
 except ProbeError as error:

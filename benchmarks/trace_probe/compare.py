@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, count_run_time, run_stats
-from slicepilot.controller.telemetry import objects
 from slicepilot.controller.telemetry.attachment import Attachment
-from slicepilot.controller.telemetry.layout import AT_N6
+from slicepilot.controller.telemetry.layout import AT_N6, FOLDER
 from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.testbed.bench.upf import BenchUpf
 
@@ -66,7 +65,7 @@ def report(found: dict[str, list[dict[str, float]]], pps: int, seconds: float) -
 def compile_trace(folder: Path) -> Path:
     """The reference's program, compiled against the probe's headers."""
     target = folder / "trace.bpf.o"
-    headers = objects.FOLDER
+    headers = FOLDER
     options = ["-O2", "-g", "-target", "bpf", "-mcpu=v3", f"-I{headers}"]
     options += ["-idirafter", f"/usr/include/{os.uname().machine}-linux-gnu"]
     subprocess.run(["clang", *options, "-c", HERE / "trace.bpf.c", "-o", target], check=True)

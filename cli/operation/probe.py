@@ -164,7 +164,7 @@ def _check(source: KernelSource, pfcp: PfcpProbe | None) -> list[str]:
     """What ends the measurement: that no UPF is left to measure. What comes back is attached again."""
     missing = source.check()
     if pfcp is not None:
-        pfcp.places.heal()
+        pfcp.hooks.heal()
     return [] if source.reachable else missing
 
 

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from slicepilot.agents.learned.files import LIMITS_BYTES
 from slicepilot.controller.system import privileges
-from slicepilot.controller.system.confinement.processes import confine_asker
+from slicepilot.controller.system.confinement import confine_client
 
 from .child import FetchError, answer
 from .layers import MOST_LAYERS, MOST_PACKED, Unpacked, plain_name
@@ -51,7 +51,7 @@ _CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
 
 def main() -> None:
     """Answer."""
-    answer(_prepare, MEMORY, confine_asker)
+    answer(_prepare, MEMORY, confine_client)
 
 
 def _prepare(request: dict[str, Any]) -> Callable[[], Mapping[str, bytes]]:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from slicepilot.controller.publisher.pages import PageServer
 from slicepilot.controller.system import privileges
-from slicepilot.controller.system.confinement.processes import confine_publisher
+from slicepilot.controller.system.confinement import confine_publisher
 from slicepilot.controller.system.realtime import stay_in_the_background
 from slicepilot.controller.system.signals import STOPPING, SWITCHING
 

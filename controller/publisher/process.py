@@ -25,7 +25,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.orders import Answer
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.system import privileges
-from slicepilot.controller.system.confinement.processes import OFF, confine_publisher
+from slicepilot.controller.system.confinement import OFF, confine_publisher
 from slicepilot.controller.system.realtime import stay_in_the_background
 from slicepilot.controller.system.signals import STOPPING, SWITCHING
 

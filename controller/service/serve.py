@@ -20,7 +20,7 @@ from slicepilot.controller.loop.node import Node
 from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system import privileges, sd_notify
-from slicepilot.controller.system.confinement.processes import OFF, confine_controller
+from slicepilot.controller.system.confinement import OFF, confine_controller
 from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.controller.watchdog.lock import Locks

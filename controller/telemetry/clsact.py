@@ -75,7 +75,7 @@ class ClsactFilter:
         self._where, self._index, self._hook = namespaces.identity(point.netns), ifindex, point.direction
         self._name = f"slicepilot/{role} {Owner.current()} #{next(_serial)}"
         made = _add_clsact(route, ifindex) or _remove_stale(route, ifindex)
-        priority, handle = self._free_place(route, point)
+        priority, handle = self._free_position(route, point)
         tc.add_filter(
             route,
             ifindex,
@@ -108,7 +108,7 @@ class ClsactFilter:
             if error.errno not in _GONE:
                 raise
 
-    def _free_place(self, route: RouteSocket, point: NetPoint) -> tuple[int, int]:
+    def _free_position(self, route: RouteSocket, point: NetPoint) -> tuple[int, int]:
         """Priority and handle, as early as possible, since a filter before ours may take packets away."""
         there = tc.filters(route, self._index, self._hook)
         for priority in PRIORITIES:

@@ -18,7 +18,7 @@ from slicepilot.controller.system.net import namespaces
 from slicepilot.controller.system.net.links import Link, links
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 
-from .attachment import other_end
+from .attachments import other_end
 from .points import NetPoint, Ports, SlicePoints
 
 NAMES = {"n3": "n3", "n6": "n6", "n4": "n4"}  # what interfaces are called where nobody says

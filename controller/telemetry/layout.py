@@ -1,13 +1,21 @@
 """The memory shared with the BPF programs, as NumPy types: ``bpf/layout.h`` field by field.
 
-`objects.mapped` compares sizes with what was compiled, so that the two cannot drift apart unseen.
+`mapped` compares sizes with what was compiled, so that the two cannot drift apart unseen.
 """
 
 from __future__ import annotations
 
 import struct
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+from slicepilot.controller.system.bpf.libbpf import BpfObject
+
+FOLDER = Path(__file__).parent / "bpf"
+"""Where the compiled programs are."""
 
 MAX_SLICES = 256
 MAX_CPUS = 1024
@@ -90,3 +98,16 @@ N4_OCTETS = 4096
 N4_COUNTERS = np.dtype([("messages", "u8"), ("unread", "u8"), ("lost", "u8"), ("", "V40")])
 N4_HEADER = struct.Struct("=3Q16s16s4H2B")
 """Of ``struct n4_message``; its octets follow."""
+
+
+def mapped(loaded: BpfObject, name: str, dtype: npt.DTypeLike, *, writable: bool = False) -> npt.NDArray[Any]:
+    """An mmapable array, or a data section, as the programs see it: a view that changes while it is read.
+
+    Raises:
+        ProbeError: the object was compiled from another layout than this one.
+    """
+    array, element = loaded.map(name), np.dtype(dtype)
+    count, rest = divmod(array.max_entries * array.value_bytes, element.itemsize)
+    if rest or (array.max_entries > 1 and array.value_bytes != element.itemsize):
+        raise loaded.other_sources(f"{name} of {array.value_bytes} bytes each, expected {element.itemsize}")
+    return np.frombuffer(array.memory(writable), element, count)

@@ -12,8 +12,8 @@ from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats
 from slicepilot.controller.system.bpf.ringbuf import RingBuffer
 
 from . import layout
-from .objects import FOLDER, mapped
-from .places import Place, Places
+from .attachments import Hook, Hooks
+from .layout import FOLDER, mapped
 from .points import SlicePoints, users
 from .sharing import ServicePorts, Sharing, told_by_qfi
 from .window import PacketWindow
@@ -104,7 +104,7 @@ class PacketProbe(PacketPrograms):
     def __init__(self, points: Sequence[SlicePoints], **options: Any) -> None:
         super().__init__(points, **options)
         try:
-            self.places = Places(self._plan())
+            self.hooks = Hooks(self._plan())
         except BaseException:
             super().close()
             raise
@@ -119,28 +119,28 @@ class PacketProbe(PacketPrograms):
 
     def cost(self) -> dict[str, RunStats]:
         """Runs and run time by point ("n3", "tun", "n6"), while `libbpf.count_run_time` is on."""
-        return self.places.cost()
+        return self.hooks.cost()
 
     def close(self) -> None:
         """Detach everything that was attached, then unload."""
         try:
-            self.places.close()
+            self.hooks.close()
         finally:
             super().close()
 
-    def _plan(self) -> Iterator[Place]:
+    def _plan(self) -> Iterator[Hook]:
         n3, tun, n6 = (self.object.program(name).fd for name in ("n3_ingress", "tun_ingress", "n6_exit"))
         for point, indices in users(self.points, "n3").items():
             group = self.sharing.class_of(point)
-            yield Place(point, n3, "n3", indices[0] if group is None else layout.CLASS_GROUP | group)
+            yield Hook(point, n3, "n3", indices[0] if group is None else layout.CLASS_GROUP | group)
         for point, indices in users(self.points, "tun").items():
-            yield Place(point, tun, "tun", _class_of(indices), may_wait=True)
+            yield Hook(point, tun, "tun", _class_of(indices), may_wait=True)
         for point, indices in users(self.points, "n6").items():
-            yield Place(point, n6, "n6", _class_of(indices))
+            yield Hook(point, n6, "n6", _class_of(indices))
         request, answer = (self.object.program(f"service_{name}").fd for name in ("request", "answer"))
         for number, (came, left) in enumerate(self.services.places):
-            yield Place(came, request, "n3", number)
-            yield Place(left, answer, "n6", number)
+            yield Hook(came, request, "n3", number)
+            yield Hook(left, answer, "n6", number)
 
 
 def _class_of(indices: Sequence[int]) -> int:

@@ -10,8 +10,8 @@ from slicepilot.controller.system.bpf.libbpf import BpfObject
 from slicepilot.controller.system.bpf.ringbuf import RingBuffer
 
 from . import layout
-from .objects import FOLDER, mapped
-from .places import Place, Places
+from .attachments import Hook, Hooks
+from .layout import FOLDER, mapped
 from .points import SlicePoints
 
 
@@ -41,8 +41,8 @@ class PfcpProbe:
             self.transactions = mapped(self._object, "transactions", layout.PFCP).reshape(len(points), kinds)
             self.events = RingBuffer(self._object.map("pfcp_events"), layout.PFCP_EVENT)
             program = self._object.program("n4_message").fd
-            self.places = Places(
-                Place(one.n4.facing(direction), program, "n4", index)
+            self.hooks = Hooks(
+                Hook(one.n4.facing(direction), program, "n4", index)
                 for index, one in enumerate(points)
                 if one.n4
                 for direction in ("ingress", "egress")
@@ -62,7 +62,7 @@ class PfcpProbe:
     def close(self) -> None:
         """Detach and unload."""
         try:
-            self.places.close()
+            self.hooks.close()
         finally:
             self.events.close()
             self._object.close()

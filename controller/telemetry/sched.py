@@ -20,7 +20,7 @@ from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.cores import most_cpus, online_cpus
 
 from . import layout
-from .objects import FOLDER, mapped
+from .layout import FOLDER, mapped
 from .window import CpuWindow
 
 BTF = Path("/sys/kernel/btf/vmlinux")

@@ -13,9 +13,9 @@ from slicepilot.controller.system.aside import PATIENT_WAIT_S, Aside, Look
 from slicepilot.controller.system.clocks import check_clocks
 from slicepilot.env.telemetry import Telemetry
 
+from .attachments import Hook
 from .layout import AT_N6, AT_TUN
 from .packets import PacketProbe
-from .places import Place
 from .points import SlicePoints
 from .sched import SchedProbe
 from .shared_groups import SharedGroups
@@ -81,7 +81,7 @@ class KernelSource:
         slices = len(points)
         self._telemetry, self._rehearsed = Telemetry.empty(slices), Telemetry.empty(slices)
         self.aside = Aside("points", wait_s)
-        self._look, self._lost = Look(self.aside, self.packets.places.heal), dict[Place, str]()
+        self._look, self._lost = Look(self.aside, self.packets.hooks.heal), dict[Hook, str]()
         self._reachable = True
         self._crowded = np.zeros(slices, np.uint64)
         self.measure()
@@ -138,7 +138,7 @@ class KernelSource:
         if lost is None:
             return
         self._lost = lost
-        away = {place.point for place in lost}
+        away = {hook.point for hook in lost}
         self._reachable = any(one.n3 not in away for one in self.packets.points)
         for index, one in enumerate(self.packets.points):
             self._telemetry.valid[index] = not away & {one.n3, one.n6 or one.tun}

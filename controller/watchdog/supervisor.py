@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from slicepilot.controller.actuators.cilium.throttle import OpenMaps
 from slicepilot.controller.record.header import Pulse
-from slicepilot.controller.system.confinement.processes import OFF, confine_supervisor
+from slicepilot.controller.system.confinement import OFF, confine_supervisor
 from slicepilot.data.files import PRIVATE, replace_file
 
 from .journal import Journal

@@ -108,7 +108,7 @@ def _costs(upf: BenchUpf, pps: int, seconds: float) -> dict[str, Any]:
 def _statistics_cost_ns() -> float:
     """What the kernel counts for a program that does next to nothing: how much of a cost is the counting itself."""
     from slicepilot.controller.system.bpf.libbpf import BpfObject, count_run_time, run_stats
-    from slicepilot.controller.telemetry.objects import FOLDER
+    from slicepilot.controller.telemetry.layout import FOLDER
 
     with BpfObject(FOLDER / "stub.bpf.o", {".rodata.stub": bytes(4)}) as loaded, count_run_time():
         program = loaded.program("stub")

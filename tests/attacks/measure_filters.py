@@ -15,8 +15,8 @@ import os
 import sys
 import time
 
-from slicepilot.controller.system.confinement import rules
-from slicepilot.controller.system.confinement.seccomp import NoSeccompError, Rules, install
+from slicepilot.controller.system import confinement as rules
+from slicepilot.controller.system.confinement import NotConfinedError, Rules, filter_calls
 
 CALLS = 200
 KINDS = {"controller": rules.CONTROLLER, "supervisor": rules.SUPERVISOR, "publisher": rules.PUBLISHER}
@@ -37,7 +37,7 @@ def measured(kind: Rules, runs: int) -> tuple[float, float]:
     """ns a call without, and with. Ends with the filter in place, which no process gets rid of."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     without = least_ns(runs, descriptor)
-    install(kind)
+    filter_calls(kind)
     return without, least_ns(runs, descriptor)
 
 
@@ -52,7 +52,7 @@ def main() -> int:
         with multiprocessing.get_context("fork").Pool(1) as pool:
             try:
                 without, under = pool.apply(measured, (kind, given.runs))
-            except NoSeccompError as error:
+            except NotConfinedError as error:
                 print(f"error: {error}", file=sys.stderr)
                 return 1
         found[name] = {"without_ns": without, "under_ns": under, "filter_ns": under - without}

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from slicepilot.controller.system.confinement import landlock, seccomp
+from slicepilot.controller.system.confinement import landlock_version, without_seccomp
 from slicepilot.testbed.bench.node import BenchNode
 
 from ..controller.publisher.conftest import Controller as Publishing
@@ -31,7 +31,7 @@ from ..node.foreign import Foreign
 pytestmark = [
     pytest.mark.live,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes give up what they have"),
-    pytest.mark.skipif(bool(seccomp.available()), reason=seccomp.available() or "none"),
+    pytest.mark.skipif(bool(without_seccomp()), reason=without_seccomp() or "none"),
 ]
 DENIED, NO_ACCESS = errno.EPERM, errno.EACCES
 
@@ -43,12 +43,11 @@ module = importlib.import_module(sys.argv[sys.argv.index("-m") + 1])
 owner = getattr(module, {where!r}[0])
 real = getattr(owner, {where!r}[1])
 libc = ctypes.CDLL(None, use_errno=True)
-from slicepilot.controller.system.confinement.calls import NUMBERS
-COLUMN = ["x86_64", "aarch64"].index(os.uname().machine)
+from slicepilot.controller.system.confinement import NUMBERS
 def call(name, *arguments):
     "System call by name: 0 or the error."
     values = [ctypes.c_char_p(one) if isinstance(one, bytes) else ctypes.c_void_p(one) for one in arguments]
-    return ctypes.get_errno() if libc.syscall(ctypes.c_long(NUMBERS[name][COLUMN]), *values) < 0 else 0
+    return ctypes.get_errno() if libc.syscall(ctypes.c_long(NUMBERS[os.uname().machine][name]), *values) < 0 else 0
 def tried(action):
     try:
         action()
@@ -138,7 +137,7 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     assert process is not None
     assert process.returncode == -signal.SIGSYS
     answers = json.loads(told.read_text())
-    files = NO_ACCESS if landlock.version() else 0
+    files = NO_ACCESS if landlock_version() else 0
     assert answers == {
         **dict.fromkeys(("inet", "packet", "netlink", "fork", "dumpable", "own priority"), DENIED),
         "foreign file": files,

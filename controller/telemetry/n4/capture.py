@@ -12,8 +12,8 @@ import numpy.typing as npt
 from slicepilot.controller.system.bpf.libbpf import BpfObject
 from slicepilot.controller.system.bpf.ringbuf import RecordRing
 from slicepilot.controller.telemetry import layout
-from slicepilot.controller.telemetry.objects import FOLDER, mapped
-from slicepilot.controller.telemetry.places import Place, Places
+from slicepilot.controller.telemetry.attachments import Hook, Hooks
+from slicepilot.controller.telemetry.layout import FOLDER, mapped
 from slicepilot.controller.telemetry.points import NetPoint
 
 from .sessions import Heard
@@ -48,12 +48,12 @@ class Capture:
             self._addresses = self._object.map("n4_addresses")
             self._ring = RecordRing(self._object.map("n4_messages"))
             received, sent = (self._object.program(name).fd for name in ("n4_received", "n4_sent"))
-            self._places = Places(
+            self._hooks = Hooks(
                 place
                 for index, point in enumerate(n4)
                 for place in (
-                    Place(point.facing("ingress"), received, "n4-received", index),
-                    Place(point.facing("egress"), sent, "n4-sent", index),
+                    Hook(point.facing("ingress"), received, "n4-received", index),
+                    Hook(point.facing("egress"), sent, "n4-sent", index),
                 )
             )
         except BaseException:
@@ -61,7 +61,7 @@ class Capture:
             raise
 
     def watch(self, upf: int, place: int, addresses: Collection[Address]) -> None:
-        """From now on a UPF is what has these addresses, at one of the places; raises OSError."""
+        """From now on a UPF is what has these addresses, at one of the points; raises OSError."""
         wanted = {struct.pack("=2H16s", place, one.version, one.packed) for one in addresses}
         for key in [key for key, whose in self._watched.items() if whose == upf and key not in wanted]:
             self._addresses.delete(key)
@@ -83,14 +83,14 @@ class Capture:
         return Heard(upf, bool(sent), own, other, own_port, other_port, seen_ns, octets, unread, lost)
 
     def heal(self) -> tuple[set[int], dict[int, str]]:
-        """Attach again what was lost: places where that was done, and where it cannot be, and why."""
-        missing = {place.classid: why for place, why in self._places.heal().items()}
-        return {place.classid for place in self._places.renewed}, missing
+        """Attach again what was lost: points where that was done, and where it cannot be, and why."""
+        missing = {place.classid: why for place, why in self._hooks.heal().items()}
+        return {place.classid for place in self._hooks.renewed}, missing
 
     def close(self) -> None:
         """Detach and unload."""
         try:
-            self._places.close()
+            self._hooks.close()
         finally:
             self._ring.close()
             self._object.close()

@@ -76,7 +76,7 @@ class Learning:
     ) -> None:
         self._points, self._sharing = points, sharing
         self._traffic = [_ready(one.traffic) for one in points]
-        places: dict[NetPoint, int] = {}
+        numbers: dict[NetPoint, int] = {}
         self.upfs: list[LearningUpf] = []
         for number, slices in enumerate(upfs):
             of_n4: dict[NetPoint, list[int]] = {}
@@ -84,13 +84,13 @@ class Learning:
                 of_n4.setdefault(self._n4(index), []).append(index)
             self._check_apart([index for indices in of_n4.values() for index in indices])
             for n4, indices in of_n4.items():
-                self.upfs.append(LearningUpf(number, places.setdefault(n4, len(places)), tuple(indices)))
+                self.upfs.append(LearningUpf(number, numbers.setdefault(n4, len(numbers)), tuple(indices)))
         self.sessions = Sessions(lambda upf, session: bool(self._owners(upf, session)))
         self._held: dict[Key, Owners] = {}
         self._refused: dict[Key, str] = {}
         self._ever: set[int] = set()
         self._again_ns: dict[int, int] = {}
-        self._capture = Capture(tuple(places), ring_octets) if places else None
+        self._capture = Capture(tuple(numbers), ring_octets) if numbers else None
         self._look = None if self._capture is None else Look(aside, self._healed)
         self._missing: dict[int, str] = {}
 
@@ -120,7 +120,7 @@ class Learning:
                 return
 
     def check(self) -> list[str]:
-        """What is not known of the slices' sessions, and why; attaches again what was lost, as `Places.heal`."""
+        """What is not known of the slices' sessions, and why; attaches again what was lost, as `Hooks.heal`."""
         if self._look is None:
             return []
         self._look.start()

@@ -18,7 +18,7 @@ import numpy as np
 
 from slicepilot.configs import FailureError, validate
 from slicepilot.controller.system import privileges
-from slicepilot.controller.system.confinement.processes import confine_asker
+from slicepilot.controller.system.confinement import confine_client
 
 from .client import Client, OutOfReachError, PrometheusError
 from .config import PrometheusSpec, Row
@@ -37,7 +37,7 @@ def main() -> None:
             _send(listener, {"error": str(error), "rows": []})
             return
         if settings["harden"]:
-            confine_asker()
+            confine_client()
         rows = [Row(**{**row, "samples": tuple(row["samples"])}) for row in settings["rows"]]
         _ask(client, rows, settings["most_age_s"], settings["every_s"], listener)
 

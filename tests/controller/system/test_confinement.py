@@ -1,4 +1,4 @@
-"""Filters as the kernel runs them: what is on a list goes through, what is not does not, and no other ABI does."""
+"""Filters as the kernel runs them: what rules refuse is refused, all else goes through, and no other ABI does."""
 
 from __future__ import annotations
 
@@ -9,36 +9,43 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from slicepilot.controller.system.confinement import landlock, seccomp
-from slicepilot.controller.system.confinement.calls import NEWEST, NUMBERS
-from slicepilot.controller.system.confinement.rules import (
+from slicepilot.controller.system import confinement
+from slicepilot.controller.system.confinement import (
+    ALLOW,
+    AUDIT_ARCH,
+    CLIENT,
     CONTROLLER,
+    ERRNO,
+    KILL_PROCESS,
+    NEWEST,
+    NUMBERS,
     PUBLISHER,
     SUPERVISOR,
     SUPERVISOR_OF_MAPS,
-)
-from slicepilot.controller.system.confinement.seccomp import (
-    ALLOW,
-    AUDIT_ARCH,
-    ERRNO,
-    KILL_PROCESS,
-    Only,
-    Rules,
+    NotConfinedError,
+    filter_calls,
+    handled,
+    landlock_version,
     program,
+    without_seccomp,
 )
 
-RULES = {"controller": CONTROLLER, "publisher": PUBLISHER, "supervisor": SUPERVISOR, "of maps": SUPERVISOR_OF_MAPS}
+RULES = {
+    "controller": CONTROLLER,
+    "publisher": PUBLISHER,
+    "client": CLIENT,
+    "supervisor": SUPERVISOR,
+    "of maps": SUPERVISOR_OF_MAPS,
+}
 EPERM, ENOSYS = ERRNO | 1, ERRNO | 38
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
-needs_seccomp = pytest.mark.skipif(bool(seccomp.available()), reason=seccomp.available() or "none")
-needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+needs_seccomp = pytest.mark.skipif(bool(without_seccomp()), reason=without_seccomp() or "none")
 
 
 def run(code: bytes, machine: str, number: int, arguments: tuple[int, ...] = (), arch: int | None = None) -> int:
@@ -64,169 +71,121 @@ def run(code: bytes, machine: str, number: int, arguments: tuple[int, ...] = (),
         at += 1
 
 
-def wanted(rules: Rules, name: str, machine: str) -> int:
-    if name == "clone3":
-        return ENOSYS
-    if name in rules.fatal:
-        return KILL_PROCESS
-    return ALLOW if name in rules.allowed else EPERM
-
-
 @pytest.mark.parametrize("machine", list(AUDIT_ARCH))
 @pytest.mark.parametrize("process", list(RULES))
 def test_every_call_gets_what_the_rules_say(process: str, machine: str) -> None:
-    rules, column = RULES[process], list(AUDIT_ARCH).index(machine)
-    code = program(rules, machine)
-    assert len(code) // 8 < 4096, "BPF_MAXINSNS"
-    by_number = {pair[column]: name for name, pair in NUMBERS.items()}
-    for number in range(NEWEST + 1):
-        name = by_number.get(number, "")
-        if name not in rules.conditions:
-            assert run(code, machine, number) == wanted(rules, name, machine), name or number
+    rules, code = RULES[process], program(RULES[process], machine)
+    assert rules.refused | rules.fatal | set(rules.conditions) <= NUMBERS["x86_64"].keys()
+    wanted = dict.fromkeys(rules.refused, EPERM) | dict.fromkeys(rules.fatal, KILL_PROCESS) | {"clone3": ENOSYS}
+    by_number = {number: name for name, number in NUMBERS[machine].items() if name not in rules.conditions}
+    for number in set(range(NEWEST + 1)) - {NUMBERS[machine][name] for name in rules.conditions}:
+        assert run(code, machine, number) == wanted.get(by_number.get(number, ""), ALLOW), by_number.get(number)
     assert run(code, machine, NEWEST + 1) == ENOSYS, "libc does without what is newer"
     for name, only in rules.conditions.items():
-        number = NUMBERS[name][column]
-        if number is not None:
-            before = (0,) * only.argument
-            for value in (0, 1, 2, 4, 15, 7, 10, 16, 17, 0x10000, 0x40000000, 0x7E020000, 1 << 32):
-                fine = value & 0xFFFFFFFF & only.mask in only.values
-                assert run(code, machine, number, (*before, value)) == (ALLOW if fine else EPERM), (name, value)
+        for value in (0, 1, 2, 4, 15, 7, 10, 16, 17, 0x10000, 0x40000000, 0x7E020000, 1 << 32):
+            fine = value & 0xFFFFFFFF & only.mask in only.values
+            arguments = (*(0,) * only.argument, value)
+            assert run(code, machine, NUMBERS[machine][name], arguments) == (ALLOW if fine else EPERM), (name, value)
+    for arch in {0x40000003, 0x40000028, *AUDIT_ARCH.values()} - {AUDIT_ARCH[machine]}:  # i386, 32-bit Arm
+        assert run(code, machine, 0, arch=arch) == KILL_PROCESS
+    assert run(code, machine, 0x40000000 + 1) == KILL_PROCESS, "x32"
 
 
-@pytest.mark.parametrize("machine", list(AUDIT_ARCH))
-def test_other_abis_end_the_process(machine: str) -> None:
+def test_what_the_controller_may_not_do_nobody_may() -> None:
+    """A filter is inherited, and those of its children come on top."""
     for rules in RULES.values():
-        code = program(rules, machine)
-        for arch in {0x40000003, 0x40000028, *AUDIT_ARCH.values()} - {AUDIT_ARCH[machine]}:  # i386, 32-bit Arm
-            assert run(code, machine, 0, arch=arch) == KILL_PROCESS
-        assert run(code, machine, 0x40000000 + 1) == KILL_PROCESS, "x32"
-
-
-@pytest.mark.parametrize("process", list(RULES))
-def test_rules_do_not_contradict_themselves(process: str) -> None:
-    rules = RULES[process]
-    names = rules.allowed | set(rules.conditions) | rules.fatal
-    assert names <= set(NUMBERS)
-    assert not rules.fatal & (rules.allowed | set(rules.conditions))
-    assert {"read", "futex", "exit_group", "rt_sigreturn"} <= rules.allowed
-
-
-def test_children_of_the_controller_have_what_they_need_on_top() -> None:
-    """A filter is inherited: what the controller's refuses is refused to a supervisor that it starts later, too."""
-    for rules in (PUBLISHER, SUPERVISOR, SUPERVISOR_OF_MAPS):
-        assert rules.allowed <= CONTROLLER.allowed
-        assert set(rules.conditions) <= CONTROLLER.allowed | set(CONTROLLER.conditions)
+        assert CONTROLLER.refused <= rules.refused | rules.fatal
+        assert not rules.refused & rules.fatal
+        assert not set(rules.conditions) & (rules.refused | rules.fatal)
 
 
 @pytest.mark.parametrize("machine", list(HEADERS))
 def test_numbers_are_the_kernels(machine: str) -> None:
     if not HEADERS[machine].exists():
         pytest.skip("needs the kernel's headers: linux-libc-dev")
-    options = ["-D__BITS_PER_LONG=64", "-D__ARCH_WANT_RENAMEAT", "-D__ARCH_WANT_SET_GET_RLIMIT"]
-    options += ["-D__ARCH_WANT_NEW_STAT", "-D__ARCH_WANT_SYS_CLONE3"]
-    done = subprocess.run(
-        ["clang", "-E", "-dM", *options, "-x", "c", str(HEADERS[machine])], capture_output=True, text=True, check=True
-    )
-    defined = dict(re.findall(r"^#define (__NR\w+) (\S+)$", done.stdout, re.MULTILINE))
-
-    def number(name: str) -> int | None:
-        value = defined.get(f"__NR_{name}")
-        while value in defined:
-            value = defined[value]
-        return None if value is None else int(value)
-
-    column = list(AUDIT_ARCH).index(machine)
-    assert {name: pair[column] for name, pair in NUMBERS.items()} == {name: number(name) for name in NUMBERS}
+    options = ["-D__BITS_PER_LONG=64", "-D__ARCH_WANT_SYS_CLONE3", "-x", "c", str(HEADERS[machine])]
+    done = subprocess.run(["clang", "-E", "-dM", *options], capture_output=True, text=True, check=True)
+    defined = dict(re.findall(r"^#define __NR_(\w+) (\d+)$", done.stdout, re.MULTILINE))
+    names = NUMBERS["x86_64"].keys()
+    assert NUMBERS[machine] == {name: int(defined[name]) for name in names if name in defined}
 
 
 # -- on this kernel ----------------------------------------------------------------------------------------------------
 
-TRY = """
-import ctypes, errno, json, os, sys, threading
-from slicepilot.controller.system.confinement import seccomp
-from slicepilot.controller.system.confinement.seccomp import Only, Rules
-from slicepilot.controller.system.confinement.calls import NUMBERS
-column = list(seccomp.AUDIT_ARCH).index(os.uname().machine)
+FOLLOW = """
+import ctypes, json, os, threading
+from slicepilot.controller.system.confinement import NUMBERS, SUPERVISOR, filter_calls
 libc = ctypes.CDLL(None, use_errno=True)
-def call(name, *arguments):
-    result = libc.syscall(NUMBERS[name][column], *arguments)
-    return 0 if result >= 0 else ctypes.get_errno()
+def chroot():
+    number = NUMBERS[os.uname().machine]["chroot"]
+    return 0 if libc.syscall(number, b"/") >= 0 else ctypes.get_errno()
 go, answers = threading.Event(), []
-def other():
-    go.wait()
-    answers.append(call("chroot", b"/"))
-thread = threading.Thread(target=other)
+thread = threading.Thread(target=lambda: go.wait() and answers.append(chroot()))
 thread.start()
+before = chroot()
+filter_calls(SUPERVISOR)
+go.set()
+thread.join()
+print(json.dumps([before, chroot(), *answers]), flush=True)
+libc.syscall(0x40000000 + 39)
 """
 
 
-def attempt(code: str) -> tuple[int, Any]:
-    """Exit status and what it prints, of a process that runs after `TRY`."""
-    done = subprocess.run([sys.executable, "-c", TRY + code], capture_output=True, text=True, check=False, timeout=60)
-    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
-
-
 @needs_seccomp
-def test_threads_that_there_are_follow() -> None:
-    code, answer = attempt(
-        "from slicepilot.controller.system.confinement.rules import SUPERVISOR\n"
-        "before = call('chroot', b'/')\nseccomp.install(SUPERVISOR)\ngo.set()\nthread.join()\n"
-        "print(json.dumps([before, call('chroot', b'/'), *answers, call('getpid')]))"
-    )
-    before = 0 if os.geteuid() == 0 else 1
-    assert (code, answer) == (0, [before, 1, 1, 0])
+def test_threads_that_there_are_follow_and_the_second_abi_of_x86_64_ends_a_process() -> None:
+    done = subprocess.run([sys.executable, "-c", FOLLOW], capture_output=True, text=True, check=False, timeout=60)
+    assert json.loads(done.stdout) == [0 if os.geteuid() == 0 else 1, 1, 1], done.stderr
+    assert done.returncode == (-31 if platform.machine() == "x86_64" else 0), "SIGSYS"
 
 
-@needs_seccomp
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 is x86-64's")
-def test_the_second_abi_of_x86_64_ends_a_process() -> None:
-    code, _ = attempt(
-        "from slicepilot.controller.system.confinement.rules import SUPERVISOR\n"
-        "seccomp.install(SUPERVISOR)\ngo.set()\nlibc.syscall(0x40000000 + 39)\nprint('[]')"
-    )
-    assert code == -31, "SIGSYS"
+LANDLOCK = """
+import json, os, socket, sys
+from pathlib import Path
+from slicepilot.controller.system.confinement import restrict_files
+base, listener = Path(sys.argv[1]), socket.create_server(("127.0.0.1", 0))
+restrict_files([base / "read", base / "gone"], [base / "written"])
+def tried(action):
+    try:
+        action()
+    except OSError as error:
+        return error.errno
+    return 0
+print(json.dumps([
+    tried(lambda: (base / "read/file").read_text()), tried(lambda: (base / "read/file").write_text("x")),
+    tried(lambda: (base / "written/new").write_text("x")),
+    tried(lambda: (base / "written/new").rename(base / "written/other")),
+    tried(lambda: (base / "written/other").unlink()), tried(lambda: (base / "neither/file").read_text()),
+    tried(lambda: (base / "neither/file").unlink()), tried(lambda: os.execv("/bin/true", ["true"])),
+    tried(lambda: os.stat(f"/proc/{os.getppid()}/ns/net")),
+    tried(lambda: socket.create_connection(listener.getsockname())),
+]))
+"""
 
 
-@needs_landlock
-def test_landlock_leaves_what_it_was_told(tmp_path: Path) -> None:
+@pytest.mark.skipif(not landlock_version(), reason="this kernel has no Landlock")
+def test_landlock_leaves_what_it_is_given(tmp_path: Path) -> None:
     for name in ("read", "written", "neither"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-    code = (
-        "import errno, json, os, socket, sys\nfrom pathlib import Path\n"
-        "from slicepilot.controller.system.confinement import landlock\n"
-        "base = Path(sys.argv[1])\nlistener = socket.create_server(('127.0.0.1', 0))\n"
-        "landlock.restrict([base / 'read', base / 'gone'], [base / 'written'])\n"
-        "def tried(action):\n"
-        "    try:\n        action()\n        return 0\n"
-        "    except OSError as error:\n        return error.errno\n"
-        "print(json.dumps([\n"
-        " tried(lambda: (base / 'read/file').read_text()), tried(lambda: (base / 'read/file').write_text('x')),\n"
-        " tried(lambda: (base / 'written/new').write_text('x')),\n"
-        " tried(lambda: (base / 'written/new').rename(base / 'written/other')),\n"
-        " tried(lambda: (base / 'written/other').unlink()), tried(lambda: (base / 'neither/file').read_text()),\n"
-        " tried(lambda: (base / 'neither/file').unlink()), tried(lambda: os.execv('/bin/true', ['true'])),\n"
-        " tried(lambda: os.stat(f'/proc/{os.getppid()}/ns/net')),\n"
-        " tried(lambda: socket.create_connection(listener.getsockname())),\n]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", LANDLOCK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     denied = 13
-    network = denied if landlock.version() >= 4 else 0
+    network = denied if landlock_version() >= 4 else 0
     # The last but one is why controller and supervisor, which find UPFs that way, are not under Landlock.
     assert json.loads(done.stdout) == [0, denied, 0, 0, 0, denied, denied, denied, denied, network]
     assert (tmp_path / "neither" / "file").exists()
 
 
-@pytest.mark.parametrize("interface", range(8))
-def test_no_kernel_is_asked_for_more_than_it_knows(interface: int) -> None:
-    files, network, scopes = landlock.handled(interface)
-    assert files.bit_length() == {0: 0, 1: 13, 2: 14, 3: 15, 4: 15}.get(interface, 16)
-    assert bool(network) == (interface >= 4)
-    assert bool(scopes) == (interface >= 6)
+def test_no_kernel_is_asked_for_more_than_it_knows() -> None:
+    for interface in range(8):
+        files, network, scopes = handled(interface)
+        assert files.bit_length() == {0: 0, 1: 13, 2: 14, 3: 15, 4: 15}.get(interface, 16)
+        assert (bool(network), bool(scopes)) == (interface >= 4, interface >= 6)
 
 
-def test_a_processor_without_a_list_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_without_a_list_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    assert seccomp.available() == "no list of system calls for riscv64"
-    with pytest.raises(seccomp.NoSeccompError, match="riscv64"):
-        seccomp.install(Rules(frozenset(), {"socket": Only(0, (1,))}))
+    assert without_seccomp() == "no list of system calls for riscv64"
+    with pytest.raises(NotConfinedError, match="riscv64"):
+        filter_calls(CONTROLLER)
+    assert confinement.confine_controller() == "NOT CONFINED (no list of system calls for riscv64)"

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.controller.telemetry import flows, layout
+from slicepilot.controller.telemetry.layout import mapped
 from slicepilot.controller.telemetry.n4.capture import Capture
-from slicepilot.controller.telemetry.objects import mapped
 from slicepilot.controller.telemetry.packets import PacketProbe
 from slicepilot.controller.telemetry.pfcp import PfcpProbe
 from slicepilot.controller.telemetry.points import NetPoint, Ports, SlicePoints, Traffic

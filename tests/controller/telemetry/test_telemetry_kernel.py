@@ -16,7 +16,7 @@ import pytest
 from slicepilot.controller.system.bpf import libbpf
 from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.bpf.libbpf import BpfObject
-from slicepilot.controller.telemetry import clsact, objects, packets, sched
+from slicepilot.controller.telemetry import clsact, layout, packets, sched
 from slicepilot.controller.telemetry.layout import AT_N6, PACKET_EVENT
 
 
@@ -26,7 +26,7 @@ def test_structs_are_those_that_were_compiled(bench: Any) -> None:
     assert bench.programs.flows.dtype.itemsize == bench.programs.object.map("flows").value_bytes
     old = r"^packets\.bpf\.o was compiled from other sources \(it has .+\): run `make bpf`"
     with pytest.raises(ProbeError, match=old):
-        objects.mapped(bench.programs.object, "slices", np.dtype("V3836"))
+        layout.mapped(bench.programs.object, "slices", np.dtype("V3836"))
     for missing in (bench.programs.object.map, bench.programs.object.program):
         with pytest.raises(ProbeError, match=old):
             missing("from_tomorrow")
@@ -55,7 +55,7 @@ def compiled(source: str, folder: Path) -> Path:
     if clang is None:
         pytest.skip("needs clang")
     (folder / "test.bpf.c").write_text(source)
-    build = Path(objects.__file__).parent / "bpf"
+    build = Path(layout.__file__).parent / "bpf"
     options = [
         "-O2",
         "-g",
@@ -87,7 +87,7 @@ def test_a_file_that_is_no_object(tmp_path: Path, lone: Any) -> None:
 
 
 def test_the_build_says_what_it_lacks(tmp_path: Path) -> None:
-    script = Path(objects.__file__).parent / "bpf" / "build.sh"
+    script = Path(layout.__file__).parent / "bpf" / "build.sh"
     done = subprocess.run(
         [script],
         env={"PATH": os.environ["PATH"], "CLANG": "no-such-clang"},

@@ -18,21 +18,21 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.bpf.libbpf import count_run_time
-from slicepilot.controller.telemetry import attachment, flows, places
+from slicepilot.controller.telemetry import attachments, flows
+from slicepilot.controller.telemetry.attachments import Unsupported
 from slicepilot.controller.telemetry.layout import AT_N6, AT_TUN
 from slicepilot.controller.telemetry.packets import PacketProbe
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.controller.telemetry.source import KernelSource
-from slicepilot.controller.telemetry.tcx import Unsupported
 
 
 @pytest.fixture(params=["tcx", "clsact"])
 def hook(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, network: Any) -> str:
     """Both ways of attaching, where the kernel has both."""
     if request.param == "clsact":
-        monkeypatch.setattr(places, "Attachment", functools.partial(attachment.Attachment, tcx=False))
+        monkeypatch.setattr(attachments, "Attachment", functools.partial(attachments.Attachment, tcx=False))
     else:
-        monkeypatch.setattr(attachment, "ClsactFilter", _no_tcx)
+        monkeypatch.setattr(attachments, "ClsactFilter", _no_tcx)
     return str(request.param)
 
 
@@ -158,7 +158,7 @@ def test_nothing_is_left_behind(hook: str, network: Any, forwarder: Any, packets
             ("n3", "tun", "n6"), True
         )
         assert bool(hooks_in_use(network)) == (hook == "clsact")
-        assert probe.places.heal() == {}
+        assert probe.hooks.heal() == {}
     assert hooks_in_use(network) == []
     through(network, packets, 5)
 
@@ -199,10 +199,10 @@ def test_malformed_packets_reach_their_receiver(hook: str, network: Any, packets
 
 ATTACH_AND_WAIT = """
 import functools, sys, time
-from slicepilot.controller.telemetry import attachment, places
+from slicepilot.controller.telemetry import attachments
 from slicepilot.controller.telemetry.packets import PacketProbe
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
-places.Attachment = functools.partial(attachment.Attachment, tcx=sys.argv[1] == "tcx")
+attachments.Attachment = functools.partial(attachments.Attachment, tcx=sys.argv[1] == "tcx")
 probe = PacketProbe([SlicePoints("a", NetPoint(sys.argv[2], "n3"), None, NetPoint(sys.argv[3], "n6"))])
 print("attached", flush=True)
 time.sleep(60)
@@ -307,7 +307,7 @@ def test_a_kernel_without_tcx_gets_a_filter(network: Any, monkeypatch: pytest.Mo
     def refuse(*_: Any) -> None:
         raise Unsupported
 
-    monkeypatch.setattr(attachment, "TcxProgram", refuse)
+    monkeypatch.setattr(attachments, "TcxProgram", refuse)
     with PacketProbe([network.points(tun=False)]):
         assert any("slicepilot/n3 pid=" in line for line in hooks_in_use(network))
     assert hooks_in_use(network) == []

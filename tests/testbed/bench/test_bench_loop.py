@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.controller.system.cgroup import CpuHierarchy
-from slicepilot.controller.telemetry.objects import FOLDER
+from slicepilot.controller.telemetry.layout import FOLDER
 from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from slicepilot.controller.actuators.cilium.layout import entry_of
-from slicepilot.controller.system.confinement import seccomp
+from slicepilot.controller.system.confinement import without_seccomp
 from slicepilot.controller.watchdog.recovery import recover
 
 from .machine import DIRECTION, ENDPOINT, Agent, Pod, map_of, typed_map, untyped_map, value_of
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: BPF maps, network namespaces"),
-    pytest.mark.skipif(bool(seccomp.available()), reason=seccomp.available() or "none"),
+    pytest.mark.skipif(bool(without_seccomp()), reason=without_seccomp() or "none"),
 ]
 FOUND = value_of(6_250_000, last_ns=77, prio=9)
 CONTROLLER = """
@@ -72,12 +72,11 @@ from pathlib import Path
 from slicepilot.controller.actuators.cilium.layout import key_of
 from slicepilot.controller.actuators.cilium.throttle import ThrottleMap
 from slicepilot.controller.system.bpf.pinned import type_data
-from slicepilot.controller.system.confinement.processes import confine_supervisor
-from slicepilot.controller.system.confinement.seccomp import NUMBERS, AUDIT_ARCH
+from slicepilot.controller.system.confinement import NUMBERS, confine_supervisor
 maps, pin = sys.argv[1] == "maps", Path(sys.argv[2])
 throttle = ThrottleMap(pin)
 confine_supervisor(maps)
-number = NUMBERS["bpf"][list(AUDIT_ARCH).index(os.uname().machine)]
+number = NUMBERS[os.uname().machine]["bpf"]
 libc = ctypes.CDLL(None, use_errno=True)
 answers = {}
 for command in range(40):
