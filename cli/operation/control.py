@@ -103,9 +103,9 @@ def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_js
     if as_json:
         print_json(answer, OrderAnswer)
     else:
-        told = [f"mode {answer['mode']}, acting on {', '.join(answer['slices']) or 'no slice'}"]
-        told += ["paused"] * answer["paused"] + ["safe setting ordered"] * answer["ordered_safe"]
-        _say("; ".join(told))
+        lines = [f"mode {answer['mode']}, acting on {', '.join(answer['slices']) or 'no slice'}"]
+        lines += ["paused"] * answer["paused"] + ["safe setting ordered"] * answer["ordered_safe"]
+        _say("; ".join(lines))
 
 
 def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict[str, Any]:
@@ -113,12 +113,12 @@ def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict
     from slicepilot.configs.documents import DocumentError, check
     from slicepilot.controller.service.control_client import ControlClient, ControlError, find_socket
 
-    asked = order["command"] == "status"
+    is_status = order["command"] == "status"
     try:
         with ControlClient(find_socket(name, run_root)) as client:
             answer = client.request(order)
-        document: Any = answer.get("status") if asked else answer
-        check(json.dumps(document), Status if asked else OrderAnswer)
+        document: Any = answer.get("status") if is_status else answer
+        check(json.dumps(document), Status if is_status else OrderAnswer)
     except ControlError as error:
         refused = str(error)
     except DocumentError as error:
@@ -150,13 +150,13 @@ def _print_status(document: dict[str, Any]) -> None:
     table.padding = 0
     table.columns[0].max_width = NAME_CELLS
     table.add_column("guard", min_width=max(len(reason.label) for reason in Reason))  # the next ones go on below
-    for one in document["slices"]:
-        knobs = one["knobs"]["applied"] or dict.fromkeys(KNOB_FIELDS)
-        delay_us = one["delay_p99_us"]
-        figures = (one["offered_mbps"], one["carried_mbps"], None if delay_us is None else delay_us / 1e3)
+    for entry in document["slices"]:
+        knobs = entry["knobs"]["applied"] or dict.fromkeys(KNOB_FIELDS)
+        delay_us = entry["delay_p99_us"]
+        figures = (entry["offered_mbps"], entry["carried_mbps"], None if delay_us is None else delay_us / 1e3)
         limits = (_limit(knobs["cpu_limit_mcpu"]), _figure(knobs["nice"]), _limit(knobs["egress_mbps"]))
-        reasons = " ".join(given["reason"] for given in one["reasons"])
-        cells = (one["name"], *map(_figure, figures), *limits, reasons)
+        reasons = " ".join(given["reason"] for given in entry["reasons"])
+        cells = (entry["name"], *map(_figure, figures), *limits, reasons)
         table.add_row(*(Text(printable(cell)) for cell in cells))  # a plain cell would be read for markup
     console.print(table)
     if document["level"] == "latched":

@@ -57,8 +57,8 @@ def explain(
         _tell_broken(history)
         if moment is None:
             raise ConfigError(nothing)
-        told = explain_tick(moment)
-        _print(tick_lines(told)) if not as_json else print_json(told, ExplainedTick)
+        explanation = explain_tick(moment)
+        _print(tick_lines(explanation)) if not as_json else print_json(explanation, ExplainedTick)
         return
     runs = explain_window(list(history.stretches(time_ns - lasting_ns + 1, time_ns)))
     _tell_broken(history)
@@ -67,16 +67,19 @@ def explain(
     if as_json:
         print_json(runs, list[ExplainedWindow])
     else:
-        _print([line for number, told in enumerate(runs) for line in [*([""] if number else []), *window_lines(told)]])
+        lines: list[str] = []
+        for explanation in runs:
+            lines += [*([""] if lines else []), *window_lines(explanation)]
+        _print(lines)
 
 
 def _only_name(state: Path, run: Path) -> str:
     """The controller that has left records or is running, if there is one alone."""
-    found = {path.parent.name for root, what in ((state, "records"), (run, "ticks")) for path in root.glob(f"*/{what}")}
-    if len(found) != 1:
-        accepted = ", ".join(sorted(found)) or f"none found in {str(state)!r}; give --records"
+    names = {path.parent.name for root, what in ((state, "records"), (run, "ticks")) for path in root.glob(f"*/{what}")}
+    if len(names) != 1:
+        accepted = ", ".join(sorted(names)) or f"none found in {str(state)!r}; give --records"
         raise ConfigError(f"name: not given; expected {accepted}")
-    return found.pop()
+    return names.pop()
 
 
 def _print(lines: list[str]) -> None:

@@ -78,7 +78,7 @@ def probe(
                 KernelSource(points, report_every=sample if csv else 0, timed_per_s=0, by_flow=True)
             )
             pfcp = None
-            if any(one.n4 for one in points):
+            if any(point.n4 for point in points):
                 pfcp = stack.enter_context(PfcpProbe(points, report=pfcp_csv is not None))
             elif pfcp_csv is not None:
                 raise ConfigError("--pfcp-csv: no interface with PFCP; name it with --n4")
@@ -181,23 +181,23 @@ def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
     table.add_column("slice", overflow="ellipsis", no_wrap=True, max_width=20)
     for heading in ("N3\nMbit/s", "out\nMbit/s", "loss\n%", "p50\nus", "p99\nus", "CPU\nmcpu", "wait\nus", "PFCP\nus"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for index, one in enumerate(source.packets.points):
+    for index, point in enumerate(source.packets.points):
         if not telemetry.valid[index, 0]:
-            table.add_row(Text(one.name), *["-"] * 8)
+            table.add_row(Text(point.name), *["-"] * 8)
             continue
         seen = dict(zip(SLICE_FIELDS, telemetry.slices[:, index, 0].tolist(), strict=True))
         latency = None
         if pfcp is not None:
             [latency] = quantiles_us(pfcp.transactions[index, PFCP_KINDS.index("modification")]["latency"], (0.5,))
         table.add_row(
-            Text(one.name),  # a process chooses its name
+            Text(point.name),  # a process chooses its name
             f"{seen['offered_mbps']:.1f}",
             f"{seen['carried_mbps']:.1f}",
             f"{100 * seen['loss_ratio']:.1f}",
             f"{seen['delay_p50_us']:.0f}",
             f"{seen['delay_p99_us']:.0f}",
-            f"{seen['cpu_use_mcpu']:.0f}" if one.cgroup else "-",
-            f"{seen['runqueue_delay_us']:.0f}" if one.cgroup else "-",
+            f"{seen['cpu_use_mcpu']:.0f}" if point.cgroup else "-",
+            f"{seen['runqueue_delay_us']:.0f}" if point.cgroup else "-",
             "-" if latency is None else f"{latency:.0f}",
         )
     return table

@@ -48,7 +48,7 @@ def promote(
     from slicepilot.controller.promotion.signed import EvidenceFolder
     from slicepilot.controller.record.reader import SegmentReader
 
-    asked = Criteria.from_yaml(criteria)
+    wanted = Criteria.from_yaml(criteria)
     if is_shipped(bundle):
         raise ConfigError(
             f"bundle = {str(bundle)!r}: is part of the package, which is never written to; use a copy of "
@@ -66,7 +66,7 @@ def promote(
             f"bundle {str(bundle)!r}: is signed, and a promotion ends the signature; sign again with --sign KEY"
         )
     reader = SegmentReader(records)
-    verdict = promotion.judge(files, EvidenceFolder(records.resolve().parent), reader, asked)
+    verdict = promotion.judge(files, EvidenceFolder(records.resolve().parent), reader, wanted)
     if verdict.promoted:
         # What is signed are the bytes that were judged, whatever lies in the folder by now.
         files = promotion.promote(files, verdict)

@@ -33,13 +33,15 @@ def restore(
 
     check_clocks()
     reports = {
-        one: report for one in _names(state, name) if (report := _restore(state / one, name is None)) is not None
+        instance: report
+        for instance in _names(state, name)
+        if (report := _restore(state / instance, name is None)) is not None
     }
     if as_json:
-        print_json([{"name": one, **vars(report)} for one, report in reports.items()], list[Restored])
+        print_json([{"name": instance, **vars(report)} for instance, report in reports.items()], list[Restored])
     else:
-        for one, report in reports.items():
-            console.print(f"{one}: {report}", highlight=False, markup=False, soft_wrap=True)
+        for instance, report in reports.items():
+            console.print(f"{instance}: {report}", highlight=False, markup=False, soft_wrap=True)
         if not reports:
             console.print("nothing to restore")
     if any(report.failed for report in reports.values()):
@@ -68,10 +70,10 @@ def _restore(folder: Path, skip_living: bool) -> RestoreReport | None:
     from slicepilot.controller.watchdog.recovery import put_back
 
     with contextlib.suppress(JournalError, OSError):  # put_back says what is wrong
-        found = find(folder)
-        if found.journal is None and not found.notes:
+        left = find(folder)
+        if left.journal is None and not left.notes:
             return None
-        if skip_living and found.journal is not None and found.journal.alive:
+        if skip_living and left.journal is not None and left.journal.alive:
             return None
     # A supervisor that is at work has it. Where the folder has gone nobody can be.
     with Locks({f"controller {folder.name}": folder} if folder.is_dir() else {}):

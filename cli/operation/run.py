@@ -217,9 +217,9 @@ def _print(document: dict[str, Any]) -> None:
         console.print(f"guard: {counts}", highlight=False)
     _print_charge(document)
     if "episodes" in document:
-        told = document["episodes"]
-        console.print(f"{told['episodes']} episodes, {told['steps']:,} steps:", highlight=False)
-        for path in (*told["parquet"], *told["minari"]):
+        episodes = document["episodes"]
+        console.print(f"{episodes['episodes']} episodes, {episodes['steps']:,} steps:", highlight=False)
+        for path in (*episodes["parquet"], *episodes["minari"]):
             console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     if loop["last_error"]:
         console.print(f"[yellow]{loop['failed_applies']} receipts with errors, the last:[/yellow] {loop['last_error']}")

@@ -47,24 +47,24 @@ def write(folder: Path, settings: RunConfig, since_ns: int) -> dict[str, Any]:
     instance = settings.instance or settings.name
     records = Path(settings.state_root) / instance / "records"
     own = (s for s in SegmentReader(records).stretches(since_ns) if s.description["pid"] == os.getpid())
-    told: dict[str, Any] = {"parquet": [], "minari": [], "episodes": 0, "steps": 0}
+    written: dict[str, Any] = {"parquet": [], "minari": [], "episodes": 0, "steps": 0}
     try:
         with progress_bar() as progress:
             task = progress.add_task("episodes", total=None)
             for part in _parts(own):
-                _write(folder, instance, part, told)
-                progress.update(task, description=f"episodes, {told['steps']:,} steps")
+                _write(folder, instance, part, written)
+                progress.update(task, description=f"episodes, {written['steps']:,} steps")
     except OSError as error:
         raise ConfigError(
             f"record = {str(folder)!r}: {error.strerror}; expected a writable folder. "
             f"The records are still there: slicepilot dataset convert {records} NAME.parquet"
         ) from error
-    if not told["parquet"]:
+    if not written["parquet"]:
         raise ConfigError(
             f"state_root = {settings.state_root}: no records of this run; expected a folder that its publisher's "
             f"user, {settings.publish.user}, can reach"
         )
-    return told
+    return written
 
 
 def _parts(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
@@ -72,14 +72,14 @@ def _parts(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
     part: list[Stretch] = []
     for stretch in stretches:
         part.append(stretch)
-        if sum(len(one.records) for one in part) >= TICKS:
+        if sum(len(stretch.records) for stretch in part) >= TICKS:
             yield part
             part = []
     if part:
         yield part
 
 
-def _write(folder: Path, instance: str, part: list[Stretch], told: dict[str, Any]) -> None:
+def _write(folder: Path, instance: str, part: list[Stretch], written: dict[str, Any]) -> None:
     from slicepilot.controller.record.moments import at_ns
     from slicepilot.data.episodes.files import write_episodes
     from slicepilot.env.reward import RewardWeights
@@ -89,11 +89,11 @@ def _write(folder: Path, instance: str, part: list[Stretch], told: dict[str, Any
     name = f"{instance}-{at_ns(first):%Y%m%dT%H%M%SZ}".replace(".", "_")
     episodes = episodes_of(part, RewardWeights.from_yaml())
     write_episodes(episodes, folder / f"{name}.parquet")
-    told["parquet"].append(str(folder / f"{name}.parquet"))
+    written["parquet"].append(str(folder / f"{name}.parquet"))
     if importlib.util.find_spec("minari") is not None:
         from slicepilot.training.recording.minari_files import write_minari
 
         write_minari(episodes, folder / f"{name}-v0")
-        told["minari"].append(str(folder / f"{name}-v0"))
-    told["episodes"] += len(episodes)
-    told["steps"] += episodes.num_steps
+        written["minari"].append(str(folder / f"{name}-v0"))
+    written["episodes"] += len(episodes)
+    written["steps"] += episodes.num_steps

@@ -204,7 +204,7 @@ def check(bundle: BundleFiles) -> Promotion:
     if promotion.format_version != FORMAT_VERSION:
         raise ConfigError(f"{where}: format_version: accepted: {FORMAT_VERSION}")
     if promotion.bundle != bundle.digest:
-        raise ConfigError(f"{bundle}: promoted as another one than it is now ({bundle.digest[:12]}); {_HINT}")
+        raise ConfigError(f"{bundle}: promoted with other contents than it has now ({bundle.digest[:12]}); {_HINT}")
     if not promotion.findings or not all(finding.ok for finding in promotion.findings):
         raise ConfigError(f"{where}: findings that do not promote it; {_HINT}")
     return promotion

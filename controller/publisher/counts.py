@@ -66,15 +66,15 @@ def quantiles_us(counts: Counts, levels: Sequence[float]) -> npt.NDArray[np.floa
     below = np.zeros((len(counts), BUCKETS + 1), np.int64)
     np.cumsum(counts, axis=1, out=below[:, 1:])
     edges, row = edges_ns(), np.arange(len(counts))
-    found = np.empty((len(counts), len(levels)))
+    quantiles = np.empty((len(counts), len(levels)))
     for column, level in enumerate(levels):
         target = level * below[:, -1]
         bucket = (below[:, 1:] >= target[:, None]).argmax(axis=1)
         here = below[row, bucket + 1] - below[row, bucket]
         inside = (target - below[row, bucket]) / np.maximum(here, 1)
-        found[:, column] = (edges[bucket] + inside * (edges[bucket + 1] - edges[bucket])) / 1e3
-    found[below[:, -1] == 0] = np.nan
-    return found
+        quantiles[:, column] = (edges[bucket] + inside * (edges[bucket + 1] - edges[bucket])) / 1e3
+    quantiles[below[:, -1] == 0] = np.nan
+    return quantiles
 
 
 class DelayCounter:

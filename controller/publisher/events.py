@@ -1,4 +1,4 @@
-"""What is worth a line in the log, from the ticks and notes of a run."""
+"""Log events from the ticks and notes of a run."""
 
 from __future__ import annotations
 
@@ -127,13 +127,17 @@ class EventLog:
                 self._given.setdefault((index, reason), _Given()).times += int(begun[index, reason])
 
     def _flush(self, now_s: float) -> None:
-        for (index, reason), given in self._given.items():
-            if given.times and now_s - given.logged_s >= AGAIN_S:
+        for (index, reason), pending in self._given.items():
+            if pending.times and now_s - pending.logged_s >= AGAIN_S:
                 say = self._log.error if MEANINGS[reason].severity is Severity.SEVERE else self._log.warning
                 say(
-                    "guard", slice=self._name(index), reason=reason.label, times=given.times, text=MEANINGS[reason].text
+                    "guard",
+                    slice=self._name(index),
+                    reason=reason.label,
+                    times=pending.times,
+                    text=MEANINGS[reason].text,
                 )
-                given.logged_s, given.times = now_s, 0
+                pending.logged_s, pending.times = now_s, 0
 
     def _compare(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
         for thing in _new(before.get("unmeasured"), notes.get("unmeasured")):
@@ -153,10 +157,10 @@ class EventLog:
         """Trips that begin, latch and end; what was seen of each is in its line."""
         now, known = _by_slice(notes), _by_slice(before)
         for name, trip in now.items():
-            told = known.get(name, {})
-            if trip["latched"] and not told.get("latched"):
+            before_trip = known.get(name, {})
+            if trip["latched"] and not before_trip.get("latched"):
                 self._log.error("slice_latched", **trip)
-            elif not told:
+            elif not before_trip:
                 self._log.warning("slice_tripped", **trip)
         for name in _new(now, known):
             self._log.info("slice_trip_over", slice=name)
@@ -169,7 +173,7 @@ class EventLog:
             (self._log.info if reload["ok"] else self._log.warning)("reload", ok=reload["ok"], detail=reload["detail"])
         counted, counted_before = notes.get("totals") or {}, before.get("totals")
         for key, event in _COUNTED.items():
-            # Those of before the first look are another publisher's to tell.
+            # Those of before the first look another publisher has reported.
             more = 0 if counted_before is None else counted.get(key, 0) - counted_before.get(key, 0)
             if more > 0:
                 self._log.warning(event, more=more, total=counted[key])
@@ -190,8 +194,8 @@ class EventLog:
         ticks, late = status.history.ticks(status.history.rows(round(SUMMARY_S)))
         stages = status.history.stages_us(status.history.rows(round(SUMMARY_S)), (0.5, 0.99))
         p50_us, p99_us = (round(value, 1) for value in np.nan_to_num(stages[STAGES.index("total")]).tolist())
-        given = self._minute.sum(axis=0)
-        reasons = {reason.label: int(given[reason]) for reason in REASONS if given[reason]}
+        pending = self._minute.sum(axis=0)
+        reasons = {reason.label: int(pending[reason]) for reason in REASONS if pending[reason]}
         self._minute[:] = 0
         about = {"mode": status.mode.label, "guard": status.level.label, "ticks": ticks, "late": late}
         self._log.info("minute", **about, total_p50_us=p50_us, total_p99_us=p99_us, reasons=reasons)

@@ -174,7 +174,7 @@ class Publisher:
             command += ["--group", options.group]
         if os.geteuid() == 0:
             command += ["--user", options.user]
-        # A session of its own: Ctrl-C is for the controller, which ends it when it has nothing more to tell.
+        # A session of its own: Ctrl-C is for the controller, which ends it after the last tick.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True, cwd="/", env=environment()
         )

@@ -135,7 +135,7 @@ class StatusHistory:
     def charges(self, rows: npt.NDArray[np.int64]) -> dict[str, int]:
         """Ticks in some rows by who was in charge."""
         counts = self._charges[rows[rows >= 0]].sum(axis=0).tolist()
-        return {one.label: counts[one] for one in InCharge}
+        return {charge.label: counts[charge] for charge in InCharge}
 
     def _from_ticks(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         with np.errstate(invalid="ignore"):

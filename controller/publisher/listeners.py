@@ -153,9 +153,9 @@ def inherited_listener() -> socket.socket:
     The process needs no right to make Internet sockets then. What says where it is leaves the environment: it is this
     process's alone.
     """
-    told = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
+    variables = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
     problem = "no service manager has handed over just one"
-    if told["LISTEN_PID"] == str(os.getpid()) and told["LISTEN_FDS"] == "1":
+    if variables["LISTEN_PID"] == str(os.getpid()) and variables["LISTEN_FDS"] == "1":
         try:
             listener = socket.socket(fileno=FIRST_INHERITED)
         except OSError as error:

@@ -110,7 +110,7 @@ class Metrics(Collector):
             ("loop_missed_ticks_total", "missed_ticks", "Ticks that had gone by before the last one was done."),
             ("loop_unusable_decisions_total", "unusable", "Decisions that the policy failed to make."),
             ("loop_failed_applies_total", "failed_applies", "Ticks whose knobs could not all be set."),
-            ("foreign_changes_total", "foreign_changes", "Times that a knob was found set by somebody else."),
+            ("foreign_changes_total", "foreign_changes", "Times that another program had set a knob."),
         ):
             yield single(name, text, counted.get(key, 0))
         yield single("ticks_lost_total", "Ticks overwritten before the publisher had read them.", status.lost)
@@ -131,11 +131,11 @@ class Metrics(Collector):
             "in_charge_ticks_total",
             "Ticks by who was in charge: the policy, the guard or the safe setting; in shadow as if it had acted.",
             ("who",),
-            [((one.label,), self._totals.charges[one]) for one in InCharge],
+            [((each.label,), self._totals.charges[each]) for each in InCharge],
         )
-        foreign = {(one.get("slice"), one.get("knob")) for one in self._status.notes.get("foreign", ())}
+        foreign = {(each.get("slice"), each.get("knob")) for each in self._status.notes.get("foreign", ())}
         knobs = [(name, knob) for name in names[:-1] for knob in KNOB_FIELDS]
-        text = "1 where somebody else has set the knob."
+        text = "1 where another program has set the knob."
         yield family("slice_foreign_knob", text, ("slice", "knob"), [(pair, pair in foreign) for pair in knobs])
         text = "Things that cannot be measured or moved, and UPFs that others bind more than at the start."
         yield single("unmeasured", text, len(self._status.notes.get("unmeasured", ())))

@@ -78,8 +78,10 @@ class PublisherProcess:
         self._link = ControllerLink(link, self._ended)
         self._updated_s = float("-inf")
         # Many clients at once get the same: one document takes milliseconds to make.
-        told = Rendered(lambda: json.dumps({"ok": True, "status": status.document(0)}).encode(), STATUS_FRESH_S)
-        self._control = ControlSocket(control, access, self._fresh(told.body), self._link.ask, self._report)
+        status_answer = Rendered(
+            lambda: json.dumps({"ok": True, "status": status.document(0)}).encode(), STATUS_FRESH_S
+        )
+        self._control = ControlSocket(control, access, self._fresh(status_answer.body), self._link.ask, self._report)
         fresh = {path: self._fresh(page) for path, page in self._pages().items()}
         self._http = None if http is None else PageServer(http, fresh, hosts)
 
@@ -144,13 +146,13 @@ class PublisherProcess:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the process; 2 for bad input, as everywhere."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     handler = NonBlockingLogHandler(sys.stderr.fileno())
-    log = configure(given.log, non_blocking=handler)
+    log = configure(options.log, non_blocking=handler)
     for number in (*STOPPING, *SWITCHING):  # a service manager sends them to all processes at once
         signal.signal(number, signal.SIG_IGN)
     try:
-        publisher = _prepare(given, log, handler)
+        publisher = _prepare(options, log, handler)
         return 0 if publisher is None else publisher.run()
     except ConfigError as error:
         log.error("publisher", error=str(error))
@@ -159,26 +161,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         handler.stop()
 
 
-def _prepare(given: argparse.Namespace, log: EventLogger, handler: NonBlockingLogHandler) -> PublisherProcess | None:
+def _prepare(options: argparse.Namespace, log: EventLogger, handler: NonBlockingLogHandler) -> PublisherProcess | None:
     """Everything that needs privileges; then there are none. None if the controller has gone meanwhile."""
     # Otherwise Arrow's allocator starts a thread when it is loaded, which would keep the privileges of that time.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
-    stay_in_the_background(given.off_cpu)
-    http = None if given.http_fd is None else socket.socket(fileno=given.http_fd)
-    control, link = socket.socket(fileno=given.api_fd), socket.socket(fileno=given.control_fd)
-    access = Access(os.getuid(), given.group)
-    reader = TickReader(given.ring)
-    recorder = Recorder(given.records, given.records_mb, given.estimate_s, log)
+    stay_in_the_background(options.off_cpu)
+    http = None if options.http_fd is None else socket.socket(fileno=options.http_fd)
+    control, link = socket.socket(fileno=options.api_fd), socket.socket(fileno=options.control_fd)
+    access = Access(os.getuid(), options.group)
+    reader = TickReader(options.ring)
+    recorder = Recorder(options.records, options.records_mb, options.estimate_s, log)
     description = _described(reader, link)
     if description is None:
         return None
-    if given.records_mb or given.estimate_s:
+    if options.records_mb or options.estimate_s:
         recorder.warm_up(description, reader.num_slices)
-    publisher = PublisherProcess(reader, control, link, http, access, recorder, log, handler, tuple(given.host))
+    publisher = PublisherProcess(reader, control, link, http, access, recorder, log, handler, tuple(options.host))
     publisher.warm_up()
-    privileges.drop_all(given.user)
-    writable = [given.records] if given.records_mb else []
-    publisher.status.confined = confine_publisher(writable) if given.harden else OFF
+    privileges.drop_all(options.user)
+    writable = [options.records] if options.records_mb else []
+    publisher.status.confined = confine_publisher(writable) if options.harden else OFF
     return publisher
 
 

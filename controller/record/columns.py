@@ -125,8 +125,8 @@ def values_of(table: Any, column: str) -> npt.NDArray[Any]:
     """One column as NumPy sees it: words as their codes, times in ns since 1970."""
     given = table.column(column)
     if column in _WORDS:
-        coded, found = arrow.codes_of(given.combine_chunks().dictionary_encode())
-        codes = np.asarray([_WORDS[column].index(word) for word in found], np.uint8)
+        coded, words = arrow.codes_of(given.combine_chunks().dictionary_encode())
+        codes = np.asarray([_WORDS[column].index(word) for word in words], np.uint8)
         return codes[coded]
     return arrow.values_of(given)
 

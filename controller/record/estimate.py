@@ -140,7 +140,7 @@ class Estimator:
         """Figures of one slice: held, policy, measured; ``broken`` also for a model that is too kind, and too hard."""
         throughput_ratio = self._fit["throughput_median_pct"] / 100
         carried_error = abs(carried[0] - carried[2]) + throughput_ratio * offered_mbps
-        told = bool((carried > MIN_CARRIED_MBPS).all() and (delay > 0).all())
+        measurable = bool((carried > MIN_CARRIED_MBPS).all() and (delay > 0).all())
         change = broken[1] - broken[0]
         other_changes = np.abs(broken[4::2] - broken[3::2] - change)
         broken_error = max(abs(broken[0] - broken[2]), float(other_changes.max()))
@@ -148,7 +148,7 @@ class Estimator:
             "slice": name,
             "offered_mbps": offered_mbps,
             "carried_mbps": _difference(carried, carried_error),
-            "delay_p99_us": _difference(delay, self._delay_error(delay)) if told else None,
+            "delay_p99_us": _difference(delay, self._delay_error(delay)) if measurable else None,
             "broken_s": _difference(broken, broken_error),
         }
 

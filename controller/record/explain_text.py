@@ -24,50 +24,52 @@ _SEEN = (
 _STAGES = ("wakeup", "observe", "infer", "guard", "apply", "total")
 
 
-def tick_lines(told: dict[str, Any]) -> list[str]:
+def tick_lines(explanation: dict[str, Any]) -> list[str]:
     """`explain_tick` in words and tables."""
-    stages = told["stages_us"]
+    stages = explanation["stages_us"]
     return [
-        *_wrap(f"tick {told['sequence']} at {told['time']}, {_who(told)}"),
-        *_wrap(f"mode {told['mode']}, level {told['level']}{_flags(told)}"),
-        _node_line(told["node"]),
+        *_wrap(f"tick {explanation['sequence']} at {explanation['time']}, {_run_of(explanation)}"),
+        *_wrap(f"mode {explanation['mode']}, level {explanation['level']}{_flags(explanation)}"),
+        _node_line(explanation["node"]),
         "",
         *_heading("seen", [(title, unit) for _, title, unit, _ in _SEEN]),
-        *(_seen_line(row["slice"], row["seen"] if row["valid"] else None) for row in told["slices"]),
+        *(_seen_line(row["slice"], row["seen"] if row["valid"] else None) for row in explanation["slices"]),
         "",
-        *_knob_lines(told["slices"], told["mode"]),
+        *_knob_lines(explanation["slices"], explanation["mode"]),
         "",
-        *_guard_lines(told),
+        *_guard_lines(explanation),
         "",
-        *_change_lines(told["changes"]),
+        *_change_lines(explanation["changes"]),
         "",
         *_heading("took", [(stage, "us") for stage in _STAGES]),
         _line("", [f"{stages[stage]:.0f}" for stage in _STAGES]),
-        f"knobs ready {_of_budget(stages['ready'], told)}",
+        f"knobs ready {_of_budget(stages['ready'], explanation)}",
     ]
 
 
-def window_lines(told: dict[str, Any]) -> list[str]:
+def window_lines(explanation: dict[str, Any]) -> list[str]:
     """One run of `explain_window` in words and tables."""
-    stages = told["stages_us"]
-    lost = f"{told['lost_ticks']} lost, {told['missed_ticks']} missed"
+    stages = explanation["stages_us"]
+    lost = f"{explanation['lost_ticks']} lost, {explanation['missed_ticks']} missed"
     return [
-        *_wrap(f"{told['ticks']} ticks from {told['from']} to {told['to']}, {_who(told)}"),
         *_wrap(
-            f"mode {_counted(told['modes'])}; level {_counted(told['levels'])}; {lost}"
-            + (f"; {_counted(told['flags'])}" if told["flags"] else "")
+            f"{explanation['ticks']} ticks from {explanation['from']} to {explanation['to']}, {_run_of(explanation)}"
+        ),
+        *_wrap(
+            f"mode {_counted(explanation['modes'])}; level {_counted(explanation['levels'])}; {lost}"
+            + (f"; {_counted(explanation['flags'])}" if explanation["flags"] else "")
         ),
         "",
         *_heading("seen, mean", [(title, unit) for _, title, unit, _ in _SEEN]),
-        *(_seen_line(row["slice"], row["mean"] if row["valid_ticks"] else None) for row in told["slices"]),
+        *(_seen_line(row["slice"], row["mean"] if row["valid_ticks"] else None) for row in explanation["slices"]),
         "",
-        *_window_guard_lines(told["reasons"]),
+        *_window_guard_lines(explanation["reasons"]),
         "",
-        *_window_change_lines(told["slices"]),
+        *_window_change_lines(explanation["slices"]),
         "",
         *_heading("took", [(stage, "us") for stage in _STAGES]),
         *(_line(name, [f"{stages[stage][name]:.0f}" for stage in _STAGES]) for name in ("p50", "p99", "max")),
-        f"knobs ready {_of_budget(stages['ready']['p99'], told)} in 99 % of ticks",
+        f"knobs ready {_of_budget(stages['ready']['p99'], explanation)} in 99 % of ticks",
     ]
 
 
@@ -84,20 +86,20 @@ def _node_line(node: dict[str, Any]) -> str:
     return f"node: {shares}, measured {1e3 * node['age_s']:.1f} ms before"
 
 
-def _who(told: dict[str, Any]) -> str:
-    bundle = f" (bundle {told['bundle'][:12]})" if told["bundle"] else ""
-    return f"agent {told['agent']}{bundle}, run {told['run_id']}"
+def _run_of(explanation: dict[str, Any]) -> str:
+    bundle = f" (bundle {explanation['bundle'][:12]})" if explanation["bundle"] else ""
+    return f"agent {explanation['agent']}{bundle}, run {explanation['run_id']}"
 
 
-def _flags(told: dict[str, Any]) -> str:
+def _flags(explanation: dict[str, Any]) -> str:
     words = {
         "late": "ready too late: not applied",
         "unusable": "the policy gave no decision",
         "apply_error": "a knob could not be set",
         "paused": "paused",
     }
-    flags = [words[flag] for flag in told["flags"] if flag in words]
-    missed = told["missed_ticks"]
+    flags = [words[flag] for flag in explanation["flags"] if flag in words]
+    missed = explanation["missed_ticks"]
     flags += [f"{missed} ticks missed before it"] if missed else []
     return "".join(f"; {flag}" for flag in flags)
 
@@ -118,9 +120,9 @@ def _knob_lines(slices: Sequence[dict[str, Any]], mode: str) -> list[str]:
     return lines
 
 
-def _guard_lines(told: dict[str, Any]) -> list[str]:
-    whys = [("node", reason) for reason in told["node"]["reasons"]]
-    whys += [(row["slice"], reason) for row in told["slices"] for reason in row["reasons"]]
+def _guard_lines(explanation: dict[str, Any]) -> list[str]:
+    whys = [("node", reason) for reason in explanation["node"]["reasons"]]
+    whys += [(row["slice"], reason) for row in explanation["slices"] for reason in row["reasons"]]
     if not whys:
         return ["guard: nothing to object to"]
     lines = ["guard"]
@@ -176,8 +178,8 @@ def _figure(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 1e4 else f"{value:.0f}" if abs(value) < 1e7 else f"{value:.1e}"
 
 
-def _of_budget(ready_us: float, told: dict[str, Any]) -> str:
-    budget_us = told["budget_us"]
+def _of_budget(ready_us: float, explanation: dict[str, Any]) -> str:
+    budget_us = explanation["budget_us"]
     return f"after {ready_us:.0f} us of {budget_us:.0f} us budget ({ready_us / budget_us:.0%})"
 
 

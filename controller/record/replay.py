@@ -106,9 +106,9 @@ class Replay:
         """Telemetry does not say how long packets are, but a packet's cost was identified."""
         carried, used = (measured[:, row].mean(axis=0, dtype=np.float64) for row in (CARRIED, CPU_USE))
         packets_per_s = 1e3 * used / self._episodes.hardware.upf_cost_us
-        told = (carried > MIN_TOLD_MBPS) & (packets_per_s > 0)
+        known = (carried > MIN_TOLD_MBPS) & (packets_per_s > 0)
         length = np.divide(
-            125_000 * carried, packets_per_s, out=np.full(len(told), float(DEFAULT_PACKET_BYTES)), where=told
+            125_000 * carried, packets_per_s, out=np.full(len(known), float(DEFAULT_PACKET_BYTES)), where=known
         )
         return np.clip(length, *PACKET_BYTES).astype(np.float32)
 

@@ -220,7 +220,7 @@ class TickRing:
         try:
             _HEAD.pack_into(self._memory, at + self._head_at, *head, *floats)
         except struct.error:  # stopped for more than the four seconds that a time can say
-            short = (min(one, _LONGEST_NS) for one in head[3:])
+            short = (min(value, _LONGEST_NS) for value in head[3:])
             _HEAD.pack_into(self._memory, at + self._head_at, *head[:3], *short, *floats)
         measured = telemetry.slices, telemetry.node, telemetry.valid
         knobs = wanted.values, allowed.values, applied.values

@@ -48,11 +48,11 @@ class TickReader:
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; accepted: a user who may read it") from error
         try:
-            found = os.fstat(descriptor)
-            size, self._identity = found.st_size, (found.st_dev, found.st_ino)
-            if found.st_uid not in {0, os.geteuid()}:
-                raise ConfigError(f"{path}: belongs to uid {found.st_uid}; accepted: a file of root's or one's own")
-            if not stat.S_ISREG(found.st_mode) or size < PAGE:
+            status = os.fstat(descriptor)
+            size, self._identity = status.st_size, (status.st_dev, status.st_ino)
+            if status.st_uid not in {0, os.geteuid()}:
+                raise ConfigError(f"{path}: belongs to uid {status.st_uid}; accepted: a file of root's or one's own")
+            if not stat.S_ISREG(status.st_mode) or size < PAGE:
                 raise ConfigError(f"{path}: not a tick ring; accepted: a file that a controller has made")
             self._memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         finally:

@@ -23,7 +23,7 @@ MOST_DIGITS = 20
 
 
 class ControlError(RuntimeError):
-    """The controller was asked properly and said no, or nothing."""
+    """The controller refused an order, or did not answer."""
 
 
 class ControlClient:
@@ -34,7 +34,7 @@ class ControlClient:
         answer_s: how long to wait for an answer.
 
     Raises:
-        ConfigError: nobody listens there, or not to this user.
+        ConfigError: no controller listens there, or not to this user.
     """
 
     def __init__(self, path: Path, answer_s: float = ANSWER_S) -> None:
@@ -118,7 +118,7 @@ def find_socket(name: str | None, run_root: Path | None = None) -> Path:
         run_root: folder under which controllers have theirs; the usual one if not given.
 
     Raises:
-        ConfigError: there is none of that name, or no telling which is meant.
+        ConfigError: there is none of that name, or several and no name.
     """
     running = {path.parent.name: path for path in sorted(Path(run_root or RunConfig.run_root).glob("*/control.sock"))}
     if name is None and len(running) == 1:

@@ -114,13 +114,13 @@ class ControlThread:
         if self._last is number:
             return  # a signal that comes again before the first was served is one signal
 
-        def tell(answer: Answer) -> None:
+        def reply(answer: Answer) -> None:
             if self._last is number:
                 self._last = None
             if not answer["ok"]:
                 controller.loop.report.last_error = f"{number.name}: {answer['error']}"
 
-        self._carry_out(Order("mode", mode, canary), tell, as_at_the_start=True, name=number)
+        self._carry_out(Order("mode", mode, canary), reply, as_at_the_start=True, name=number)
 
     def _by_message(self, publisher: socket.socket) -> bool:
         """Answer one message, now or later; false when the publisher has gone."""
@@ -132,7 +132,7 @@ class ControlThread:
             return False
         number, line = data[:ID_BYTES], data[ID_BYTES:]
 
-        def tell(answer: Answer) -> None:
+        def reply(answer: Answer) -> None:
             with self._answering, contextlib.suppress(OSError):
                 # A publisher that does not read gets none.
                 publisher.send(number + json.dumps(answer).encode(), socket.MSG_DONTWAIT)
@@ -140,15 +140,15 @@ class ControlThread:
         try:
             order = parse(line, self._operation.slices.names)
         except Exception as error:  # noqa: BLE001 (whatever it is, the next order is served)
-            tell(_refused(error, "input"))
+            reply(_refused(error, "input"))
         else:
-            self._carry_out(order, tell)
+            self._carry_out(order, reply)
         return True
 
     def _carry_out(
         self,
         order: Order,
-        tell: Callable[[Answer], None],
+        reply: Callable[[Answer], None],
         as_at_the_start: bool = False,
         name: object = None,
     ) -> None:
@@ -156,7 +156,7 @@ class ControlThread:
 
         Args:
             order: what to do.
-            tell: is given the answer.
+            reply: is given the answer.
             as_at_the_start: forced if the start was, and for the policy that there is by then.
             name: of the order, which needs not be given again while it is the last one.
         """
@@ -171,7 +171,7 @@ class ControlThread:
                 answer = {"ok": True} | self._operation.carry_out(given, lambda: self._shadow_orders != before)
             except Exception as error:  # noqa: BLE001 (likewise)
                 answer = _refused(error)
-            tell(answer)
+            reply(answer)
 
         if not is_slow(order):
             do()
@@ -179,7 +179,7 @@ class ControlThread:
         try:
             self._slow.add(do)
         except ConfigError as error:
-            tell(_refused(error))
+            reply(_refused(error))
 
 
 def _refused(error: Exception, reason: str = "refused") -> Answer:

@@ -53,7 +53,7 @@ class Controller:
     Args:
         node: with a read-only actuator; owned by the caller.
         config: how to run.
-        policy: who decides.
+        policy: what decides.
         ring: where ticks go; owned by the caller.
         state: folder for the journal.
         stop: ends the loop.
@@ -118,18 +118,18 @@ class Controller:
         self.loop.config = dataclasses.replace(self.loop.config, max_ticks=max_ticks)
         self._forced = self.policy if force else None
         self.loop.prepare()
-        telling = ThreadBesideTheLoop(self._tell_begun, "begun")
+        announcing = ThreadBesideTheLoop(self._announce_begin, "begun")
         try:
             mode, canary = MODES[self.config.mode], self.config.canary
             if mode is not Mode.SHADOW:
                 self.policy.require_promoted(force)
             self._modes.switch(mode, canary, self.policy, lambda change: change())
             self._started.set()
-            telling.start()
+            announcing.start()
             return self.loop.run(self._describe)  # again: the scheduling class is known only then
         finally:
-            self._started.set()  # whoever waits finds that there is no loop
-            sd_notify.stopping("restoring what was found")
+            self._started.set()  # waiting orders learn that there is no loop
+            sd_notify.stopping("restoring the original settings")
             self._modes.give_back()
 
     def ticking(self) -> bool:
@@ -142,7 +142,7 @@ class Controller:
         """Whether the start's ``force`` was for the policy that there is now."""
         return self._forced is self.policy
 
-    def _tell_begun(self) -> None:
+    def _announce_begin(self) -> None:
         """Once the loop has done its first tick, and answers."""
         until_s = time.monotonic() + FIRST_TICK_S
         while not self.loop.report.ticks and time.monotonic() < until_s:  # of a long period orders are taken before
@@ -292,8 +292,8 @@ def is_slow(order: Order) -> bool:
     return order.command == "reload" or (order.command == "mode" and order.mode is not Mode.SHADOW)
 
 
-def _same_requests(one: FloatArray | None, other: FloatArray | None) -> bool:
+def _same_requests(first: FloatArray | None, second: FloatArray | None) -> bool:
     """Whether two agents' pods are deployed alike."""
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
+    if first is None or second is None:
+        return first is second
+    return np.array_equal(first, second)

@@ -1,4 +1,4 @@
-"""What a run says of itself to all who read its ticks: what is fixed or changes with a reload only, and its trips."""
+"""The description of a run for all readers of its ticks, and its trips."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def description_of(node: Node, policy: LoadedPolicy, guard: GuardConfig) -> dict
 
 def trips_of(guard: Guard, names: Sequence[str]) -> list[dict[str, Any]]:
     """`answers.Trip` of each slice that has its safe setting; the guard's clock is CLOCK_MONOTONIC."""
-    since_1970_ns, found = time.time_ns() - time.monotonic_ns(), []
+    since_1970_ns, trips = time.time_ns() - time.monotonic_ns(), []
     for trip in guard.tripped:
         facts = trip._asdict()
         name, time_ns = names[facts.pop("slice_index")], facts.pop("began_ns") + since_1970_ns
         facts["time_ns"] = time_ns
         remedy = slice_remedy(time_ns) if trip.latched else None
-        found.append({"slice": name, **facts, "text": trip_text(**facts), "remedy": remedy})
-    return found
+        trips.append({"slice": name, **facts, "text": trip_text(**facts), "remedy": remedy})
+    return trips
 
 
 def _fixed(node: Node) -> dict[str, list[str]]:

@@ -30,7 +30,7 @@ from slicepilot.env.knobs import KNOB_FIELDS, KnobName
 
 from .run_config import RunConfig
 
-REASSERTED = 20  # changes that are told, of the latest in a window
+REASSERTED = 20  # changes that are reported, the latest in a window
 HANG_PERIODS = 5
 UNLIMITED: dict[KnobName, float] = {"cpu_limit_mcpu": math.inf, "nice": 0.0}  # where nothing of ours acts
 
@@ -41,17 +41,19 @@ def hang_s(config: RunConfig, node: Node) -> float:
 
 
 def groups_to_lock(targets: Sequence[SliceTargets]) -> dict[str, Path]:
-    """Groups that whoever acts on these slices has to have alone, by what they are called in messages.
+    """Groups that a controller that acts on these slices locks, by their names in messages.
 
     Two controllers with a container each of one pod would both move its weight. Raises ActuatorError.
     """
-    own = [one for one in targets if one.cgroup is not None and not awaited(one.cgroup)]
-    found = {f"slice {one.name}": one.group for one in own}
-    return found | {f"pod of slice {one.name}": pod_of(CpuGroup.at(one.group)).path for one in own if one.weighs_pod}
+    own = [target for target in targets if target.cgroup is not None and not awaited(target.cgroup)]
+    groups = {f"slice {target.name}": target.group for target in own}
+    return groups | {
+        f"pod of slice {target.name}": pod_of(CpuGroup.at(target.group)).path for target in own if target.weighs_pod
+    }
 
 
 class KnobLease:
-    """Locks slices, restores what a dead controller has left, writes down what is found, starts the supervisor, gives
+    """Locks slices, restores what a dead controller has left, writes the journal, starts the supervisor, gives
     UPFs groups of their own that are to have one, opens the actuator: in this order, so that at no time anything is
     moved that would not come back.
 
@@ -75,7 +77,7 @@ class KnobLease:
         self._supervisor: SupervisorHandle | None = None
         self._housing, self._moves = node.housing, Reasserts(config.foreign)
         self._cpu: dict[str, list[KnobName]] = {
-            one.name: [knob for knob in CPU_KNOBS if knob not in one.left] for one in targets
+            target.name: [knob for knob in CPU_KNOBS if knob not in target.left] for target in targets
         }
         with contextlib.ExitStack() as undo:
             state.mkdir(parents=True, exist_ok=True)
@@ -116,13 +118,13 @@ class KnobLease:
         self._given_back = False
 
     def look_after(self) -> int:
-        """Between ticks, about once a second: a supervisor that was killed is started again, and knobs that somebody
-        else has set are noticed; returns how many. Raises ActuatorError for a journal that could not be written
+        """Between ticks, about once a second: a supervisor that was killed is started again, and knobs that another
+        program has set are noticed; returns how many. Raises ActuatorError for a journal that could not be written
         meanwhile."""
         if self._supervisor is not None:
             self._supervisor.revive()
         changes: list[ExternalChange] = []
-        with contextlib.suppress(ActuatorError):  # a slice that is going is told by receipts
+        with contextlib.suppress(ActuatorError):  # receipts report a slice that has gone
             changes = self._external.look(time.monotonic_ns()) + self._moved_out()
             self._note(changes)
         if self._entry is not None and self._entry.done():
@@ -146,34 +148,34 @@ class KnobLease:
 
     @property
     def yielded(self) -> set[str]:
-        """Slices of which a knob is somebody else's."""
+        """Slices of which a knob is respected."""
         return {name for name, _ in self.actuator.yielded}
 
     def foreign(self) -> list[dict[str, Any]]:
-        """Knobs that are somebody else's now, and the latest that were set again, for the ring's notes."""
+        """Knobs that are respected now, and the latest that were set again, for the ring's notes."""
         return sorted([*self._standing.values(), *self._reasserted], key=lambda note: note["time_ns"])
 
     def paced(self) -> list[dict[str, Any]]:
         """Slices whose egress rate is Cilium's entry, with what waits there, for the ring's notes."""
-        now_ns, told = time.monotonic_ns(), []
+        now_ns, notes = time.monotonic_ns(), []
         for name, rate in self.actuator.paced.items():
             waits_ms = None
-            with contextlib.suppress(ActuatorError):  # receipts tell what is gone
+            with contextlib.suppress(ActuatorError):  # receipts report what has gone
                 waits_ms = rate.waits_ms(now_ns)
             found = mbps(rate.found_entry.bytes_per_s)
             note = {"slice": name, "endpoint": rate.found_entry.endpoint, "waits_ms": waits_ms}
-            told.append(note | {"found_mbps": None if found == math.inf else found})
-        return told
+            notes.append(note | {"found_mbps": None if found == math.inf else found})
+        return notes
 
     def supervisor(self) -> dict[str, Any] | None:
         """For the ring's notes."""
         return None if self._supervisor is None else self._supervisor.notes()
 
     def give_back(self) -> None:
-        """Restore what was found, then end supervision and locks; more than once does nothing.
+        """Restore the original settings, then end supervision and locks; more than once does nothing.
 
         Raises:
-            ActuatorError: something could not be restored. The journal stays, and the supervisor on guard.
+            ActuatorError: something could not be restored. The journal stays, and the supervisor goes on.
         """
         if self._given_back:
             return
@@ -186,14 +188,18 @@ class KnobLease:
     def _house(self, housing: Housing, targets: Sequence[SliceTargets]) -> None:
         """Groups for those that have none; from here on they are like any other slice's."""
         names = [name for name, knobs in self._cpu.items() if knobs]
-        fresh = [one for one in targets if one.name in names and one.cgroup is not None and awaited(one.cgroup)]
+        fresh = [
+            target
+            for target in targets
+            if target.name in names and target.cgroup is not None and awaited(target.cgroup)
+        ]
         housing.begin(names, self._keeper.house, lambda name: self._moves.refusal(name, time.monotonic_ns()))
-        for one in fresh:
-            self._locks.add(f"slice {one.name}", one.group)
-            self._keeper.renew(one)
+        for target in fresh:
+            self._locks.add(f"slice {target.name}", target.group)
+            self._keeper.renew(target)
 
     def _moved_out(self) -> list[ExternalChange]:
-        """UPFs that somebody else has moved out of their groups: nothing that is set there acts any more."""
+        """UPFs that another program has moved out of their groups: nothing that is set there acts any more."""
         changes = []
         for moved in [] if self._housing is None else self._housing.look():
             for knob in self._cpu.get(moved.slice, ()):
@@ -208,13 +214,13 @@ class KnobLease:
         return float(self.actuator.receipt.applied.values[row, column, 0])
 
     def _renew(self, target: SliceTargets) -> None:
-        """What is found of a slice that was made anew, where the supervisor can put it back."""
+        """The original settings of a slice that was made anew, where the supervisor can restore them."""
         self._keeper.renew(target)
         if self._supervisor is not None:
             self._supervisor.follow()
 
     def _end(self) -> None:
-        """Everything is as it was found: there is nothing to restore any more, and nobody who would."""
+        """Everything is restored: end journal and supervisor."""
         if self._housing is not None:
             self._housing.end()
         try:

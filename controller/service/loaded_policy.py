@@ -33,10 +33,10 @@ RUNTIME = "onnxruntime"
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """Who decides, and where it comes from.
+    """A policy, and where it comes from.
 
     Attributes:
-        agent: fresh; reset by whoever uses it.
+        agent: fresh; reset by its user.
         bundle: ``{"path", "digest", "promoted"}`` as in a run's description; None for an agent by name.
         refusal: why it may not act; empty for one that may.
         nice_scope: what its nice moves.
@@ -79,7 +79,7 @@ def load_bundle(
     trial: Trial | None = None,
     running: bool = False,
 ) -> LoadedPolicy:
-    """A learned policy: its files read once, who has signed them verified, their sums checked, its model tried out in a
+    """A learned policy: its files read once, their signature verified, their sums checked, its model tried out in a
     process of its own. Nothing is parsed before the signature, and no runtime of this process sees an untried model.
 
     Args:
@@ -151,7 +151,7 @@ def policy_of(config: RunConfig, node: Node) -> LoadedPolicy:
     """What a run is configured with.
 
     Raises:
-        ConfigError: unknown name, or a bundle that is broken or not signed by who is trusted.
+        ConfigError: unknown name, or a bundle that is broken or not signed with the trusted key.
     """
     if config.bundle is not None:
         return load_bundle(config.bundle, config.trust, trial=trial_on(node, config))

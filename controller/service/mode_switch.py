@@ -36,7 +36,7 @@ Make = Callable[[Callable[[], None]], None]
 class ModeSwitch:
     """What a mode acts on, and the actuator for it, exchanged while the loop runs.
 
-    Whoever wants to write takes slices over first (`KnobLease`): a lock on each, what was found on disk, a supervisor
+    Before a mode that acts, slices are taken over (`KnobLease`): a lock on each, a journal on disk, a supervisor
     that restores it. In shadow there is none of this, and no descriptor that could write.
 
     Modes are switched from several threads, one at a time.
@@ -50,7 +50,7 @@ class ModeSwitch:
 
     Attributes:
         slices: acted on now, in the node's order.
-        foreign_changes: how often knobs were found set by somebody else.
+        foreign_changes: how often another program had set knobs.
     """
 
     def __init__(self, loop: Loop, node: Node, config: RunConfig, state: Path, ring: Path) -> None:
@@ -81,12 +81,12 @@ class ModeSwitch:
     ) -> None:
         """Open the actuator of a mode, swap it in between two ticks, then close the one before.
 
-        From a mode that acts to another that acts it goes by way of the shadow: what was found is found again. Whether
-        the policy may act is for the caller to know.
+        From a mode that acts to another that acts it passes through shadow: the original settings are restored and read
+        again. Whether the policy may act is for the caller to know.
 
         Args:
             mode, canary: as ordered.
-            policy: who decides.
+            policy: what decides.
             make: see `Make`.
             overtaken: whether shadow has been ordered since; then this mode is not for the taking any more.
 
@@ -112,14 +112,14 @@ class ModeSwitch:
                     raise
 
     def give_back(self) -> None:
-        """Restore what was found; raises ActuatorError."""
+        """Restore the original settings; raises ActuatorError."""
         with self._switching:
             lease, self._lease = self._lease, None
             if lease is not None:
                 lease.give_back()
 
     def reclaim(self) -> None:
-        """An operator wants knobs back that somebody else has set; see `KnobLease`."""
+        """An operator takes knobs back that another program has set; see `KnobLease`."""
         if self._lease is not None:
             self._lease.reclaim()
 
@@ -129,7 +129,7 @@ class ModeSwitch:
             self._lease.resume()
 
     def look_after(self) -> None:
-        """The supervisor lives, and the knobs are as they were left; those that are somebody else's now are marked."""
+        """The supervisor lives, and the knobs are as they were left; those that are respected are marked."""
         if self._lease is not None:
             self.foreign_changes += self._lease.look_after()
         alone = self._left_alone(self.slices)
@@ -147,7 +147,7 @@ class ModeSwitch:
         }
 
     def _retreat(self, make: Make) -> None:
-        """Into shadow: from here on nobody writes, then what was found comes back, and only then it is read anew."""
+        """Into shadow: the writing ends, then the original settings come back, and only then they are read anew."""
         before = self._into(Mode.SHADOW, (), self._watcher(), make)
         try:
             self.give_back()
@@ -191,7 +191,7 @@ class ModeSwitch:
 
     def _left_alone(self, slices: tuple[str, ...]) -> npt.NDArray[np.uint32]:
         """Reason bits of slices that a mode does not act on (in shadow: all, as the mode says), and of those of which
-        somebody else has set a knob."""
+        another program has set a knob."""
         foreign = set() if self._lease is None else self._lease.yielded
         bits = [
             Reason.NOT_ACTING.bit * (bool(slices) and name not in slices)

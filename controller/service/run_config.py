@@ -18,7 +18,7 @@ from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
 DEFAULT_AGENT = "queue-greedy"
-"""What is best on scenarios that nobody had looked at (docs/results.md)."""
+"""The best agent on scenarios that were held out (docs/results.md)."""
 DEFAULT_PERIOD_S = 0.01
 RELOAD_ROOTS = ("/etc/slicepilot", "/var/lib/slicepilot/bundles")
 """Where reloads find files unless the configuration says otherwise, beside where those of the start lie."""
@@ -37,8 +37,8 @@ class WatchdogConfig:
 
     Attributes:
         hang_s: without a sign of life for so long the controller is ended and its knobs are restored.
-        leave_groups: it leaves the cgroups that it is started in for the root groups of their hierarchies: whoever ends
-            a container ends all that is in its groups.
+        leave_groups: it leaves the cgroups that it is started in for the root groups of their hierarchies: the end
+            of a container ends all that is in its groups.
     """
 
     __pydantic_config__ = _STRICT
@@ -89,7 +89,7 @@ class RunConfig:
         period_ms: of control; none is the scenario's, or else 10.
         budget_ms: from the start of observing to knobs that are ready; what is later is dropped.
         guard: name or file of the guard's configuration.
-        foreign: what is done about knobs that somebody else sets.
+        foreign: what is done about knobs that another program sets.
         watchdog, publish: see there.
         trust: public key (PEM) that a bundle must be signed with.
         reload_roots: folders in which an order to reload finds bundles and guards, by absolute paths without links out

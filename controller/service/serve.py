@@ -153,8 +153,8 @@ class _Companions:
 
 @contextlib.contextmanager
 def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Signals that nobody can answer yet come when this ends, and do not end the process meanwhile. Where it fails
-    there is nobody to answer them: they are dropped, and what has been made is put away."""
+    """Keep signals until this ends, when there is a handler for them. Where it fails they are dropped, and what has
+    been made is undone."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -168,22 +168,22 @@ def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signs_of_life(controller: Controller) -> Iterator[None]:
-    """Tell a service manager about once a second that there are ticks: in the loop, or where those are further apart,
+    """Notify a service manager about once a second that there are ticks: in the loop, or where those are further apart,
     from a thread, which a loop with such a period does not notice."""
 
-    def tell() -> None:
+    def notify() -> None:
         if controller.ticking():
             sd_notify.watchdog()
 
     if controller.node.backend.context.period_s.item() <= PERIODIC_TASK_S:
-        controller.loop.periodic_tasks.add(tell, PERIODIC_TASK_S)
+        controller.loop.periodic_tasks.add(notify, PERIODIC_TASK_S)
         yield
         return
     ended = threading.Event()
 
     def run() -> None:
         while not ended.wait(PERIODIC_TASK_S):
-            tell()
+            notify()
 
     thread = threading.Thread(target=run, name="signs of life", daemon=True)
     thread.start()

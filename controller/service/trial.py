@@ -74,7 +74,9 @@ class Trial:
             )
             undo.callback(_end, process)
             let_others_go_first(process.pid)
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or is somebody else by now
+            with contextlib.suppress(
+                ProcessLookupError, PermissionError
+            ):  # it has ended, or runs as another user by now
                 if self.off_cpu is not None and (others := os.sched_getaffinity(0) - {self.off_cpu}):
                     os.sched_setaffinity(process.pid, others)
             answer = _answer(process, where)
@@ -113,7 +115,7 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
     """Why there is no answer."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         status = process.wait(1.0)
-        if status == -signal.SIGKILL:  # past RLIMIT_CPU; also of whoever kills when memory is short
+        if status == -signal.SIGKILL:  # past RLIMIT_CPU; or the OOM killer
             return "takes more CPU time, or memory, than a policy may"
         if status < 0:
             return f"its trial ended by {signal.Signals(-status).name}"
@@ -127,7 +129,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.stdout.close()
 
 
-def _shown(told: Any) -> str:
+def _shown(answer: Any) -> str:
     """What the trial says, as one line of text that is short enough: it is trusted with nothing."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in str(told)).split())
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(answer)).split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -59,9 +59,9 @@ def resample(values: Values, width: int, join: Callable[[Sequence[float]], float
     """Values in ``width`` places, the newest last; where there are more, neighbours are joined."""
     if len(values) <= width:
         return [None] * (width - len(values)) + list(values)
-    ends = [len(values) * (place + 1) // width for place in range(width)]
-    places = [[v for v in values[start:end] if v is not None] for start, end in pairwise([0, *ends])]
-    return [join(place) if place else None for place in places]
+    ends = [len(values) * (cell + 1) // width for cell in range(width)]
+    cells = [[v for v in values[start:end] if v is not None] for start, end in pairwise([0, *ends])]
+    return [join(cell) if cell else None for cell in cells]
 
 
 def mean(values: Sequence[float]) -> float:

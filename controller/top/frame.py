@@ -52,7 +52,7 @@ def frame(document: Document, view: View) -> list[Text]:
     page = view.page % pages
     spare = 1 if view.height is None else max(1, rows - per_slice * min(len(slices), rows // per_slice) + 1)
     shown = slices if view.height is None else slices[page * (rows // per_slice) :][: rows // per_slice]
-    body = [line for one in shown for line in slice_lines(one, per_slice, view.width, view.glyphs)]
+    body = [line for entry in shown for line in slice_lines(entry, per_slice, view.width, view.glyphs)]
     alerts = _alerts(wrong, len(wrong) if view.height is None else spare)
     lines = [*_head(document, view), *alerts, heading(), *body, _foot(document, view, page, pages)]
     if view.height is not None:
@@ -124,7 +124,7 @@ def _head(document: Document, view: View) -> Iterator[Text]:
     if charge is None:
         yield line.append("nobody yet")
         return
-    said = dot.join(f"{one.label} {percent(charge[one.label])}" for one in InCharge)
+    said = dot.join(f"{entry.label} {percent(charge[entry.label])}" for entry in InCharge)
     would = ", had it acted" if mode == "shadow" else ""
     yield line.append(said, style=NOTE if charge["safe"] > MOST_SAFE else "").append(f" of the last minute{would}")
 
@@ -157,8 +157,8 @@ def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
         yield "no supervisor: nobody restores the knobs if the controller dies", BAD
     for reason in document["node"]["reasons"]:
         yield f"{reason['reason']} {reason['ticks']}: {reason['text']}", SEVERITIES[reason["severity"]]
-    for one in notes.get("foreign") or ():
-        yield plain(f"{one.get('slice')} {one.get('knob')}: set by somebody else ({one.get('policy')})"), NOTE
+    for entry in notes.get("foreign") or ():
+        yield plain(f"{entry.get('slice')} {entry.get('knob')}: set by somebody else ({entry.get('policy')})"), NOTE
     for what in notes.get("unmeasured") or ():
         yield plain(str(what)), NOTE
     if document["ticks"]["lost"]:
@@ -203,59 +203,59 @@ def heading() -> Text:
     return Text(f"{'slice':{NAME_CELLS}}{cells} state", style="bold underline")
 
 
-def state(one: Document) -> tuple[str, str]:
+def state(entry: Document) -> tuple[str, str]:
     """How a slice's promise fared over the last seconds, in a word and its colour.
 
     ``LATE``: the p99 delay is over its bound; ``peaks``: that of single ticks was; ``SHORT``: less is carried than
     owed.
     """
-    if not one["valid"]:
+    if not entry["valid"]:
         return "unseen", NOTE
-    late, short_of = _over(one, one["delay_p99_us"]), _short_of(one)
+    late, short_of = _over(entry, entry["delay_p99_us"]), _short_of(entry)
     if late or short_of:
         return ("BROKEN" if late and short_of else "LATE" if late else "SHORT"), BAD
-    if _over(one, one["delay_worst_us"]):
+    if _over(entry, entry["delay_worst_us"]):
         return "peaks", NOTE
-    return ("ok", GOOD) if one["acting"] else ("left", QUIET)
+    return ("ok", GOOD) if entry["acting"] else ("left", QUIET)
 
 
-def slice_lines(one: Document, lines: int, width: int, glyphs: Glyphs) -> list[Text]:
+def slice_lines(entry: Document, lines: int, width: int, glyphs: Glyphs) -> list[Text]:
     """The first ``lines`` of: figures, what was wanted and why it did not happen, sparklines."""
-    rows = [_figures(one, glyphs)]
+    rows = [_figures(entry, glyphs)]
     if lines > 1:
-        rows.append(_wishes(one, glyphs))
+        rows.append(_wishes(entry, glyphs))
     if lines > 2:
-        rows.append(_sparklines(one, width, glyphs))
+        rows.append(_sparklines(entry, width, glyphs))
     return rows
 
 
-def _over(one: Document, delay_us: float | None) -> bool:
+def _over(entry: Document, delay_us: float | None) -> bool:
     """Whether a delay is over the slice's bound."""
-    bound_us = one["delay_bound_us"]
+    bound_us = entry["delay_bound_us"]
     return delay_us is not None and bound_us is not None and delay_us > bound_us
 
 
-def _short_of(one: Document) -> bool:
-    offered, carried, committed = one["offered_mbps"], one["carried_mbps"], one["committed_mbps"]
+def _short_of(entry: Document) -> bool:
+    offered, carried, committed = entry["offered_mbps"], entry["carried_mbps"], entry["committed_mbps"]
     if offered is None or carried is None or committed is None:
         return False
     return bool(carried < float(RATE_TOLERANCE) * min(offered, committed) - 1e-6)
 
 
-def _figures(one: Document, glyphs: Glyphs) -> Text:
-    word, colour = state(one)
-    row = Text(f"{glyphs.plain(one['name'])[: NAME_CELLS - 1]:{NAME_CELLS}}", style="bold" if colour == BAD else "")
-    known = (lambda value: value) if one["valid"] else (lambda value: None)
-    knobs = one["knobs"]["applied"]
+def _figures(entry: Document, glyphs: Glyphs) -> Text:
+    word, colour = state(entry)
+    row = Text(f"{glyphs.plain(entry['name'])[: NAME_CELLS - 1]:{NAME_CELLS}}", style="bold" if colour == BAD else "")
+    known = (lambda value: value) if entry["valid"] else (lambda value: None)
+    knobs = entry["knobs"]["applied"]
     cells = (
-        (short(known(one["offered_mbps"])), ""),
-        (short(known(one["carried_mbps"])), BAD if _short_of(one) else ""),
-        (percent(known(one["loss_ratio"])), NOTE if (known(one["loss_ratio"]) or 0) >= 0.001 else ""),
-        (short(scaled(known(one["delay_p50_us"]), 1e-3)), ""),
-        (short(scaled(known(one["delay_p99_us"]), 1e-3)), BAD if _over(one, known(one["delay_p99_us"])) else ""),
-        (short(scaled(one["delay_bound_us"], 1e-3)), QUIET),
+        (short(known(entry["offered_mbps"])), ""),
+        (short(known(entry["carried_mbps"])), BAD if _short_of(entry) else ""),
+        (percent(known(entry["loss_ratio"])), NOTE if (known(entry["loss_ratio"]) or 0) >= 0.001 else ""),
+        (short(scaled(known(entry["delay_p50_us"]), 1e-3)), ""),
+        (short(scaled(known(entry["delay_p99_us"]), 1e-3)), BAD if _over(entry, known(entry["delay_p99_us"])) else ""),
+        (short(scaled(entry["delay_bound_us"], 1e-3)), QUIET),
         *(
-            (text, QUIET if field in one["fixed"] else "")
+            (text, QUIET if field in entry["fixed"] else "")
             for field, text in zip(KNOB_FIELDS, _knobs(knobs), strict=True)
         ),
     )
@@ -276,37 +276,37 @@ def _knobs(knobs: Document | None) -> tuple[str, str, str]:
     )
 
 
-def _wishes(one: Document, glyphs: Glyphs) -> Text:
+def _wishes(entry: Document, glyphs: Glyphs) -> Text:
     """What the policy wanted and the guard allowed, and the guard's reasons of the last seconds with their ticks."""
-    wanted, allowed = (one["knobs"][stage] for stage in ("wanted", "allowed"))
+    wanted, allowed = (entry["knobs"][stage] for stage in ("wanted", "allowed"))
     row = Text("  wants ", style=QUIET).append(" ".join(_knobs(wanted)), style="")
     if allowed != wanted:
         row.append("  may ", style=QUIET).append(" ".join(_knobs(allowed)), style=NOTE)
-    if one["fixed"]:
-        row.append(f" {glyphs.dot} not moved: {', '.join(SPOKEN[field] for field in one['fixed'])}", style=QUIET)
-    if not one["acting"]:
+    if entry["fixed"]:
+        row.append(f" {glyphs.dot} not moved: {', '.join(SPOKEN[field] for field in entry['fixed'])}", style=QUIET)
+    if not entry["acting"]:
         row.append(f" {glyphs.dot} left alone", style=QUIET)
-    for reason in one["reasons"]:
+    for reason in entry["reasons"]:
         row.append(f" {glyphs.dot} ", style=QUIET)
         row.append(f"{reason['reason']} {reason['ticks']}", style=SEVERITIES[reason["severity"]])
     return row
 
 
-def _sparklines(one: Document, width: int, glyphs: Glyphs) -> Text:
+def _sparklines(entry: Document, width: int, glyphs: Glyphs) -> Text:
     """Rates on one linear axis from 0; delays on one log axis to the bound, or beyond it where they are."""
-    history: dict[str, Values] = one["history"]
+    history: dict[str, Values] = entry["history"]
     labels = ("  off ", " out ", " p50 ", " p99 ")
-    places = max(1, (width - sum(map(len, labels))) // len(labels))
-    rates = [resample(history[name], places, mean) for name in ("offered_mbps", "carried_mbps")]
-    delays = [resample(history[name], places, max) for name in ("delay_p50_us", "delay_p99_us")]
+    cells = max(1, (width - sum(map(len, labels))) // len(labels))
+    rates = [resample(history[name], cells, mean) for name in ("offered_mbps", "carried_mbps")]
+    delays = [resample(history[name], cells, max) for name in ("delay_p50_us", "delay_p99_us")]
     fastest = max((value for row in rates for value in row if value is not None), default=0.0)
     slowest = max((value for row in delays for value in row if value is not None), default=0.0)
-    top_us = max(slowest, one["delay_bound_us"] or 0.0, 2 * FASTEST_US)
+    top_us = max(slowest, entry["delay_bound_us"] or 0.0, 2 * FASTEST_US)
     row = Text()
     for label, values in zip(labels, rates, strict=False):
         row.append(label, style=QUIET).append(glyphs.spark(linear(values, fastest)), style="blue")
     for label, values in zip(labels[len(rates) :], delays, strict=True):
         row.append(label, style=QUIET)
         for value, glyph in zip(values, glyphs.spark(logarithmic(values, FASTEST_US, top_us)), strict=True):
-            row.append(glyph, style=BAD if _over(one, value) else "cyan")
+            row.append(glyph, style=BAD if _over(entry, value) else "cyan")
     return row

@@ -1,1 +1,1 @@
-"""What was found comes back, whatever becomes of the controller; and nobody else's settings are fought over."""
+"""Restores the original settings however the controller ends, and respects the settings of other programs."""

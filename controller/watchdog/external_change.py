@@ -1,4 +1,4 @@
-"""Knobs that somebody else sets while a controller runs: noticed, told, and never fought over."""
+"""Knobs that another program sets while a controller runs: noticed, reported, and respected or set again."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Policy = Literal["respect", "reassert"]
 
 @dataclass(frozen=True)
 class ExternalChangeConfig:
-    """What is done about a knob that somebody else has set.
+    """What is done about a knob that another program has set.
 
     Attributes:
         policy: ``respect`` leaves it to them until an operator resumes; ``reassert`` sets ours again, and respects
-            whoever insists.
+            a program that insists.
         most_reasserts: of one knob in a window; beyond, it is respected.
         window_s: length of that window.
-        restore: what is put back in the end of CPU knobs that were reasserted: what was found at ``first``, or the
-            ``newest`` that somebody else has set, where what they set is what is declared by then.
+        restore: what CPU knobs that were reasserted are restored to: their ``first`` original settings, or the
+            ``newest`` that another program has set.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -45,7 +45,7 @@ class ExternalChange:
     Attributes:
         slice: its name.
         knob: which.
-        found: what somebody else has set, in the knob's unit (inf: none).
+        found: what another program has set, in the knob's unit (inf: none).
         ours: what held before.
         policy: what was done: theirs respected, or ours reasserted.
         text: both as the kernel has them, and why ours was not reasserted if it should have been.
@@ -95,7 +95,7 @@ class ExternalChangeWatch:
     Args:
         actuator: whose knobs.
         config: what is done.
-        release, reclaim: told of each knob that is left to somebody else, and of each that is taken back: the journal's
+        release, reclaim: called for each knob that is respected, and for each that is taken back: the journal's
             (`JournalKeeper`). They may write to disk; hand in something that returns at once where that would hurt.
     """
 
@@ -113,13 +113,13 @@ class ExternalChangeWatch:
 
     @property
     def standing(self) -> list[ExternalChange]:
-        """Changes whose knobs are somebody else's now."""
+        """Changes that are respected now."""
         return list(self._standing.values())
 
     def look(self, now_ns: int) -> list[ExternalChange]:
         """Read every knob back; call it between ticks, about once a second.
 
-        Some 15 us a slice. Knobs that are somebody else's are read, so that receipts say what
+        Some 15 us a slice. Knobs that are respected are read, so that receipts say what
         they have now.
 
         Args:
@@ -133,7 +133,7 @@ class ExternalChangeWatch:
         """
         yielded = self._actuator.yielded
         for name, knob in list(self._standing):
-            if (name, knob) not in yielded:  # the slice was made anew, and nobody has set anything there
+            if (name, knob) not in yielded:  # the slice was made anew
                 del self._standing[name, knob]
                 continue
             try:
@@ -141,13 +141,13 @@ class ExternalChangeWatch:
             except ActuatorError as error:
                 if not error.vanished:
                     raise
-        return [self._act(found, now_ns) for found in self._actuator.deviations()]
+        return [self._act(deviation, now_ns) for deviation in self._actuator.deviations()]
 
     def resume(self) -> None:
-        """An operator wants all knobs back: ours from now on, and what was found at first is restored again.
+        """An operator takes all knobs back; their first original settings will be restored again.
 
         Raises:
-            ActuatorError: a knob cannot be set; it stays somebody else's.
+            ActuatorError: a knob cannot be set; it stays respected.
         """
         self._reasserts.clear()
         for name, knob in list(self._standing):
@@ -156,16 +156,16 @@ class ExternalChangeWatch:
             self._actuator.reassert(name, knob)
             del self._standing[name, knob]
 
-    def _act(self, found: Deviation, now_ns: int) -> ExternalChange:
-        key: tuple[str, KnobName] = (found.slice, found.knob)
-        refusal = self._reassert(found, now_ns)
+    def _act(self, deviation: Deviation, now_ns: int) -> ExternalChange:
+        key: tuple[str, KnobName] = (deviation.slice, deviation.knob)
+        refusal = self._reassert(deviation, now_ns)
         if refusal is None:
-            return ExternalChange(*key, found.found, found.ours, "reassert", found.text)
-        text = "; ".join(filter(None, (found.text, refusal)))
-        return self.respect(ExternalChange(*key, found.found, found.ours, "respect", text))
+            return ExternalChange(*key, deviation.found, deviation.ours, "reassert", deviation.text)
+        text = "; ".join(filter(None, (deviation.text, refusal)))
+        return self.respect(ExternalChange(*key, deviation.found, deviation.ours, "respect", text))
 
     def respect(self, change: ExternalChange) -> ExternalChange:
-        """Leave a knob to whoever has changed something about it; raises ActuatorError."""
+        """Leave a knob to the program that has changed it; raises ActuatorError."""
         key: tuple[str, KnobName] = (change.slice, change.knob)
         self._actuator.yield_knob(*key)
         self._standing[key] = change
@@ -173,12 +173,12 @@ class ExternalChangeWatch:
             self._release(*key)
         return change
 
-    def _reassert(self, found: Deviation, now_ns: int) -> str | None:
+    def _reassert(self, deviation: Deviation, now_ns: int) -> str | None:
         """Set ours again; why not, where that is not wanted, was done too often or does not go."""
-        refusal = self._reasserts.refusal((found.slice, found.knob), now_ns)
+        refusal = self._reasserts.refusal((deviation.slice, deviation.knob), now_ns)
         if refusal is None:
             try:
-                self._actuator.reassert(found.slice, found.knob, newest=self.config.restore == "newest")
+                self._actuator.reassert(deviation.slice, deviation.knob, newest=self.config.restore == "newest")
             except ActuatorError as error:
                 refusal = str(error)
         return refusal

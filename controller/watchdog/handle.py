@@ -1,4 +1,4 @@
-"""The supervisor as its controller sees it: started, looked after, sent home."""
+"""How a controller starts its supervisor, restarts it and ends it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SupervisorHandle:
 
     def follow(self) -> None:
         """Where the journal speaks of a map of Cilium that the one that runs does not have open, have another take its
-        place; until then both are on guard. Raises ActuatorError."""
+        place; until then both run. Raises ActuatorError."""
         with self._starting:
             if self._keeper.maps <= self._maps:
                 return
@@ -106,7 +106,7 @@ class SupervisorHandle:
             channel.close()
 
     def revive(self) -> bool:
-        """Whether it runs; if not, start it again from a thread of its own, so that who asks loses no time."""
+        """Whether it runs; if not, start it again from a thread of its own, so that the caller does not wait."""
         if self.alive():
             return True
         if self._reviving is None or not self._reviving.is_alive():
@@ -116,14 +116,14 @@ class SupervisorHandle:
 
     def notes(self) -> dict[str, Any]:
         """For the tick ring's notes."""
-        told = {what: self.facts[what] for what in ("groups", "confined")}
-        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive(), **told}
+        facts = {what: self.facts[what] for what in ("groups", "confined")}
+        return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive(), **facts}
 
     def disarm_and_wait(self) -> None:
         """End it: everything was restored, and `JournalKeeper.remove` has said so.
 
         Raises:
-            ActuatorError: it does not end, because something is left to put back; it stays on guard.
+            ActuatorError: it does not end, because something is left to put back; it goes on.
         """
         if self._reviving is not None:
             self._reviving.join()

@@ -1,4 +1,4 @@
-"""What was found before the first write, as a file: all that putting it back needs, whoever does it.
+"""The original settings, as a file: all that any process needs to restore them.
 
 One JSON document with its checksum: ``journal.json`` in a controller's state folder, replaced as a whole, and the same
 in memory (`journal_memory`) and in root's own folder (`journal_file`). Nothing beside the standard library and the
@@ -27,7 +27,7 @@ FILE = "journal.json"
 
 
 @dataclass(frozen=True)
-class FoundEgress:
+class EgressOriginals:
     """A device with its default root qdisc, which ours then replaces.
 
     Attributes:
@@ -44,8 +44,8 @@ class FoundEgress:
 
 
 @dataclass(frozen=True)
-class FoundPod:
-    """The group above a container's: as in `FoundSlice`, and None for what stays as it is.
+class PodOriginals:
+    """The group above a container's: as in `SliceOriginals`, and None for what stays as it is.
 
     Attributes:
         cgroup, cgroup_inode: which.
@@ -61,8 +61,8 @@ class FoundPod:
 
 
 @dataclass(frozen=True)
-class FoundSlice:
-    """One slice's knobs as found.
+class SliceOriginals:
+    """The original settings of one slice's knobs.
 
     Attributes:
         name: of the slice.
@@ -82,21 +82,21 @@ class FoundSlice:
     period_us: int
     weight: int | None
     threads: tuple[ThreadOriginal, ...] = ()
-    egress: FoundEgress | None = None
-    pod: FoundPod | None = None
+    egress: EgressOriginals | None = None
+    pod: PodOriginals | None = None
     throttle: FoundThrottle | None = None
 
 
 @dataclass(frozen=True)
 class Journal:
-    """Everything that was found, and by whom.
+    """All original settings, and the controller that read them.
 
     Attributes:
-        boot_id: of the boot in which it was found: after another one nothing of ours is left.
+        boot_id: of the boot in which they were read: after another boot nothing of ours is left.
         pid, start_ticks: the controller (`slicepilot.controller.system.processes`).
         created_ns: CLOCK_REALTIME.
-        slices: what was found.
-        released: (slice, knob) that somebody else has set and that were left to them: not put back.
+        slices: their original settings.
+        released: (slice, knob) that another program has set and that are not restored.
         groups: groups that are made, or about to be, for UPFs that have none of their own.
         threads: kernel threads that are moved into UPFs' groups.
     """
@@ -105,14 +105,14 @@ class Journal:
     pid: int
     start_ticks: int
     created_ns: int
-    slices: tuple[FoundSlice, ...]
+    slices: tuple[SliceOriginals, ...]
     released: tuple[tuple[str, str], ...] = ()
     groups: tuple[OwnGroup, ...] = ()
     threads: tuple[MovedThread, ...] = ()
 
     @classmethod
-    def of(cls, slices: tuple[FoundSlice, ...], pid: int) -> Journal:
-        """Of slices found just now by a process that lives."""
+    def of(cls, slices: tuple[SliceOriginals, ...], pid: int) -> Journal:
+        """Of settings that were just read by a process that lives."""
         return cls(boot_id(), pid, start_ticks(pid) or 0, time.time_ns(), slices)
 
     @classmethod
@@ -157,17 +157,17 @@ class Journal:
         """Whether the controller that has written it lives."""
         return self.of_this_boot and start_ticks(self.pid) == self.start_ticks
 
-    def with_slice(self, found: FoundSlice) -> Journal:
+    def with_slice(self, original: SliceOriginals) -> Journal:
         """With one slice's entry added, or replaced."""
-        others = tuple(one for one in self.slices if one.name != found.name)
-        return dataclasses.replace(self, slices=(*others, found))
+        others = tuple(entry for entry in self.slices if entry.name != original.name)
+        return dataclasses.replace(self, slices=(*others, original))
 
     def with_cpu(
         self, name: str, quota: tuple[int, int] | None, pod_quota: tuple[int, int] | None, weight: int | None
     ) -> Journal:
         """With other CPU knobs of one slice, in microseconds of quota and period; None for those that stay."""
-        [one] = [each for each in self.slices if each.name == name]
-        pod = one.pod
+        [entry] = [each for each in self.slices if each.name == name]
+        pod = entry.pod
         if pod is not None:
             if pod_quota is None or pod_quota[0] < 0:  # without a limit there is nothing to follow
                 quota_us, period_us = pod.quota_us, pod.period_us
@@ -175,17 +175,17 @@ class Journal:
                 quota_us, period_us = pod_quota
             pod_weight = pod.weight if weight is None or pod.weight is None else weight
             pod = dataclasses.replace(pod, quota_us=quota_us, period_us=period_us, weight=pod_weight)
-        quota_us, period_us = quota or (one.quota_us, one.period_us)
-        own_weight = one.weight if weight is None or one.weight is None else weight
+        quota_us, period_us = quota or (entry.quota_us, entry.period_us)
+        own_weight = entry.weight if weight is None or entry.weight is None else weight
         return self.with_slice(
-            dataclasses.replace(one, quota_us=quota_us, period_us=period_us, weight=own_weight, pod=pod)
+            dataclasses.replace(entry, quota_us=quota_us, period_us=period_us, weight=own_weight, pod=pod)
         )
 
     def with_threads(self, name: str, threads: tuple[ThreadOriginal, ...]) -> Journal:
         """With originals of one slice's threads added; raises KeyError for an unknown slice."""
-        for one in self.slices:
-            if one.name == name:
-                return self.with_slice(dataclasses.replace(one, threads=(*one.threads, *threads)))
+        for entry in self.slices:
+            if entry.name == name:
+                return self.with_slice(dataclasses.replace(entry, threads=(*entry.threads, *threads)))
         raise KeyError(name)
 
 

@@ -1,8 +1,8 @@
 """A controller's journal on disk, and its second copy in root's own folder: written, read, compared, removed.
 
-The state folder may be on a disk that fails, and whoever has rights there can remove what lies in it. What was found
-holds until the machine is started anew, so a copy in memory (``/run``) is as good; it tells as well that a journal on a
-disk that cannot be written any more is out of date.
+The state folder may be on a disk that fails, and other users may have rights there. Original settings hold
+until the next boot, so a copy in memory (``/run``) is as good; it also says when a journal on a disk that cannot be
+written any more is out of date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "journal-"
 
 
 @dataclass(frozen=True)
-class FoundJournal:
+class LeftJournal:
     """What is left of a controller's journal.
 
     Attributes:
@@ -95,7 +95,7 @@ def copies_below(root: Path) -> list[Path]:
     return [root / name for name in names if copy_of(root / name).exists()]
 
 
-def find(state: Path) -> FoundJournal:
+def find(state: Path) -> LeftJournal:
     """The journal that a controller has left.
 
     Raises:
@@ -110,12 +110,12 @@ def find(state: Path) -> FoundJournal:
             raise
         disk = _Copy(True, wrong=f"{state / FILE}: {error.strerror}")
     if other.empty:
-        return FoundJournal(None, (f"{state / FILE}: out of date, could not be removed",) if disk.there else ())
+        return LeftJournal(None, (f"{state / FILE}: out of date, could not be removed",) if disk.there else ())
     if disk.journal is not None or not (disk.there or other.there):
-        return FoundJournal(disk.journal)
+        return LeftJournal(disk.journal)
     if other.journal is None:
         raise JournalError(f"{disk.wrong}; {other.wrong}")
-    return FoundJournal(other.journal, (disk.wrong,))
+    return LeftJournal(other.journal, (disk.wrong,))
 
 
 def discard(state: Path) -> None:

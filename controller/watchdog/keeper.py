@@ -24,7 +24,7 @@ from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
 from slicepilot.env.knobs import KnobName
 
-from .journal import FoundEgress, FoundPod, FoundSlice, Journal
+from .journal import EgressOriginals, Journal, PodOriginals, SliceOriginals
 from .journal_file import JournalFile
 from .journal_memory import JournalMemory
 
@@ -55,7 +55,7 @@ class JournalKeeper:
             raise ActuatorError.of(f"{state}: make the folder for the journal", error) from error
         self.memory = JournalMemory.create()
         try:
-            released = tuple((one.name, knob) for one in targets for knob in sorted(one.left))
+            released = tuple((entry.name, knob) for entry in targets for knob in sorted(entry.left))
             self._save(dataclasses.replace(Journal.of(survey(targets), os.getpid()), released=released))
         except BaseException:
             self.close()
@@ -68,12 +68,12 @@ class JournalKeeper:
 
     def pacing(self, target: SliceTargets) -> Choice:
         """What the journal has of a slice that Cilium paces: the one thing that may be set for it."""
-        return next((Choice(one.throttle) for one in self._journal.slices if one.name == target.name), Choice())
+        return next((Choice(entry.throttle) for entry in self._journal.slices if entry.name == target.name), Choice())
 
     @property
     def maps(self) -> frozenset[tuple[str, int]]:
         """Path and number of the maps of Cilium that the journal speaks of."""
-        entries = (one.throttle for one in self._journal.slices)
+        entries = (entry.throttle for entry in self._journal.slices)
         return frozenset((entry.pin, entry.map_id) for entry in entries if entry is not None)
 
     def remember(self, name: str, threads: Sequence[ThreadOriginal]) -> None:
@@ -85,12 +85,12 @@ class JournalKeeper:
         """Look again at a slice whose group or device was made anew, before its knobs are set; raises ActuatorError."""
         [found] = survey([target])
         with self._lock:
-            others = tuple(one for one in self._journal.released if one[0] != target.name)
+            others = tuple(entry for entry in self._journal.released if entry[0] != target.name)
             released = (*others, *((target.name, knob) for knob in sorted(target.left)))
             self._save(dataclasses.replace(self._journal.with_slice(found), released=released))
 
     def rebase(self, name: str, found: FoundCpu) -> None:
-        """Have what others have set since put back, in place of what was found at first; raises ActuatorError."""
+        """Restore what others have set since, in place of the first original settings; raises ActuatorError."""
         with self._lock:
             self._save(self._journal.with_cpu(name, found.quota, found.pod_quota, found.weight))
 
@@ -100,15 +100,15 @@ class JournalKeeper:
             self._save(dataclasses.replace(self._journal, groups=tuple(groups), threads=tuple(threads)))
 
     def release(self, name: str, knob: KnobName) -> None:
-        """Leave a knob as it is when restoring: somebody else has set it; raises ActuatorError."""
+        """Do not restore a knob, which another program has set; raises ActuatorError."""
         with self._lock:
             if (name, knob) not in self._journal.released:
                 self._save(dataclasses.replace(self._journal, released=(*self._journal.released, (name, knob))))
 
     def reclaim(self, name: str, knob: KnobName) -> None:
-        """Take back a `release`: what was found at first is put back again; raises ActuatorError."""
+        """Take back a `release`: the first original setting is restored again; raises ActuatorError."""
         with self._lock:
-            left = tuple(one for one in self._journal.released if one != (name, knob))
+            left = tuple(entry for entry in self._journal.released if entry != (name, knob))
             if left != self._journal.released:
                 self._save(dataclasses.replace(self._journal, released=left))
 
@@ -144,23 +144,23 @@ class JournalKeeper:
 OWN_NETNS = Path("/proc/self/ns/net")
 
 
-def survey(targets: Sequence[SliceTargets]) -> tuple[FoundSlice, ...]:
+def survey(targets: Sequence[SliceTargets]) -> tuple[SliceOriginals, ...]:
     """The knobs of slices as they are; writes nothing.
 
     A shaper of ours that a crash has left counts as the device's default: it is what restoring removes.
 
     Raises:
-        ActuatorError: a target is missing or not permitted, or somebody has configured a qdisc on a device.
+        ActuatorError: a target is missing or not permitted, or another program has configured a qdisc on a device.
     """
     return tuple(_slice(target) for target in targets)
 
 
-def _slice(target: SliceTargets) -> FoundSlice:
+def _slice(target: SliceTargets) -> SliceOriginals:
     egress, throttle = None, paced_by(target).throttle
     if throttle is None and target.egress_device is not None and "egress_mbps" not in target.left:
         egress = _egress(target.egress_device, target.netns)
     if target.cgroup is None or awaited(target.cgroup):
-        return FoundSlice(
+        return SliceOriginals(
             target.name, None, cgroup_inode=0, quota_us=0, period_us=0, weight=0, egress=egress, throttle=throttle
         )
     # By its own path: a link to it may lead elsewhere by the time that this is needed.
@@ -168,7 +168,7 @@ def _slice(target: SliceTargets) -> FoundSlice:
     group = CpuGroup.at(path)
     with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
         quota_us, period_us = bandwidth.read()
-        return FoundSlice(
+        return SliceOriginals(
             name=target.name,
             cgroup=str(path),
             cgroup_inode=_stat(path).st_ino,
@@ -181,21 +181,21 @@ def _slice(target: SliceTargets) -> FoundSlice:
         )
 
 
-def _pod(group: CpuGroup, target: SliceTargets) -> FoundPod:
+def _pod(group: CpuGroup, target: SliceTargets) -> PodOriginals:
     with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
         quota_us, period_us = bandwidth.read()
         follows = target.moves_pod and quota_us != NO_QUOTA  # without a limit there is nothing to follow
         found = int(weight.read()) if target.weighs_pod else None
         limit = (quota_us, period_us) if follows else (None, None)
-        return FoundPod(str(group.path), _stat(group.path).st_ino, limit[0], limit[1], found)
+        return PodOriginals(str(group.path), _stat(group.path).st_ino, limit[0], limit[1], found)
 
 
-def _egress(device: str, netns: Path | None) -> FoundEgress:
+def _egress(device: str, netns: Path | None) -> EgressOriginals:
     with contextlib.closing(RouteSocket(netns)) as route:
         qdisc = RootQdisc(route, device)
         qdisc.check()
         identity = _stat(netns or OWN_NETNS)
-        return FoundEgress(
+        return EgressOriginals(
             device=device,
             ifindex=qdisc.index,
             netns=None if netns is None else str(netns),

@@ -1,8 +1,9 @@
-"""One controller for each slice: a lock that stands for the slice's cgroup folder, gone with who holds it.
+"""Locks on slices and state folders, and the folder that only root can open, for locks and copies of journals.
 
-flock(2) on a file in a folder that only root can open (`private`), named after the folder's file system and inode: of
-the folder itself anybody who can open it could hold the lock. The lock belongs to the open description, so that a
-supervisor that inherits the descriptor keeps it until it has restored. The files stay: empty, and few.
+A lock is flock(2) on a file in that folder, named after the file system and inode of what is locked: any user who can
+open a cgroup's own folder could hold a lock on it for ever. The lock belongs to the open description, so that a
+supervisor that inherits the descriptor keeps it until it has restored. The files stay: empty, and few. The folder is
+gone after a reboot, as are the settings that it is about.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ def private_folder() -> Path:
     """The folder, made if need be; of a user that is not root one of its own.
 
     Raises:
-        ActuatorError: it cannot be made, or belongs to somebody else, or others can open it.
+        ActuatorError: it cannot be made, or belongs to another user, or others can open it.
     """
     user = os.geteuid()
     path = FOR_ROOT if user == 0 else Path(tempfile.gettempdir()) / f"slicepilot-private-{user}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
         raise ActuatorError.of(f"{path}: make a folder for locks", error) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o077:
         raise ActuatorError(
-            f"{path}: {stat.filemode(found.st_mode)} of user {found.st_uid}; accepted: a folder that only user {user} "
-            "can open (remove it, and it is made)"
+            f"{path}: {stat.filemode(status.st_mode)} of user {status.st_uid}; accepted: a folder that only user "
+            f"{user} can open (remove it, and it is made)"
         )
     return path
 
@@ -107,10 +108,10 @@ def _lock(descriptor: int, name: str, folder: Path, deadline: float) -> None:
             return
         except BlockingIOError:
             holder = holder_of(descriptor)
-        # The table names who has locked it, also when only that one's supervisor is left.
+        # The table names the process that has locked it, also when only its supervisor is left.
         if (holder is None or start_ticks(holder) is not None) or time.monotonic() > deadline:
-            who = f"process {holder}" if holder is not None else "a process that cannot be seen from here"
-            raise ConfigError(f"{name}: {folder} is controlled by {who}; accepted: one controller at a time")
+            process = f"process {holder}" if holder is not None else "a process that cannot be seen from here"
+            raise ConfigError(f"{name}: {folder} is controlled by {process}; accepted: one controller at a time")
         time.sleep(RETRY_S)
 
 

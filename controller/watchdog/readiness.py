@@ -33,12 +33,12 @@ def leave_groups() -> str:
 
     A runtime ends a container that has no PID namespace of its own by SIGKILL to everything in its groups, also when
     its first process alone has ended (runc, ``signalAllProcesses``; containerd's shim, ``shouldKillAllOnExit``), and
-    the kubelet does so with the groups of a pod that has gone. Root groups need not be made and are nobody's to remove.
+    the kubelet does so with the groups of a pod that has gone. Root groups exist and are never removed.
     """
     refused = []
-    for root in {one.root: one for one in cgroup_mounts()}:
+    for root in {mount.root: mount for mount in cgroup_mounts()}:
         try:
-            (root / "cgroup.procs").write_text("0")  # whoever writes it
+            (root / "cgroup.procs").write_text("0")  # the process that writes it
         except FileNotFoundError:  # something else is mounted over it
             continue
         except OSError as error:

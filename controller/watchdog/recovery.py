@@ -1,4 +1,4 @@
-"""What a start finds: a journal of a controller that has died together with its supervisor."""
+"""Restoring from the journal of a controller that has died together with its supervisor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .restore import RestoreReport, restore
 
 
 def recover(state: Path) -> str | None:
-    """Put back what a dead controller has left behind; call it with the slices' locks held, before surveying.
+    """Restore what a dead controller has left; call it with the slices' locks held, before surveying.
 
     Args:
         state: folder of the controller.
@@ -28,28 +28,28 @@ def recover(state: Path) -> str | None:
     report = put_back(state)
     if report is None:
         return None
-    told = f"{state / FILE}: left by a controller that has died: {report}"
+    text = f"{state / FILE}: left by a controller that has died: {report}"
     if report.failed:
-        raise ActuatorError(told)
-    return told
+        raise ActuatorError(text)
+    return text
 
 
 def put_back(state: Path) -> RestoreReport | None:
     """The same; returns the report, and only says there what could not be put back."""
     path = state / FILE
     try:
-        found = find(state)
+        left = find(state)
     except JournalError as error:
         raise ConfigError(f"{error}; restore the slices by hand, then remove it") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; accepted: a journal that can be read") from error
-    journal = found.journal
+    journal = left.journal
     if journal is None:
-        return RestoreReport(notes=list(found.notes)) if found.notes else None
+        return RestoreReport(notes=list(left.notes)) if left.notes else None
     if journal.alive:
         raise ConfigError(f"{path}: its controller, process {journal.pid}, is running; accepted: one that has ended")
     report = restore(journal)
-    report.notes += found.notes
+    report.notes += left.notes
     if not report.failed:
         try:
             discard(state)

@@ -1,9 +1,9 @@
-"""Putting back what a journal says was found. Needs the journal alone, may be done again, and what is gone is fine.
+"""Restores the original settings from a journal. May be repeated; groups and devices that are gone are no error.
 
 CPU time first, which takes microseconds, then what shapes packets: everything that is held back is let through before
 the first qdisc is removed, since a removal may wait for an RCU grace period. Last, tasks that were moved into groups go
-back, and groups that were made go away. Every knob that differs from what was
-found is put back, whoever has changed it, except those that the journal says were left to somebody else.
+back, and groups that were made go away. Every knob that differs from its
+original setting is restored, except those that the journal names as released.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.controller.system.own_groups import group_back, thread_back
 from slicepilot.controller.system.processes import process_of, start_ticks
 
-from .journal import FoundEgress, FoundPod, FoundSlice, Journal
+from .journal import EgressOriginals, Journal, PodOriginals, SliceOriginals
 
 
 @dataclass
@@ -47,9 +47,9 @@ class RestoreReport:
     Attributes:
         restored: was put back; or would be, in a dry run.
         gone: group, namespace or device that is not there any more: nothing to put back.
-        released: left to somebody else.
+        released: set by another program, and left so.
         failed: could not be put back, and why.
-        notes: what else was found: a copy of the journal that was missing or changed, a group that has moved.
+        notes: what else was noticed: a copy of the journal that was missing or changed, a group that has moved.
         took_s: for all of it.
     """
 
@@ -76,7 +76,7 @@ def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = Non
     """Put everything back; never raises for what cannot be done, but reports it.
 
     Args:
-        journal: what was found.
+        journal: the original settings.
         dry_run: look at everything and write nothing: brings code and data into memory.
         maps: of Cilium that stay open from one call to the next; None: opened where they are pinned.
     """
@@ -84,14 +84,16 @@ def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = Non
     report = RestoreReport()
     if journal.of_this_boot:
         work = _Restoration(report, frozenset(journal.released), dry_run, OpenMaps() if maps is None else maps)
-        for found in sorted(journal.slices, key=_renamed):  # a group that has to be looked for keeps no other waiting
-            work.cpu(found)
-        for found in journal.slices:  # no lock of interfaces is needed for these
-            work.throttle(found)
-        work.egress([one for one in journal.slices if one.egress is not None])
+        for original in sorted(
+            journal.slices, key=_renamed
+        ):  # a group that has to be looked for keeps no other waiting
+            work.cpu(original)
+        for original in journal.slices:  # no lock of interfaces is needed for these
+            work.throttle(original)
+        work.egress([entry for entry in journal.slices if entry.egress is not None])
         until_s = time.monotonic() + LET_GO_S
-        for found in journal.slices:
-            work.pod_limit(found, until_s)
+        for original in journal.slices:
+            work.pod_limit(original, until_s)
         work.moves(journal)
     else:
         report.gone.append("everything: the machine was started anew")
@@ -107,79 +109,79 @@ class _Restoration:
     ) -> None:
         self._report, self._released, self._dry_run, self._maps = report, released, dry_run, maps
 
-    def cpu(self, found: FoundSlice) -> None:
+    def cpu(self, original: SliceOriginals) -> None:
         """Quota, weight, also that of its pod, and nice of threads."""
-        if found.cgroup is None:
+        if original.cgroup is None:
             return
-        with self._reported(found.name):
-            path = group_of(Path(found.cgroup), found.cgroup_inode)
+        with self._reported(original.name):
+            path = group_of(Path(original.cgroup), original.cgroup_inode)
             if path is None:
-                self._report.gone.append(f"{found.name}: {found.cgroup}")
+                self._report.gone.append(f"{original.name}: {original.cgroup}")
             else:
-                if str(path) != found.cgroup:
-                    self._report.notes.append(f"{found.name}: {found.cgroup} is {path} now")
-                found = replace(found, cgroup=str(path))
+                if str(path) != original.cgroup:
+                    self._report.notes.append(f"{original.name}: {original.cgroup} is {path} now")
+                original = replace(original, cgroup=str(path))
                 group = CpuGroup.at(path)
-                self._knob(found.name, "cpu_limit_mcpu", lambda: self._container_quota(group, found))
-                self._knob(found.name, "nice", lambda: self._weight(group, found))
-        pod = found.pod
+                self._knob(original.name, "cpu_limit_mcpu", lambda: self._container_quota(group, original))
+                self._knob(original.name, "nice", lambda: self._weight(group, original))
+        pod = original.pod
         if pod is not None and pod.weight is not None:
-            with self._reported(found.name):
+            with self._reported(original.name):
                 above = group_of(Path(pod.cgroup), pod.cgroup_inode)
-                if above is not None:  # where it has gone, its container has, too, which is told
-                    self._knob(found.name, "nice", lambda: self._weight(CpuGroup.at(above), pod))
-        if found.threads:
-            self._knob(found.name, "nice", lambda: restore_threads(found, self._dry_run))
+                if above is not None:  # where it has gone, its container has, too, which is reported
+                    self._knob(original.name, "nice", lambda: self._weight(CpuGroup.at(above), pod))
+        if original.threads:
+            self._knob(original.name, "nice", lambda: restore_threads(original, self._dry_run))
 
-    def pod_limit(self, found: FoundSlice, until_s: float) -> None:
+    def pod_limit(self, original: SliceOriginals, until_s: float) -> None:
         """The quota of its pod: may have to wait for the kernel where its container has just been removed."""
-        pod = found.pod
+        pod = original.pod
         if pod is None or pod.quota_us is None or pod.period_us is None:
             return
         wanted = pod.quota_us, pod.period_us
 
         def write(files: BandwidthFiles) -> None:
             if not put_back_pod_limit(files, wanted, until_s):
-                self._report.notes.append(f"{found.name}: its pod's limit stays: somebody has given a container more")
+                self._report.notes.append(f"{original.name}: its pod's limit stays: a container was given more")
 
-        with self._reported(found.name):
+        with self._reported(original.name):
             above = group_of(Path(pod.cgroup), pod.cgroup_inode)
-            if found.cgroup is not None and Path(found.cgroup).exists():
+            if original.cgroup is not None and Path(original.cgroup).exists():
                 until_s = 0.0  # nothing that the kernel would have to let go of
             if above is not None:
                 group = CpuGroup.at(above)
-                self._knob(found.name, "cpu_limit_mcpu", lambda: self._quota(group, wanted, write))
+                self._knob(original.name, "cpu_limit_mcpu", lambda: self._quota(group, wanted, write))
 
-    def throttle(self, found: FoundSlice) -> None:
+    def throttle(self, original: SliceOriginals) -> None:
         """The rate of its pod in Cilium's map."""
-        entry = found.throttle
+        entry = original.throttle
         if entry is not None:
             self._knob(
-                found.name,
+                original.name,
                 "egress_mbps",
                 lambda: put_back(self._maps.get(entry.pin, entry.map_id), entry, self._dry_run),
             )
 
-    def egress(self, slices: list[FoundSlice]) -> None:
+    def egress(self, slices: list[SliceOriginals]) -> None:
         """Shapers off."""
         with contextlib.ExitStack() as undo:
             opened: dict[tuple[int, int], RouteSocket] = {}
-            removals: list[tuple[str, FoundEgress, RootQdisc]] = []
-            for one in sorted(slices, key=_moved):  # looking for one that has moved, or gone, takes longer
-                assert one.egress is not None
-                if self._left(one.name, "egress_mbps"):
+            removals: list[tuple[str, EgressOriginals, RootQdisc]] = []
+            for entry in sorted(slices, key=_moved):  # looking for one that has moved, or gone, takes longer
+                assert entry.egress is not None
+                if self._left(entry.name, "egress_mbps"):
                     continue
-                with self._reported(one.name):
-                    qdisc = _qdisc(one.egress, opened, undo)
+                with self._reported(entry.name):
+                    qdisc = _qdisc(entry.egress, opened, undo)
                     if qdisc is None:
-                        self._report.gone.append(f"{one.name}: {one.egress.device} in {one.egress.netns}")
+                        self._report.gone.append(f"{entry.name}: {entry.egress.device} in {entry.egress.netns}")
                         continue
-                    removals.append((one.name, one.egress, qdisc))
+                    removals.append((entry.name, entry.egress, qdisc))
                     if not self._dry_run and qdisc.present():
                         unpace(qdisc)
-            for name, found, qdisc in removals:
+            for name, original, qdisc in removals:
                 with self._reported(name):
-                    self._told(name, self._shaper(found, qdisc))
+                    self._told(name, self._shaper(original, qdisc))
 
     def moves(self, journal: Journal) -> None:
         """Threads and processes where they came from, groups of ours away: last, since a move may wait for a grace
@@ -191,8 +193,8 @@ class _Restoration:
             with self._reported(group.slice):
                 self._told(group.slice, group_back(group, self._dry_run))
 
-    def _container_quota(self, group: CpuGroup, found: FoundSlice) -> str:
-        wanted, pod = (found.quota_us, found.period_us), found.pod
+    def _container_quota(self, group: CpuGroup, original: SliceOriginals) -> str:
+        wanted, pod = (original.quota_us, original.period_us), original.pod
 
         def write(files: BandwidthFiles) -> None:
             above = None if pod is None else group_of(Path(pod.cgroup), pod.cgroup_inode)
@@ -202,7 +204,7 @@ class _Restoration:
             with contextlib.closing(bandwidth_files(CpuGroup.at(above))) as pods:
                 if put_back_limit(files, wanted, pods, (pod.quota_us, pod.period_us)) != wanted:
                     self._report.notes.append(
-                        f"{found.name}: the pod's limit was lowered; the container is capped to it"
+                        f"{original.name}: the pod's limit was lowered; the container is capped to it"
                     )
 
         return self._quota(group, wanted, write)
@@ -216,23 +218,23 @@ class _Restoration:
                 write(files)
             return f"{_bandwidth(*now)} -> {_bandwidth(*wanted)}"
 
-    def _weight(self, group: CpuGroup, found: FoundSlice | FoundPod) -> str:
-        if found.weight is None:
+    def _weight(self, group: CpuGroup, original: SliceOriginals | PodOriginals) -> str:
+        if original.weight is None:
             return ""
         with contextlib.closing(weight_file(group)) as file:
             now = int(file.read())
-            if now == found.weight:
+            if now == original.weight:
                 return ""
             if not self._dry_run:
-                file.write(b"%d" % found.weight)
-            return f"weight {now} -> {found.weight}"
+                file.write(b"%d" % original.weight)
+            return f"weight {now} -> {original.weight}"
 
-    def _shaper(self, found: FoundEgress, qdisc: RootQdisc) -> str:
+    def _shaper(self, original: EgressOriginals, qdisc: RootQdisc) -> str:
         if not qdisc.present():
             return ""
         if not self._dry_run:
             qdisc.remove()
-        return f"{found.device}: shaper off"
+        return f"{original.device}: shaper off"
 
     def _knob(self, name: str, knob: str, action: Callable[[], str]) -> None:
         if not self._left(name, knob):
@@ -244,7 +246,7 @@ class _Restoration:
             self._report.restored.append(f"{name}: {done}")
 
     def _left(self, name: str, knob: str) -> bool:
-        """Whether a knob was left to somebody else, which is told once."""
+        """Whether a knob is released, which is reported once."""
         left = (name, knob) in self._released
         if left and f"{name}: {knob}" not in self._report.released:
             self._report.released.append(f"{name}: {knob}")
@@ -282,38 +284,40 @@ def group_of(path: Path, inode: int) -> Path | None:
             root = hierarchy.root.resolve()
             above = [folder for folder in path.resolve().parents if folder.is_relative_to(root)]
             for level, folder in enumerate(above, 1):
-                if (found := next((one for one, number in below(folder, level) if number == inode), None)) is not None:
-                    return found
+                if (
+                    original := next((entry for entry, number in below(folder, level) if number == inode), None)
+                ) is not None:
+                    return original
     return None
 
 
-def _renamed(found: FoundSlice) -> bool:
+def _renamed(original: SliceOriginals) -> bool:
     """Whether its group is not at its path any more."""
     try:
-        return found.cgroup is not None and Path(found.cgroup).stat().st_ino != found.cgroup_inode
+        return original.cgroup is not None and Path(original.cgroup).stat().st_ino != original.cgroup_inode
     except (OSError, ValueError):
         return True
 
 
-def _moved(found: FoundSlice) -> bool:
+def _moved(original: SliceOriginals) -> bool:
     """Whether a device's namespace is not at its path any more."""
-    egress = found.egress
+    egress = original.egress
     return egress is not None and _at_path(egress.netns, (egress.netns_device, egress.netns_inode)) is None
 
 
 def _qdisc(
-    found: FoundEgress, opened: dict[tuple[int, int], RouteSocket], undo: contextlib.ExitStack
+    original: EgressOriginals, opened: dict[tuple[int, int], RouteSocket], undo: contextlib.ExitStack
 ) -> RootQdisc | None:
     """The device's root qdisc, through one socket for each namespace; None when namespace or device have gone."""
-    identity = found.netns_device, found.netns_inode
+    identity = original.netns_device, original.netns_inode
     if identity not in opened:
-        path = _namespace(found.netns, identity)
+        path = _namespace(original.netns, identity)
         if path is None:
             return None
         opened[identity] = route = RouteSocket(path)
         undo.callback(route.close)
     route = opened[identity]
-    device = route.name_of(found.ifindex)
+    device = route.name_of(original.ifindex)
     return None if device is None else RootQdisc(route, device)
 
 
@@ -334,7 +338,7 @@ def _bandwidth(quota_us: int, period_us: int) -> str:
     return f"{'no quota' if quota_us == NO_QUOTA else f'quota {quota_us} us'} in {period_us} us"
 
 
-def restore_threads(found: FoundSlice, dry_run: bool = False) -> str:
+def restore_threads(original: SliceOriginals, dry_run: bool = False) -> str:
     """Give each thread of a slice the nice it had, wherever it is now; returns what was done, for people.
 
     A thread that the journal does not know was started since the last look: if it has the level of one that was
@@ -343,11 +347,13 @@ def restore_threads(found: FoundSlice, dry_run: bool = False) -> str:
     Raises:
         ActuatorError: a thread cannot be reniced; one that has ended is not an error.
     """
-    originals = {one.thread: one.nice for one in found.threads if start_ticks(one.thread) == one.start_ticks}
-    processes = {one.process: one.nice for one in reversed(found.threads)}
-    processes |= {one.thread: one.nice for one in found.threads if one.thread == one.process}
+    originals = {
+        entry.thread: entry.nice for entry in original.threads if start_ticks(entry.thread) == entry.start_ticks
+    }
+    processes = {entry.process: entry.nice for entry in reversed(original.threads)}
+    processes |= {entry.thread: entry.nice for entry in original.threads if entry.thread == entry.process}
     ours = {level for thread in originals if (level := _level(thread)) not in {None, originals[thread]}}
-    for thread in _members(Path(found.cgroup)) if found.cgroup is not None else ():
+    for thread in _members(Path(original.cgroup)) if original.cgroup is not None else ():
         if thread not in originals and _level(thread) in ours:
             process = process_of(thread)
             if process in processes:

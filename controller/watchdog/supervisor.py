@@ -6,9 +6,9 @@ wakes up later must not write, and everything is restored. It says that it has r
 empty journal proves: nothing is left to do.
 
 The journal is the one in memory that both share (`journal_memory`): disks fail, and files are removed and changed. The
-one on disk is for whoever comes after both have died.
+one on disk is for the next start after both have died.
 
-It ignores SIGINT, SIGTERM, SIGHUP and SIGQUIT, which whoever ends a service sends to all of its processes: as long as
+It ignores SIGINT, SIGTERM, SIGHUP and SIGQUIT, which a service manager sends to all processes of a service: as long as
 the controller lives it has to stay, and after that it ends by itself.
 """
 
@@ -151,7 +151,7 @@ class Supervisor:
         self._sentinel = _thread(sentinel, self._process)
         # A parent that has died meanwhile has given its number back, perhaps to another process.
         self._orphan = os.getppid() != pid
-        self._told = False
+        self._reported = False
         self.maps = OpenMaps()
         self.noticed_ns = 0
 
@@ -199,7 +199,7 @@ class Supervisor:
         try:
             self._file.remove()
         except OSError as error:
-            _say(f"{self._file.name}: {error.strerror}: it stays, out of date")
+            _log(f"{self._file.name}: {error.strerror}: it stays, out of date")
         return 0
 
     def _disarmed(self, poller: select.poll) -> bool:
@@ -229,16 +229,16 @@ class Supervisor:
             return None
         report = restore(Journal.parse(data, self._file.name), maps=self.maps)
         finished_ns = time.monotonic_ns()
-        if not self._told or report.restored:
+        if not self._reported or report.restored:
             try:
-                self._tell(cause, report, finished_ns)
+                self._write_report(cause, report, finished_ns)
             except OSError as error:
-                _say(f"{self._file.name}: what was restored cannot be written beside it: {error.strerror}")
-            _say(f"controller {self._pid} {cause}: {report}")
-        self._told = True
+                _log(f"{self._file.name}: what was restored cannot be written beside it: {error.strerror}")
+            _log(f"controller {self._pid} {cause}: {report}")
+        self._reported = True
         return report
 
-    def _tell(self, cause: Cause, report: RestoreReport, finished_ns: int) -> None:
+    def _write_report(self, cause: Cause, report: RestoreReport, finished_ns: int) -> None:
         """What was done, beside the journal. Times are CLOCK_MONOTONIC."""
         document = {
             "cause": cause,
@@ -252,9 +252,9 @@ class Supervisor:
 
 
 def _thread(thread: int, process: int) -> int:
-    """A descriptor that tells of a thread's death; before Linux 6.9 the process's, which does as well, but later.
+    """A descriptor that signals a thread's death; before Linux 6.9 the process's, which comes later.
 
-    A process that is killed tells of it when its memory has been taken apart, which takes tens of milliseconds on a
+    The death of a process shows when its memory has been taken apart, which takes tens of milliseconds on a
     busy machine. A thread that is neither the first nor the last of them dies at once.
     """
     try:
@@ -263,7 +263,7 @@ def _thread(thread: int, process: int) -> int:
         return process
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     with contextlib.suppress(OSError):
         print(f"slicepilot supervisor: {line}", file=sys.stderr, flush=True)
 

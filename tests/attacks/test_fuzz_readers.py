@@ -50,7 +50,7 @@ from slicepilot.controller.system.bpf.btf import Btf, BtfError
 from slicepilot.controller.telemetry.prometheus.answers import FUTURE_S, NoAnswerError
 from slicepilot.controller.telemetry.prometheus.answers import read as read_answer
 from slicepilot.controller.telemetry.prometheus.config import TAG, Row
-from slicepilot.controller.watchdog.journal import FoundSlice, Journal, JournalError
+from slicepilot.controller.watchdog.journal import Journal, JournalError, SliceOriginals
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.node.config.spec import NodeSpec
@@ -345,7 +345,7 @@ def test_records(tmp_path: Path) -> None:
 def test_journals(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     throttle = FoundThrottle("/sys/fs/bpf/tc/globals/cilium_throttle", 3, 12, 1_250_000, 2 * 10**9, "lxc1", 5)
-    found = FoundSlice("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024, throttle=throttle)
+    found = SliceOriginals("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024, throttle=throttle)
     sound = Journal.of((found,), os.getpid()).dump()
 
     def read(data: bytes) -> None:

@@ -133,7 +133,7 @@ def test_what_the_kernel_refuses_since_others_have_changed_it_holds_up_nothing(
     if journalled:
         report = restore(journal)
         assert report.failed == []
-        assert report.notes == ["a: its pod's limit stays: somebody has given a container more"]
+        assert report.notes == ["a: its pod's limit stays: a container was given more"]
         assert report.took_s < 0.7
     else:
         node.restore()

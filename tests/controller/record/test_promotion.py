@@ -322,7 +322,7 @@ def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., Promoti
     loaded = PolicyBundle.load(bundle)
     dataclasses.replace(loaded, training=dataclasses.replace(loaded.training, seed=8)).save(bundle.parent / "other")
     shutil.copy(bundle / "promotion.yaml", bundle.parent / "other")
-    with pytest.raises(ConfigError, match=r"promoted as another one than it is now \([0-9a-f]{12}\); accepted"):
+    with pytest.raises(ConfigError, match=r"promoted with other contents than it has now \([0-9a-f]{12}\); accepted"):
         promotion.check(BundleFiles.read(bundle.parent / "other"))
     with pytest.raises(ValueError, match="not promoted"):
         promotion.promote(BundleFiles.read(bundle.parent / "other"), verdict)

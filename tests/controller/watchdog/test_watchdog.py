@@ -31,10 +31,10 @@ from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 from slicepilot.controller.watchdog.journal import (
     FILE,
     VERSION,
-    FoundEgress,
-    FoundSlice,
+    EgressOriginals,
     Journal,
     JournalError,
+    SliceOriginals,
     checksum,
 )
 from slicepilot.controller.watchdog.keeper import JournalKeeper
@@ -50,11 +50,11 @@ SECOND_NS = 1_000_000_000
 
 
 def journal(**values: Any) -> Journal:
-    egress = FoundEgress("n6", 3, "/run/netns/a", 4, 4026532000)
+    egress = EgressOriginals("n6", 3, "/run/netns/a", 4, 4026532000)
     threads = (ThreadOriginal(7, 7, 123, -5), ThreadOriginal(8, 7, 124, 0))
     slices = (
-        FoundSlice("a", "/sys/fs/cgroup/none/a", 17, -1, 100_000, 1024, threads, egress),
-        FoundSlice("b", "/sys/fs/cgroup/none/b", 18, 30_000, 100_000, 39),
+        SliceOriginals("a", "/sys/fs/cgroup/none/a", 17, -1, 100_000, 1024, threads, egress),
+        SliceOriginals("b", "/sys/fs/cgroup/none/b", 18, 30_000, 100_000, 39),
     )
     return dataclasses.replace(Journal.of(slices, os.getpid()), **values)
 
@@ -292,7 +292,9 @@ def test_a_bad_foreign_policy_is_refused(raw: dict[str, Any], message: str) -> N
 
 def test_what_nobody_thought_of_costs_its_own_slice_alone(tmp_path: Path) -> None:
     """A path that no call of the kernel takes: Python says so by another exception than OSError."""
-    found = [FoundSlice(name, path, 1, -1, 100_000, 1024) for name, path in (("a", "/a\0b"), ("b", f"{tmp_path}/gone"))]
-    report = restore(Journal.of(tuple(found), os.getpid()))
+    originals = [
+        SliceOriginals(name, path, 1, -1, 100_000, 1024) for name, path in (("a", "/a\0b"), ("b", f"{tmp_path}/gone"))
+    ]
+    report = restore(Journal.of(tuple(originals), os.getpid()))
     assert report.failed == ["a: ValueError: embedded null byte"]
     assert report.gone == [f"b: {tmp_path}/gone"]
