@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from slicepilot.configs import ConfigError, did_you_mean, locate, read_yaml, validate
+from slicepilot.configs import load
 from slicepilot.controller.contracts.charge import MOST_SAFE
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -110,20 +109,4 @@ class Criteria:
         Raises:
             ConfigError: bad value; an unknown field, with the nearest one.
         """
-        path = locate("promotion", name_or_path)
-        raw = read_yaml(path)
-        _check_fields(cls, raw, path.name)
-        return validate(cls, raw, path.name)
-
-
-def _check_fields(kind: Any, raw: Any, source: str, prefix: str = "") -> None:
-    if not isinstance(raw, dict):
-        return
-    names = [field.name for field in dataclasses.fields(kind)]
-    for key, value in raw.items():
-        if key not in names:
-            known = did_you_mean(prefix + str(key), [prefix + name for name in names], ", ".join(names))
-            raise ConfigError(f"{source}: {prefix}{key}: unknown field; {known}")
-        inner = get_type_hints(kind)[key]
-        if dataclasses.is_dataclass(inner):
-            _check_fields(inner, value, source, f"{prefix}{key}.")
+        return load("promotion", name_or_path, cls)

@@ -29,13 +29,24 @@ from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.env.arrays import FloatArray
 
-from .description import description_of, trips_of
 from .knob_lease import hang_s
 from .mode_switch import ModeSwitch
 from .run_config import RunConfig
 
 if TYPE_CHECKING:
     from .loaded_policy import LoadedPolicy
+import math
+import os
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from slicepilot.controller.contracts.latches import slice_remedy, trip_text
+from slicepilot.env.knobs import KNOB_FIELDS
+
+if TYPE_CHECKING:
+    from .loaded_policy import LoadedPolicy
+
 
 PERIODIC_TASK_S = 1.0
 FIRST_TICK_S = 60.0
@@ -297,3 +308,54 @@ def _same_requests(first: FloatArray | None, second: FloatArray | None) -> bool:
     if first is None or second is None:
         return first is second
     return np.array_equal(first, second)
+
+
+def description_of(node: Node, policy: LoadedPolicy, guard: GuardConfig) -> dict[str, Any]:
+    """Node, policy and guard as JSON; None stands for what has no limit."""
+    context = node.backend.context
+    return {
+        "name": node.name,
+        "version": metadata.version("slicepilot"),
+        "backend": node.kind,
+        "agent": policy.agent.name,
+        "bundle": policy.bundle,
+        "slice_set": dataclasses.asdict(node.backend.slices),
+        "period_s": context.period_s.item(),
+        "logical_cpus": context.logical_cpus.item(),
+        "uplink_mbps": _finite(context.uplink_mbps.item()),
+        "fixed": _fixed(node),
+        "threads": context.threads[:, 0].tolist(),
+        "pid": os.getpid(),
+        "nice_scope": policy.nice_scope,
+        "hardware": node.hardware,
+        "guard": _finite(dataclasses.asdict(guard)),
+    }
+
+
+def trips_of(guard: Guard, names: Sequence[str]) -> list[dict[str, Any]]:
+    """`answers.Trip` of each slice that has its safe setting; the guard's clock is CLOCK_MONOTONIC."""
+    since_1970_ns, trips = time.time_ns() - time.monotonic_ns(), []
+    for trip in guard.tripped:
+        facts = trip._asdict()
+        name, time_ns = names[facts.pop("slice_index")], facts.pop("began_ns") + since_1970_ns
+        facts["time_ns"] = time_ns
+        remedy = slice_remedy(time_ns) if trip.latched else None
+        trips.append({"slice": name, **facts, "text": trip_text(**facts), "remedy": remedy})
+    return trips
+
+
+def _fixed(node: Node) -> dict[str, list[str]]:
+    """By slice, knobs that are never moved here."""
+    moves, names = node.backend.context.moves, node.backend.slices.names
+    if moves is None:
+        return {}
+    return {name: [KNOB_FIELDS[k] for k in np.flatnonzero(~moves[:, s, 0])] for s, name in enumerate(names)}
+
+
+def _finite(value: Any) -> Any:
+    """The same for JSON, which has no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

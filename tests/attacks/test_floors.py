@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from slicepilot.controller.contracts.answers import Trip
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.service.description import trips_of
+from slicepilot.controller.service.controller import trips_of
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.rig import Rig
 from slicepilot.testbed.lifecycle.sessions import session_name
