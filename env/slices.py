@@ -62,7 +62,7 @@ class Sla:
     offers less), and the 99th percentile of the delay from N3 ingress to N6 stays below ``delay_bound_ms``.
 
     ``least_ratio`` of the committed rate is what it should have even where the node cannot keep all promises and this
-    one is given up. Beside a guard with SLA floors (`slicepilot.controller.guard.floors`) it belongs above their
+    one is given up. Beside a guard with SLA floors (`slicepilot.controller.guard.service`) it belongs above their
     ``carried_ratio``: a slice that is held below that floor is given the safe setting. Only rules know it, reward and
     observation do not: promises that differ in nothing else are equal, and what was recorded under one fits the other.
     """

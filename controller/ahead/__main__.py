@@ -25,8 +25,8 @@ from slicepilot.env import compiled
 from .library import NAME, digest, why_not
 
 MODULES = (
-    *("agents.runtime.policy", "controller.guard.work", "controller.record.ring_kernel", "controller.telemetry.window"),
-    "env.sliding",
+    *("agents.runtime.policy", "controller.guard.guard", "controller.record.ring_kernel"),
+    *("controller.telemetry.window", "env.sliding"),
 )
 """With what they import they hold all functions that the loop calls."""
 

@@ -1,4 +1,7 @@
-"""What the guard allows: ``configs/guard/NAME.yaml``, validated."""
+"""What the guard allows: ``configs/guard/NAME.yaml``, validated.
+
+A section that has ``enabled`` is a rule that can be switched off; without it nothing else of the section counts.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,7 @@ class Hysteresis:
     """
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     limit_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.02
     egress_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.02
     nice_levels: Annotated[int, Field(ge=0, le=40)] = 0
@@ -67,6 +71,7 @@ class Dwell:
     """
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     cpu_limit_s: SecondsOrZero = 0.02
     nice_s: SecondsOrZero = 0.02
     egress_s: SecondsOrZero = 0.02
@@ -83,6 +88,7 @@ class Slew:
     """
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     cpu_limit_per_s: Positive = 200.0
     egress_per_s: Positive = 200.0
     nice_levels_per_s: Positive = 2000.0
@@ -102,6 +108,7 @@ class Oscillation:
     """
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     window_s: Seconds = 1.0
     reversals: Annotated[int, Field(ge=1, le=1000)] = 12
     factor: Annotated[float, Field(gt=1)] = 1.3
@@ -133,6 +140,7 @@ class Floors:
     """`Floor` of every slice; a slice's own entry takes from ``default`` what it does not say."""
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     default: Floor = Floor()
     slices: dict[str, Floor] = field(default_factory=dict)
 
@@ -147,6 +155,7 @@ class Budget:
     """
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     cpu_limits_ratio: PositiveOrNone = None
 
 
@@ -171,47 +180,36 @@ class SlaFloor:
 
 @dataclass(frozen=True)
 class Trial:
-    """Whose fault a broken service floor is: the policy's only where the safe setting does better for the slice.
-
-    After a trip the slice has its safe setting, and that is held against the policy: what the slice gets of what its
-    floor asks for (no more than all of it; for a delay, the floor's over the one measured), in the mean over the last
-    seconds in which each was in charge. Where the safe setting does no better, the policy decides again, and the floor
-    is *spared* for a while: until then it is lowered to a share of what the safe setting did.
+    """What follows where the safe setting does not keep a service floor either (see `SlaFloors`).
 
     Attributes:
-        patience_s: how long the safe setting is measured at least, after a window for its rates; none is the floor's
-            own patience.
-        memory_s: over which the means fade, of the time that policy or safe setting has been in charge.
-        short_ratio, better_share: the safe setting does better where the share of the floor that the slice misses is
-            less than ``short_ratio`` times what it misses under the policy, less ``better_share``. -1 for the latter:
-            whatever it does.
-        tolerance_ratio: of what the safe setting did, the policy must do so much while a floor is spared.
-        spare_s: how long, the first time; twice as long each time that follows within `Safe.forget_s`, up to
-            most_spare_s.
-        eased_load_ratio, eased_idle_ratio: it ends sooner, after ``spare_s`` and a quarter of its time, when all slices
-            together offer less than so many times what they did, or when so much more of the CPUs is idle.
-        room_ratio: CPU or uplink that the floors need together, over what there is, from which on no division can keep
-            them all: a slice that has its share under the safe setting is spared without a trial. None: no such model.
+        enabled: without it the safe setting always stays.
+        patience_s: how long the floor stays broken under the safe setting, after a window for its rates, until the
+            policy has the slice back; none is the floor's own patience.
+        tolerance_ratio: the lowered floor, as a share of what the safe setting achieved.
+        spare_s: how long the floor is lowered the first time; twice as long each time that follows within
+            `Safe.forget_s`, up to most_spare_s.
     """
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     patience_s: Annotated[SecondsOrZero | None, BeforeValidator(_none)] = None
-    memory_s: Seconds = 3.0
-    short_ratio: Annotated[float, Field(ge=0, le=1)] = 0.75
-    better_share: Annotated[float, Field(ge=-1, le=1)] = 0.05
     tolerance_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
     spare_s: Seconds = 10.0
     most_spare_s: Seconds = 120.0
-    eased_load_ratio: Annotated[float, Field(ge=0, le=1)] = 0.7
-    eased_idle_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
-    room_ratio: Annotated[Annotated[float, Field(ge=1)] | None, BeforeValidator(_none)] = 1.1
 
 
 @dataclass(frozen=True)
 class SlaFloors:
-    """`SlaFloor` of every slice, as in `Floors`; rates are means over ``window_s``."""
+    """`SlaFloor` of every slice, as in `Floors`; rates are means over ``window_s``.
+
+    A slice whose service floor stays broken for ``patience_s`` under the policy gets its safe setting; if the floor
+    stays broken under that as well, the node cannot keep it, and the slice goes back to the policy with its floor
+    lowered to half of what the safe setting achieved, for ``spare_s``.
+    """
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     window_s: Annotated[float, Field(gt=0, le=60)] = 0.2
     trial: Trial = Trial()
     default: SlaFloor = SlaFloor()
@@ -295,6 +293,7 @@ class Overruns:
     """Decisions that came too late: more than ``most`` within ``window_s`` are a trip (see `Safe`)."""
 
     __pydantic_config__ = _STRICT
+    enabled: bool = True
     most: Annotated[int, Field(ge=1, le=100_000)] = 10
     window_s: Seconds = 1.0
 

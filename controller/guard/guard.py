@@ -1,36 +1,176 @@
 """The last word before the kernel: whatever a policy says, what reaches an actuator lies inside the declared envelope.
 
-`Guard` is a thin shell. Its rules are in `config`, all that it goes by and remembers is one structured array
-(`layout`), and four small kernels work on it: `telemetry` (can the measurement be believed?), `watch` (does the policy
-go on? With `trips`, `floors` and `capacity`: whose fault is a broken service floor?), `moves` (how far may a knob go?)
-and `node` (does it fit together?).
+`_apply_rules` is the list of rules, from top to bottom: first whether the policy goes on, for the node and for each
+slice (`trust`, `service`), then how far each knob may go, and whether the knobs of all slices fit together
+(`knob_rules`). Each rule is a function that can be read alone; those that can be switched off safely are named after
+their section of the configuration, which has ``enabled``. A rule changes what knobs are to be set to (``value``), or
+what a slice or the node does (``action``), and adds its reason. What rules share is in `records`, and what a
+configuration declares for them comes from `envelope`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.controller.contracts.charge import InCharge
+from slicepilot.configs import ConfigError
+from slicepilot.controller.contracts.charge import GUARD_MASK, InCharge
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
-from slicepilot.env.compiled import never_compile_again
-from slicepilot.env.knobs import Knobs, NiceScope
+from slicepilot.env.compiled import Array, kernel, never_compile_again
+from slicepilot.env.knobs import EGRESS, NICE, NUM_KNOBS, Knobs, NiceScope
 from slicepilot.env.slices import SliceSet
-from slicepilot.env.telemetry import Telemetry
+from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 
-from . import layout as at
 from .config import GuardConfig
-from .rules import Rules, reckon_with
-from .work import Work, judge
+from .envelope import count_cpus, declare, window_of
+from .knob_rules import bounds, cpu_budget, cpu_shares, dwell, floors, hysteresis, oscillation, rest, slew
+from .records import FOLLOW, HOLD, KNOB, NEVER_NS, NODE, RATE, SAFE, SLICE, Records, State
+from .service import balance, service_floors
+from .trust import Figures, decisions, late_decisions, measurements, orders
 
 _LEVELS = tuple(Level)
-_NO_TRIP = np.array((at.NEVER_NS, 0, 0, at.NEVER_NS, 0), at.TRIP)
+_SAFE_BIT = Reason.SAFE_SETTING.bit
+_POLICY, _GUARD, _ALL_SAFE = map(int, InCharge)
+# What came out: just what was wanted, what holds, or something else.
+_AS_WANTED, _AS_HELD, _CHANGED = range(3)
+
+
+@kernel()
+def _apply_rules(figures: Figures, state: State) -> None:
+    """All rules, in order."""
+    node, slices, knobs = state.node[0], state.slices, state.knobs
+    measurements(figures, node, slices, state.past)
+    decisions(node, knobs)
+    orders(node)
+    late_decisions(node)
+    service_floors(node, slices, knobs)
+    elapsed_ns = float(node.period_ns)
+    if node.before_ns != NEVER_NS:
+        elapsed_ns = min(max(float(node.now_ns - node.before_ns), elapsed_ns), node.most_elapsed_ns)
+    for i in range(len(knobs)):
+        knob, one = knobs[i], slices[knobs[i].slice]
+        action = max(node.action, one.action)
+        if knob.movable == 0 or action != FOLLOW:
+            knob.value = knob.safe if action == SAFE and knob.movable != 0 else knob.held
+            rest(knob)
+            continue
+        knob.value = knob.wanted
+        bounds(knob, one)
+        floors(knob, one)
+        hysteresis(knob, one)
+        dwell(knob, one, node.now_ns)
+        slew(knob, one, elapsed_ns)
+        floors(knob, one)  # again: what holds, or one step from it, may lie below
+        oscillation(knob, one, node, state.turns[i])
+    balance(node, slices, knobs)
+    cpu_shares(node, slices, knobs)
+    cpu_budget(node, slices, knobs)
+
+
+@kernel(
+    (
+        *(Array(np.float32, 3), Array(np.float32, 2), Array(np.float32, 1), Array(np.bool_, 2)),
+        *(Array(np.float32, 3), Array(np.float32, 3), bool, int, Array(NODE, 1), Array(SLICE, 1), Array(KNOB, 1)),
+        *(Array(np.float32, 3), Array(np.int64, 2), Array(np.float32, 3), Array(np.uint32, 1)),
+    )
+)
+def _judge(
+    measured_slices: npt.NDArray[np.float32],
+    measured_node: npt.NDArray[np.float32],
+    age_s: npt.NDArray[np.float32],
+    valid: npt.NDArray[np.bool_],
+    wanted: npt.NDArray[np.float32],
+    held: npt.NDArray[np.float32],
+    failed: bool,
+    now_ns: int,
+    node: Records,
+    slices: Records,
+    knobs: Records,
+    past: npt.NDArray[np.float32],
+    turns: npt.NDArray[np.int64],
+    out: npt.NDArray[np.float32],
+    reasons: npt.NDArray[np.uint32],
+) -> tuple[int, int, int, bool]:
+    """One tick: outcome, level, the node's reasons, whether it cannot wait; what is let through is in ``out``, float32
+    (3, S, 1), and why in ``reasons``, (S,).
+
+    The parts of `Figures` and `State` one by one: taking a tuple apart costs a call from Python more than arrays.
+    """
+    own, count = node[0], len(slices)
+    own.now_ns, own.failed, own.action, own.reasons = now_ns, failed, FOLLOW, 0
+    for s in range(count):
+        slices[s].action, slices[s].reasons, slices[s].urgent = FOLLOW, 0, 0
+    for i in range(len(knobs)):
+        knob = knobs[i]
+        knob.wanted = wanted[knob.kind, knob.slice, 0]
+        knob.held = _sound(knob, held[knob.kind, knob.slice, 0])
+        if knob.held != knob.last_held:
+            if not np.isnan(knob.last_held):
+                knob.changed_ns = own.before_ns
+            knob.last_held = knob.held
+    state = State(node, slices, knobs, past, turns, out, reasons)
+    _apply_rules(Figures(measured_slices, measured_node, age_s, valid), state)
+    own.before_ns = now_ns
+    as_wanted, as_held, urgent = not failed, True, own.action >= SAFE
+    for i in range(len(knobs)):
+        knob = knobs[i]
+        one, before = slices[knob.slice], held[knob.kind, knob.slice, 0]
+        out[knob.kind, knob.slice, 0] = knob.value if knob.movable != 0 else before
+        value = out[knob.kind, knob.slice, 0]
+        knob.last_value = value
+        if value != knob.wanted:
+            as_wanted = False
+            one.reasons |= own.reasons
+        if value != before:
+            as_held = False
+            urgent = urgent or one.urgent != 0 or one.action == SAFE
+    for s in range(count):
+        reasons[s] = slices[s].reasons
+    _count(own, slices)
+    level = own.action + (1 if own.latched != 0 else 0)
+    return (_AS_WANTED if as_wanted else _AS_HELD if as_held else _CHANGED), level, own.reasons, urgent
+
+
+@kernel()
+def _sound(knob: np.record, held: float) -> float:
+    """What holds, or the safe value where that is no setting at all."""
+    if knob.kind == NICE:
+        return held if -20.0 <= held <= 19.0 and held == np.rint(held) else knob.safe
+    return held if held > 0.0 or (knob.kind == EGRESS and held == 0.0) else knob.safe
+
+
+@kernel()
+def _count(node: np.record, slices: Records) -> None:
+    """Count reasons, and what was in charge."""
+    together, all_safe = node.reasons, True
+    for s in range(len(slices)):
+        _tally(slices[s].reasons, slices[s].counts)
+        together |= slices[s].reasons
+        all_safe = all_safe and slices[s].reasons & _SAFE_BIT != 0
+    _tally(node.reasons, node.counts)
+    node.charge = _POLICY
+    if node.action >= SAFE or all_safe:
+        node.charge = _ALL_SAFE
+    elif node.action == HOLD or together & GUARD_MASK != 0:
+        node.charge = _GUARD
+        _tally(together & GUARD_MASK, node.rules_in_charge)
+    node.charges[node.charge] += 1
+
+
+@kernel()
+def _tally(mask: int, counts: npt.NDArray[np.int64]) -> None:
+    """Count each reason in a mask."""
+    bit = 0
+    while mask != 0:
+        counts[bit] += mask & 1
+        mask >>= 1
+        bit += 1
 
 
 class GuardDecision(NamedTuple):
@@ -39,9 +179,9 @@ class GuardDecision(NamedTuple):
     Attributes:
         allowed: what goes to the actuator: the same as was wanted when nothing was changed (`Knobs.same_as`), and the
             same as holds when all of it stays.
-        reasons: uint32 (S,), masks of `Reason` by slice; a view that holds until the guard is asked again.
+        reasons: uint32 (S,), masks of `Reason` by slice; a view that holds until the guard decides again.
         node_reasons: the mask for the node.
-        level: how far the guard trusts what it sees and is told.
+        level: how far the guard trusts measurements and policy.
         urgent: ``allowed`` has to be applied even if the decision is late: all of the node is safe, or a slice has its
             safe setting only then.
     """
@@ -58,12 +198,12 @@ class SliceTrip(NamedTuple):
 
     Attributes:
         slice_index: which slice.
-        floor: which one.
+        floor: which floor.
         offered_mbps, carried_mbps, delay_p99_us: when it tripped; rates are means over ``sla_floor.window_s``.
         floor_mbps: what the rate floor asked for.
         began_ns: when it tripped, on the clock of `Guard.judge`.
         trips: in a row, that count.
-        on_trial: it may turn out to be nobody's fault.
+        on_trial: the safe setting may turn out not to keep the floor either.
         latched: it stays until an operator resumes.
     """
 
@@ -85,10 +225,10 @@ class Guard:
     What leaves `judge` is, knob by knob, inside the slice's bounds and above its floors, or what holds already, or the
     declared safe value; in levels SAFE and LATCHED it is the safe setting exactly.
 
-    While the policy acts, a slice that is measured stays below its service floor (`SlaFloor`) for at most
+    While the policy acts, a slice that is measured stays below its service floor (`ServiceFloors`) for at most
     ``sla_floor.window_s + patience_s``, each rounded up to whole control periods, and one period more; then the slice
-    has what the safe setting of all would give it (`node`), unless the floor is spared because nobody could keep it
-    (`Trial`). Bad measurements lead to the safe setting of all after ``telemetry.hold_s`` and at most one period.
+    has what the safe setting of all would give it (`Balance`). Bad measurements lead to the safe setting of all after
+    ``telemetry.hold_s`` and at most one period.
 
     Args:
         config: the envelope.
@@ -110,20 +250,25 @@ class Guard:
         nice_scope: NiceScope = "group",
         request_mcpu: FloatArray | None = None,
     ) -> None:
+        if config.telemetry.most_age_s < context.oldest_s:
+            raise ConfigError(
+                f"guard: telemetry.most_age_s = {config.telemetry.most_age_s:g}: accepted: {context.oldest_s:g} or "
+                "more, as old as measurements of this node are at times; the guard called prometheus has 60"
+            )
         self.config, self.level = config, Level.NORMAL
         self._scope: NiceScope = nice_scope
-        self._rules = Rules.of(config, slices, context, nice_scope, request_mcpu)
-        self._context, self._cpus = context, context.logical_cpus.item()
-        num_slices = len(slices)
-        self._num_slices = num_slices
-        self._work, self._warm_up_work = (Work(self._rules, num_slices) for _ in range(2))
-        self._state, self._node = self._work.state, self._work.state.node["memory"]
+        self._context, self._cpus, self._count = context, context.logical_cpus.item(), len(slices)
         self._overruns = deque[int](maxlen=config.overruns.most + 1)
-        self._overrun_window_ns = round(1e9 * config.overruns.window_s)
-        none = Knobs.none(num_slices, nice_scope=nice_scope)
+        self._declared = slices, context, nice_scope, request_mcpu
+        self._state, self._rehearsed = (
+            State.new(len(slices), window_of(config, context), config.oscillation.reversals) for _ in range(2)
+        )
+        declare(self._state, config, *self._declared)
+        self._node = self._state.node
         # Compiled, or taken from the cache, before the first tick; never in one.
-        self.warm_up(Telemetry.empty(num_slices), none, none)
-        never_compile_again(judge)
+        none = Knobs.none(len(slices), nice_scope=nice_scope)
+        self.warm_up(Telemetry.empty(len(slices)), none, none)
+        never_compile_again(_judge)
 
     def judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int) -> GuardDecision:
         """What may go to the actuator now.
@@ -139,31 +284,50 @@ class Guard:
         """
         if (cpus := self._context.logical_cpus.item()) != self._cpus:
             self._cpus = cpus
-            reckon_with(cpus, self.config, self._state.node["rules"])
-        verdict = self._judge(telemetry, wanted, held, now_ns, self._work)
-        self.level = verdict.level
-        return verdict
+            count_cpus(self._node, cpus, self.config)
+        decision = self._run(telemetry, wanted, held, now_ns, self._state)
+        self.level = decision.level
+        return decision
 
     def warm_up(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
         """Go through the motions of `judge` on a copy of what the guard remembers."""
-        self._warm_up_work.take(self._work)
-        now_ns = self._node["before_ns"].item() + 1
-        self._judge(telemetry, wanted, held, now_ns, self._warm_up_work)
+        copy: Records
+        array: Records
+        for copy, array in zip(self._rehearsed, self._state, strict=True):
+            copy.view(np.uint8)[:] = array.view(np.uint8)  # ten times as fast as field by field
+        self._run(telemetry, wanted, held, self._node["before_ns"].item() + 1, self._rehearsed)
+
+    def _run(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, state: State) -> GuardDecision:
+        shape = NUM_KNOBS, self._count, 1
+        if telemetry.slices.shape != (len(SLICE_FIELDS), *shape[1:]) or held.values.shape != shape:
+            raise ValueError(f"guard: telemetry or held knobs of another shape; accepted: ({self._count}, 1) by slice")
+        failed = wanted is None or wanted.nice_scope != self._scope or wanted.values.shape != shape
+        decision = held if wanted is None or failed else wanted
+        arrays = telemetry.slices, telemetry.node, telemetry.age_s, telemetry.valid, decision.values, held.values
+        rest = failed, now_ns, *state
+        try:
+            outcome, level, node_reasons, urgent = _judge(*arrays, *rest)
+        except TypeError:  # arrays of another layout or precision, before anything was touched
+            plain = (np.array(array, array.dtype if array.dtype == bool else np.float32, order="C") for array in arrays)
+            outcome, level, node_reasons, urgent = _judge(*plain, *rest)
+        allowed = (decision, held)[outcome] if outcome != _CHANGED else Knobs(state.out.copy(), self._scope)
+        return GuardDecision(allowed, state.reasons, node_reasons, _LEVELS[level], urgent)
 
     def overran(self, now_ns: int) -> None:
         """A decision came too late and was not applied. Under the safe setting that counts for nothing."""
         if self.level >= Level.SAFE:
             return
-        if self._node["charge"] == InCharge.POLICY:
-            charges = self._state.node["charges"][0]
-            self._node["charge"] = InCharge.GUARD
-            charges[InCharge.POLICY] -= 1
-            charges[InCharge.GUARD] += 1
-            self._state.node["rules_in_charge"][0, Reason.OVERRUN] += 1
-        self._overruns.append(now_ns)
-        if len(self._overruns) == self._overruns.maxlen and now_ns - self._overruns[0] < self._overrun_window_ns:
-            self._overruns.clear()
-            self._node["overran"] = 1
+        node = self._node[0]
+        if node.charge == InCharge.POLICY:
+            node.charge = InCharge.GUARD
+            node.charges[InCharge.POLICY] -= 1
+            node.charges[InCharge.GUARD] += 1
+            node.rules_in_charge[Reason.OVERRUN] += 1
+        times, window_ns = self._overruns, 1e9 * self.config.overruns.window_s
+        times.append(now_ns)
+        if self.config.overruns.enabled and len(times) == times.maxlen and now_ns - times[0] < window_ns:
+            times.clear()
+            node.overran = 1
 
     def pause(self) -> None:
         """The operator's order that knobs stay as they are, unless it has to be the safe setting."""
@@ -174,33 +338,27 @@ class Guard:
         self._node["ordered_safe"] = 1
 
     def resume(self) -> None:
-        """End pause, ordered safe setting and latches, with the trips that led to them; all else goes its way."""
-        node, slices = self._state.node, self._state.slices
+        """End pause, ordered safe setting and latches, with the trips that led to them; all else goes on."""
         self._node["paused"] = self._node["ordered_safe"] = 0
-        if node["trip"]["latched"][0]:
-            node["trip"], self._node["by_overrun"] = _NO_TRIP, 0
-        slices["trip"][slices["trip"]["latched"] != 0] = _NO_TRIP
+        for records in self._node, self._state.slices:
+            latched = records["latched"] != 0
+            for field in ("tripped", "latched"):
+                records[field][latched] = 0
+            records["trip"]["count"][latched], records["trip"]["until_ns"][latched] = 0, NEVER_NS
 
     def follow(self, previous: Guard) -> None:
-        """Take over from the guard of another configuration on the same slices: orders, trips and what is frozen stand,
+        """Take over from the guard of another configuration on the same slices: orders, trips and what is frozen stay,
         and what has gone on for a while goes on. Services are averaged, and reasons counted, anew."""
-        old, new = previous._state, self._state
-        new.node["memory"], new.node["trip"] = old.node["memory"], old.node["trip"]
-        new.node["conditions"]["memory"] = old.node["conditions"]["memory"]
-        new.slices["missing"]["memory"] = old.slices["missing"]["memory"]
-        new.slices["knobs"]["memory"] = old.slices["knobs"]["memory"]
-        for field in ("floors", "trip", "trial", "told", "left_out"):
-            new.slices[field] = old.slices[field]
-        new.slices["floors"]["since_ns"] = at.NEVER_NS
-        new.node["memory"]["ticks"] = new.node["memory"]["same_ticks"] = 0
-        new.node["memory"]["charge"] = -1
-        new.slices["knobs"]["memory"]["reversal"] = 0
+        for own, old in zip(self._state[:3], previous._state[:3], strict=True):
+            own[:] = old
+        self._state.watch_anew()
+        declare(self._state, self.config, *self._declared)
         self.level = previous.level
 
     @property
     def in_control(self) -> bool:
         """Whether decisions reach the node. If not (shadow), a starved slice is not the policy's fault: no trips."""
-        return bool(self._node["in_control"])
+        return bool(self._node["in_control"][0])
 
     @in_control.setter
     def in_control(self, value: bool) -> None:
@@ -209,75 +367,51 @@ class Guard:
     @property
     def paused(self) -> bool:
         """Whether `pause` is in force."""
-        return bool(self._node["paused"])
+        return bool(self._node["paused"][0])
 
     @property
     def ordered_safe(self) -> bool:
         """Whether `order_safe` is in force."""
-        return bool(self._node["ordered_safe"])
+        return bool(self._node["ordered_safe"][0])
 
     @property
     def trips(self) -> dict[int, int]:
         """Trips in a row (see `Safe`) by index of the slice (-1: the node); without zeros."""
-        counts = [*self._state.slices["trip"]["count"].tolist(), *self._state.node["trip"]["count"].tolist()]
-        return {s if s < self._num_slices else -1: count for s, count in enumerate(counts) if count}
+        counts = enumerate([*self._state.slices["trip"]["count"].tolist(), *self._node["trip"]["count"].tolist()])
+        return {s if s < self._count else -1: count for s, count in counts if count}
 
     @property
     def tripped(self) -> list[SliceTrip]:
         """Slices that have their safe setting now because they were below a service floor, in order."""
-        found = []
-        for s in np.flatnonzero(self._state.slices["tripped"]).tolist():
-            one = self._state.slices[s]
-            trip, told = one["trip"], one["told"]
-            found.append(
-                SliceTrip(
-                    slice_index=s,
-                    floor="rate" if told["floor"] == at.RATE else "delay",
-                    offered_mbps=told["offered_mbps"].item(),
-                    carried_mbps=told["carried_mbps"].item(),
-                    delay_p99_us=told["delay_p99_us"].item(),
-                    floor_mbps=told["floor_mbps"].item(),
-                    began_ns=told["began_ns"].item(),
-                    trips=trip["count"].item(),
-                    on_trial=one["trial"]["counts_at_ns"].item() != at.NEVER_NS,
-                    latched=bool(trip["latched"]),
-                )
+        slices, same = self._state.slices, ("offered_mbps", "carried_mbps", "delay_p99_us", "floor_mbps", "began_ns")
+        return [
+            SliceTrip(
+                slice_index=s,
+                floor="rate" if slices["floor"][s] == RATE else "delay",
+                **{field: slices[field][s].item() for field in same},
+                trips=slices["trip"]["count"][s].item(),
+                on_trial=self.config.sla_floor.trial.enabled and not slices["latched"][s],
+                latched=bool(slices["latched"][s]),
             )
-        return found
+            for s in np.flatnonzero(slices["tripped"]).tolist()
+        ]
 
     @property
     def counts(self) -> dict[tuple[Reason, int], int]:
         """Ticks in which a reason was given, by reason and index of the slice (-1: the node); without zeros."""
-        num_slices = self._num_slices
-        table = np.concatenate([self._state.slices["counts"], self._state.node["counts"]]).T
+        table: Any = np.concatenate([self._state.slices["counts"], self._node["counts"]]).T
         return {
-            (Reason(row), column if column < num_slices else -1): table[row, column].item()
+            (Reason(row), column if column < self._count else -1): table[row, column].item()
             for row, column in np.argwhere(table).tolist()
         }
 
     @property
     def charges(self) -> dict[str, int]:
-        """Ticks by who was in charge (`InCharge`)."""
-        return {one.label: self._state.node["charges"][0, one].item() for one in InCharge}
+        """Ticks by what was in charge (`InCharge`)."""
+        return {charge.label: self._node["charges"][0, charge].item() for charge in InCharge}
 
     @property
     def rules_in_charge(self) -> dict[str, int]:
         """Ticks of those in which the guard was in charge, by reason; a tick may have several. Without zeros."""
-        counts = self._state.node["rules_in_charge"][0]
+        counts = self._node["rules_in_charge"][0]
         return {reason.label: counts[reason].item() for reason in Reason if counts[reason]}
-
-    def _judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, work: Work) -> GuardDecision:
-        failed = wanted is None or wanted.nice_scope != self._scope
-        decision = held if failed or wanted is None else wanted
-        outcome, node_reasons, level, urgent = work.run(telemetry, decision, held, failed, now_ns)
-        if outcome == at.AS_WANTED:
-            allowed = decision
-        elif outcome == at.AS_HELD:
-            allowed = held
-        elif outcome == at.CHANGED:
-            allowed = Knobs(work.out.copy(), self._scope)
-        else:
-            raise ValueError(
-                f"guard: telemetry or held knobs of another shape; accepted: ({self._num_slices}, 1) by slice"
-            )
-        return GuardDecision(allowed, work.state.reasons, node_reasons, _LEVELS[level], urgent)

@@ -107,8 +107,8 @@ def pretends(tick: int, safe: bool) -> Tick:
         (few, 0.0, 0.0, 0.0),
         (dropped, 0.06, 0.02, 0.0),
         (a_tenth, 0.06, 0.02, 0.0),
-        (in_turns, 0.25, 0.25, 0.05),
-        (pretends, 1.0, 1.0, 1.0),
+        (in_turns, 0.2, 0.1, 0.06),
+        (pretends, 1.0, 1.0, 0.0),
     ],
 )
 def test_a_hostile_slice_is_safe_alone(

@@ -15,7 +15,8 @@ from slicepilot.controller.actuators.node import NodeActuator
 from slicepilot.controller.actuators.shared_cpu import SharedCpu, whole
 from slicepilot.controller.actuators.slice_knobs import SliceTargets
 from slicepilot.controller.guard.config import GuardConfig
-from slicepilot.controller.guard.rules import Rules
+from slicepilot.controller.guard.envelope import declare
+from slicepilot.controller.guard.records import State
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE, Knobs
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.live.backend import NodeBackend
@@ -220,6 +221,7 @@ def test_a_canary_does_not_move_what_others_would_feel() -> None:
 def test_the_guard_takes_a_shared_group_for_one(node: Foreign, tmp_path: Path) -> None:
     slices = [a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[101]), a_slice(node, "c", 2)]
     with closing(opened(tmp_path, node, *slices)) as backend:
-        rules = Rules.of(GuardConfig(), backend.slices, backend.context, "group", None)
-    weight = rules.slices["base_weight"]
+        state = State.new(len(slices), 1, 1)
+        declare(state, GuardConfig(), backend.slices, backend.context, "group", None)
+    weight = state.slices["weight"]
     assert weight[0] + weight[1] == weight[2]

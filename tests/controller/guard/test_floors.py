@@ -1,4 +1,4 @@
-"""Whose fault is a broken service floor: what nobody can keep is no trip, what the safe setting keeps is one."""
+"""A broken service floor: what nobody can keep is no trip, what the safe setting keeps is one."""
 
 from __future__ import annotations
 
@@ -69,87 +69,60 @@ class Contended(Node):
         return float((self.play(ticks) >= Level.SAFE).mean())
 
 
-# -- the trial ---------------------------------------------------------------------------------------------------------
+# -- whose fault -------------------------------------------------------------------------------------------------------
 
 
-def test_a_floor_that_the_safe_setting_breaks_too_is_spared() -> None:
-    node = Contended((0.7,), (0.7,))
-    levels = node.play(200)
-    tripped = np.flatnonzero(levels == Level.SAFE)
-    assert tripped[0] * PERIOD_S == pytest.approx(PATIENCE_S, abs=0.011), "the safe setting comes at once, as ever"
-    took_s = len(tripped) * PERIOD_S
-    assert took_s == pytest.approx(WINDOW_S + PATIENCE_S, abs=0.021), "about as long as the trip took"
-    assert (levels[tripped[-1] + 1 :] == Level.NORMAL).all()
+@pytest.mark.parametrize("slices", [1, 2])
+def test_a_floor_that_the_safe_setting_breaks_too_is_lowered_for_longer_each_time(slices: int) -> None:
+    node = Contended((0.7,) * slices, (0.7,) * slices)
+    safe = node.play(MINUTE) >= Level.SAFE
+    begins = np.flatnonzero(np.diff(np.concatenate([[False], safe]).astype(int)) == 1) * PERIOD_S
+    assert begins.tolist() == pytest.approx([PATIENCE_S, 10.0 + 3 * PATIENCE_S + WINDOW_S, 31.9], abs=0.2)
+    assert lengths(safe).tolist() == [pytest.approx((WINDOW_S + PATIENCE_S) / PERIOD_S, abs=2)] * 3
     assert column(node.last) == [1000] * 3
-    assert node.why(0) == ["floor_infeasible"]
-    assert node.why(1) == []
+    assert [node.why(s) for s in range(3)] == [["floor_infeasible"]] * slices + [[]] * (3 - slices)
     assert node.guard.trips == {}
     assert {Reason.FLOOR_TRIAL, Reason.SAFE_SETTING} <= {reason for reason, s in node.guard.counts if s == 0}
-    assert {s for _, s in node.guard.counts} == {0}, "the others go on"
+    assert {s for _, s in node.guard.counts} == set(range(slices)), "the others go on"
 
 
 @pytest.mark.parametrize(
     ("services", "noise", "on"),
-    [((0.7,), 0.0, None), ((0.7,), 0.5, None), ((0.7, 0.6, 0.8), 0.5, None), ((0.6,), 0.3, 70), ((0.6, 0.5), 0.3, 40)],
+    [((0.7, 0.6, 0.8), 0.5, None), ((0.98,), 0.2, None), ((1.05,), 0.2, None), ((0.6,), 0.3, 70)],
 )
 def test_what_nobody_can_keep_takes_less_and_less_of_the_time(
     services: tuple[float, ...], noise: float, on: int | None
 ) -> None:
-    first, later, most = [], [], []
-    for seed in range(repetitions(10, 100)):
+    """Also where the node just keeps a floor, or just does not, so that it is kept by chance."""
+    first, later = [], []
+    for seed in range(repetitions(3, 100)):
         node = Contended(services, services, noise, on, seed)
         first.append(node.safe_share(MINUTE))
-        later.append(node.safe_share(4 * MINUTE))
+        later.append(node.safe_share(2 * MINUTE))
         assert node.level_of() < Level.LATCHED
-        assert node.guard.charges["safe"] < 0.01 * 5 * MINUTE, "hardly ever are all of them tried at once"
-        safe = {s: node.guard.counts.get((Reason.SAFE_SETTING, s), 0) for s in range(3)}
-        assert safe[0] == round(first[-1] * MINUTE + later[-1] * 4 * MINUTE)
-        most.append(max(safe.values()) / (5 * MINUTE))
+        assert node.guard.counts.get((Reason.SAFE_SETTING, 0), 0) == round((first[-1] + 2 * later[-1]) * MINUTE)
     print(f"safe share: first minute {np.mean(first):.1%} (most {max(first):.1%}), later {np.mean(later):.1%}")
     assert np.mean(first) < 0.15
-    assert np.mean(later) < min(0.06, np.mean(first))
-    assert np.mean(most) < 0.06
-    assert max(most) < 0.15, "now and then the safe setting looks better for a while by chance"
+    assert np.mean(later) < 0.06
 
 
-@settings(max_examples=examples(15), deadline=None)
-@given(policy=st.floats(0.0, 0.9), safe=st.floats(0.0, 3.0), noise=st.floats(0.0, 0.2))
+@settings(max_examples=examples(10), deadline=None)
+@given(
+    policy=st.sampled_from([0.0, 0.1, 0.3, 0.6, 0.9]),
+    safe=st.sampled_from([0.0, 0.3, 0.7, 0.9, 1.3, 3.0]),
+    noise=st.floats(0.0, 0.2),
+)
 @example(policy=0.0, safe=0.0, noise=0.0)
-def test_safe_stays_where_it_is_better_and_nowhere_else(policy: float, safe: float, noise: float) -> None:
-    if policy < safe and 1 - min(safe, 1) > 0.6 * (1 - policy) - 0.05:
-        safe = policy  # what is about as good may go either way
+@example(policy=0.2, safe=0.8, noise=0.3)
+def test_the_safe_setting_stays_where_it_keeps_the_floor_or_twice_as_much_of_it_and_nowhere_else(
+    policy: float, safe: float, noise: float
+) -> None:
     node = Contended((policy,), (safe,), noise)
-    share = node.safe_share(2 * MINUTE)
-    if safe > policy:
-        assert share > 0.9
-        assert node.level_of() is Level.LATCHED
-    else:
-        assert share < 0.15
-        assert node.level_of() < Level.LATCHED
-
-
-@pytest.mark.parametrize("safe", [2.0, 0.8])
-def test_a_policy_that_starves_a_slice_stays_tripped(safe: float) -> None:
-    """Also where the safe setting cannot keep the floor, but serves the slice better."""
-    node = Contended((0.2,), (safe,), noise=0.3)
-    levels = node.play(MINUTE)
-    assert levels[-1] == Level.LATCHED
-    assert (levels >= Level.SAFE).mean() > 0.9
-    assert "floor_infeasible" not in {reason.label for reason, _ in node.guard.counts}
-
-
-def test_a_spared_floor_is_no_licence_to_starve() -> None:
-    node = Contended((0.7,), (0.7,))
-    node.play(200)
-    assert node.why(0) == ["floor_infeasible"]
-    node.policy = (0.6,)
-    assert node.safe_share(200) == 0, "within the tolerance of what the safe setting did"
-    node.policy = (0.3,)
-    levels = node.play(700)
-    most_s, starved_s = WINDOW_S + PATIENCE_S + PERIOD_S, PERIOD_S * lengths(levels < Level.SAFE)
-    assert max(starved_s) <= most_s + 1e-9
-    assert len(starved_s) <= 3, "what was fair for seconds is remembered for seconds"
-    assert (levels[-400:] >= Level.SAFE).all(), "the safe setting does better now"
+    share = node.safe_share(MINUTE)
+    starved = safe > 1.2 or policy < 0.5 * safe
+    assert (share > 0.9) == starved
+    assert share < 0.15 or starved
+    assert (node.level_of() is Level.LATCHED) == starved
 
 
 def lengths(holds: np.ndarray) -> np.ndarray:
@@ -158,37 +131,24 @@ def lengths(holds: np.ndarray) -> np.ndarray:
     return edges[1::2] - edges[::2]
 
 
-def test_who_served_a_slice_well_for_long_and_then_starves_it_is_held_at_once() -> None:
+def test_a_lowered_floor_is_no_licence_to_starve() -> None:
+    node = Contended((0.7,), (0.7,))
+    node.play(200)
+    assert node.why(0) == ["floor_infeasible"]
+    node.policy = (0.4,)
+    assert node.safe_share(200) == 0, "more than half of what the safe setting did"
+    node.policy = (0.3,)
+    levels = node.play(2000)
+    starved_s = PERIOD_S * lengths(levels < Level.SAFE)
+    assert max(starved_s) <= WINDOW_S + PATIENCE_S + PERIOD_S + 1e-9
+    assert (levels >= Level.SAFE).mean() > 0.9
+
+
+def test_a_policy_that_served_well_for_long_and_then_starves_is_stopped_at_once() -> None:
     node = Contended((2.0,), (2.0,))
     assert node.safe_share(1000) == 0
     node.policy = (0.2,)
-    levels = node.play(500)
-    assert lengths(levels < Level.SAFE).tolist() == [pytest.approx(45, abs=6)]
-
-
-def test_a_spared_floor_holds_again_when_the_load_has_eased() -> None:
-    def tripped_after_s(ease: bool) -> float:
-        node = Contended((0.7,), (0.7,), sla_floor={"trial": {"spare_s": 2, "most_spare_s": 60}})
-        node.play(1000)  # spared twice: for four seconds since about the third
-        start = node.guard.counts[Reason.SLA_FLOOR, 0]
-        offered = 0.5 * OFFERED if ease else OFFERED
-        for n in range(4000):
-            node.telemetry.offered_mbps[:] = node.telemetry.carried_mbps[:] = offered
-            node.telemetry.carried_mbps[0] = 0.7 * offered / OFFERED * FLOOR
-            node.tick(WANTED)
-            if node.guard.counts[Reason.SLA_FLOOR, 0] > start:
-                return n * PERIOD_S
-        raise AssertionError("never")
-
-    eased_s = tripped_after_s(True)
-    assert 0.5 < eased_s < tripped_after_s(False) - 1
-
-
-def test_each_slice_has_a_trial_of_its_own() -> None:
-    node = Contended((0.7, 0.7), (0.7, 0.7))
-    first = node.play(200)
-    assert [node.why(s) for s in range(3)] == [["floor_infeasible"]] * 2 + [[]]
-    assert (np.diff((first == Level.SAFE).astype(int)) == 1).sum() == 1
+    assert lengths(node.play(500) < Level.SAFE).tolist() == [pytest.approx(45, abs=6)]
 
 
 def test_where_all_have_their_safe_setting_it_is_in_charge() -> None:
@@ -207,42 +167,43 @@ def test_a_slice_that_is_starved_keeps_safe_whatever_nobody_can_do_for_another()
     assert node.play(150, index=1)[-1] == Level.NORMAL
 
 
-def test_a_trial_that_cannot_be_measured_counts_as_a_trip() -> None:
+def test_a_trial_waits_for_measurements() -> None:
     node = Contended((0.7,), (0.7,))
     node.play(40)
     assert node.level_of() is Level.SAFE
     node.telemetry.age_s[:] = 1.0
-    node.tick(WANTED, 40)
+    assert node.tick(WANTED, 40).level is Level.SAFE
     node.telemetry.age_s[:] = 0.0
-    assert node.guard.trips == {0: 1}
     node.tick(WANTED, 100)
-    assert (node.play(200) == Level.SAFE).all()
+    assert (node.play(60)[-10:] == Level.NORMAL).all()
+    assert node.guard.trips == {}
 
 
-def test_a_delay_floor_is_tried_too() -> None:
+def test_a_delay_may_have_a_floor_of_service() -> None:
     given = {"default": {"carried_ratio": 0}, "slices": {"s0": {"delay_factor": 10}}}  # 50 ms
 
     def levels(policy_us: float, safe_us: float) -> np.ndarray:
-        node = Node(config(safe=SAFE, sla_floor=given))
-        told = []
-        for _ in range(300):
+        node, found = Node(config(safe=SAFE, sla_floor=given)), []
+        for n in range(300):
             safe = node.held.cpu_limit_mcpu[0, 0] == 900
-            node.telemetry.delay_p99_us[0] = safe_us if safe else policy_us
+            node.telemetry.delay_p99_us[0] = safe_us if safe else policy_us if n % 40 != 29 else 49e3
             node.tick(WANTED)
-            told.append(node.level_of())
-        return np.asarray(told)
+            found.append(node.level_of())
+        return np.asarray(found)
 
-    assert (levels(90e3, 89e3)[100:] == Level.NORMAL).all()
-    assert (levels(90e3, 60e3)[40:] == Level.SAFE).all()
-    assert (levels(90e3, 1e3)[40:] == Level.SAFE).all()
+    assert (levels(51e3, 1e3)[:60] == Level.NORMAL).all(), "every period counts"
+    assert (levels(90e3, 89e3)[115:] == Level.NORMAL).all()
+    assert (levels(300e3, 60e3)[200:] == Level.SAFE).all(), "less than half of what the safe setting did"
+    assert (levels(90e3, 1e3)[61:] == Level.SAFE).all()
 
 
-def test_without_trials_the_safe_setting_is_always_better() -> None:
-    node = Contended((0.7,), (0.7,), sla_floor={"trial": {"better_share": -1}})
+def test_without_trials_the_safe_setting_always_stays() -> None:
+    node = Contended((0.7,), (0.7,), sla_floor={"trial": {"enabled": False}})
     assert (node.play(400)[40:] == Level.SAFE).all()
+    assert node.why() == ["sla_floor", "safe_setting"]
 
 
-def test_a_new_configuration_knows_what_is_spared() -> None:
+def test_a_new_configuration_knows_what_is_lowered() -> None:
     node = Contended((0.7,), (0.7,))
     node.play(200)
     new = Guard(config(safe=SAFE), node.slices, context(node.slices))
@@ -252,23 +213,15 @@ def test_a_new_configuration_knows_what_is_spared() -> None:
     assert node.why(0) == ["floor_infeasible"]
 
 
-# -- the smallest rate -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("offered", "trips"), [(0.9, False), (1.0, True)])
-def test_a_floor_asks_for_nothing_below_its_least_rate(offered: float, trips: bool) -> None:
-    node = Node(config())
+@pytest.mark.parametrize(
+    ("offered", "committed", "trips"), [(0.9, 10.0, False), (1.0, 10.0, True), (0.1, 0.1, True), (0.09, 0.1, False)]
+)
+def test_a_floor_asks_for_nothing_below_its_least_rate(offered: float, committed: float, trips: bool) -> None:
+    node = Node(config(), slice_set(committed_mbps=committed))
     node.telemetry.offered_mbps[0], node.telemetry.carried_mbps[0] = offered, 0.0
     node.telemetry.delay_p99_us[0] = 1e6
-    node.tick(WANTED, 200)
-    assert ((Reason.SLA_FLOOR, 0) in node.guard.counts) is trips
-
-
-def test_a_small_commitment_is_a_least_rate_of_its_own() -> None:
-    node = Node(config(), slice_set(committed_mbps=0.1))
-    node.telemetry.offered_mbps[0], node.telemetry.carried_mbps[0] = 0.1, 0.0
     node.tick(WANTED, 60)
-    assert node.level_of() is Level.SAFE
+    assert (node.level_of() is Level.SAFE) == trips
 
 
 def test_a_floor_has_a_window_to_be_proven() -> None:
@@ -278,62 +231,6 @@ def test_a_floor_has_a_window_to_be_proven() -> None:
     node.tick(WANTED, 100)
     node.telemetry.offered_mbps[0] = 100.0
     assert node.until(Level.SAFE, WANTED) == pytest.approx(WINDOW_S, abs=0.011)
-
-
-# -- the model ---------------------------------------------------------------------------------------------------------
-
-
-def busy(node: Node, use_mcpu: list[float], carried_mbps: list[float], ticks: int, idle: float = 0.0) -> list[Level]:
-    """Ticks of a node of 2000 mCPU."""
-    told = []
-    for _ in range(ticks):
-        node.telemetry.offered_mbps[:] = 10.0
-        node.telemetry.carried_mbps[:, 0], node.telemetry.cpu_use_mcpu[:, 0] = carried_mbps, use_mcpu
-        node.telemetry.cpu_idle_ratio[:] = idle
-        node.tick(WANTED)
-        told.append(node.level_of())
-    return told
-
-
-def test_floors_that_need_more_than_the_node_has_are_nobodys_fault() -> None:
-    """At 180 mCPU for a Mbit/s three floors of 5 Mbit/s need 2700 of 2000 mCPU; each has its third."""
-    node = Node(config(safe=SAFE))
-    assert set(busy(node, [666.6] * 3, [3.7] * 3, 1000)) == {Level.NORMAL}
-    assert node.why(0) == ["floor_infeasible"]
-    assert node.guard.charges == {"policy": 1000, "guard": 0, "safe": 0}
-
-
-def test_who_gets_less_than_the_safe_setting_would_give_is_starved_nevertheless() -> None:
-    node = Node(config(safe=SAFE))
-    levels = busy(node, [200.0, 900.0, 900.0], [1.1, 5.0, 5.0], 40)
-    assert levels[-1] is Level.SAFE
-    assert "sla_floor" in node.why(0)
-
-
-def test_what_others_take_because_all_slices_are_denied_it_is_no_excuse() -> None:
-    node = Node(config(safe=SAFE))
-    busy(node, [450.0] * 3, [10.0] * 3, 100, idle=0.3)
-    levels = busy(node, [90.0] * 3, [2.0] * 3, 60)
-    assert levels[-1] is Level.SAFE
-
-
-def test_a_slice_that_is_shaped_has_no_excuse() -> None:
-    """Its UPF spends CPU on what the shaper then drops; that must not pass for traffic that is dear."""
-    node = Node(config(safe=SAFE, dwell={"egress_s": 0}, slew={"egress_per_s": 1e6}))
-    wanted = knobs(1000, egress=[3.0, np.inf, np.inf])
-    for _ in range(40):
-        node.telemetry.offered_mbps[:] = 10.0
-        node.telemetry.carried_mbps[:, 0], node.telemetry.cpu_use_mcpu[:, 0] = [3.0, 4.0, 4.0], [700, 650, 650]
-        node.telemetry.cpu_idle_ratio[:] = 0.0
-        node.tick(wanted)
-    assert node.level_of() is Level.SAFE
-    assert "sla_floor" in node.why(0)
-
-
-def test_an_uplink_that_is_too_small_is_nobodys_fault() -> None:
-    node = Node(config(safe=SAFE), uplink_mbps=10.0)
-    assert set(busy(node, [10.0] * 3, [3.4] * 3, 300, idle=0.9)) == {Level.NORMAL}
-    assert busy(node, [10.0] * 3, [1.0, 4.6, 4.6], 60, idle=0.9)[-1] is Level.SAFE
 
 
 # -- one slice among others -------------------------------------------------------------------------------------------
@@ -370,7 +267,7 @@ def test_a_slice_that_trips_has_the_weight_that_the_safe_setting_gives_it_among_
 def test_others_have_no_more_than_the_safe_setting_gives_them_while_one_waits_for_it() -> None:
     safe = {"default": {"cpu_limit_mcpu": 600, "egress_mbps": 40}}
     wanted = knobs(NONE, 0, [NONE, NONE, 30])
-    node = tripped(wanted, safe, sla_floor={"trial": {"better_share": -1, "room_ratio": "none"}})
+    node = tripped(wanted, safe, sla_floor={"trial": {"enabled": False}})
     assert column(node.last) == [600, NONE, NONE], "it does not wait: its packets are lost for other reasons"
     node.telemetry.cpu_use_mcpu[:, 0] = [590, 700, 700]
     node.tick(wanted, 20)

@@ -284,7 +284,7 @@ class AnySequence(RuleBasedStateMachine):
             guard.resume()
         wanted = self.sane(nice, place)
         self.now_ns += 200 * 10**9  # whatever was frozen or held is over
-        verdict = [self.tick(self.good(), wanted) for _ in range(200)][-1]
+        verdict = [self.tick(self.good(), wanted) for _ in range(150)][-1]
         assert verdict.level is Level.NORMAL
         steady = self.tick(self.good(), wanted)
         if (verdict.reasons & Reason.BUDGET.bit).any():  # all of it that fits
@@ -325,11 +325,11 @@ class AnySequence(RuleBasedStateMachine):
         assert all(reason in said for reason in Reason if self.verdict.node_reasons & reason.bit)
 
 
-AnySequence.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=15, deadline=None)
+AnySequence.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=12, deadline=None)
 TestAnySequence = AnySequence.TestCase
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(drawn=envelopes(), data=st.data())
 def test_extremes_in_turns_are_frozen_within_the_window(
     drawn: tuple[GuardConfig, SliceSet], data: st.DataObject
@@ -353,7 +353,7 @@ def test_extremes_in_turns_are_frozen_within_the_window(
     assert any(frozen) or not wide
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(data=st.data(), evil=st.integers(0, 2))
 def test_no_policy_starves_a_slice_for_longer_than_stated(data: st.DataObject, evil: int) -> None:
     """Whichever of its settings starve slice 0 (a matter of the knobs that hold), and however it mixes them."""

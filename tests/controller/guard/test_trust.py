@@ -80,29 +80,14 @@ def test_trips_are_forgotten_in_time() -> None:
 
 def test_what_is_carried_is_owed_up_to_the_commitment_only() -> None:
     node = Node(config())
-    node.telemetry.offered_mbps[:] = [[90], [1], [0]]
-    node.telemetry.carried_mbps[:] = [[5.1], [0.6], [0]]
+    node.telemetry.offered_mbps[:, 0] = [90, 1, 0]
+    node.telemetry.carried_mbps[:, 0] = [5.1, 0.6, 0]
     node.tick(knobs(), 200)
     node.telemetry.carried_mbps[2] = 0.0
     assert node.guard.counts == {}
     node.telemetry.carried_mbps[1] = 0.4
     assert node.until(Level.SAFE, knobs(), index=1) == pytest.approx(0.3 + 0.1, abs=0.021)
     assert (Reason.SLA_FLOOR, 1) in node.guard.counts
-
-
-def test_a_delay_may_have_a_floor_of_service() -> None:
-    given = config(sla_floor={"slices": {"priority": {"delay_factor": 10, "patience_s": 0.2}}})
-    node = Node(given)
-    node.telemetry.delay_p99_us[:] = 51e3
-    for _ in range(5):
-        node.tick(knobs(), 19)
-        node.telemetry.delay_p99_us[0] = 49e3
-        node.tick(knobs())
-        assert node.level_of() is Level.NORMAL, "every period counts"
-        node.telemetry.delay_p99_us[0] = 51e3
-    assert node.until(Level.SAFE, knobs()) == pytest.approx(0.2)
-    assert node.why(0) == ["sla_floor", "safe_setting", "floor_trial"]
-    assert node.why(1) == []
 
 
 def test_who_does_not_act_starves_nobody() -> None:

@@ -1,0 +1,211 @@
+"""Rules on each knob of a slice that follows the policy, and on the CPU of all slices together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.env.compiled import kernel
+from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE
+
+from .records import HOLD, NEVER_NS, SAFE, Records, start
+
+_OUT_OF_RANGE, _FLOOR, _SMALL = Reason.OUT_OF_RANGE.bit, Reason.FLOOR.bit, Reason.HYSTERESIS.bit
+_DWELL, _SLEW = Reason.DWELL.bit, Reason.SLEW.bit
+_OSCILLATION, _BUDGET = Reason.OSCILLATION.bit, Reason.BUDGET.bit
+# A knob at its bound comes back from a policy's logarithmic scale within this share of it.
+_ROUNDING = 1e-5
+_TINY = 1e-9
+# How far levels go back to the safe setting where they would deny a slice its share of the CPU, in so many steps.
+_STEPS_BACK = 8
+
+
+@kernel()
+def _is_none(knob: np.record, value: float) -> bool:
+    """Whether a value is no limit, or no shaping."""
+    return knob.kind != NICE and (value == math.inf or value <= 0.0)
+
+
+@kernel()
+def _on_scale(knob: np.record, value: float) -> float:
+    """Where changes are measured: nice itself, the logarithm of a limit or rate ("none" is the upper bound)."""
+    if knob.kind == NICE:
+        return value
+    return math.log(knob.high if _is_none(knob, value) else value)
+
+
+@kernel()
+def _way(knob: np.record) -> int:
+    """-1 if what is to be set guarantees the slice less than what holds, else 1."""
+    if knob.kind == NICE:
+        return -1 if knob.value > knob.held else 1
+    if _is_none(knob, knob.value):
+        return 1
+    return -1 if _is_none(knob, knob.held) or knob.value < knob.held else 1
+
+
+@kernel()
+def bounds(knob: np.record, one: np.record) -> None:
+    """A knob that is to leave its bounds holds."""
+    value = knob.value
+    if knob.kind == NICE:
+        inside = knob.low <= value <= knob.high and value == np.rint(value)
+    elif value == math.inf or (knob.kind == EGRESS and value == 0.0):
+        inside = True
+    else:
+        inside = knob.low * (1.0 - _ROUNDING) <= value <= knob.high * (1.0 + _ROUNDING)
+    if not inside:
+        knob.value = knob.held
+        one.reasons |= _OUT_OF_RANGE
+
+
+@kernel()
+def floors(knob: np.record, one: np.record) -> None:
+    """No CPU limit and no egress rate is lower than the slice's floor."""
+    if knob.value < knob.floor and not _is_none(knob, knob.value):
+        knob.value = knob.floor
+        one.reasons |= _FLOOR
+
+
+@kernel()
+def hysteresis(knob: np.record, one: np.record) -> None:
+    """A change that is too small is not made; to or from "none" is never small.
+
+    What was let through at the last tick has been weighed already, however the kernel rounds it, and a step that goes
+    on is no change of its own.
+    """
+    if knob.value in (knob.held, knob.last_value) or knob.moving == _way(knob):
+        return
+    small = knob.small
+    if knob.kind != NICE:
+        if _is_none(knob, knob.value) or _is_none(knob, knob.held):
+            return
+        small *= knob.held
+    if abs(knob.value - knob.held) < small:
+        knob.value = knob.held
+        one.reasons |= _SMALL
+
+
+@kernel()
+def dwell(knob: np.record, one: np.record, now_ns: int) -> None:
+    """A knob rests after it has changed: what lowers a slice's guarantee waits, what raises it never does."""
+    if knob.value != knob.held and _way(knob) < 0 and knob.moving >= 0 and now_ns - knob.changed_ns < knob.rest_ns:
+        knob.value = knob.held
+        one.reasons |= _DWELL
+
+
+@kernel()
+def slew(knob: np.record, one: np.record, elapsed_ns: float) -> None:
+    """A knob moves as fast as declared, whatever the policy wants at once; by a level of nice at least."""
+    way, knob.moving = _way(knob), 0
+    if knob.value == knob.held:
+        return
+    step = knob.per_ns * elapsed_ns
+    if knob.kind == NICE:
+        step = max(math.floor(step + _TINY), 1.0)
+    begin, end = _on_scale(knob, knob.held), _on_scale(knob, knob.value)
+    if abs(end - begin) <= step * (1.0 + _ROUNDING):
+        return
+    reached = begin + (step if end > begin else -step)
+    value = np.rint(reached) if knob.kind == NICE else math.exp(reached)
+    knob.value, knob.moving = min(max(value, knob.low), knob.high), way
+    one.reasons |= _SLEW
+
+
+@kernel()
+def oscillation(knob: np.record, one: np.record, node: np.record, turns: npt.NDArray[np.int64]) -> None:
+    """A knob that turns back too often is frozen at its safe value, for longer each time."""
+    now_ns = node.now_ns
+    if now_ns >= knob.frozen.until_ns:
+        if not _turned(knob):
+            return
+        oldest = turns[knob.turn]
+        turns[knob.turn] = now_ns
+        knob.turn = (knob.turn + 1) % len(turns)
+        if now_ns - oldest >= node.flip_window_ns:
+            return
+        turns[:] = NEVER_NS
+        start(knob.frozen, now_ns, 0)
+        knob.frozen.count += 1
+    knob.value = knob.safe
+    one.reasons |= _OSCILLATION
+    rest(knob)
+
+
+@kernel()
+def _turned(knob: np.record) -> bool:
+    """Whether a knob has turned back significantly since its last extreme; follows it."""
+    scaled, direction = _on_scale(knob, knob.value), knob.direction
+    if math.isnan(knob.extreme):
+        knob.extreme = scaled
+        return False
+    moved = scaled - knob.extreme
+    if direction != 0 and moved * direction >= 0.0:
+        knob.extreme = scaled
+        return False
+    if abs(moved) < knob.significant:
+        return False
+    knob.extreme, knob.direction = scaled, 1 if moved > 0.0 else -1
+    return direction != 0
+
+
+@kernel()
+def rest(knob: np.record) -> None:
+    """A knob that does not follow the policy is neither under way nor turning back."""
+    knob.moving, knob.direction, knob.extreme = 0, 0, math.nan
+
+
+@kernel()
+def cpu_shares(node: np.record, slices: Records, knobs: Records) -> None:
+    """Levels of nice go back towards the safe ones until every slice has its share of a busy node."""
+    if node.shares == 0 or node.action >= HOLD:
+        return
+    levels = knobs[NICE * len(slices) : (NICE + 1) * len(slices)]
+    for step in range(_STEPS_BACK + 1):
+        part, total, fits = step / _STEPS_BACK, 0.0, True
+        for s in range(len(slices)):
+            total += slices[s].weight * node.nice_weight[int(_level_back(levels[s], part)) + 20]
+        for s in range(len(slices)):
+            weight = slices[s].weight * node.nice_weight[int(_level_back(levels[s], part)) + 20]
+            fits = fits and node.node_mcpu * weight / total >= slices[s].share_mcpu * (1.0 - _TINY)
+        if fits or step == _STEPS_BACK:
+            for s in range(len(slices)):
+                level = _level_back(levels[s], part)
+                if level != levels[s].value:
+                    levels[s].value = level
+                    slices[s].reasons |= _FLOOR
+            return
+
+
+@kernel()
+def _level_back(knob: np.record, part: float) -> float:
+    """A nice level moved by this part of the way back to the safe one, if it moves."""
+    if knob.movable == 0:
+        return knob.value
+    # Rounded upwards at halves, so that levels as far from the safe ones stay as far from each other.
+    return knob.safe + math.floor((1.0 - part) * (knob.value - knob.safe) + 0.5)
+
+
+@kernel()
+def cpu_budget(node: np.record, slices: Records, knobs: Records) -> None:
+    """What CPU limits have above their floors is scaled until all of them fit the node; safe settings stay."""
+    if node.action >= HOLD:
+        return
+    total, above = 0.0, 0.0
+    for s in range(len(slices)):
+        limit = knobs[CPU_LIMIT * len(slices) + s]
+        if limit.value < math.inf:
+            total += limit.value
+            if limit.movable != 0 and slices[s].action != SAFE:
+                above += max(limit.value - limit.floor, 0.0)
+    if total <= node.limits_mcpu * (1.0 + _TINY) or above == 0.0:
+        return
+    part = max(node.limits_mcpu - (total - above), 0.0) / above
+    for s in range(len(slices)):
+        limit = knobs[CPU_LIMIT * len(slices) + s]
+        if limit.movable != 0 and slices[s].action != SAFE and limit.floor < limit.value < math.inf:
+            limit.value = limit.floor + part * (limit.value - limit.floor)
+            slices[s].reasons |= _BUDGET
