@@ -193,7 +193,7 @@ def read_tidy(path: Path) -> Stream:
 def is_parquet(path: Path) -> bool:
     """Whether a file begins as Parquet files do; raises DatasetError for one that cannot be read."""
     if problem := what_else(path):
-        raise DatasetError.at(path, f"{problem}; accepted: a regular file")
+        raise DatasetError.at(path, f"{problem}; expected a regular file")
     try:
         with path.open("rb") as file:
             return file.read(4) == b"PAR1"

@@ -390,7 +390,7 @@ def test_a_file_without_permission_is_named(
     monkeypatch.setattr(Path, "open", refuse)  # root may read everything
     result = run("validate", path)
     assert (result.code, result.err.count("\n")) == (2, 1)
-    assert f"{path}: Permission denied; accepted: a file that can be read" in " ".join(result.err.split())
+    assert f"{path}: Permission denied; expected a file that can be read" in " ".join(result.err.split())
 
 
 def test_what_cannot_be_read_is_not_blamed_on_the_target(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from slicepilot.cli.app import app
-from slicepilot.cli.dataset.estimate import _episodes, read_truth
+from slicepilot.cli.dataset.estimate import _episodes
 from slicepilot.configs import ConfigError
-from slicepilot.data import recorded
 from slicepilot.data.episodes.files import read_episodes
 
 from ...command import slicepilot
@@ -73,7 +72,7 @@ def refused(command: str, path: Path) -> str:
 def test_no_command_waits_for_what_is_no_file(tmp_path: Path, command: str, what: str) -> None:
     path = tmp_path / "given.json"
     ODD[what](path)
-    assert f"{str(path)!r}: {what}; accepted: a regular file" in failed(tmp_path, command, path)
+    assert f"{str(path)!r}: {what}; expected a regular file" in failed(tmp_path, command, path)
 
 
 @pytest.mark.parametrize("name", ["given.json", "given.parquet", "given"])
@@ -81,10 +80,8 @@ def test_no_command_waits_for_what_is_no_file(tmp_path: Path, command: str, what
 def test_neither_do_estimates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     ODD[what](tmp_path / name)
-    with pytest.raises(ConfigError, match=re.escape(f"'{name}': {what}; accepted: a regular file")):
+    with pytest.raises(ConfigError, match=re.escape(f"'{name}': {what}; expected a regular file")):
         _episodes(name, None)
-    with pytest.raises(ConfigError, match=re.escape(f"'{name}': {what}; accepted: a regular file")):
-        read_truth(Path(name), read_episodes(recorded.path("testbed-contention")))
     with pytest.raises(ConfigError, match=re.escape(f"{name}: {what}; accepted: a file of episodes")):
         read_episodes(Path(name))
 
@@ -109,17 +106,17 @@ def utf16(mark: bytes, encoding: str) -> Callable[[bytes], bytes]:
 
 
 OTHERS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "UTF-16, little end first, marked": (utf16(b"\xff\xfe", "utf-16-le"), "is UTF-16; accepted: UTF-8"),
-    "UTF-16, big end first, marked": (utf16(b"\xfe\xff", "utf-16-be"), "is UTF-16; accepted: UTF-8"),
-    "UTF-16, little end first": (utf16(b"", "utf-16-le"), "is UTF-16; accepted: UTF-8"),
-    "UTF-16, big end first": (utf16(b"", "utf-16-be"), "is UTF-16; accepted: UTF-8"),
-    "semicolons": (lambda text: text.replace(b",", b";"), "fields are separated by semicolons; accepted: commas"),
-    "tabs": (lambda text: text.replace(b",", b"\t"), "fields are separated by tabs; accepted: commas"),
+    "UTF-16, little end first, marked": (utf16(b"\xff\xfe", "utf-16-le"), "is UTF-16; expected UTF-8"),
+    "UTF-16, big end first, marked": (utf16(b"\xfe\xff", "utf-16-be"), "is UTF-16; expected UTF-8"),
+    "UTF-16, little end first": (utf16(b"", "utf-16-le"), "is UTF-16; expected UTF-8"),
+    "UTF-16, big end first": (utf16(b"", "utf-16-be"), "is UTF-16; expected UTF-8"),
+    "semicolons": (lambda text: text.replace(b",", b";"), "fields are separated by semicolons; expected commas"),
+    "tabs": (lambda text: text.replace(b",", b"\t"), "fields are separated by tabs; expected commas"),
     "UTF-16 with tabs": (
         lambda text: text.replace(b",", b"\t").decode().encode("utf-16"),
-        "is UTF-16; accepted: UTF-8",
+        "is UTF-16; expected UTF-8",
     ),
-    "empty": (lambda _: b"", "is empty; accepted: a "),
+    "empty": (lambda _: b"", "is empty; expected a "),
 }
 
 
@@ -154,4 +151,4 @@ def test_in_a_folder_such_a_file_is_named_and_the_others_are_read(tmp_path: Path
     assert result.returncode == 2
     assert "o1_forwarding_exp_light.csv: mishra-forwarding" in result.stdout
     assert "o1_forwarding_exp_heavy.csv: " in result.stderr
-    assert "accepted: UTF-8" in result.stderr or "accepted: commas" in result.stderr
+    assert "expected UTF-8" in result.stderr or "expected commas" in result.stderr
