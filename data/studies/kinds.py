@@ -124,7 +124,7 @@ def detected(path: Path) -> Kind:
     if kind is None:
         start = read_start(path)
         if not start:
-            raise DatasetError.at(path, "is empty; accepted: a file of a release")
+            raise DatasetError.at(path, "is empty; expected a file of a release")
         if utf16_of(start) is not None:
             raise DatasetError.at(path, UTF16)
         names = ", ".join(known.name for known in KINDS)
@@ -145,7 +145,7 @@ def _misfit(path: Path, start: bytes) -> str | None:
     for other, word in OTHER_DELIMITERS.items():
         header = start.partition(b"\n")[0]
         if b"," not in header and _fitting(path, header.replace(other.encode(), b",")):
-            return f"fields are separated by {word}; accepted: commas"
+            return f"fields are separated by {word}; expected commas"
     return None
 
 
