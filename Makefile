@@ -10,7 +10,7 @@ BIN := .venv/bin
 # Python keeps what it has compiled: or each process would compile all packages that it imports again, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all k8s-test docs fuzz lint setup live bpf ahead dist image sbom lock clean help
+.PHONY: demo test test-all k8s-test docs fuzz lint setup live bpf dist image sbom lock clean help
 
 # Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
 demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
@@ -49,7 +49,7 @@ lint: .venv/.dev ## check style and types
 
 setup: .venv/.dev ## install everything for development into .venv
 
-live: build/bin/.built bpf ahead ## build the user plane (Go), the probe (BPF) and the loop's library, with what they need
+live: build/bin/.built bpf ## build the user plane (Go) and the probe (BPF), with what they need
 
 build/bin/.built: testbed/go.mod testbed/go.sum $(shell find testbed -name '*.go' -not -name '*_test.go') | $(UV)
 	@mkdir -p build/bin
@@ -59,11 +59,6 @@ build/bin/.built: testbed/go.mod testbed/go.sum $(shell find testbed -name '*.go
 bpf:
 	@testbed/system.sh
 	@controller/telemetry/bpf/build.sh
-
-# With whatever is installed already; only where nothing is, with what the demo needs.
-ahead: bpf
-	@[ -e .venv/.train ] || $(MAKE) --no-print-directory .venv/.train
-	@PYTHONHASHSEED=0 $(BIN)/python -m slicepilot.controller.ahead
 
 # The wheel is built from the source distribution, so what is missing there shows here. SLICEPILOT_WHEEL=pure leaves the
 # programs out, GOARCH=arm64 builds them for another machine.

@@ -10,11 +10,9 @@ for all that are little-endian.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -73,13 +71,6 @@ class ProgramsHook(BuildHookInterface[Any]):
                 raise
             self.app.display_warning(f"a pure Python wheel, without the user plane and the probe: {error}")
             return
-        if tag.endswith(platform.machine()):
-            try:
-                build_library(Path(self.root), Path(self._staging.name))
-            except BuildError as error:
-                if choice == "platform":
-                    raise
-                self.app.display_warning(f"without the loop's library, which numba will compile as it goes: {error}")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{tag}"
         build_data["force_include"][self._staging.name] = "slicepilot"
@@ -126,23 +117,6 @@ def build_programs(root: Path, package: Path) -> str:
     _output([go, *GO_BUILD, "-o", f"{bin_folder}/", "./cmd/..."], source)
     (bin_folder / "LICENSES.txt").write_text(_licenses(go, source), encoding="utf-8")
     return PLATFORMS[architecture]
-
-
-def build_library(root: Path, package: Path) -> None:
-    """What the control loop calls, compiled for the Python that builds and this kind of processor.
-
-    Raises:
-        BuildError: numba or a C compiler is missing, or fails.
-    """
-    into = package / "controller" / "ahead"
-    into.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix="slicepilot-sources-") as folder:
-        sources = Path(folder, "slicepilot")
-        sources.mkdir()
-        for part in root.iterdir():
-            (sources / part.name).symlink_to(part)
-        command = [sys.executable, "-m", "slicepilot.controller.ahead", str(into)]
-        _output(["/usr/bin/env", "PYTHONHASHSEED=0", *command], Path(folder))
 
 
 def _licenses(go: str, source: Path) -> str:

@@ -157,7 +157,6 @@ def _confinement_checks() -> list[Check]:
 
 def _program_checks() -> list[Check]:
     """What measures the user plane, and what backends need beside the kernel."""
-    from slicepilot.controller.ahead.library import why_not
     from slicepilot.controller.system.bpf.errors import ProbeError
     from slicepilot.controller.system.bpf.libbpf import BUILD, version
 
@@ -170,11 +169,6 @@ def _program_checks() -> list[Check]:
     except ProbeError as error:
         checks.append(Check("libbpf", False, "missing", "live", str(error)))
     checks.append(Check("probe", bool(compiled), found, "live", f"compile the BPF programs: {remedy('live')}"))
-    # Without it numba compiles as it goes: the same, for some 130 MiB more.
-    why = why_not()
-    checks.append(
-        Check("loop's library", not why, why or "yes", "lean run", f"compile what the loop calls: {remedy('live')}")
-    )
     for plugin in plugins().values():
         checks += plugin.call("checks")
     return checks

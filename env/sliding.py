@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from .arrays import FloatArray
 from .backend import Context
-from .compiled import Array, kernel
+from .compiled import kernel
 from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
 WINDOW_S = 0.05  # three frames of 60 Hz video
@@ -67,15 +67,7 @@ class SlidingView:
             _over(telemetry.slices, telemetry.node, self._seen, False, *self._kept)
 
 
-_MEASURED = Array(np.float32, 3), Array(np.float32, 2)
-
-
-@kernel(
-    (
-        *(*_MEASURED, int, bool),
-        *(Array(_SLICE, 2), Array(_PAST_SLICE, 3), Array(_NODE, 1), Array(np.float32, 3), *_MEASURED),
-    )
-)
+@kernel
 def _over(
     slices: FloatArray,
     node: FloatArray,

@@ -11,14 +11,15 @@ import dataclasses
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import ConfigDict, Field
 
-from slicepilot.agents.runtime.onnx_file import OnnxError
+from slicepilot.agents.runtime.allowed import OnnxError
 from slicepilot.agents.runtime.session import open_session
 from slicepilot.configs import ConfigError, validate
 from slicepilot.configs.limited_yaml import parse_yaml
@@ -36,21 +37,32 @@ from slicepilot.env.knobs import NUM_KNOBS, NiceScope
 from slicepilot.env.slices import SliceSet
 
 from .files import DESCRIPTION_FILE, MODEL_FILE, SUMS_FILE, BundleFiles
-from .guide import GUIDE_FEATURES, NUM_CORRECTIONS, NUM_GUIDED, corrections_layout, guided_layout
+from .guide import NUM_CORRECTIONS, NUM_GUIDED, corrections_layout, guided_layout
+from .shares import NUM_INPUTS, shares_layout
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 FORMAT_VERSION = 1
+Coding = Literal["plain", "shares", "guided"]
+"""What a policy observes: telemetry and knobs alone, each slice's shares of the node behind them
+(`slicepilot.agents.learned.shares`), or what a rule says, of which its actions are corrections
+(`slicepilot.agents.learned.guide`)."""
+_CODINGS: dict[Coding, tuple[int, int, Callable[[], dict[str, Any]]]] = {
+    "plain": (NUM_FEATURES, NUM_KNOBS, encoder_layout),
+    "shares": (NUM_INPUTS, NUM_KNOBS, shares_layout),
+    "guided": (NUM_GUIDED, NUM_CORRECTIONS, guided_layout),
+}
+"""Columns of observations and of actions, and what the former are."""
 MIN_SLICES, MAX_SLICES = 2, 64
 
 _STRICT = ConfigDict(extra="forbid")
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
-def decoder_layout(guided: bool = False) -> dict[str, Any]:
+def decoder_layout(coding: Coding = "plain") -> dict[str, Any]:
     """What an action's columns mean: a bundle stores it, and refuses a runtime whose decoder differs."""
-    corrections = corrections_layout() if guided else {}
+    corrections = corrections_layout() if coding == "guided" else {}
     return {
         "knobs": list(KNOB_FEATURES),
         "none_above": round(float(NONE_ABOVE), 6),
@@ -123,8 +135,7 @@ class PolicyBundle:
         nice_scope: what its nice column moves.
         training, agreement: where it comes from, how exactly it was exported.
         origin: folder it was loaded from or saved to.
-        guided: observations have what a rule says behind them, and actions are corrections of that
-            (`slicepilot.agents.learned.guide`).
+        coding: what it observes and what its actions mean.
     """
 
     slices: SliceSet
@@ -133,7 +144,7 @@ class PolicyBundle:
     nice_scope: NiceScope = "group"
     agreement: Agreement | None = None
     origin: Path | None = None
-    guided: bool = False
+    coding: Coding = "plain"
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -165,8 +176,8 @@ class PolicyBundle:
         description = Description(
             format_version=FORMAT_VERSION,
             slices=self.slices,
-            encoder=guided_layout() if self.guided else encoder_layout(),
-            decoder=decoder_layout(self.guided),
+            encoder=_CODINGS[self.coding][2](),
+            decoder=decoder_layout(self.coding),
             nice_scope=self.nice_scope,
             training=self.training,
             agreement=self.agreement,
@@ -200,8 +211,8 @@ class PolicyBundle:
         raw = parse_yaml(files.part(DESCRIPTION_FILE), source)
         if not isinstance(raw, dict):
             raise ConfigError(f"{source}: {type(raw).__name__}; accepted: a mapping")
-        guided = _is_guided(raw)
-        _check_layout(source, raw, guided)
+        coding = _coding_of(raw)
+        _check_layout(source, raw, coding)
         description = validate(Description, raw, source)
         return cls(
             slices=description.slices,
@@ -210,7 +221,7 @@ class PolicyBundle:
             nice_scope=description.nice_scope,
             agreement=description.agreement,
             origin=files.folder,
-            guided=guided,
+            coding=coding,
         )
 
     # -- use ---------------------------------------------------------------------------------------------------
@@ -252,7 +263,8 @@ class PolicyBundle:
     @property
     def widths(self) -> tuple[int, int]:
         """Columns of an observation and of an action."""
-        return (NUM_GUIDED, NUM_CORRECTIONS) if self.guided else (NUM_FEATURES, NUM_KNOBS)
+        columns, actions, _ = _CODINGS[self.coding]
+        return columns, actions
 
     def __str__(self) -> str:
         return f"bundle {str(self.origin)!r}" if self.origin else "bundle"
@@ -289,21 +301,24 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _is_guided(raw: dict[str, Any]) -> bool:
-    """Whether a description's observations are wider than the plain ones."""
+def _coding_of(raw: dict[str, Any]) -> Coding:
+    """The coding that a description names by the first feature behind the plain ones."""
     encoder = raw.get("encoder")
     features = encoder.get("features") if isinstance(encoder, dict) else None
-    return isinstance(features, list) and features[NUM_FEATURES : NUM_FEATURES + 1] == [GUIDE_FEATURES[0]]
+    if not isinstance(features, list) or len(features) <= NUM_FEATURES:
+        return "plain"
+    more = (coding for coding, (*_, layout) in _CODINGS.items() if features[NUM_FEATURES] in layout()["features"])
+    return next(more, "plain")
 
 
-def _check_layout(source: str, raw: dict[str, Any], guided: bool) -> None:
+def _check_layout(source: str, raw: dict[str, Any], coding: Coding) -> None:
     """Format version first: only a known format's other fields mean anything."""
     version = raw.get("format_version")
     if version != FORMAT_VERSION:
         raise ConfigError(f"{source}: format_version = {version!r}: accepted: {FORMAT_VERSION}")
     for part, layout in (
-        ("encoder", guided_layout() if guided else encoder_layout()),
-        ("decoder", decoder_layout(guided)),
+        ("encoder", _CODINGS[coding][2]()),
+        ("decoder", decoder_layout(coding)),
     ):
         stored = raw.get(part)
         if not isinstance(stored, dict):

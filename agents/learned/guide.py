@@ -102,8 +102,8 @@ class Guide:
         for kind in range(len(PACERS)):
             self._features[at(f"pacer_{PACERS[kind]}")] = traits.pacer == kind
 
-    def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
-        """Encode the next measurement; ``knob_rows`` as `ObservationEncoder.encode` takes them."""
+    def encode(self, telemetry: Telemetry, knob_rows: FloatArray, out: FloatArray | None = None) -> FloatArray:
+        """Encode the next measurement; ``knob_rows`` and ``out`` as `ObservationEncoder.encode` takes them."""
         # What is no number would stay in the averages for ever.
         slices, node = (np.fmin(np.fmax(part, 0.0), MOST_MEASURED) for part in (telemetry.slices, telemetry.node))
         telemetry = Telemetry(slices, node, telemetry.age_s, telemetry.valid)
@@ -134,8 +134,11 @@ class Guide:
             np.clip(row, -1.0, MOST_SHARE, out=features[NUM_KNOBS + k])
         features[SHARED] /= MOST_SHARE
         np.clip(features, -1.0, 1.0, out=features)
-        plain = self._plain.encode(telemetry, knob_rows)
-        return np.concatenate([plain, features.transpose(2, 1, 0)], axis=-1)
+        if out is None:
+            out = np.empty((*self._valid.shape[::-1], NUM_GUIDED), np.float32)
+        self._plain.encode(telemetry, knob_rows, out)
+        out[..., NUM_FEATURES:] = features.transpose(2, 1, 0)
+        return out
 
     def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
         """Knobs for corrections (L, S, 5) of the rule's decision on what `encode` has seen last, and their rows.

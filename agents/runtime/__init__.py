@@ -1,1 +1,1 @@
-"""Running an exported policy fast: ONNX read, compiled for one node, together with its encoder and decoder."""
+"""What an exported policy may consist of, and running it in onnxruntime."""

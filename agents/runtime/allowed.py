@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .onnx_file import FIXED32, FIXED64, LENGTH, VARINT, OnnxError
-
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+"""Wire types (protobuf.dev, "Encoding")."""
 MOST_MODEL_BYTES = 32 << 20
 MOST_NODES, MOST_FIELDS = 4096, 200_000
 MOST_ENTRIES = 1 << 22
@@ -43,6 +43,10 @@ _OF_ATTRIBUTE = {
 }  # fmt: skip
 _OF_TENSOR = {3: "a segment", 13: "data in another file"}
 _DOMAINS = {b"", b"ai.onnx"}
+
+
+class OnnxError(ValueError):
+    """A model that is not accepted."""
 
 
 def check_model(model: bytes) -> None:

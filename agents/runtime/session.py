@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from .allowed import check_model
-from .onnx_file import OnnxError
+import numpy as np
+
+from slicepilot.env.arrays import FloatArray
+
+from .allowed import OnnxError, check_model
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -26,7 +29,7 @@ def open_session(model: bytes, columns: int, actions: int) -> ort.InferenceSessi
             (L, S, actions), with L and S open.
     """
     check_model(model)
-    import onnxruntime as ort  # some 20 MiB, which a process that runs compiled policies alone does without
+    import onnxruntime as ort  # some 20 MiB, which only a process that runs policies needs
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -48,3 +51,11 @@ def open_session(model: bytes, columns: int, actions: int) -> ort.InferenceSessi
         if len(shapes) != 1 or not dynamic or shape is None or shape[2] != width:
             raise OnnxError(f"{side} = {shapes}: accepted: {name} of shape (lanes, slices, {width})")
     return session
+
+
+def bind(session: ort.InferenceSession, table: FloatArray, action: FloatArray) -> ort.IOBinding:
+    """Input and output in place: a run neither allocates nor copies what goes in and out."""
+    binding = session.io_binding()
+    binding.bind_input(INPUT_NAME, "cpu", 0, np.float32, table.shape, table.ctypes.data)
+    binding.bind_output(OUTPUT_NAME, "cpu", 0, np.float32, action.shape, action.ctypes.data)
+    return binding

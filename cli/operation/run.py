@@ -69,9 +69,6 @@ def run(
 
     Example: [bold]slicepilot run --bundle runs/demo/training/bundle --scenario testbed-contention[/bold]
     """
-    from slicepilot.controller.ahead import library
-
-    library.take()
     from slicepilot.controller.service.run_config import RunConfig
     from slicepilot.controller.service.serve import serve
 

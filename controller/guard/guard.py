@@ -22,7 +22,7 @@ from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
-from slicepilot.env.compiled import Array, kernel, never_compile_again
+from slicepilot.env.compiled import kernel, never_compile_again
 from slicepilot.env.knobs import EGRESS, NICE, NUM_KNOBS, Knobs, NiceScope
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
@@ -30,7 +30,7 @@ from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from .config import GuardConfig
 from .envelope import count_cpus, declare, window_of
 from .knob_rules import bounds, cpu_budget, cpu_shares, dwell, floors, hysteresis, oscillation, rest, slew
-from .records import FOLLOW, HOLD, KNOB, NEVER_NS, NODE, RATE, SAFE, SLICE, Records, State
+from .records import FOLLOW, HOLD, NEVER_NS, RATE, SAFE, Records, State
 from .service import balance, service_floors
 from .trust import Figures, decisions, late_decisions, measurements, orders
 
@@ -73,13 +73,7 @@ def _apply_rules(figures: Figures, state: State) -> None:
     cpu_budget(node, slices, knobs)
 
 
-@kernel(
-    (
-        *(Array(np.float32, 3), Array(np.float32, 2), Array(np.float32, 1), Array(np.bool_, 2)),
-        *(Array(np.float32, 3), Array(np.float32, 3), bool, int, Array(NODE, 1), Array(SLICE, 1), Array(KNOB, 1)),
-        *(Array(np.float32, 3), Array(np.int64, 2), Array(np.float32, 3), Array(np.uint32, 1)),
-    )
-)
+@kernel
 def _judge(
     measured_slices: npt.NDArray[np.float32],
     measured_node: npt.NDArray[np.float32],

@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.arrays import FloatArray
-from slicepilot.env.compiled import never_compile_again
 from slicepilot.env.encoding import KNOB_FEATURES
 from slicepilot.env.knobs import KNOB_FIELDS, NUM_KNOBS, Knobs
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
@@ -252,7 +251,7 @@ class TickRing:
         measured = telemetry.slices, telemetry.node, telemetry.valid
         nothing = self._no_draw, np.zeros(self.num_slices, np.uint32)
         self._put(0, *self._tables, *measured, *[knobs] * 3, *nothing)
-        never_compile_again(self._put)
+        self._put.disable_compile()  # a tick has no seconds for that
 
     def _begin(self, at: int) -> int:
         generation: int = struct.unpack_from("=Q", self._memory, at)[0] + 1

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from slicepilot.env.compiled import Array, kernel
+from slicepilot.env.compiled import kernel
 from slicepilot.env.knobs import NUM_KNOBS
 
-_TABLE = Array(np.float32, 3)
 
-
-@kernel(
-    (
-        int,
-        *(Array(np.float32, 2, contiguous=False), Array(np.uint32, 2, contiguous=False)),
-        *(Array(np.bool_, 2, contiguous=False), _TABLE, Array(np.float32, 2), Array(np.bool_, 2)),
-        *(_TABLE, _TABLE, _TABLE, Array(np.float32, 2), Array(np.uint32, 1)),
-    )
-)
+@kernel
 def put(
     slot: int,
     floats: np.ndarray,

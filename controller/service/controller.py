@@ -221,7 +221,7 @@ class Controller:
             config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard, roots)
             if order.bundle is not None:
                 trial = trial_on(self.node, self.config)
-                policy = load_bundle(order.bundle, self.config.trust, roots, trial, running=True)
+                policy = load_bundle(order.bundle, self.config.trust, roots, trial)
                 self._require_promoted(policy, order)
             guard = self._guard(config, policy)
             if order.bundle is not None:

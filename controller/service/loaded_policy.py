@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slicepilot.agents.base import Agent
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.files import MODEL_FILE, BundleFiles
+from slicepilot.agents.learned.files import BundleFiles
+from slicepilot.agents.learned.shares import SharesEncoder
 from slicepilot.agents.learned.shipped import is_shipped
 from slicepilot.agents.learned.signature import verify
 from slicepilot.configs import ConfigError
 from slicepilot.configs.reading import Roots
 from slicepilot.controller.loop.node import Node
 from slicepilot.controller.promotion import certificate as promotion
-from slicepilot.env import compiled
 from slicepilot.env.backend import Context
-from slicepilot.env.knobs import Knobs, NiceScope
+from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
+from slicepilot.env.knobs import NUM_KNOBS, Knobs, NiceScope
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
 from .run_config import RunConfig
 from .trial import Trial
-
-RUNTIME = "onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,6 @@ def load_bundle(
     trust: str | None = None,
     roots: Roots | None = None,
     trial: Trial | None = None,
-    running: bool = False,
 ) -> LoadedPolicy:
     """A learned policy: its files read once, their signature verified, their sums checked, its model tried out in a
     process of its own. Nothing is parsed before the signature, and no runtime of this process sees an untried model.
@@ -87,7 +85,6 @@ def load_bundle(
         trust: public key (PEM) that it must be signed with; none: it need not be.
         roots: where it has to be; none: anywhere.
         trial: what it has to do; none: decide on its own slices.
-        running: there is a loop in this process, which does not wait for an import.
 
     Raises:
         ConfigError: it cannot be used.
@@ -97,31 +94,24 @@ def load_bundle(
     if trust is not None:
         verify(files, Path(trust))
     bundle = PolicyBundle.of(files)
-    tried = (trial or Trial()).run(bundle)
-    if tried is None and RUNTIME not in sys.modules:
-        if running:
-            raise ConfigError(
-                f"{bundle}: {MODEL_FILE}: runs in onnxruntime alone, which this controller has not loaded; accepted: a "
-                "policy that can be compiled, or a controller that is started with this one"
-            )
-        importlib.import_module(RUNTIME)
+    (trial or Trial()).run(bundle)
     refusal = ""
     try:
         promotion.check(files)
     except ConfigError as error:
         refusal = str(error)
     facts = {"path": str(files.place), "digest": files.digest, "promoted": not refusal}
-    return LoadedPolicy(
-        LearnedAgent(bundle, transfer=True, tried=tried), facts, refusal, bundle.nice_scope, trust, roots
-    )
+    return LoadedPolicy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope, trust, roots)
 
 
-def import_bundle_runtime() -> None:
-    """Import what any bundle needs: in a process that has a loop, imports would hold it up for many periods."""
-    with contextlib.suppress(ImportError):  # without numba policies run in onnxruntime alone
-        importlib.import_module("slicepilot.agents.runtime.policy")
-    if not compiled.ahead():  # else the trial has compared what was compiled with it
-        importlib.import_module(RUNTIME)
+def import_bundle_runtime(slices: SliceSet, context: Context) -> None:
+    """Import and compile what any bundle needs: beside a running loop, that would hold it up for many periods."""
+    importlib.import_module("onnxruntime")
+    none, telemetry = Knobs.none(len(slices)), Telemetry.empty(len(slices))
+    decoder = KnobDecoder(slices)
+    for encoder in (ObservationEncoder(context), SharesEncoder(context)):
+        encoder.encode(telemetry, decoder.encode(none))
+    decoder.decode(np.zeros((1, len(slices), NUM_KNOBS), np.float32))
 
 
 def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> LoadedPolicy:

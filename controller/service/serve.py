@@ -102,7 +102,7 @@ def _operation(
 ) -> Controller:
     from .loaded_policy import LoadedPolicy, import_bundle_runtime, policy_of
 
-    import_bundle_runtime()
+    import_bundle_runtime(node.backend.slices, node.backend.context)
     policy = policy_of(config, node) if agent is None else LoadedPolicy(agent)
     if MODES[config.mode] is not Mode.SHADOW:
         policy.require_promoted_as_loaded(force)

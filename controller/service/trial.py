@@ -38,14 +38,10 @@ class Trial:
     period_s: float = 1.0
     off_cpu: int | None = None
 
-    def run(self, bundle: PolicyBundle) -> tuple[int, int, int] | None:
+    def run(self, bundle: PolicyBundle) -> None:
         """Try a bundle's model out.
 
         The process is killed at the end, whatever became of it. Signals are served meanwhile.
-
-        Returns:
-            The shape (L, S, D) of observations for which it decides, compiled, as in onnxruntime; None: it cannot be
-            compiled, decides otherwise, or nothing here is compiled ahead.
 
         Raises:
             ConfigError: it is not accepted, fails, or takes more time or memory than a policy may; nothing of it has
@@ -88,7 +84,6 @@ class Trial:
                 f"{where}: takes {_shown(decision_s)} s of CPU time to decide; "
                 f"accepted: a control period ({self.period_s:g} s) at most"
             )
-        return shape if answer.get("agrees") is True else None
 
 
 def _answer(process: subprocess.Popen[bytes], where: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ input, does what the controller would do with it, and says in one line of JSON w
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
@@ -23,8 +22,6 @@ MOST_CPU_S = 5
 MOST_MEMORY_BYTES = 512 << 20
 """Limits, added to what start-up used."""
 DECISIONS = 5
-MOST_COMPARED_S = 0.05
-"""A decision that takes longer is not made often enough to compare a compiled one with it."""
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # linux/prctl.h
 
 
@@ -34,16 +31,9 @@ def main() -> int:
     _prctl(PR_SET_NO_NEW_PRIVS, 1)  # for the threads that onnxruntime starts when it is imported, too
     # All of it while there is somebody who may open files.
     import numpy.random  # noqa: F401 (which NumPy imports at its first use)
-
-    from slicepilot.controller.ahead import library
-
-    compiled = not library.take()
     import onnxruntime  # noqa: F401 (likewise, for `_try_out`)
 
-    from slicepilot.agents.runtime import agreement, program, session  # noqa: F401
-
-    if compiled:
-        from slicepilot.agents.runtime import program_kernel  # noqa: F401 (with numba it would take seconds, and files)
+    from slicepilot.agents.runtime import session  # noqa: F401
 
     privileges.drop_all()
     _give_up_the_rest()
@@ -51,7 +41,7 @@ def main() -> int:
         return 1
     head, model = sys.stdin.buffer.readline(), sys.stdin.buffer.read()
     try:
-        answer = _try_out(model, compiled, **json.loads(head))
+        answer = _try_out(model, **json.loads(head))
     except (ValueError, MemoryError) as error:
         answer = {"refused": f"{error}" or "more memory than there is for a policy"}
     print(json.dumps(answer), flush=True)
@@ -84,26 +74,22 @@ def _pages() -> int:
         return int(file.read().split()[0])
 
 
-def _try_out(model: bytes, compiled: bool, shape: list[int], actions: int) -> dict[str, Any]:
+def _try_out(model: bytes, shape: list[int], actions: int) -> dict[str, Any]:
     """All that the controller does with a model.
 
     Returns:
-        ``decision_s``, the CPU time of a decision, in seconds; ``agrees``: a compiled program decides the same.
+        ``decision_s``, the CPU time of a decision, in seconds.
 
     Raises:
         OnnxError, ValueError: it is not accepted, or cannot be run.
     """
     import numpy as np
 
-    from slicepilot.agents.runtime.agreement import agrees
-    from slicepilot.agents.runtime.onnx_file import OnnxError
-    from slicepilot.agents.runtime.program import compile_policy
+    from slicepilot.agents.runtime.allowed import OnnxError
     from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME, open_session
 
     lanes, slices, columns = shape
-    session, program = open_session(model, columns, actions), None
-    with contextlib.suppress(OnnxError):  # then it runs in onnxruntime alone
-        program = compile_policy(model, (lanes, slices, columns))
+    session = open_session(model, columns, actions)
     rng = np.random.default_rng(0)
     took_s = []
     for _ in range(DECISIONS):
@@ -116,10 +102,7 @@ def _try_out(model: bytes, compiled: bool, shape: list[int], actions: int) -> di
         took_s.append(time.thread_time() - start_s)
         if action.shape != (lanes, slices, actions):
             raise OnnxError(f"{OUTPUT_NAME} of shape {action.shape}; accepted: {(lanes, slices, actions)}")
-    same = False
-    if compiled and program is not None and min(took_s) <= MOST_COMPARED_S:
-        same = agrees(program, session, (lanes, slices, columns), actions)
-    return {"decision_s": min(took_s), "agrees": same}
+    return {"decision_s": min(took_s)}
 
 
 if __name__ == "__main__":

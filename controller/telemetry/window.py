@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.env.compiled import Array, kernel
+from slicepilot.env.compiled import kernel
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
 from . import layout
@@ -159,15 +159,7 @@ class CpuWindow:
             self._ended_ns = now_ns
 
 
-_COUNTER, _OUT = Array(np.int64, 1, contiguous=False), (bool, Array(np.float32, 3), Array(np.float32, 2))
-
-
-@kernel(
-    (
-        *(int, int, *(_COUNTER,) * 5, Array(np.int64, 2, contiguous=False), Array(np.uint32, 2, contiguous=False)),
-        *(Array(np.float64, 1), Array(np.bool_, 1), float, Array(PACKETS_READ, 1), Array(np.uint32, 2), *_OUT),
-    )
-)
+@kernel
 def read_packets(
     now_ns: int,
     window_ns: int,
@@ -265,12 +257,7 @@ def _age_ns(now_ns: int, marks_ns: np.ndarray, last_left_ns: int, past: Any) -> 
     return now_ns - oldest if oldest < now_ns else 0
 
 
-@kernel(
-    (
-        *(int, int, int, *(_COUNTER,) * 6, Array(np.bool_, 1), Array(np.int64, 1)),
-        *(Array(CPU_READ, 1), Array(np.int64, 1), *_OUT),
-    )
-)
+@kernel
 def read_cpus(
     now_ns: int,
     window_ns: int,

@@ -54,9 +54,6 @@ def loop(
 
     Example: [bold]slicepilot bench loop --period-ms 2[/bold]
     """
-    from slicepilot.controller.ahead import library
-
-    library.take()  # as `run` does
     from slicepilot.agents.learned.bundle import PolicyBundle
     from slicepilot.testbed.bench.bundle import bundle_folder
 

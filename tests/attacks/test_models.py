@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,19 +13,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
-from slicepilot.agents.runtime.allowed import MOST_ENTRIES, MOST_NODES, OPERATORS, check_model
-from slicepilot.agents.runtime.onnx_file import OnnxError
-from slicepilot.agents.runtime.program import HANDLERS
+from slicepilot.agents.runtime.allowed import MOST_ENTRIES, MOST_NODES, OnnxError, check_model
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.configs import ConfigError
-from slicepilot.controller.ahead import library
-from slicepilot.controller.service.loaded_policy import load_bundle
 from slicepilot.controller.service.trial import Trial
 from slicepilot.env.encoding import NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.slices import SliceSet
-
-from .unprivileged import NOBODY
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ["agents/learned/bundles/generalist", "testbed/bench/barely_trained", "tests/data/starves-priority"]
@@ -194,7 +184,6 @@ def test_what_training_exports_is_accepted() -> None:
     for folder in SHIPPED:
         check_model((ROOT / folder / "policy.onnx").read_bytes())
         PolicyBundle.load(ROOT / folder)
-    assert set(HANDLERS) <= OPERATORS
 
 
 def bundle(model: bytes) -> PolicyBundle:
@@ -220,69 +209,6 @@ def test_a_trial_of_a_hostile_model_ends(make: Callable[[], bytes], message: str
 
 def test_a_decision_that_takes_longer_than_a_control_period_is_refused() -> None:
     policy = PolicyBundle.load(ROOT / SHIPPED[1])
-    # What is compiled decides the same, and this process need not try that again.
-    assert Trial(5, 0.1).run(policy) == (None if library.why_not() else (1, 5, policy.widths[0]))
+    Trial(5, 0.1).run(policy)
     with pytest.raises(ConfigError, match=r"s of CPU time to decide; accepted: a control period \(1e-06 s\) at most"):
         Trial(5, 1e-6).run(policy)
-
-
-def test_what_runs_in_onnxruntime_alone_is_taken_before_there_is_a_loop_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "bundle"
-    bundle(slow(products=2)).save(folder)
-    importlib.import_module("onnxruntime")
-    load_bundle(folder, trial=Trial(5, 1.0), running=True)
-    monkeypatch.delitem(sys.modules, "onnxruntime")
-    with pytest.raises(ConfigError, match=r"policy.onnx: runs in onnxruntime alone, .* accepted: a policy that can be"):
-        load_bundle(folder, trial=Trial(5, 1.0), running=True)
-    load_bundle(folder, trial=Trial(5, 1.0))
-    assert "onnxruntime" in sys.modules
-
-
-def trials() -> list[int]:
-    """Processes of this one that try something out."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            words = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if parent == str(os.getpid()) and b"slicepilot.controller.service.trial_process" in words:
-            found.append(int(process.name))
-    return found
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: who has nothing has nothing to lose")
-def test_a_trial_has_nothing_that_it_could_abuse() -> None:
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            Trial(5, 0.01).run(bundle(slow()))
-        except ConfigError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    status, limits, until_s = {"Uid": ""}, "", time.monotonic() + 60.0
-    while thread.is_alive() and f"{NOBODY}" not in status["Uid"] and time.monotonic() < until_s:
-        for pid in trials():
-            try:
-                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-                limits = Path(f"/proc/{pid}/limits").read_text()
-            except OSError:
-                continue
-            if "Max open files            0" in limits:
-                status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        time.sleep(0.01)
-    thread.join()
-    assert status["Uid"].split() == [f"{NOBODY}"] * 4
-    assert status["Groups"].split() == []
-    assert all(int(status[name], 16) == 0 for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"))
-    assert status["NoNewPrivs"] == "1"
-    for name in ("processes", "file size", "core file size"):
-        assert f"Max {name}".ljust(26) + "0 " in limits
-    assert errors
-    assert trials() == []

@@ -131,7 +131,7 @@ def test_an_action_means_the_same_whatever_the_bounds() -> None:
 def test_an_action_of_another_shape_is_refused_with_the_accepted_one(
     slice_set: SliceSets, shape: tuple[int, ...]
 ) -> None:
-    with pytest.raises(ValueError, match=r"action: shape .*accepted: \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"action: shape .*expected \(3, 3\)"):
         KnobDecoder(slice_set(3)).decode(np.zeros(shape, np.float32))
 
 

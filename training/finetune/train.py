@@ -249,7 +249,7 @@ class _Work:
             versions=versions(),
             config=plain_config(offline) | {"finetune": plain_config(config) | facts},
         )
-        return PolicyBundle(slices_of(log), model, record, agreement=agreement)
+        return PolicyBundle(slices_of(log), model, record, agreement=agreement, coding="shares")
 
     def _round(self, number: int) -> Round:
         """Act, keep what came of it, learn."""

@@ -17,7 +17,7 @@ from slicepilot.env.arrays import FloatArray
 from slicepilot.env.encoding import NUM_FEATURES
 
 from .guided import GuidedPolicy
-from .node_shares import ACTIVE
+from .node_shares import ACTIVE, with_shares
 from .slice_network import DeterministicPolicy
 
 OPSET = 18  # the first that the exporter emits without conversion; onnxruntime 1.14 and later read it
@@ -31,7 +31,7 @@ class ExportError(RuntimeError):
 
 
 def to_onnx(policy: DeterministicPolicy | GuidedPolicy) -> bytes:
-    """One self-contained ONNX model: ``observation`` (lanes, slices, D) to ``action`` (lanes, slices, 3) in [-1, 1]."""
+    """One self-contained ONNX model: ``observation`` (lanes, slices, D) to ``action`` (lanes, slices, A)."""
     policy = policy.eval().cpu()
     example = torch.zeros(3, 4, policy.columns)
     axes = {0: torch.export.Dim("lanes", min=1), 1: torch.export.Dim("slices", min=1)}
@@ -83,14 +83,16 @@ def check_agreement(
     Args:
         policy: the trained network.
         model: its export.
-        recorded: tables (N, S, D) from an environment.
+        recorded: observations (N, S, D) from an environment.
         seed: of the random tables, of which there are `OBSERVATIONS` for each of `SLICE_COUNTS`.
 
     Raises:
         ExportError: an action differs by more than `TOLERANCE`, or is not a number.
     """
     rng = np.random.default_rng(seed)
-    tables = [random_observations(s, OBSERVATIONS, rng, policy.columns) for s in SLICE_COUNTS] + list(recorded)
+    tables = [random_observations(s, OBSERVATIONS, rng, policy.columns) for s in SLICE_COUNTS]
+    guided = isinstance(policy, GuidedPolicy)
+    tables += recorded if guided else [with_shares(torch.from_numpy(table)).numpy() for table in recorded]
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
     worst = 0.0
     for table in tables:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import onnx
 import torch
 
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.runtime.onnx_file import OnnxError, read_graph
 from slicepilot.configs import ConfigError
 
 from .export import ExportError, check_agreement
@@ -22,10 +22,8 @@ def load_weights(policy: GuidedPolicy | DeterministicPolicy, bundle: PolicyBundl
         ConfigError: the bundle's network is another one than the policy.
     """
     other = f"{bundle}: accepted: one whose network is the one that the training config describes"
-    try:
-        constants = read_graph(bundle.model).constants
-    except OnnxError as error:
-        raise ConfigError(f"{other}; {error}") from error
+    tensors = onnx.load_from_string(bundle.model).graph.initializer
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
     named = dict(policy.named_parameters())
     transposed = iter([value for name, value in constants.items() if name not in named and value.ndim == 2])
     with torch.no_grad():

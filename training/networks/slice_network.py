@@ -20,11 +20,15 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from slicepilot.agents.learned.shares import GRANTED_LIMIT, NUM_INPUTS, SHARE_FEATURES, WEIGHT_PER_CPU
+from slicepilot.agents.learned.shares_kernel import MAX_SHARE
 from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
 
-from .node_shares import GRANTED_LIMIT, HALF, MAX_SHARE, NUM_INPUTS, NUM_SHARES, WORTH_PER_CPU, NodeShares, present
+from .node_shares import HALF, present, with_shares
 
+# What slices ask for and need: summed up, it is part of the context.
+NUM_SHARES = SHARE_FEATURES.index("granted")
 HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) + NUM_KNOBS)
 # The mean action is gain * tanh(z) per knob, clipped to [-1, 1]. An egress rate rests well inside the "none" end of its
 # axis despite exploration noise; a CPU limit must not, or nothing would ever pull it back to what the slice needs.
@@ -35,7 +39,7 @@ MAX_TANH = 0.98
 # Limits as needed, as actions above `GRANTED_LIMIT`: from hardly less than that CPU to 1.7 times, at first a quarter
 # more.
 LEAST_ABOVE, MOST_ABOVE, FIRST_ABOVE = -0.02, 0.25, 0.1
-# Four times the weight for as much CPU is 0.2 in `WORTH_PER_CPU`, and so 14 levels of nice.
+# Four times the weight for as much CPU is 0.2 in `WEIGHT_PER_CPU`, and so 14 levels of nice.
 NICE_PER_WORTH, NICE_WITHIN = -5.0, 0.4
 Deviation = Annotated[float, Field(gt=0, le=2)]
 
@@ -48,9 +52,9 @@ class NetworkConfig:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
         limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay between what
-            the greedy order of `NodeShares` gives each slice for its promise and 1.7 times as much (`LEAST_ABOVE`,
-            `MOST_ABOVE`): what is learned is the residual (Johannink et al. 2019, "Residual Reinforcement Learning for
-            Robot Control").
+            the greedy order of `slicepilot.agents.learned.shares` gives each slice for its promise and 1.7 times as
+            much (`LEAST_ABOVE`, `MOST_ABOVE`): what is learned is the residual (Johannink et al. 2019, "Residual
+            Reinforcement Learning for Robot Control").
         nice: levels are ``free``, at first the same for all slices, or ``ranked``: close (`NICE_WITHIN`) to an order by
             how much weight each CPU brings that a slice's promise takes (`NICE_PER_WORTH`).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
@@ -119,7 +123,7 @@ def context_size(width: int) -> int:
 class SliceEncoder(nn.Module):
     """Rows (B, S, D + 16) to features per slice (B, S, W), zero where absent, and their context (B, C).
 
-    Rows are those of `NodeShares`. An encoder made for ``more`` further columns takes them in a table of their own.
+    Rows are those of `with_shares`. An encoder made for ``more`` further columns takes them in a table of their own.
     """
 
     def __init__(self, config: NetworkConfig, more: int = 0) -> None:
@@ -208,7 +212,7 @@ class ActionHead(nn.Module):
             limit = (needed + above).clamp(-MAX_TANH, MAX_TANH)
             limit = HALF * ((1.0 + limit) / (1.0 - limit)).log()  # artanh
         if self.nice_ranked:
-            nice = NICE_PER_WORTH * rows[..., WORTH_PER_CPU : WORTH_PER_CPU + 1] + NICE_WITHIN * torch.tanh(nice)
+            nice = NICE_PER_WORTH * rows[..., WEIGHT_PER_CPU : WEIGHT_PER_CPU + 1] + NICE_WITHIN * torch.tanh(nice)
         mean = (nice * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
         return torch.cat([limit, nice - mean, egress], -1)
 
@@ -218,19 +222,19 @@ class ActionHead(nn.Module):
 
 
 class DeterministicPolicy(nn.Module):
-    """What is exported: the table (L, S, D) to actions (L, S, 3) in [-1, 1].
+    """What is exported: rows (L, S, D + 16) to actions (L, S, 3) in [-1, 1]; it takes observations as well.
 
     A slice that is absent or could not be measured keeps the knobs it has: they are part of its row.
     """
 
-    columns = NUM_FEATURES
+    columns = NUM_INPUTS
 
     def __init__(self, encoder: SliceEncoder, actor: ActionHead) -> None:
         super().__init__()
-        self.shares, self.encoder, self.actor = NodeShares(), encoder, actor
+        self.encoder, self.actor = encoder, actor
 
     def forward(self, observation: Tensor) -> Tensor:
         """Mean action, held where a slice is absent."""
-        rows, mask = self.shares(observation), present(observation)
+        rows, mask = with_shares(observation), present(observation)
         mean = self.actor(rows, *self.encoder(rows, mask))
         return torch.where(mask > HALF, mean, observation[..., HELD]).clamp(-1.0, 1.0)

@@ -19,7 +19,7 @@ def value_head(width: int) -> nn.Sequential:
 
 
 class PooledValue(nn.Module):
-    """V(s): rows (B, S, D + 16) of `NodeShares` to values (B,)."""
+    """V(s): rows (B, S, D + 16) of `with_shares` to values (B,)."""
 
     def __init__(self, network: NetworkConfig) -> None:
         super().__init__()

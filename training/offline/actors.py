@@ -113,7 +113,7 @@ class Actor(nn.Module, ABC):
 
 
 class SliceActor(Actor):
-    """The weight-shared policy for slices: rows (B, S, D + 16) of `NodeShares` to actions (B, S, 3)."""
+    """The weight-shared policy for slices: rows (B, S, D + 16) of `with_shares` to actions (B, S, 3)."""
 
     def __init__(self, network: NetworkConfig, spread: Spread) -> None:
         super().__init__()

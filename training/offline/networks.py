@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from slicepilot.training.networks.node_shares import NodeShares
+from slicepilot.training.networks.node_shares import with_shares
 from slicepilot.training.networks.slice_network import NetworkConfig
 from slicepilot.training.networks.values import PooledCritics, PooledValue
 
@@ -48,11 +48,10 @@ class SliceNetworks:
 
     def __init__(self, network: NetworkConfig, device: torch.device) -> None:
         self.network, self.device = network, device
-        self._shares = NodeShares().to(device)
 
     def prepare(self, observations: Tensor) -> Tensor:
         """Rows (B, S, D + 16)."""
-        return self._shares(observations.to(self.device))
+        return with_shares(observations).to(self.device)
 
     def actor(self, spread: Spread) -> Actor:
         """A policy for any number of slices."""

@@ -292,4 +292,4 @@ def _bundle(
         versions=versions(),
         config=plain_config(config),
     )
-    return PolicyBundle(slices, model, record, agreement=agreement)
+    return PolicyBundle(slices, model, record, agreement=agreement, coding="shares")

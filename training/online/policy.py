@@ -21,7 +21,7 @@ from slicepilot.agents.learned.guide import CORRECTIONS, NUM_GUIDED
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.training.networks import guided
 from slicepilot.training.networks.guided import GuidedPolicy
-from slicepilot.training.networks.node_shares import HALF, NUM_INPUTS, NodeShares, present
+from slicepilot.training.networks.node_shares import HALF, present, with_shares
 from slicepilot.training.networks.slice_network import (
     CLIPPED_GAIN,
     HELD,
@@ -61,7 +61,7 @@ class PpoPolicy(ActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         width = self.network.width
-        self.shares, self.encoder = NodeShares(), SliceEncoder(self.network)
+        self.encoder = SliceEncoder(self.network)
         self.actor_head = ActionHead(self.network, CLIPPED_GAIN)
         self.value_head = value_head(width)
         self._explore(lr_schedule)
@@ -83,8 +83,7 @@ class PpoPolicy(ActorCriticPolicy):
 
     def rows(self, observation: Tensor) -> Tensor:
         """Rows (B, S, D + 16) of observations; what are rows already stays as it is."""
-        table = as_table(observation)
-        return table if table.shape[-1] == NUM_INPUTS else self.shares(table)
+        return with_shares(as_table(observation))
 
     def _moments(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean actions (B, S, 3), values (B, 1), presence mask (B, S, 1)."""
@@ -180,14 +179,14 @@ class _SacActor(Actor):
         )
         self.use_sde = False
         width = network.width
-        self.shares, self.encoder = NodeShares(), SliceEncoder(network)
+        self.encoder = SliceEncoder(network)
         self.mean_head = ActionHead(network, SQUASHED_GAIN)
         self.std_head = SliceHead(width, NUM_KNOBS, 0.01, tuple(math.log(std) for std in network.initial_std))
         self.action_dist = SquashedDiagGaussianDistribution(math.prod(self.action_space.shape))  # type: ignore[assignment]
 
     def get_action_dist_params(self, obs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # type: ignore[override]
         """Mean and log standard deviation before the squashing, (B, S * 3) each."""
-        rows = self.shares(as_table(obs))
+        rows = with_shares(as_table(obs))
         hidden, context = self.encoder(rows, present(rows))
         mean, log_std = self.mean_head.unsquashed(rows, hidden, context), self.std_head(hidden, context)
         return mean.flatten(1), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).flatten(1), {}
@@ -206,7 +205,6 @@ class _SacCritic(ContinuousCritic):
         )
         self.share_features_extractor = False
         self.n_critics = n_critics
-        self.shares = NodeShares()
         critics = PooledCritics(network, n_critics)
         self.encoders, self.heads = critics.encoders, critics.heads
 
@@ -214,7 +212,7 @@ class _SacCritic(ContinuousCritic):
         """Values (B, 1) of every critic."""
         table = as_table(obs)
         actions = actions.reshape(*table.shape[:2], NUM_KNOBS)
-        return pooled_values(self.encoders, self.heads, self.shares(table), actions).unsqueeze(-1).unbind()
+        return pooled_values(self.encoders, self.heads, with_shares(table), actions).unsqueeze(-1).unbind()
 
     def q1_forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Values (B, 1) of the first critic."""

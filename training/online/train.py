@@ -27,7 +27,7 @@ from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.training.networks.averaging import PolicyAverage
 from slicepilot.training.networks.export import check_agreement, to_onnx
 from slicepilot.training.networks.importing import load_weights
-from slicepilot.training.networks.node_shares import NodeShares
+from slicepilot.training.networks.node_shares import with_shares
 from slicepilot.training.networks.slice_network import as_table
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
@@ -108,7 +108,7 @@ def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Op
         "device": "cpu",
     }
     if config.algorithm == "ppo":
-        ppo, shares = config.ppo, NodeShares()
+        ppo = config.ppo
         learner = PPO(
             GuidedPpoPolicy if config.guided else PpoPolicy,
             env,
@@ -126,7 +126,7 @@ def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Op
                 "discount": Discount(config.gamma),
                 "groups": config.phase_groups,
                 "copies": config.copies,
-                "inputs": None if config.guided else lambda observations: shares(as_table(observations)),
+                "inputs": None if config.guided else lambda observations: with_shares(as_table(observations)),
                 "columns": env.columns,
             },
             **common,
@@ -400,7 +400,7 @@ def _bundle(
         versions=versions(),
         config=plain_config(config),
     )
-    return PolicyBundle(env.slices, model, record, agreement=agreement, guided=config.guided)
+    return PolicyBundle(env.slices, model, record, agreement=agreement, coding="guided" if config.guided else "shares")
 
 
 def _recorded(env: SliceVecEnv, learner: Any) -> FloatArray:

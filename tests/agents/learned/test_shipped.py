@@ -30,7 +30,7 @@ def test_any_other_name_is_a_path() -> None:
 
 def test_the_shipped_policy_decides_for_any_slices() -> None:
     bundle = PolicyBundle.load(GENERALIST)
-    assert bundle.guided
+    assert bundle.coding == "guided"
     assert bundle.agreement is not None
     backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("multi-promise")), 2)
     agent = LearnedAgent(bundle, transfer=True)

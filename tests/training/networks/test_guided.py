@@ -37,7 +37,7 @@ def test_the_order_of_slices_does_not_matter() -> None:
 
 def test_weights_come_back_from_the_export() -> None:
     first, second = policy(0), policy(1)
-    bundle = PolicyBundle(SliceSet.from_yaml("five-video"), to_onnx(first), RECORD, guided=True)
+    bundle = PolicyBundle(SliceSet.from_yaml("five-video"), to_onnx(first), RECORD, coding="guided")
     load_weights(second, bundle)
     for ours, theirs in zip(second.parameters(), first.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)

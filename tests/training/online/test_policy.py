@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from slicepilot.agents.learned.shares import GRANTED_LIMIT
 from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABOVE, NUM_FEATURES, KnobDecoder
 from slicepilot.env.environments.vector_env import ControlLoop, action_space, observation_space
 from slicepilot.env.knobs import NUM_KNOBS
@@ -14,7 +15,7 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.networks.export import random_observations
-from slicepilot.training.networks.node_shares import ACTIVE, GRANTED_LIMIT, NodeShares
+from slicepilot.training.networks.node_shares import ACTIVE, with_shares
 from slicepilot.training.networks.slice_network import HELD, NetworkConfig
 from slicepilot.training.online.policy import PpoPolicy, SacPolicy
 from slicepilot.training.online.vec_env import NO_CONTROL
@@ -69,7 +70,7 @@ def test_shares_are_of_what_the_node_has_now() -> None:
     table = torch.from_numpy(loop.reset(0))
     for _ in range(20):
         table = torch.from_numpy(loop.step(np.broadcast_to(NO_CONTROL, (3, 5, NUM_KNOBS)))[0])
-    shares = NodeShares()(table)[..., NUM_FEATURES:].numpy()
+    shares = with_shares(table)[..., NUM_FEATURES:].numpy()
     telemetry, uplink_mbps = loop.telemetry, 0.2 * 940.0
     assert np.all(telemetry.node[1] == 1), "the check means little for an idle link"
     committed = loop.backend.context.promises.committed_mbps
@@ -107,7 +108,7 @@ def test_a_silent_slice_keeps_its_rank() -> None:
     silent = 0
     for _ in range(400):
         table = torch.from_numpy(loop.step(np.broadcast_to(NO_CONTROL, (1, 5, NUM_KNOBS)))[0])
-        shares = NodeShares()(table)[0, :, NUM_FEATURES:].numpy()
+        shares = with_shares(table)[0, :, NUM_FEATURES:].numpy()
         if table[0, 3, FEATURES.index("offered_mbps")] == 0:
             silent += 1
             assert shares[3, 5] == 0
@@ -177,7 +178,7 @@ def test_limits_as_needed_stay_close_whatever_was_learned(kind: type[PpoPolicy] 
         SimulatorBackend(ScenarioRuns(Scenario.from_yaml("testbed-promises"))), RewardWeights.from_yaml()
     )
     table = torch.from_numpy(loop.reset(0))
-    need = NodeShares()(table)[0, :, GRANTED_LIMIT].double()  # position between 20 and 1000 mCPU
+    need = with_shares(table)[0, :, GRANTED_LIMIT].double()  # position between 20 and 1000 mCPU
     need_mcpu = 20 * torch.exp(need * math.log(50))
     for seed in range(5):
         torch.manual_seed(seed)
