@@ -94,7 +94,7 @@ def _document(bundle: Path, verdict: PromotionDecision, signed: bool) -> dict[st
 
 
 def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
-    from slicepilot.controller.contracts.charge import spoken
+    from slicepilot.controller.contracts.charge import shares_text
 
     recording = verdict.recording
     table = figures_table(
@@ -112,7 +112,7 @@ def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
         ("canary or live", recording.in_charge_acting),
     ):
         if shares is not None:
-            _say(f"in charge in {where}: {spoken(shares)}")
+            _say(f"in charge in {where}: {shares_text(shares)}")
     _say(f"{recording.ticks} ticks of {len(recording.runs)} runs, {recording.windows} windows for the simulator")
     if recording.missing_windows:
         _say(f"{recording.missing_windows} windows do not count: their ticks are gone from the records or were changed")

@@ -223,13 +223,13 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _print_charge(document: dict[str, Any]) -> None:
-    from slicepilot.controller.contracts.charge import MOST_SAFE, spoken
+    from slicepilot.controller.contracts.charge import MOST_SAFE, shares_text
 
     charge = document["in_charge"]
     if charge is None:
         return
     acted = ", had it acted" if document["mode"] == "shadow" else ""
-    console.print(f"in charge{acted}: {spoken(charge, document['guard_rules'])}", highlight=False)
+    console.print(f"in charge{acted}: {shares_text(charge, document['guard_rules'])}", highlight=False)
     if charge["safe"] > MOST_SAFE:
         console.print(
             f"[yellow]warning:[/yellow] the safe setting was in charge for {charge['safe']:.0%} of the ticks "

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.contracts.charge import InCharge, who
+from slicepilot.controller.contracts.charge import InCharge, charges_of
 from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.top.screen import Follower
@@ -127,4 +127,4 @@ def _charge(status: Status, index: int) -> InCharge:
     """Of the newest tick, for one slice: by its own reasons and the node's."""
     last = status.last
     masks = np.stack([last["reasons"][:, index], last["node_reasons"]], axis=1).astype(np.uint32)
-    return InCharge(int(who(last["level"], (last["flags"] & LATE) != 0, masks)[0]))
+    return InCharge(int(charges_of(last["level"], (last["flags"] & LATE) != 0, masks)[0]))

@@ -13,11 +13,11 @@ from .reasons import Reason
 
 
 class InCharge(enum.IntEnum):
-    """What the knobs of a tick are owed to.
+    """What decided the knobs of a tick.
 
     ``POLICY``: the guard let its decision through as it was, or only later (dwell, slew) or not where the change was
     too small (hysteresis). ``GUARD``: all knobs were held, or a rule put something else in place of what the policy
-    wanted for at least one slice (a slice that has its safe setting is one), or the decision came too late. ``SAFE``:
+    wanted for at least one slice (such as a slice that has its safe setting), or the decision came too late. ``SAFE``:
     the declared safe setting is in force on the whole node, whatever led to it, or on each slice for a reason of its
     own.
     """
@@ -33,9 +33,9 @@ class InCharge(enum.IntEnum):
 
 
 MOST_SAFE = 0.1
-"""Share of the time from which on what a run did is not to be put down to its policy."""
+"""Share of the time from which on the results of a run do not count for its policy."""
 
-# What shapes a decision on its way, and what is no doing of the guard.
+# What shapes a decision on its way, and what is not an act of the guard.
 _LEFT_TO_THE_POLICY = (
     *(Reason.HYSTERESIS, Reason.DWELL, Reason.SLEW),
     *(Reason.NOT_ACTING, Reason.FOREIGN_CHANGE, Reason.FLOOR_INFEASIBLE),
@@ -44,7 +44,9 @@ GUARD_MASK = sum(reason.bit for reason in Reason if reason not in _LEFT_TO_THE_P
 """Reasons by which the guard is in charge of a tick, if a slice or the node has one of them."""
 
 
-def who(levels: npt.NDArray[Any], late: npt.NDArray[Any], masks: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+def charges_of(
+    levels: npt.NDArray[Any], late: npt.NDArray[Any], masks: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.int64]:
     """`InCharge` of N ticks, given the guard's levels (N,), which were late (N,), and all reason masks (N, S + 1), the
     node's last."""
     given = np.bitwise_or.reduce(masks, axis=1)
@@ -56,11 +58,12 @@ def who(levels: npt.NDArray[Any], late: npt.NDArray[Any], masks: npt.NDArray[np.
 def shares(ticks: dict[str, int]) -> dict[str, float] | None:
     """Shares, which sum to 1, of ticks by label; None without a tick."""
     total = sum(ticks.values())
-    return {one.label: ticks[one.label] / total for one in InCharge} if total else None
+    return {charge.label: ticks[charge.label] / total for charge in InCharge} if total else None
 
 
-def spoken(shares: dict[str, float], rules: dict[str, float] | None = None) -> str:
-    """Shares in words, with those of the guard's rules: ``policy 96.2%, guard 3.1% (oscillation 3.1%), safe 0.7%``."""
-    most = sorted((rules or {}).items(), key=lambda one: (-one[1], one[0]))
+def shares_text(shares: dict[str, float], rules: dict[str, float] | None = None) -> str:
+    """Shares as text, with those of the guard's rules: ``policy 96.2%, guard 3.1% (oscillation 3.1%), safe 0.7%``."""
+    most = sorted((rules or {}).items(), key=lambda rule: (-rule[1], rule[0]))
     which = f" ({', '.join(f'{name} {share:.1%}' for name, share in most)})" if most else ""
-    return ", ".join(f"{one.label} {shares[one.label]:.1%}{which if one is InCharge.GUARD else ''}" for one in InCharge)
+    labels = {charge.label: which if charge is InCharge.GUARD else "" for charge in InCharge}
+    return ", ".join(f"{label} {shares[label]:.1%}{rules_text}" for label, rules_text in labels.items())

@@ -1,4 +1,4 @@
-"""What a trip of the guard says to an operator, and what to do about one that has latched."""
+"""What a trip of the guard says to an operator, and what ends a latch."""
 
 from __future__ import annotations
 

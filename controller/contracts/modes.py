@@ -22,7 +22,7 @@ MODES = {mode.label: mode for mode in Mode}
 
 
 class Level(enum.IntEnum):
-    """How far the guard trusts what it sees and is told.
+    """How far the guard trusts measurements and policy.
 
     ``NORMAL``: decisions inside the envelope. ``HOLD``: the knobs stay. ``SAFE``: the declared safe setting
     until things have been well for a while. ``LATCHED``: the same until an operator resumes.

@@ -54,7 +54,7 @@ class Reason(enum.IntEnum):
 
     @property
     def bit(self) -> int:
-        """Its place in a mask."""
+        """Its bit in a mask."""
         return 1 << self
 
 
@@ -69,14 +69,14 @@ class Meaning:
 MEANINGS: dict[Reason, Meaning] = {
     Reason.HYSTERESIS: Meaning(Severity.INFO, "too small a change: the knob holds"),
     Reason.DWELL: Meaning(Severity.INFO, "changed a moment ago: the knob holds"),
-    Reason.SLEW: Meaning(Severity.INFO, "moved as far as one step may go"),
+    Reason.SLEW: Meaning(Severity.INFO, "moved as far as a step may go"),
     Reason.BUDGET: Meaning(Severity.INFO, "CPU limits scaled to the node's budget"),
-    Reason.FLOOR: Meaning(Severity.INFO, "raised to a floor, or moved for another slice that is below one"),
+    Reason.FLOOR: Meaning(Severity.INFO, "raised to a floor, or moved for another slice that is below its floor"),
     Reason.NOT_ACTING: Meaning(Severity.INFO, "this mode does not act on the slice"),
     Reason.OUT_OF_RANGE: Meaning(Severity.WARNING, "outside the declared bounds: the knob holds"),
     Reason.OSCILLATION: Meaning(Severity.WARNING, "the knob flipped too often: frozen at its safe value"),
     Reason.SLICE_MISSING: Meaning(Severity.WARNING, "the slice is not measured: its knobs hold, then go to safe"),
-    Reason.FOREIGN_CHANGE: Meaning(Severity.WARNING, "somebody else has set the knob: theirs holds"),
+    Reason.FOREIGN_CHANGE: Meaning(Severity.WARNING, "somebody else has set the knob: that value holds"),
     Reason.NOT_A_NUMBER: Meaning(Severity.SEVERE, "a decision without a number: the knobs hold"),
     Reason.TELEMETRY_MISSING: Meaning(Severity.WARNING, "no slice is measured: hold, then safe"),
     Reason.TELEMETRY_STALE: Meaning(Severity.WARNING, "measurements too old: hold, then safe"),
@@ -88,8 +88,8 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.SAFE_SETTING: Meaning(Severity.INFO, "the declared safe setting is in force"),
     Reason.PAUSED: Meaning(Severity.INFO, "paused: the knobs hold"),
     Reason.ORDERED_SAFE: Meaning(Severity.INFO, "an operator asked for the safe setting"),
-    Reason.FLOOR_INFEASIBLE: Meaning(Severity.INFO, "below a service floor that nobody could keep: no trip"),
-    Reason.FLOOR_TRIAL: Meaning(Severity.INFO, "is the safe setting any better for the slice?"),
+    Reason.FLOOR_INFEASIBLE: Meaning(Severity.INFO, "below a service floor that the safe setting does not keep either"),
+    Reason.FLOOR_TRIAL: Meaning(Severity.INFO, "the safe setting is on trial: does it keep the floor?"),
     Reason.LATCHED: Meaning(Severity.SEVERE, "tripped too often: safe until an operator resumes"),
 }
 

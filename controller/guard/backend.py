@@ -1,8 +1,7 @@
-"""A backend under the guard: what learns by trying is judged as what controls a node is.
+"""A backend under the guard: a policy that learns by trying is judged as one that controls a node.
 
-In the loop (`slicepilot.controller.loop.loop`) the guard stands between policy and actuator; here between whoever
-drives a backend and the backend. Every run has a guard of its own, because it starts at no control and with fresh
-loads.
+In the loop (`slicepilot.controller.loop.loop`) the guard is between policy and actuator; here it is between the code
+that drives a backend and the backend. Every run has a new guard, since it starts at no control and with fresh loads.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .guard import Guard
 
 @dataclass
 class Interventions:
-    """What a guard had to say.
+    """How often a guard intervened.
 
     Attributes:
         ticks: judged.
@@ -51,14 +50,14 @@ class Interventions:
 
 
 class GuardedBackend:
-    """A simulated node of one lane under a guard, which goes by simulated time.
+    """A simulated node of one lane under a guard, on simulated time.
 
     Args:
         backend: owned, closed with this one.
         config: the guard's envelope.
 
     Attributes:
-        interventions: of the guard so far; whoever asks may replace it.
+        interventions: of the guard so far; a caller may replace it.
 
     Raises:
         ValueError: a backend of several lanes.

@@ -83,7 +83,7 @@ class Slew:
 
     Attributes:
         cpu_limit_per_s, egress_per_s: in a second by a factor of at most e to this; "none" is the upper bound here.
-        nice_levels_per_s: levels in a second; a tick always moves at least one.
+        nice_levels_per_s: levels in a second; a tick always moves at least a level.
         most_periods: a longer pause than this many control periods allows no longer step.
     """
 
@@ -102,9 +102,9 @@ class Oscillation:
     Attributes:
         window_s: reversals are counted over this time, and over no fewer periods than would hold twice as many.
         reversals: more than this freeze the knob at its safe value.
-        factor: a significant move of a CPU limit or an egress rate; nice_levels: one of nice.
+        factor: a significant move of a CPU limit or an egress rate; nice_levels: of nice.
         freeze_s: for the first time; twice as long each time it happens again, up to most_freeze_s.
-        forget_s: after so long without freezing the next one counts as the first.
+        forget_s: after so long without freezing the next freeze counts as the first.
     """
 
     __pydantic_config__ = _STRICT
@@ -150,7 +150,7 @@ class Budget:
     """The node's CPU.
 
     Attributes:
-        cpu_limits_ratio: the CPU limits of the slices that have one come to at most so many times the node's CPUs; what
+        cpu_limits_ratio: all CPU limits that are set come to at most so many times the node's CPUs; what
             they have above their floors is scaled down alike. None: limits may overcommit the node, weights share it.
     """
 
@@ -231,12 +231,12 @@ class Safe:
     """The safe setting of every slice, as in `Floors`, and how long it stays after a trip.
 
     A trip of a slice is a service floor of it that is broken, unless the safe setting does no better (`Trial`); too
-    many overruns are a trip of the node, which is one of all slices. Each slice, and the node, has trips of its own.
+    many overruns are a trip of the node, and so of all slices. Each slice, and the node, has trips of its own.
 
     Attributes:
         default, slices: the setting.
-        hold_s: after the first trip; twice as long after each further one, up to most_hold_s.
-        forget_s: after so long without one the next trip counts as the first.
+        hold_s: after the first trip; twice as long after each further trip, up to most_hold_s.
+        forget_s: after so long without a trip the next counts as the first.
         latch_after: at this trip in a row the safe setting stays until an operator resumes.
     """
 

@@ -32,7 +32,7 @@ _ROUNDING = 1e-9
 
 
 class Section(Protocol[T_co]):
-    """A section of the configuration with an entry for some slices, and one for all others."""
+    """A section of the configuration with an entry for some slices, and an entry for all others."""
 
     @property
     def default(self) -> T_co: ...
@@ -41,7 +41,7 @@ class Section(Protocol[T_co]):
 
 
 def entries(name: str, section: Section[T_co], slices: SliceSet) -> list[T_co]:
-    """Each slice's own entry, or the default; `PRIORITY` is the slice of highest weight unless one is called so.
+    """Each slice's own entry, or the default; `PRIORITY` is the slice of highest weight unless a slice is called so.
 
     Raises:
         ConfigError: an unknown slice.
@@ -176,10 +176,10 @@ def _declare_slices(
     services = entries("sla_floor", config.sla_floor, slices)
     floors = entries("floor", config.floor, slices)
     records["share_mcpu"] = [floor.cpu_share_mcpu * config.floor.enabled for floor in floors]
-    for one, spec, floor in zip(records, slices.slices, services, strict=True):
+    for slice_, spec, floor in zip(records, slices.slices, services, strict=True):
         factor, ratio = floor.delay_factor, floor.carried_ratio
         _fill(
-            one,
+            slice_,
             committed_mbps=spec.sla.committed_mbps,
             carried_ratio=ratio,
             most_delay_us=math.inf if factor is None else 1e3 * factor * spec.sla.delay_bound_ms,
@@ -238,12 +238,12 @@ def _check(state: State, slices: SliceSet) -> None:
             f"guard: safe: CPU limits of all slices = {limited:g} mCPU: accepted: at most {budget:g} by "
             "budget.cpu_limits_ratio"
         )
-    for name, one in zip(slices.names, state.slices, strict=True):
-        share_mcpu = node_mcpu * one.safe_share
-        if share_mcpu < one.share_mcpu * (1 - _ROUNDING):
+    for name, slice_ in zip(slices.names, state.slices, strict=True):
+        share_mcpu = node_mcpu * slice_.safe_share
+        if share_mcpu < slice_.share_mcpu * (1 - _ROUNDING):
             raise ConfigError(
-                f"guard: floor of {name}: cpu_share_mcpu = {one.share_mcpu:g}: accepted: at most {share_mcpu:g}, its "
-                "share under the safe setting's nice levels"
+                f"guard: floor of {name}: cpu_share_mcpu = {slice_.share_mcpu:g}: accepted: at most {share_mcpu:g}, "
+                "its share under the safe setting's nice levels"
             )
 
 

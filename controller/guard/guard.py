@@ -54,20 +54,20 @@ def _apply_rules(figures: Figures, state: State) -> None:
     if node.before_ns != NEVER_NS:
         elapsed_ns = min(max(float(node.now_ns - node.before_ns), elapsed_ns), node.most_elapsed_ns)
     for i in range(len(knobs)):
-        knob, one = knobs[i], slices[knobs[i].slice]
-        action = max(node.action, one.action)
+        knob, slice_ = knobs[i], slices[knobs[i].slice]
+        action = max(node.action, slice_.action)
         if knob.movable == 0 or action != FOLLOW:
             knob.value = knob.safe if action == SAFE and knob.movable != 0 else knob.held
             rest(knob)
             continue
         knob.value = knob.wanted
-        bounds(knob, one)
-        floors(knob, one)
-        hysteresis(knob, one)
-        dwell(knob, one, node.now_ns)
-        slew(knob, one, elapsed_ns)
-        floors(knob, one)  # again: what holds, or one step from it, may lie below
-        oscillation(knob, one, node, state.turns[i])
+        bounds(knob, slice_)
+        floors(knob, slice_)
+        hysteresis(knob, slice_)
+        dwell(knob, slice_, node.now_ns)
+        slew(knob, slice_, elapsed_ns)
+        floors(knob, slice_)  # again: what holds, or one step from it, may lie below
+        oscillation(knob, slice_, node, state.turns[i])
     balance(node, slices, knobs)
     cpu_shares(node, slices, knobs)
     cpu_budget(node, slices, knobs)
@@ -114,16 +114,16 @@ def _judge(
     as_wanted, as_held, urgent = not failed, True, own.action >= SAFE
     for i in range(len(knobs)):
         knob = knobs[i]
-        one, before = slices[knob.slice], held[knob.kind, knob.slice, 0]
+        slice_, before = slices[knob.slice], held[knob.kind, knob.slice, 0]
         out[knob.kind, knob.slice, 0] = knob.value if knob.movable != 0 else before
         value = out[knob.kind, knob.slice, 0]
         knob.last_value = value
         if value != knob.wanted:
             as_wanted = False
-            one.reasons |= own.reasons
+            slice_.reasons |= own.reasons
         if value != before:
             as_held = False
-            urgent = urgent or one.urgent != 0 or one.action == SAFE
+            urgent = urgent or slice_.urgent != 0 or slice_.action == SAFE
     for s in range(count):
         reasons[s] = slices[s].reasons
     _count(own, slices)

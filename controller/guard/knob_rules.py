@@ -48,7 +48,7 @@ def _way(knob: np.record) -> int:
 
 
 @kernel()
-def bounds(knob: np.record, one: np.record) -> None:
+def bounds(knob: np.record, slice_: np.record) -> None:
     """A knob that is to leave its bounds holds."""
     value = knob.value
     if knob.kind == NICE:
@@ -59,19 +59,19 @@ def bounds(knob: np.record, one: np.record) -> None:
         inside = knob.low * (1.0 - _ROUNDING) <= value <= knob.high * (1.0 + _ROUNDING)
     if not inside:
         knob.value = knob.held
-        one.reasons |= _OUT_OF_RANGE
+        slice_.reasons |= _OUT_OF_RANGE
 
 
 @kernel()
-def floors(knob: np.record, one: np.record) -> None:
+def floors(knob: np.record, slice_: np.record) -> None:
     """No CPU limit and no egress rate is lower than the slice's floor."""
     if knob.value < knob.floor and not _is_none(knob, knob.value):
         knob.value = knob.floor
-        one.reasons |= _FLOOR
+        slice_.reasons |= _FLOOR
 
 
 @kernel()
-def hysteresis(knob: np.record, one: np.record) -> None:
+def hysteresis(knob: np.record, slice_: np.record) -> None:
     """A change that is too small is not made; to or from "none" is never small.
 
     What was let through at the last tick has been weighed already, however the kernel rounds it, and a step that goes
@@ -86,19 +86,19 @@ def hysteresis(knob: np.record, one: np.record) -> None:
         small *= knob.held
     if abs(knob.value - knob.held) < small:
         knob.value = knob.held
-        one.reasons |= _SMALL
+        slice_.reasons |= _SMALL
 
 
 @kernel()
-def dwell(knob: np.record, one: np.record, now_ns: int) -> None:
+def dwell(knob: np.record, slice_: np.record, now_ns: int) -> None:
     """A knob rests after it has changed: what lowers a slice's guarantee waits, what raises it never does."""
     if knob.value != knob.held and _way(knob) < 0 and knob.moving >= 0 and now_ns - knob.changed_ns < knob.rest_ns:
         knob.value = knob.held
-        one.reasons |= _DWELL
+        slice_.reasons |= _DWELL
 
 
 @kernel()
-def slew(knob: np.record, one: np.record, elapsed_ns: float) -> None:
+def slew(knob: np.record, slice_: np.record, elapsed_ns: float) -> None:
     """A knob moves as fast as declared, whatever the policy wants at once; by a level of nice at least."""
     way, knob.moving = _way(knob), 0
     if knob.value == knob.held:
@@ -112,11 +112,11 @@ def slew(knob: np.record, one: np.record, elapsed_ns: float) -> None:
     reached = begin + (step if end > begin else -step)
     value = np.rint(reached) if knob.kind == NICE else math.exp(reached)
     knob.value, knob.moving = min(max(value, knob.low), knob.high), way
-    one.reasons |= _SLEW
+    slice_.reasons |= _SLEW
 
 
 @kernel()
-def oscillation(knob: np.record, one: np.record, node: np.record, turns: npt.NDArray[np.int64]) -> None:
+def oscillation(knob: np.record, slice_: np.record, node: np.record, turns: npt.NDArray[np.int64]) -> None:
     """A knob that turns back too often is frozen at its safe value, for longer each time."""
     now_ns = node.now_ns
     if now_ns >= knob.frozen.until_ns:
@@ -131,7 +131,7 @@ def oscillation(knob: np.record, one: np.record, node: np.record, turns: npt.NDA
         start(knob.frozen, now_ns, 0)
         knob.frozen.count += 1
     knob.value = knob.safe
-    one.reasons |= _OSCILLATION
+    slice_.reasons |= _OSCILLATION
     rest(knob)
 
 

@@ -39,125 +39,127 @@ def service_floors(node: np.record, slices: Records, knobs: Records) -> None:
     """
     watching = node.floors != 0 and node.usable != 0 and node.in_control != 0 and node.action < SAFE
     for s in range(len(slices)):
-        one = slices[s]
-        if one.tripped != 0 and one.latched == 0 and node.now_ns >= one.trip.until_ns:
-            one.trip.count += 1
-            if one.trip.count >= node.latch_after:
-                one.latched = 1
+        slice_ = slices[s]
+        if slice_.tripped != 0 and slice_.latched == 0 and node.now_ns >= slice_.trip.until_ns:
+            slice_.trip.count += 1
+            if slice_.trip.count >= node.latch_after:
+                slice_.latched = 1
             else:
-                _change(one, node, 0)
-        if watching and one.measured != 0:
-            one.waits_us += min(node.period_ns / node.window_ns, 1.0) * (one.seen[_WAIT] - one.waits_us)
-            _watch(one, node)
+                _change(slice_, node, 0)
+        if watching and slice_.measured != 0:
+            slice_.waits_us += min(node.period_ns / node.window_ns, 1.0) * (slice_.seen[_WAIT] - slice_.waits_us)
+            _watch(slice_, node)
         else:
-            one.asking_since_ns = NEVER_NS
-            _forget(one)
-        if one.tripped != 0:
-            if node.usable != 0 and one.starved == 0 and _starved(one, node, knobs[s].safe):
-                one.starved = 1
-            state = _LATCHED if one.latched != 0 else (_TRIAL if node.trials != 0 else 0)
-            act(one, SAFE, _SLA_FLOOR | state)
+            slice_.asking_since_ns = NEVER_NS
+            _forget(slice_)
+        if slice_.tripped != 0:
+            if node.usable != 0 and slice_.starved == 0 and _starved(slice_, node, knobs[s].safe):
+                slice_.starved = 1
+            state = _LATCHED if slice_.latched != 0 else (_TRIAL if node.trials != 0 else 0)
+            act(slice_, SAFE, _SLA_FLOOR | state)
 
 
 @kernel()
-def _watch(one: np.record, node: np.record) -> None:
+def _watch(slice_: np.record, node: np.record) -> None:
     """Look whether a slice's floors are kept, by the policy or by the safe setting, and what follows."""
-    now_ns, safe = node.now_ns, one.tripped != 0
-    if one.samples == 0 or one.offered < one.least_mbps * one.samples * (1.0 - _ROUNDING):
-        one.asking_since_ns = NEVER_NS
-    elif one.asking_since_ns == NEVER_NS:
-        one.asking_since_ns = now_ns
-    if one.asking_since_ns == NEVER_NS or now_ns < one.settled_ns or one.latched != 0:
-        _forget(one)
+    now_ns, safe = node.now_ns, slice_.tripped != 0
+    if slice_.samples == 0 or slice_.offered < slice_.least_mbps * slice_.samples * (1.0 - _ROUNDING):
+        slice_.asking_since_ns = NEVER_NS
+    elif slice_.asking_since_ns == NEVER_NS:
+        slice_.asking_since_ns = now_ns
+    if slice_.asking_since_ns == NEVER_NS or now_ns < slice_.settled_ns or slice_.latched != 0:
+        _forget(slice_)
         return
-    proven = now_ns - one.asking_since_ns >= node.window_ns
-    patience_ns = one.trial_patience_ns if safe else one.patience_ns
+    proven = now_ns - slice_.asking_since_ns >= node.window_ns
+    patience_ns = slice_.trial_patience_ns if safe else slice_.patience_ns
     for k in (RATE, DELAY):
-        floor = one.floors[k]
+        floor = slice_.floors[k]
         if not safe and now_ns >= floor.lowered.until_ns:
             floor.bar = 1.0
         bar = floor.bar
         if safe:
-            bar *= one.clearly if k == RATE else CLEARLY
-        if not _broken(one, k, bar):
+            bar *= slice_.clearly if k == RATE else CLEARLY
+        if not _broken(slice_, k, bar):
             floor.broken_since_ns = NEVER_NS
         elif floor.broken_since_ns == NEVER_NS:
             floor.broken_since_ns = now_ns
         lasts = floor.broken_since_ns != NEVER_NS and now_ns - floor.broken_since_ns >= patience_ns
         if proven and lasts and not safe:
-            _trip(one, node, k)
+            _trip(slice_, node, k)
             return
-        if proven and lasts and k == one.floor and node.trials != 0:
-            _give_back(one, node, k)
-        if one.tripped == 0 and floor.bar < 1.0 and _broken(one, k, 1.0):
-            one.reasons |= _INFEASIBLE
-        if safe and one.tripped == 0:
+        if proven and lasts and k == slice_.floor and node.trials != 0:
+            _give_back(slice_, node, k)
+        if slice_.tripped == 0 and floor.bar < 1.0 and _broken(slice_, k, 1.0):
+            slice_.reasons |= _INFEASIBLE
+        if safe and slice_.tripped == 0:
             return
 
 
 @kernel()
-def _asked(one: np.record) -> float:
+def _asked(slice_: np.record) -> float:
     """Sum over the window of the rates that a slice's floor asks for."""
-    return min(one.offered, one.committed_mbps * one.samples) * one.carried_ratio
+    return min(slice_.offered, slice_.committed_mbps * slice_.samples) * slice_.carried_ratio
 
 
 @kernel()
-def _broken(one: np.record, k: int, bar: float) -> bool:
+def _broken(slice_: np.record, k: int, bar: float) -> bool:
     """Whether a slice gets less than ``bar`` times what a floor asks for."""
     if k == DELAY:
-        return one.seen[_P99] * bar > one.most_delay_us
-    return one.carried < _asked(one) * bar - _LEAST_MBPS * one.samples
+        return slice_.seen[_P99] * bar > slice_.most_delay_us
+    return slice_.carried < _asked(slice_) * bar - _LEAST_MBPS * slice_.samples
 
 
 @kernel()
-def _trip(one: np.record, node: np.record, k: int) -> None:
+def _trip(slice_: np.record, node: np.record, k: int) -> None:
     """The policy has broken a floor: the safe setting, and what was seen."""
-    one.trip_before_ns = one.trip.until_ns
+    slice_.trip_before_ns = slice_.trip.until_ns
     # For so long at least that it can be shown that the safe setting does no better.
-    start(one.trip, node.now_ns, node.window_ns + one.trial_patience_ns + 2 * node.period_ns)
-    one.floor, one.began_ns = k, node.now_ns
-    one.offered_mbps, one.carried_mbps = one.offered / one.samples, one.carried / one.samples
-    one.delay_p99_us, one.floor_mbps = one.seen[_P99], _asked(one) / one.samples
-    _change(one, node, 1)
+    start(slice_.trip, node.now_ns, node.window_ns + slice_.trial_patience_ns + 2 * node.period_ns)
+    slice_.floor, slice_.began_ns = k, node.now_ns
+    slice_.offered_mbps, slice_.carried_mbps = slice_.offered / slice_.samples, slice_.carried / slice_.samples
+    slice_.delay_p99_us, slice_.floor_mbps = slice_.seen[_P99], _asked(slice_) / slice_.samples
+    _change(slice_, node, 1)
 
 
 @kernel()
-def _give_back(one: np.record, node: np.record, k: int) -> None:
+def _give_back(slice_: np.record, node: np.record, k: int) -> None:
     """The safe setting does not keep the floor either: it is lowered, and as if it had not tripped."""
-    floor, kept = one.floors[k], 1.0
+    floor, kept = slice_.floors[k], 1.0
     if k == DELAY:
-        kept = one.most_delay_us / one.seen[_P99]
-    elif _asked(one) > 0.0:
-        kept = one.carried / _asked(one)
+        kept = slice_.most_delay_us / slice_.seen[_P99]
+    elif _asked(slice_) > 0.0:
+        kept = slice_.carried / _asked(slice_)
     floor.bar = node.tolerance * min(kept, 1.0)
     start(floor.lowered, node.now_ns, 0)
     floor.lowered.count += 1
-    one.trip.until_ns = one.trip_before_ns
-    _change(one, node, 0)
+    slice_.trip.until_ns = slice_.trip_before_ns
+    _change(slice_, node, 0)
 
 
 @kernel()
-def _change(one: np.record, node: np.record, tripped: int) -> None:
+def _change(slice_: np.record, node: np.record, tripped: int) -> None:
     """The slice has its safe setting, or the policy, from now on."""
-    one.tripped, one.starved = tripped, 0
-    one.settled_ns = node.now_ns + node.window_ns
-    _forget(one)
+    slice_.tripped, slice_.starved = tripped, 0
+    slice_.settled_ns = node.now_ns + node.window_ns
+    _forget(slice_)
 
 
 @kernel()
-def _forget(one: np.record) -> None:
+def _forget(slice_: np.record) -> None:
     """No floor has been broken so far."""
     for k in (RATE, DELAY):
-        one.floors[k].broken_since_ns = NEVER_NS
+        slice_.floors[k].broken_since_ns = NEVER_NS
 
 
 @kernel()
-def _starved(one: np.record, node: np.record, safe_mcpu: float) -> bool:
+def _starved(slice_: np.record, node: np.record, safe_mcpu: float) -> bool:
     """Whether a slice waits for what others have taken: of its share of the CPU, or of the uplink."""
     if node.seen[_UPLINK] >= _FULL:
         return True
-    share_mcpu = min(safe_mcpu, node.node_mcpu * one.safe_share)
-    return one.measured != 0 and one.waits_us >= _LONG_WAIT_US and one.cpu < _SHARE * share_mcpu * one.samples
+    share_mcpu = min(safe_mcpu, node.node_mcpu * slice_.safe_share)
+    return (
+        slice_.measured != 0 and slice_.waits_us >= _LONG_WAIT_US and slice_.cpu < _SHARE * share_mcpu * slice_.samples
+    )
 
 
 @kernel()
@@ -191,27 +193,27 @@ def balance(node: np.record, slices: Records, knobs: Records) -> None:
         if slices[s].tripped != 0:
             offset = max(offset, level.low - level.safe) if level.movable != 0 else 0.0
     for s in range(count):
-        one, level = slices[s], knobs[NICE * count + s]
-        if one.tripped != 0:
+        slice_, level = slices[s], knobs[NICE * count + s]
+        if slice_.tripped != 0:
             if level.movable != 0:
                 level.value = level.safe + offset
             continue
         if level.movable != 0 and least > 0.0:
             level.value -= least
-            one.reasons |= _FLOOR_BIT
+            slice_.reasons |= _FLOOR_BIT
         elif level.movable != 0 and node.ranks != 0 and level.value < level.safe + offset:
-            level.value, one.urgent = level.safe + offset, 1
-            one.reasons |= _FLOOR_BIT
+            level.value, slice_.urgent = level.safe + offset, 1
+            slice_.reasons |= _FLOOR_BIT
         if starved:
-            _hold_back(one, knobs[CPU_LIMIT * count + s])
-            _hold_back(one, knobs[EGRESS * count + s])
+            _hold_back(slice_, knobs[CPU_LIMIT * count + s])
+            _hold_back(slice_, knobs[EGRESS * count + s])
 
 
 @kernel()
-def _hold_back(one: np.record, knob: np.record) -> None:
+def _hold_back(slice_: np.record, knob: np.record) -> None:
     """No higher CPU limit or egress rate than the safe setting gives a slice; no rate, or 0, is none."""
     most = math.inf if knob.safe <= 0.0 else knob.safe
     value = math.inf if knob.value <= 0.0 else knob.value
     if knob.movable != 0 and value > most:
-        knob.value, one.urgent = knob.safe, 1
-        one.reasons |= _FLOOR_BIT
+        knob.value, slice_.urgent = knob.safe, 1
+        slice_.reasons |= _FLOOR_BIT

@@ -46,13 +46,13 @@ def measurements(figures: Figures, node: np.record, slices: Records, past: npt.N
     elif doubts != 0:
         act(node, HOLD, doubts)
     for s in range(len(slices)):
-        one = slices[s]
-        if one.measured == 0:
-            one.missing_reason = _IMPLAUSIBLE if one.valid != 0 else _SLICE_MISSING
-        if asks_for_safe(one.missing, one.measured == 0, node.now_ns):
-            act(one, SAFE, one.missing_reason)
-        elif one.measured == 0:
-            act(one, HOLD, one.missing_reason)
+        slice_ = slices[s]
+        if slice_.measured == 0:
+            slice_.missing_reason = _IMPLAUSIBLE if slice_.valid != 0 else _SLICE_MISSING
+        if asks_for_safe(slice_.missing, slice_.measured == 0, node.now_ns):
+            act(slice_, SAFE, slice_.missing_reason)
+        elif slice_.measured == 0:
+            act(slice_, HOLD, slice_.missing_reason)
 
 
 @kernel()
@@ -116,14 +116,14 @@ def _unchanged(figures: Figures, node: np.record, slices: Records) -> bool:
 def _possible(node: np.record, slices: Records) -> bool:
     """Whether every figure is a number from 0 on, which no slice can change, and the node's are no more than can be."""
     for s in range(len(slices)):
-        one = slices[s]
-        if one.valid == 0:
+        slice_ = slices[s]
+        if slice_.valid == 0:
             continue
-        for row in range(len(one.seen)):
-            if not 0.0 <= one.seen[row] < math.inf:
+        for row in range(len(slice_.seen)):
+            if not 0.0 <= slice_.seen[row] < math.inf:
                 return False
-            if one.seen[row] > node.most_of_slice[row]:
-                one.measured = 0
+            if slice_.seen[row] > node.most_of_slice[row]:
+                slice_.measured = 0
     possible = True
     for row in range(len(node.seen)):
         possible = possible and 0.0 <= node.seen[row] <= node.most_of_node[row]
@@ -136,18 +136,18 @@ def _average(node: np.record, slices: Records, past: npt.NDArray[np.float32]) ->
     slot = node.ticks % len(past)
     node.ticks += 1
     for s in range(len(slices)):
-        one = slices[s]
-        if one.measured == 0:
-            if one.samples > 0:
-                one.samples, one.offered, one.carried, one.cpu = 0, 0.0, 0.0, 0.0
+        slice_ = slices[s]
+        if slice_.measured == 0:
+            if slice_.samples > 0:
+                slice_.samples, slice_.offered, slice_.carried, slice_.cpu = 0, 0.0, 0.0, 0.0
                 past[:, s] = np.float32(0.0)
             continue
         old = past[slot, s]
-        one.offered += one.seen[_OFFERED] - np.float64(old[0])
-        one.carried += one.seen[_CARRIED] - np.float64(old[1])
-        one.cpu += one.seen[_CPU] - np.float64(old[2])
-        old[0], old[1], old[2] = one.seen[_OFFERED], one.seen[_CARRIED], one.seen[_CPU]
-        one.samples = min(one.samples + 1, len(past))
+        slice_.offered += slice_.seen[_OFFERED] - np.float64(old[0])
+        slice_.carried += slice_.seen[_CARRIED] - np.float64(old[1])
+        slice_.cpu += slice_.seen[_CPU] - np.float64(old[2])
+        old[0], old[1], old[2] = slice_.seen[_OFFERED], slice_.seen[_CARRIED], slice_.seen[_CPU]
+        slice_.samples = min(slice_.samples + 1, len(past))
 
 
 @kernel()

@@ -32,7 +32,7 @@ class TelemetrySource(Protocol):
     """Where measurements come from."""
 
     def measure(self) -> Telemetry:
-        """Figures of one lane since the last call; arrays are the source's own and hold until the next one."""
+        """Figures of one lane since the last call; arrays belong to the source and hold until the next call."""
         ...
 
     def warm_up(self) -> None:
@@ -60,7 +60,7 @@ class Actuator(Protocol):
     """What applies knobs, or does not: `NodeActuator`, `ShadowActuator`, `CanaryActuator`.
 
     Attributes:
-        receipt: the last one; before the first `apply` it says what was found.
+        receipt: the last one; before the first `apply` it says what holds.
     """
 
     receipt: Receipt
@@ -82,7 +82,7 @@ class Actuator(Protocol):
         ...
 
     def close(self) -> None:
-        """Restore what was found and release everything."""
+        """Restore the original knobs and release everything."""
         ...
 
 
@@ -130,21 +130,21 @@ class NodeFacts:
 
 
 def live_traits(slices: SliceSet, quota_period_ms: float, n3_buffer_packets: float, paced: bool = True) -> NodeTraits:
-    """What policies are told of a node whose knobs are those of `slicepilot.controller.actuators`.
+    """What policies know of a node whose knobs are those of `slicepilot.controller.actuators`.
 
     ``paced``: whether egress can be shaped, by HTB then.
     """
 
-    def one(value: float) -> FloatArray:
+    def lane(value: float) -> FloatArray:
         return np.full(1, value, np.float32)
 
     return NodeTraits(
-        pacer=one(PACERS.index("htb" if paced else "none")),
-        cfs_period_s=one(1e-3 * quota_period_ms),
-        n3_buffer_packets=one(n3_buffer_packets),
-        pacer_ms=one(0.0),
-        pacer_packets=one(EgressConfig().queue_packets if paced else 0.0),
-        physical_cores=one(physical_cores()),
+        pacer=lane(PACERS.index("htb" if paced else "none")),
+        cfs_period_s=lane(1e-3 * quota_period_ms),
+        n3_buffer_packets=lane(n3_buffer_packets),
+        pacer_ms=lane(0.0),
+        pacer_packets=lane(EgressConfig().queue_packets if paced else 0.0),
+        physical_cores=lane(physical_cores()),
         request_mcpu=slices.column("cpu_request_mcpu"),
     )
 
@@ -209,7 +209,7 @@ class LiveBackend:
         return self.observe()
 
     def use(self, actuator: Actuator) -> Actuator:
-        """Act through another one from now on; returns the one before, still open."""
+        """Act through another actuator from now on; returns the previous one, still open."""
         before, self._actuator = self._actuator, actuator
         return before
 
@@ -218,7 +218,7 @@ class LiveBackend:
         return self._actuator.apply(knobs)
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
-        """The pods' CPU requests (S,) an agent counts on (`Agent.request_mcpu`); None is what was found."""
+        """The pods' CPU requests (S,) an agent counts on (`Agent.request_mcpu`); None restores the original ones."""
         self._actuator.deploy(request_mcpu)
 
     @contextlib.contextmanager

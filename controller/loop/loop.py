@@ -28,11 +28,11 @@ from slicepilot.env.telemetry import Telemetry
 
 from .live_backend import LiveBackend
 from .mailbox import Mailbox
-from .periodic_tasks import PeriodicTasks
+from .ticks import PeriodicTasks
 from .timing import DurationHistogram, DurationNotes
 
 LONG_WAIT_NS, REST_S = 300_000_000, 0.2
-"""A wait for the next tick that is longer is not waited out in one piece."""
+"""A longer wait for the next tick is split into rests."""
 STAGES = ("observe", "infer", "guard", "apply")
 
 
@@ -48,7 +48,7 @@ class LoopConfig:
         cpu: that the loop's thread runs on; none leaves that to the kernel.
         warm_up: go through measurement and decision (of an agent that can, `WarmsUp`) just before each tick.
         check_s: how often to look for what is not measured any more, between two ticks.
-        from_none: start without control; else from the knobs that are found.
+        from_none: start without control; else from the knobs as they are.
         seed: for the agent's own randomness.
     """
 
@@ -64,12 +64,12 @@ class LoopConfig:
 
 @dataclass
 class ActivePolicy:
-    """Who decides and how; replaced between two ticks (`Mailbox`), never during one.
+    """The policy that decides, and how; replaced between two ticks (`Mailbox`), never during a tick.
 
     Attributes:
         agent: has been reset for the backend.
-        guard: has the last word.
-        mode: whether decisions reach the node. In shadow the guard goes on from its own last words.
+        guard: judges each decision.
+        mode: whether decisions reach the node. In shadow the guard goes on from its own last decision.
         left_alone_reasons: reason bits (S,) uint32 of slices that are left alone.
         any_left_alone: whether there are any.
         draws: the agent, if it draws what it wants.
@@ -101,12 +101,12 @@ class LoopReport:
         stages: time of each stage; ``total`` is observe to apply without waiting, ``record`` what writing it down took
             after that, ``wakeup`` how late ticks began.
         ticks: that ran.
-        missed_ticks: that had gone by entirely before the last one was done; the knobs held.
+        missed_ticks: that had gone by entirely before the tick before was done; the knobs held.
         late_ticks: that ran out of budget; the knobs held.
         unusable: decisions that the agent failed to make; `last_error` is the newest failure.
         failed_applies: receipts with an error; `last_error` likewise.
         interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
-        charges: ticks by who was in charge (`InCharge`); rules_in_charge: of those of the guard, by its reason.
+        charges: ticks by what was in charge (`InCharge`); rules_in_charge: of those of the guard, by its reason.
         unmeasured: what could not be measured or moved at the last check, or is bound by others, and why.
         scheduling: class of the loop's thread.
     """
@@ -134,7 +134,7 @@ class LoopReport:
     def add_interventions(self, guard: Guard) -> None:
         """Take over what a guard has counted, before it goes."""
         counts: dict[str, int] = {}
-        for (reason, index), count in sorted(guard.counts.items(), key=lambda one: one[0][1], reverse=True):
+        for (reason, index), count in sorted(guard.counts.items(), key=lambda entry: entry[0][1], reverse=True):
             # Where the node itself has the reason (-1, so last), its ticks count, and not those of each slice.
             counts[reason.label] = count if index < 0 else counts.get(reason.label, 0) + count
         for label, count in counts.items():
@@ -149,7 +149,7 @@ class WarmsUp(Protocol):
 
     After some milliseconds of rest the caches, and on virtual machines the address translation, hold nothing of a loop
     that runs in microseconds: its first pass takes many times what the second takes. Rehearsing moves that time ahead
-    of the tick; it costs one warm pass more.
+    of the tick; it costs a warm pass.
     """
 
     def warm_up(self, telemetry: Telemetry) -> None:
@@ -168,7 +168,7 @@ class Loop:
 
     Args:
         backend: reset by `run`.
-        active: who decides; the agent is reset by `run`.
+        active: the policy that decides; its agent is reset by `run`.
         config: budget and length.
         stop: ends the loop from outside.
         ring: where each tick is written down; None: nowhere.
@@ -194,7 +194,7 @@ class Loop:
         self.backend, self.active, self.config = backend, active, config or LoopConfig()
         self.stop, self.ring, self.watch = stop or StopRequest(), ring, watch
         self.mailbox, self.periodic_tasks = Mailbox(), PeriodicTasks()
-        # Before what others add: they show what it finds.
+        # First: tasks that are added later show its result.
         self.periodic_tasks.add(self._check, self.config.check_s)
         for task, every_s in backend.tasks:
             self.periodic_tasks.add(task, every_s)

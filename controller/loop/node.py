@@ -19,7 +19,7 @@ class MovedOut:
     """Somebody else has moved a slice's UPF, or a thread that works for it, out of the group that it was put into.
 
     Attributes:
-        slice: its name, the first one's where several have the UPF.
+        slice: its name, or the first name where slices share the UPF.
         text: what, and where it is now.
         refusal: why it was left there; None where it was put back.
     """
@@ -30,7 +30,7 @@ class MovedOut:
 
 
 class Housing(Protocol):
-    """Gives UPFs that have no CPU group of their own one for as long as knobs are leased."""
+    """Gives UPFs without a CPU group of their own such a group for as long as knobs are leased."""
 
     def find_again(self) -> None:
         """Look where the UPFs are now; raises ConfigError."""
@@ -42,12 +42,12 @@ class Housing(Protocol):
         record: Callable[[Sequence[OwnGroup], Sequence[MovedThread]], object],
         refusal: Callable[[str], str | None],
     ) -> None:
-        """Make groups for slices, those of ``names`` that are to have one, and move their UPFs there.
+        """Make groups for slices, those of ``names`` that are to have a group, and move their UPFs there.
 
         Args:
             names: slices.
-            record: told of everything that has to be put back, before that is made or moved.
-            refusal: asked whether a UPF that somebody else has moved is to stay there and why; None: it is not.
+            record: called with everything that has to be put back, before that is made or moved.
+            refusal: says whether a UPF that somebody else has moved is to stay there and why; None: it is not.
 
         Raises:
             ConfigError, ActuatorError: it cannot be done; call `end`.
@@ -74,7 +74,7 @@ class Node:
     Attributes:
         name: of the node; folders and sockets of its controller are named after it.
         kind: of backend, ``testbed``.
-        backend: with a `ShadowActuator`; whoever may write replaces that.
+        backend: with a `ShadowActuator`, which is replaced where knobs may be written.
         targets: where each slice's knobs are, in the backend's order.
         quota, egress: how they are set.
         hardware: configuration of the identified hardware that a simulator of this node uses.

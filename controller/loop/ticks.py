@@ -1,4 +1,4 @@
-"""Ticks at absolute times, so that neither work nor late wake-ups make the clock drift."""
+"""Ticks at absolute times, so that neither work nor late wake-ups make the clock drift; and tasks between them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 
 _CLOCK_MONOTONIC, _TIMER_ABSTIME = 1, 1  # linux/time.h
 _NS = 1_000_000_000
@@ -80,3 +81,48 @@ class AbsoluteTicks:
             pass
         if error:
             raise OSError(error, os.strerror(error), "clock_nanosleep")
+
+
+@dataclass
+class _Task:
+    call: Callable[[], object]
+    every_ns: int
+    due_ns: int = 0
+
+
+class PeriodicTasks:
+    """Spreads periodic tasks over ticks, so that together they never take more of a period than the longest of them.
+
+    Attributes:
+        due_ns: when `run_one` will have something to do; a plain attribute, so that looking costs the loop nothing.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: list[_Task] = []
+        self._next = 0
+        self.due_ns = 0
+
+    def add(self, call: Callable[[], object], every_s: float) -> None:
+        """Have something called about every so many seconds."""
+        self._tasks.append(_Task(call, round(every_s * 1e9)))
+        self.due_ns = 0
+
+    def start(self, now_ns: int) -> None:
+        """Nothing is due before its time from now."""
+        for task in self._tasks:
+            task.due_ns = now_ns + task.every_ns
+        self._look_ahead()
+
+    def run_one(self, now_ns: int) -> None:
+        """Call the first task that is due, in turn; raises what it raises."""
+        for _ in self._tasks:
+            task = self._tasks[self._next]
+            self._next = (self._next + 1) % len(self._tasks)
+            if task.due_ns <= now_ns:
+                task.due_ns = now_ns + task.every_ns
+                self._look_ahead()
+                task.call()
+                return
+
+    def _look_ahead(self) -> None:
+        self.due_ns = min((task.due_ns for task in self._tasks), default=1 << 62)

@@ -29,7 +29,7 @@ class DurationHistogram:
         self.max_ns = 0
 
     def record(self, durations_ns: npt.ArrayLike) -> None:
-        """Count durations, one or many; negative ones count as 0."""
+        """Count a duration, or several; what is negative counts as 0."""
         durations = np.maximum(np.atleast_1d(np.asarray(durations_ns, np.int64)), 0)
         if not len(durations):
             return
@@ -65,10 +65,10 @@ class DurationHistogram:
 
 
 class DurationNotes:
-    """Durations that come in rows, such as a tick's stages: noted one row at a time, counted many at once.
+    """Durations that come in rows, such as a tick's stages: noted row by row, counted many at once.
 
     Args:
-        histograms: one per column; up to date after `count`.
+        histograms: of each column; up to date after `count`.
     """
 
     def __init__(self, histograms: Mapping[str, DurationHistogram]) -> None:

@@ -202,7 +202,7 @@ class Evidence:
 def _charges(records: Records) -> dict[str, int]:
     """Ticks by what was in charge."""
     masks = np.column_stack([records["reasons"], records["node_reasons"]])
-    counts = np.bincount(charge.who(records["level"], records["flags"] & LATE != 0, masks), minlength=3)
+    counts = np.bincount(charge.charges_of(records["level"], records["flags"] & LATE != 0, masks), minlength=3)
     return {each.label: int(counts[each]) for each in charge.InCharge}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.controller.contracts.charge import InCharge, who
+from slicepilot.controller.contracts.charge import InCharge, charges_of
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.ring import APPLY_ERROR, LATE, STAGES_NS, UNUSABLE, Records
@@ -41,7 +41,7 @@ def reason_counts(masks: npt.NDArray[np.uint32]) -> Counts:
 
 def charge_counts(records: Records) -> Counts:
     """Ticks by who was in charge, (3,) in the order of `InCharge`."""
-    charges = who(records["level"], records["flags"] & LATE != 0, masks_of(records))
+    charges = charges_of(records["level"], records["flags"] & LATE != 0, masks_of(records))
     return np.bincount(charges, minlength=len(InCharge))
 
 

@@ -50,14 +50,14 @@ def leaves(kind: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("path", leaves(GuardConfig()), ids=".".join)
 @pytest.mark.parametrize("value", ["often", -1e9, math.nan])
-def test_every_field_is_checked(path: tuple[str, ...], value: Any) -> None:
-    document: Any = value
-    for name in reversed(path):
-        document = {name: document}
-    with pytest.raises(ConfigError, match=rf"^test: {'.'.join(path)} = "):
-        validate(GuardConfig, document, "test")
+def test_every_field_is_checked(value: Any) -> None:
+    for path in leaves(GuardConfig()):
+        document: Any = value
+        for name in reversed(path):
+            document = {name: document}
+        with pytest.raises(ConfigError, match=rf"^test: {'.'.join(path)} = "):
+            validate(GuardConfig, document, "test")
 
 
 def test_slices_take_from_the_default_what_they_do_not_say() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slicepilot.controller.contracts.charge import InCharge, shares, spoken, who
+from slicepilot.controller.contracts.charge import InCharge, charges_of, shares, shares_text
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.guard import Guard
@@ -362,7 +362,7 @@ def test_records_say_the_same() -> None:
             node.telemetry.carried_mbps[s] = OFFERED if safe else node.policy[s] * FLOOR
         node.tick(wanted)
         masks = np.asarray([[*node.last.reasons.tolist(), node.last.node_reasons]], np.uint32)
-        said.append(who(np.asarray([node.last.level]), np.asarray([False]), masks).item())
+        said.append(charges_of(np.asarray([node.last.level]), np.asarray([False]), masks).item())
 
     for n in range(900):
         node.policy = (0.2, 0.2, 0.2 if n > 100 else 2.0)
@@ -372,7 +372,7 @@ def test_records_say_the_same() -> None:
     counts = {one.label: said.count(one) for one in InCharge}
     assert counts == node.guard.charges
     assert all(count > 20 for count in counts.values())
-    late = who(np.asarray([Level.NORMAL, Level.SAFE]), np.asarray([True, True]), np.zeros((2, 2), np.uint32))
+    late = charges_of(np.asarray([Level.NORMAL, Level.SAFE]), np.asarray([True, True]), np.zeros((2, 2), np.uint32))
     assert late.tolist() == [InCharge.GUARD, InCharge.SAFE]
 
 
@@ -381,6 +381,6 @@ def test_shares_sum_to_one_and_can_be_said() -> None:
     found = shares({"policy": 6, "guard": 3, "safe": 1})
     assert found == {"policy": 0.6, "guard": 0.3, "safe": 0.1}
     assert found is not None
-    assert spoken(found, {"floor": 0.1, "oscillation": 0.2}) == (
+    assert shares_text(found, {"floor": 0.1, "oscillation": 0.2}) == (
         "policy 60.0%, guard 30.0% (oscillation 20.0%, floor 10.0%), safe 10.0%"
     )

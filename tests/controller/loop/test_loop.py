@@ -65,20 +65,22 @@ def test_the_agent_sees_the_knobs_that_hold(groups: list[Path]) -> None:
     assert agent.saw[-1].cpu_limit_mcpu[0, 0] == 100.0, "1000 us of a period of 10 ms is the least the kernel takes"
 
 
-@pytest.mark.parametrize("bad", ["nan", "raises"])
-def test_a_decision_that_is_no_number_holds_the_knobs(groups: list[Path], bad: str) -> None:
+@pytest.mark.parametrize("bad", ["not_a_number", "policy_error"])
+def test_a_decision_that_fails_holds_the_knobs(groups: list[Path], bad: str) -> None:
     def ask(k: int) -> Knobs:
-        if k < 5:
-            return knobs(400.0)
-        if bad == "raises":
-            raise ValueError("action: not a number")
-        return knobs(math.nan)
+        if k >= 5 and bad == "policy_error":
+            raise RuntimeError("policy is broken")
+        return knobs(400.0 if k < 5 else math.nan, 4)
 
+    before = found(groups[0])
     with live(groups) as backend:
         report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=10, budget_s=1.0))
         assert found(groups[0])[0] == 400.0
-    assert (report.unusable == 6) == (bad == "raises")
-    assert report.interventions["not_a_number" if bad == "nan" else "policy_error"] == 6
+    failed = bad == "policy_error"
+    assert (report.unusable, report.last_error) == ((6, "RuntimeError: policy is broken") if failed else (0, None))
+    assert report.interventions[bad] == 6
+    assert found(groups[0]) == before
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
@@ -93,25 +95,6 @@ def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
     assert report.late_ticks >= 5
 
 
-def test_missed_ticks_are_counted(groups: list[Path]) -> None:
-    def ask(k: int) -> Knobs:
-        time.sleep(0.0125)
-        return Knobs.none(5)
-
-    with live(groups) as backend:
-        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=6))
-    assert report.missed_ticks >= 5
-
-
-def test_knobs_outside_their_bounds_hold(groups: list[Path]) -> None:
-    with live(groups) as backend:
-        report = run_loop(
-            backend, Asks(lambda k: knobs(4000.0 if k > 3 else 900.0, -5)), LoopConfig(max_ticks=6, budget_s=1.0)
-        )
-        assert found(groups[2])[0] == 900.0
-    assert report.interventions["out_of_range"] == 3 * 5
-
-
 def test_a_slice_that_vanishes_is_reported_and_the_loop_goes_on(groups: list[Path]) -> None:
     def ask(k: int) -> Knobs:
         if k == 3:
@@ -124,21 +107,6 @@ def test_a_slice_that_vanishes_is_reported_and_the_loop_goes_on(groups: list[Pat
     assert report.last_error is not None
     assert report.last_error.startswith("slice2: ")
     assert report.ticks == 10
-
-
-def test_an_agent_that_fails_is_told_and_the_knobs_hold(groups: list[Path]) -> None:
-    def ask(k: int) -> Knobs:
-        if k >= 4:
-            raise RuntimeError("policy is broken")
-        return knobs(300.0, 4)
-
-    before = found(groups[0])
-    with live(groups) as backend:
-        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_s=1.0))
-        assert found(groups[0])[0] == 300.0
-    assert report.last_error == "RuntimeError: policy is broken"
-    assert found(groups[0]) == before
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_the_safe_setting_is_applied_however_late(groups: list[Path]) -> None:
@@ -271,7 +239,7 @@ def test_the_loop_ends_when_asked(groups: list[Path]) -> None:
         assert run_loop(backend, Asks(ask), stop=stop).ticks == 7
 
 
-@pytest.mark.parametrize("name", ["no-control", "captain", "reactive-sla", "static-weights-9"])
+@pytest.mark.parametrize("name", ["captain", "static-weights-9"])
 def test_any_agent_can_be_driven(groups: list[Path], name: str) -> None:
     with live(groups) as backend:
         agent = make(name, SLICES)
@@ -300,15 +268,14 @@ print(report.ticks)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_end_the_loop_in_good_order_and_the_knobs_come_back(groups: list[Path], number: signal.Signals) -> None:
+def test_a_signal_ends_the_loop_in_good_order_and_the_knobs_come_back(groups: list[Path]) -> None:
     before = [found(group) for group in groups]
     arguments = [str(Path(__file__).parent), *map(str, groups)]
     with subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         assert found(groups[0])[0] == 300.0
-        process.send_signal(number)
+        process.send_signal(signal.SIGHUP)
         assert int(process.stdout.readline()) >= 10
     assert process.returncode == 0
     assert [found(group) for group in groups] == before
