@@ -11,7 +11,7 @@ from types import TracebackType
 
 import numpy as np
 
-from slicepilot.controller.system.aside import PATIENT_WAIT_S, Aside
+from slicepilot.controller.system.background import PATIENT_WAIT_S, BackgroundCaller
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Receipt
@@ -36,7 +36,8 @@ class NodeActuator:
     interpreter exits. A slice whose group or device has vanished is not written any more: its error is in every
     receipt, the other slices go on. `refresh` takes it up again when it has come back.
 
-    Egress rates are set by a thread, which may have to wait for others (`Aside`): a receipt says what is confirmed.
+    Egress rates are set by a thread, which may have to wait for the kernel (`BackgroundCaller`): a receipt says what is
+    confirmed.
 
     Args:
         targets: order of all arrays.
@@ -45,7 +46,7 @@ class NodeActuator:
         renew: told of a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
         remember: told a slice's name and its threads' nice before they are reniced (`ThreadNice`).
         pacing: which slices Cilium paces: as the journal has it (`JournalKeeper.pacing`), so that all is put back.
-        wait_s: how long to wait for such a thread: in a loop `slicepilot.controller.system.aside.LOOP_WAIT_S`.
+        wait_s: how long to wait for such a thread: in a loop `slicepilot.controller.system.background.LOOP_WAIT_S`.
 
     Attributes:
         receipt: the last one; before the first `apply` it says what was found.
@@ -64,7 +65,7 @@ class NodeActuator:
         wait_s: float = PATIENT_WAIT_S,
         pacing: Pacing = paced_by,
     ) -> None:
-        self._shapers, self._opener = Shapers(wait_s), Aside("opener", wait_s)
+        self._shapers, self._opener = Shapers(wait_s), BackgroundCaller("opener", wait_s)
         self._opening: dict[int, Future[SliceKnobs]] = {}
         self._open = partial(
             SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember, pacing=pacing

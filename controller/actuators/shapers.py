@@ -1,4 +1,4 @@
-"""Egress rates of a node's slices as the loop sets them: asked for here, and set by a thread (`Aside`)."""
+"""Egress rates of a node's slices as the loop sets them: asked for here, and set by a thread (`BackgroundCaller`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from slicepilot.controller.system.aside import Aside, Look
+from slicepilot.controller.system.background import BackgroundCaller, RepeatedCall
 from slicepilot.controller.system.kernel_file import ActuatorError
 
 TOLD_AFTER_S = 1.0
@@ -59,33 +59,33 @@ class Shapers:
     """
 
     def __init__(self, wait_s: float) -> None:
-        self._aside = Aside("egress", wait_s)
+        self._background = BackgroundCaller("egress", wait_s)
         self._all: list[Shaper] = []
         self._asked: list[Shaper] = []
-        self._looks = Look(self._aside, self._look)
+        self._looks = RepeatedCall(self._background, self._look)
         self._since_s: float | None = None
 
     def add(self, rate: Rate) -> Shaper:
         """One more, open, which from now on is this thread's alone."""
-        shaper = Shaper(rate, self._asked, self._aside)
+        shaper = Shaper(rate, self._asked, self._background)
         self._all.append(shaper)
         return shaper
 
     def remove(self, shaper: Shaper) -> None:
         """Release one."""
         self._all.remove(shaper)
-        self._aside.call_and_wait(shaper.rate.close)
+        self._background.call_and_wait(shaper.rate.close)
 
     def settle(self) -> str | None:
         """Have all rates set that were asked for since the last call, and wait a moment for that; what there is to say
         where it takes much longer."""
-        if not self._aside.busy:
+        if not self._background.busy:
             self._since_s = None
         if self._asked:
             asked = self._asked[:]
             self._asked.clear()
-            self._aside.call(partial(_carry_out, asked))
-        if not self._aside.busy:
+            self._background.call(partial(_carry_out, asked))
+        if not self._background.busy:
             self._since_s = None
             return None
         now_s = time.monotonic()
@@ -101,7 +101,7 @@ class Shapers:
 
     def close(self) -> None:
         """End the thread; the shapers have been released."""
-        self._aside.close()
+        self._background.close()
 
     def _look(self) -> None:
         for shaper in self._all[:]:
@@ -123,8 +123,8 @@ class Shaper:
         wanted: what was asked for last.
     """
 
-    def __init__(self, rate: Rate, asked: list[Shaper], aside: Aside) -> None:
-        self.rate, self._asked, self._aside = rate, asked, aside
+    def __init__(self, rate: Rate, asked: list[Shaper], background: BackgroundCaller) -> None:
+        self.rate, self._asked, self._background = rate, asked, background
         self.held = self.found = rate.mbps
         self.wanted = math.inf
         self._waiting = self._again = self._taking = False
@@ -147,7 +147,7 @@ class Shaper:
 
     def read(self) -> float:
         """The rate in the kernel, for which this waits; raises ActuatorError."""
-        self.held = held = self._aside.call_and_wait(self.rate.read)
+        self.held = held = self._background.call_and_wait(self.rate.read)
         return held
 
     def deviation(self) -> str | None:
@@ -167,7 +167,7 @@ class Shaper:
 
     def restore(self) -> None:
         """Take the shaper off, for which this waits; raises ActuatorError."""
-        self._aside.call_and_wait(self.rate.restore)
+        self._background.call_and_wait(self.rate.restore)
 
     def carry_out(self) -> None:
         """In the thread: set the rate that is wanted by now; not over one of somebody else that nobody has judged."""
@@ -197,7 +197,7 @@ class Shaper:
     def _take(self, call: Callable[[], float]) -> float:
         if not self._taking:
             self._taking = True
-            future = self._aside.call(lambda: self._took(call))
+            future = self._background.call(lambda: self._took(call))
             if future.done():
                 self._failure = None
                 future.result()

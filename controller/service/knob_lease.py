@@ -17,7 +17,7 @@ from slicepilot.controller.actuators.cilium.rate import mbps
 from slicepilot.controller.actuators.node import NodeActuator
 from slicepilot.controller.actuators.targets import CPU_KNOBS, SliceTargets, pod_of
 from slicepilot.controller.loop.node import Housing, Node
-from slicepilot.controller.system.aside import LOOP_WAIT_S, Aside
+from slicepilot.controller.system.background import LOOP_WAIT_S, BackgroundCaller
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cgroup_paths import awaited
 from slicepilot.controller.system.kernel_file import ActuatorError
@@ -111,7 +111,7 @@ class KnobLease:
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
         # Entries that the loop makes go to disk from a thread: an fsync may take many periods.
-        self._later = Aside("journal", wait_s=0.0)
+        self._later = BackgroundCaller("journal", wait_s=0.0)
         self._entry: Future[None] | None = None
         self._standing: dict[tuple[str, str], dict[str, Any]] = {}
         self._reasserted: deque[dict[str, Any]] = deque(maxlen=REASSERTED)

@@ -9,7 +9,7 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.controller.system.aside import PATIENT_WAIT_S, Aside, Look
+from slicepilot.controller.system.background import PATIENT_WAIT_S, BackgroundCaller, RepeatedCall
 from slicepilot.controller.system.clocks import check_clocks
 from slicepilot.env.telemetry import Telemetry
 
@@ -39,10 +39,10 @@ class KernelSource:
         report_every, timed_per_s, by_flow: see `PacketPrograms`.
         uplink_mbps: rate of the shared uplink, for ``uplink_use_ratio``; inf: it reads 0.
         wait_s: how long `check` waits for the thread that looks; in a loop
-            `slicepilot.controller.system.aside.LOOP_WAIT_S`.
+            `slicepilot.controller.system.background.LOOP_WAIT_S`.
 
     Attributes:
-        aside: the thread that looks after what is attached.
+        background: the thread that looks after what is attached.
         counts_since_s: when packets began to be counted, by `time.monotonic`.
 
     Raises:
@@ -80,8 +80,8 @@ class KernelSource:
         self._windows = self.packets.window, self.sched.window
         slices = len(points)
         self._telemetry, self._rehearsed = Telemetry.empty(slices), Telemetry.empty(slices)
-        self.aside = Aside("points", wait_s)
-        self._look, self._lost = Look(self.aside, self.packets.hooks.heal), dict[Hook, str]()
+        self.background = BackgroundCaller("points", wait_s)
+        self._look, self._lost = RepeatedCall(self.background, self.packets.hooks.heal), dict[Hook, str]()
         self._reachable = True
         self._crowded = np.zeros(slices, np.uint64)
         self.measure()
@@ -159,7 +159,7 @@ class KernelSource:
 
     def close(self) -> None:
         """Detach and unload everything."""
-        self.aside.close()
+        self.background.close()
         try:
             self.packets.close()
         finally:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system import cgroup_paths
-from slicepilot.controller.system.aside import Aside
+from slicepilot.controller.system.background import BackgroundCaller
 from slicepilot.controller.system.net import namespaces
 from slicepilot.controller.system.processes import start_ticks
 from slicepilot.node.config.selectors import UpfSelector
@@ -64,7 +64,7 @@ class Follower:
     ) -> None:
         self._selectors, self._found, self._links, self._settler = selectors, dict(found), links, settler
         self._lost: dict[str, str] = {}
-        self._aside = Aside("finder", wait_s=0.0)
+        self._background = BackgroundCaller("finder", wait_s=0.0)
         self._lock = threading.Lock()
 
     @property
@@ -83,13 +83,13 @@ class Follower:
             unsettled = [name for name, one in self._found.items() if self._settler.unsettled(name, one)]
         told += [self._lost[name] for name in unsettled if name in self._lost and name not in away]
         away += [name for name in unsettled if name not in away]
-        if away and not self._aside.busy:
-            self._aside.call(partial(self._find, away))
+        if away and not self._background.busy:
+            self._background.call(partial(self._find, away))
         return told
 
     def close(self) -> None:
         """Wait for a search that is under way."""
-        self._aside.close()
+        self._background.close()
 
     def find_now(self, names: Iterable[str], missing_ok: bool = False) -> None:
         """Look for UPFs here and now.

@@ -21,7 +21,7 @@ from slicepilot.controller.loop.live_backend import (
     live_traits,
 )
 from slicepilot.controller.loop.node import Node
-from slicepilot.controller.system.aside import LOOP_WAIT_S
+from slicepilot.controller.system.background import LOOP_WAIT_S
 from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
 from slicepilot.controller.telemetry.source import KernelSource
@@ -185,7 +185,7 @@ class NodeBackend(LiveBackend):
         """The probe, and what it learns from sessions."""
         probe = KernelSource(points, uplink_mbps=self.spec.uplink_mbps or math.inf, wait_s=LOOP_WAIT_S)
         undo.callback(probe.close)
-        learning = NodeLearning(points, families, self.found, probe.packets.sharing, probe.aside)
+        learning = NodeLearning(points, families, self.found, probe.packets.sharing, probe.background)
         undo.callback(learning.close)
         return probe, learning
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slicepilot.controller.system.aside import Aside
+from slicepilot.controller.system.background import BackgroundCaller
 from slicepilot.controller.telemetry.n4.learning import Learned, Learning
 from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.controller.telemetry.sharing import Sharing
@@ -23,7 +23,7 @@ class NodeLearning:
         families: slices by UPF, by name.
         found: where each slice's UPF is.
         sharing: of the probe.
-        aside: looks after what is attached.
+        background: looks after what is attached.
 
     Raises:
         ConfigError, ProbeError: see `Learning`.
@@ -35,13 +35,13 @@ class NodeLearning:
         families: Sequence[Sequence[str]],
         found: Mapping[str, Located],
         sharing: Sharing,
-        aside: Aside,
+        background: BackgroundCaller,
     ) -> None:
         self._names = [one.name for one in points]
         self._families = families
         self._processes: dict[int, tuple[int, int | None]] = {}
         indices = [[self._names.index(name) for name in names] for names in families]
-        self._learning = Learning(points, indices, sharing, aside)
+        self._learning = Learning(points, indices, sharing, background)
         try:
             self._follow(found)
         except BaseException:

@@ -17,7 +17,7 @@ from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.shadow import ShadowActuator
 from slicepilot.controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
 from slicepilot.controller.loop.node import Node
-from slicepilot.controller.system.aside import LOOP_WAIT_S
+from slicepilot.controller.system.background import LOOP_WAIT_S
 from slicepilot.controller.telemetry.histogram import quantiles_us
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.controller.telemetry.source import KernelSource

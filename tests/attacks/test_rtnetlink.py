@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.system.aside import LOOP_WAIT_S
+from slicepilot.controller.system.background import LOOP_WAIT_S
 from slicepilot.controller.system.net.qdisc import RootQdisc
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.env.knobs import Knobs

@@ -13,11 +13,10 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
+from ctypes import byref, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from slicepilot.configs.compiled import PACKAGE, remedy
 
@@ -122,20 +121,6 @@ class Program:
         self.name: str = _library().c.bpf_program__name(handle).decode()
         self.section: str = _library().c.bpf_program__section_name(handle).decode()
 
-    def runner(self, argument: int = 0) -> Callable[[], None]:
-        """A function that runs a ``syscall`` program once, with a 32-bit argument; it raises OSError."""
-        context = c_uint32(argument)
-        options = abi.RunOptions(
-            sz=ctypes.sizeof(abi.RunOptions), ctx_in=ctypes.addressof(context), ctx_size_in=ctypes.sizeof(context)
-        )
-        call, fd, address = _library().c.bpf_prog_test_run_opts, c_int(self.fd), c_void_p(ctypes.addressof(options))
-
-        def run(_keep: tuple[Any, ...] = (context, options)) -> None:
-            if code := call(fd, address):
-                raise OSError(-code, os.strerror(-code))
-
-        return run
-
     def test_run(self, packet: bytes, repeat: int = 1) -> int:
         """Run a ``tc`` program on a made-up packet; returns what it returned; raises OSError."""
         options = abi.RunOptions(sz=ctypes.sizeof(abi.RunOptions), repeat=repeat, data_size_in=len(packet))
@@ -152,7 +137,6 @@ class BpfObject:
         path: the file clang wrote.
         constants: contents of read-only sections by name, e.g. ``{".rodata.packets": bytes}``.
         max_entries: sizes of maps by name, where they differ from the source's.
-        shared: maps of another object to use in place of this one's, by name.
 
     Raises:
         ProbeError: the file, libbpf, the permission or a kernel feature is missing, or the verifier refuses a program.
@@ -163,7 +147,6 @@ class BpfObject:
         path: Path,
         constants: dict[str, bytes] | None = None,
         max_entries: dict[str, int] | None = None,
-        shared: dict[str, Map] | None = None,
     ) -> None:
         self._library, self._name = _library(), path.name
         self._links: list[int] = []
@@ -177,8 +160,6 @@ class BpfObject:
                 self._set_constants(name, value)
             for name, entries in (max_entries or {}).items():
                 self._library.c.bpf_map__set_max_entries(self._map(name), entries)
-            for name, other in (shared or {}).items():
-                _check(self._library.c.bpf_map__reuse_fd(self._map(name), other.fd))
             if code := self._library.c.bpf_object__load(self._handle):
                 raise ProbeError(self._explain(path.name, -code))
         except BaseException:

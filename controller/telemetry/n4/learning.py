@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.system.aside import Aside, Look
+from slicepilot.controller.system.background import BackgroundCaller, RepeatedCall
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints, Traffic
 from slicepilot.controller.telemetry.sharing import Owners, Sharing
 from slicepilot.env.slices import SNssai
@@ -55,7 +55,7 @@ class Learning:
         points: one per slice, in order.
         upfs: indices of the slices of each UPF.
         sharing: of the probe that measures them.
-        aside: looks after what is attached.
+        background: looks after what is attached.
         ring_octets: see `Capture`.
 
     Attributes:
@@ -71,7 +71,7 @@ class Learning:
         points: Sequence[SlicePoints],
         upfs: Sequence[Sequence[int]],
         sharing: Sharing,
-        aside: Aside,
+        background: BackgroundCaller,
         ring_octets: int = RING_OCTETS,
     ) -> None:
         self._points, self._sharing = points, sharing
@@ -91,7 +91,7 @@ class Learning:
         self._ever: set[int] = set()
         self._again_ns: dict[int, int] = {}
         self._capture = Capture(tuple(numbers), ring_octets) if numbers else None
-        self._look = None if self._capture is None else Look(aside, self._healed)
+        self._look = None if self._capture is None else RepeatedCall(background, self._healed)
         self._missing: dict[int, str] = {}
 
     def learns(self, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""The process that asks: HTTP, TLS and names are its alone, and whoever waits for an answer is not the loop.
+"""The client process: HTTP, TLS and names are its alone, and whoever waits for an answer is not the loop.
 
 It has its settings from standard input, secrets among them, gives up all that it could do on this machine, and tells
 what it was answered by a socket, one message a round. It ends when the other end of that closes.

@@ -78,7 +78,7 @@ class PrometheusSource:
         self._names, self._uplink_mbps = tuple(names), uplink_mbps
         rows = [row for row in rows_of(self.queries, spec, self._names, period_s) if row.kind != "knob"]
         self._asked = [(row.kind, row.name) for row in rows]
-        self._asker = _Asker(spec, rows, self.queries, harden)
+        self._client = _ClientProcess(spec, rows, self.queries, harden)
         self._figures = np.zeros((len(SLICE_FIELDS), len(names)), np.float32)
         self._node = np.zeros(len(NODE_FIELDS), np.float32)
         self._taken_s = np.full(len(names), -np.inf)
@@ -102,7 +102,7 @@ class PrometheusSource:
 
     def measure(self) -> Telemetry:
         """The newest figures there are, in buffers that the next call overwrites; no answer is waited for."""
-        self._hear()
+        self._receive_all()
         telemetry, now_s = self._telemetry, _clock_s()
         age_s = now_s - self._taken_s
         valid = age_s <= self.queries.most_age_s
@@ -116,10 +116,10 @@ class PrometheusSource:
         """Nothing here is worth it: control periods are seconds."""
 
     def check(self) -> list[str]:
-        """What is not measured, and why; starts the asking process again where it has ended, or where a token or a
+        """What is not measured, and why; starts the client process again where it has ended, or where a token or a
         certificate is another one now."""
-        self._hear()
-        return [*self._asker.look_after(), *([self._error] if self._error else []), *self._why]
+        self._receive_all()
+        return [*self._client.look_after(), *([self._error] if self._error else []), *self._why]
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
         """Zeros (S, BUCKETS): no packet is timed."""
@@ -127,28 +127,28 @@ class PrometheusSource:
 
     def close(self) -> None:
         """End the process."""
-        self._asker.close()
+        self._client.close()
 
     def _begin(self) -> None:
         """Wait for the first answer; raises FailureError where it is of no use."""
-        message = self._asker.wait(START_S)
+        message = self._client.wait(START_S)
         if message is None:
-            raise FailureError(f"prometheus: the process that asks has said nothing within {START_S:g} s")
-        self._take_or_tell(message)
+            raise FailureError(f"prometheus: the client process has said nothing within {START_S:g} s")
+        self._take_or_report(message)
         if not self.measure().valid.any():
             raise FailureError(self._error or next(iter(self._why), "prometheus: nothing is had of any slice"))
 
-    def _hear(self) -> None:
+    def _receive_all(self) -> None:
         for _ in range(MESSAGES):
-            if (message := self._asker.heard()) is None:
+            if (message := self._client.received()) is None:
                 return
-            self._take_or_tell(message)
+            self._take_or_report(message)
 
-    def _take_or_tell(self, message: dict[str, Any]) -> None:
+    def _take_or_report(self, message: dict[str, Any]) -> None:
         try:
             self._take(message)
         except (IndexError, KeyError, RecursionError, TypeError, ValueError):
-            self._error = "prometheus: the process that asks says what it should not"
+            self._error = "prometheus: the client process says what it should not"
 
     def _take(self, message: dict[str, Any]) -> None:
         """What a round has brought. What it has not is as it was, and grows old.
@@ -239,7 +239,7 @@ class _Stamp:
     size: int
 
 
-class _Asker:
+class _ClientProcess:
     """The process, and what it says."""
 
     def __init__(self, spec: PrometheusSpec, rows: Sequence[Row], queries: Queries, harden: bool) -> None:
@@ -249,7 +249,7 @@ class _Asker:
         self._wait_s, self._started_s = FIRST_WAIT_S, 0.0
         self._start()
 
-    def heard(self) -> dict[str, Any] | None:
+    def received(self) -> dict[str, Any] | None:
         """The next message, if there is one; at once."""
         if self._socket is None:
             return None
@@ -263,14 +263,14 @@ class _Asker:
         """The next message, waited for; None where the process ends before, or says nothing."""
         assert self._socket is not None
         readable, _, _ = select.select([self._socket], [], [], seconds)
-        return self.heard() if readable else None
+        return self.received() if readable else None
 
     def look_after(self) -> list[str]:
         """Start it again where that helps; what it could not be started for."""
         ended = self._process is None or self._process.poll() is not None
         lived_s = time.monotonic() - self._started_s
         if not (ended and lived_s >= self._wait_s) and self._stamps() == self._read:
-            return ["prometheus: the process that asks has ended"] if ended else []
+            return ["prometheus: the client process has ended"] if ended else []
         if ended:
             self._wait_s = FIRST_WAIT_S if lived_s > LONGEST_WAIT_S else min(2 * self._wait_s, LONGEST_WAIT_S)
         try:
@@ -337,5 +337,5 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def _clock_s() -> float:
-    """Of this machine, whoever sets its time, suspended or not; that of the process that asks."""
+    """Of this machine, whoever sets its time, suspended or not; that of the client process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

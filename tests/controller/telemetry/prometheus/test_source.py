@@ -9,10 +9,10 @@ import http.server
 import ipaddress
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -200,7 +200,7 @@ def test_figures_are_those_of_the_group_and_the_interface(pod: Pod, whole: Prome
 
 def test_the_process_that_asks_can_do_nothing_else(whole: Prometheus) -> None:
     with source_of(spec_of(whole.url)) as source:
-        process = source._asker._process
+        process = source._client._process
         assert process is not None
         until(lambda: "Seccomp:\t2" in Path(f"/proc/{process.pid}/status").read_text())
         status = dict(
@@ -332,7 +332,7 @@ def test_a_query_that_is_none_names_its_row(whole: Prometheus, tmp_path: Path) -
 
 def test_the_process_that_asks_is_started_again(whole: Prometheus) -> None:
     with source_of(spec_of(whole.url)) as source:
-        process = source._asker._process
+        process = source._client._process
         assert process is not None
         process.kill()
         until(lambda: valid(source) == [False])
@@ -408,7 +408,7 @@ def test_tls_names_users_and_certificates(pod: Pod, tmp_path: Path) -> None:
                 until(lambda: told(source, "answers 401"))
                 password.write_text("secret\n")
                 until(lambda: source.check() == [] and valid(source) == [True])
-                assert "secret" not in Path(f"/proc/{source._asker._process.pid}/cmdline").read_text()  # type: ignore[union-attr]
+                assert "secret" not in Path(f"/proc/{source._client._process.pid}/cmdline").read_text()  # type: ignore[union-attr]
         finally:
             server.stop()
 
@@ -474,16 +474,14 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_what_a_hostile_server_says_is_one_line(name: str) -> None:
+@pytest.mark.parametrize("name", ["503", "another JSON", "a byte now and then"])
+def test_a_hostile_server_at_the_start_is_one_line(name: str) -> None:
     handle, words = BAD[name]
-    timeout_s = 1.0 if "within 1 s" in words else 10.0  # a busy machine takes its time for what is at once else
     with serving(handle) as address:
         began = time.monotonic()
         with pytest.raises(FailureError, match=words) as caught:
-            PrometheusSource(spec_of(f"http://{address}", timeout_s=timeout_s, most_mbytes=1.0), ("s1",), PERIOD_S)
-        assert time.monotonic() - began < 7.0 + timeout_s
-        assert "\n" not in str(caught.value)
+            PrometheusSource(spec_of(f"http://{address}", timeout_s=1.0, most_mbytes=1.0), ("s1",), PERIOD_S)
+        assert time.monotonic() - began < 8.0
         assert str(caught.value).isprintable()
 
 
@@ -510,34 +508,34 @@ def test_a_redirect_is_not_followed_and_the_token_stays_here(tmp_path: Path) -> 
 
 
 def test_a_server_that_turns_hostile_takes_nothing_with_it() -> None:
-    """One after the other, on a source that has begun well; a proxy of the environment is not asked."""
-    handles = [one for one, _ in BAD.values()]
-    now: list[Callable[[Any], None]] = [lambda request: answer(request, vector("0.5"))]
-    lock = threading.Lock()
-
-    def handle(request: Any) -> None:
-        with lock:
-            current = now[0]
-        current(request)
-
+    """One after the other, on a source that has begun well; a proxy of the environment is not used."""
+    good: Callable[[Any], None] = lambda request: answer(request, vector("0.5"))  # noqa: E731
+    now = [good]
     os.environ["http_proxy"] = "http://127.0.0.1:1"
     try:
-        with serving(handle) as address:
-            good = now[0]
-            with source_of(spec_of(f"http://{address}", timeout_s=0.5, most_mbytes=1.0)) as source:
-                process = source._asker._process
-                assert process is not None
-                for bad in handles:
-                    now[0] = bad
-                    until(lambda: source.measure() is not None and source.check() != [])
-                    now[0] = good
-                    until(lambda: valid(source) == [True] and source.check() == [])
-                assert process.poll() is None
-                memory_kb = int(Path(f"/proc/{process.pid}/status").read_text().split("VmHWM:")[1].split()[0])
-                print(f"the most that the process that asks has had: {memory_kb >> 10} MB")
-                assert memory_kb < 200 << 10
+        with (
+            serving(lambda request: now[0](request)) as address,  # noqa: PLW0108 (another one each time)
+            source_of(spec_of(f"http://{address}", timeout_s=1.0, most_mbytes=1.0)) as source,
+        ):
+            process = source._client._process
+            assert process is not None
+            for bad, words in BAD.values():
+                now[0] = bad
+                lines = until(lambda words=words: [x for x in _lines(source) if re.search(words, x)])
+                assert all(line.isprintable() for line in lines)
+                now[0] = good
+                until(lambda: valid(source) == [True] and source.check() == [])
+            assert process.poll() is None
+            memory_kb = int(Path(f"/proc/{process.pid}/status").read_text().split("VmHWM:")[1].split()[0])
+            print(f"the most that the client's process has had: {memory_kb >> 10} MB")
+            assert memory_kb < 200 << 10
     finally:
         del os.environ["http_proxy"]
+
+
+def _lines(source: PrometheusSource) -> list[str]:
+    source.measure()
+    return source.check()
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

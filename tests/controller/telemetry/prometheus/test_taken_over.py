@@ -48,12 +48,12 @@ def taken_over(slices: int = 1, **more: Any) -> Iterator[TakenOver]:
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(serving(lambda request: answer(request, vector("0.5", slices=slices))))
         source = stack.enter_context(source_of(spec_of(f"http://{address}", pods, **more)))
-        own = source._asker._socket
+        own = source._client._socket
         assert own is not None
         stack.enter_context(own)  # kept open: else the process would end, and another one be started
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        source._asker._socket = ours
+        source._client._socket = ours
         yield TakenOver(source, stack.enter_context(theirs), slices)
 
 
@@ -99,7 +99,7 @@ def test_what_is_no_message_is_no_measurement(tmp_path: Path) -> None:
             before = one.source.measure().slices.tolist()
             one.say(message(one))
             assert one.source.measure().slices.tolist() == before, name
-            assert one.source.check() == ["prometheus: the process that asks says what it should not"], name
+            assert one.source.check() == ["prometheus: the client process says what it should not"], name
             assert one.source.measure().age_s.item() > 0
             ring.note({"unmeasured": one.source.check()})
 
