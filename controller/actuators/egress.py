@@ -144,12 +144,12 @@ class EgressRate:
 
     def deviation(self) -> str | None:
         """What the kernel has in place of what was set last; None where that holds."""
-        found = self._rate()
-        if found == self._bytes_per_s:
+        current = self._rate()
+        if current == self._bytes_per_s:
             return None
-        if found is None:
+        if current is None:
             self._qdisc.require_device()
-        return f"{'no shaper' if found is None else words(found)} in place of {words(self._bytes_per_s)}"
+        return f"{'no shaper' if current is None else words(current)} in place of {words(self._bytes_per_s)}"
 
     def adopt(self) -> float:
         """Take what somebody else has set for what holds; no shaper paces nothing."""

@@ -69,7 +69,7 @@ class ThreadNice:
             return nice
         levels = self._levels()
         self._forget_all_but(levels)
-        fresh = [one for thread, current in levels.items() if (one := self._first_seen(thread, current)) is not None]
+        fresh = [item for thread, current in levels.items() if (item := self._first_seen(thread, current)) is not None]
         if fresh and self._tell is not None:
             self._tell(fresh)
         self._nice = nice
@@ -96,9 +96,9 @@ class ThreadNice:
         """Threads that somebody else has reniced since; None where there are none."""
         if not self._foreign:
             return None
-        [thread, found], *rest = self._foreign.items()
+        [thread, current], *rest = self._foreign.items()
         more = f" and {len(rest)} more" if rest else ""
-        return f"thread {thread}{more}: nice {found} in place of {self._nice}"
+        return f"thread {thread}{more}: nice {current} in place of {self._nice}"
 
     def adopt(self) -> int:
         """What somebody else has set stays; returns what the first thread has."""

@@ -126,11 +126,11 @@ class NodeActuator:
         """Go through the motions of `apply` without effect: what holds is asked for again, and of egress what was asked
         for last, which may not be confirmed yet."""
         knobs = self.receipt.applied
-        for index, one in enumerate(self._slices):
-            if one.egress is not None and knobs.values[EGRESS, index, 0] != one.egress.wanted:
+        for index, item in enumerate(self._slices):
+            if item.egress is not None and knobs.values[EGRESS, index, 0] != item.egress.wanted:
                 if knobs is self.receipt.applied:
                     knobs = Knobs(knobs.values.copy(), knobs.nice_scope)
-                knobs.values[EGRESS, index, 0] = one.egress.wanted
+                knobs.values[EGRESS, index, 0] = item.egress.wanted
         self.apply(knobs)
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
@@ -153,15 +153,15 @@ class NodeActuator:
 
         Reads every knob back, some 15 us a slice. Raises ActuatorError.
         """
-        found = []
+        result = []
         self._shapers.look()
-        for one in self._slices:
+        for item in self._slices:
             for knob in KNOB_FIELDS:
-                text = None if knob in one.yielded else one.deviation(knob)
+                text = None if knob in item.yielded else item.deviation(knob)
                 if text is not None:
-                    text += suspects(one.target, knob)
-                    found.append(Deviation(one.name, knob, one.found(knob), getattr(one.held, knob), text))
-        return found
+                    text += suspects(item.target, knob)
+                    result.append(Deviation(item.name, knob, item.found(knob), getattr(item.held, knob), text))
+        return result
 
     def refresh(self) -> list[str]:
         """What has vanished and why; what has come back is taken up as it is found, with the weight of its request.
@@ -173,11 +173,11 @@ class NodeActuator:
                 del self._opening[index]
                 if not isinstance(error, ActuatorError):
                     raise error
-        for index, one in enumerate(self._slices):
-            if one.vanished() and index not in self._opening:
-                self._opening[index] = self._opener.call(partial(self._again, one))
+        for index, item in enumerate(self._slices):
+            if item.vanished() and index not in self._opening:
+                self._opening[index] = self._opener.call(partial(self._again, item))
         self._take_up()
-        return [lost for one in self._slices if (lost := one.vanished())]
+        return [lost for item in self._slices if (lost := item.vanished())]
 
     def _again(self, one: SliceKnobs) -> SliceKnobs:
         """A slice that has vanished, as it is now; raises ActuatorError where it has not come back."""
@@ -204,9 +204,9 @@ class NodeActuator:
 
         Again for one that was yielded: looks what it has now. Raises ActuatorError; KeyError for an unknown slice.
         """
-        one = self._slice(name)
-        one.adopt(knob)
-        one.yielded.add(knob)
+        item = self._slice(name)
+        item.adopt(knob)
+        item.yielded.add(knob)
         self._renew()
 
     def reassert(self, name: str, knob: KnobName, newest: bool = False) -> None:
@@ -217,17 +217,17 @@ class NodeActuator:
 
         Raises ActuatorError; KeyError for an unknown slice.
         """
-        one = self._slice(name)
+        item = self._slice(name)
         if newest:
-            one.rebase(knob)
-        one.reassert(knob)
-        one.yielded.discard(knob)
+            item.rebase(knob)
+        item.reassert(knob)
+        item.yielded.discard(knob)
         self._renew()
 
     @property
     def yielded(self) -> list[tuple[str, KnobName]]:
         """Slices and knobs that were left to somebody else."""
-        return [(one.name, knob) for one in self._slices for knob in KNOB_FIELDS if knob in one.yielded]
+        return [(item.name, knob) for item in self._slices for knob in KNOB_FIELDS if knob in item.yielded]
 
     def found_cpu(self, name: str) -> FoundCpu:
         """What is put back of a slice's CPU knobs; KeyError for an unknown slice."""
@@ -236,7 +236,7 @@ class NodeActuator:
     @property
     def paced(self) -> dict[str, ThrottleRate]:
         """Cilium's entries of slices that it paces, by name."""
-        return {one.name: throttle for one in self._slices if (throttle := one.throttle) is not None}
+        return {item.name: throttle for item in self._slices if (throttle := item.throttle) is not None}
 
     def restore(self) -> None:
         """Put everything back as found; what has vanished needs nothing, and what was yielded stays.
@@ -246,13 +246,13 @@ class NodeActuator:
         """
         failures: list[str] = []
         # Egress last: that may have to wait for others.
-        for one, knob in sorted(product(self._slices, KNOB_FIELDS), key=lambda one: one[1] == "egress_mbps"):
-            for restore in one.restorers(knob):
+        for item, knob in sorted(product(self._slices, KNOB_FIELDS), key=lambda item: item[1] == "egress_mbps"):
+            for restore in item.restorers(knob):
                 try:
                     restore()
                 except ActuatorError as error:
                     if not error.vanished:
-                        failures.append(f"{one.name}: {error}")
+                        failures.append(f"{item.name}: {error}")
         if failures:
             raise ActuatorError("not restored: " + "; ".join(failures))
 
@@ -278,9 +278,9 @@ class NodeActuator:
         self.close()
 
     def _slice(self, name: str) -> SliceKnobs:
-        for one in self._slices:
-            if one.name == name:
-                return one
+        for item in self._slices:
+            if item.name == name:
+                return item
         raise KeyError(name)
 
     def _renew(self) -> None:

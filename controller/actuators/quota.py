@@ -64,16 +64,16 @@ class PodQuota:
 
     def deviation(self) -> str | None:
         """What the kernel has in place of what was written last; None where that holds."""
-        found = self._files.read()
-        if self._original[0] < 0 or found == self._held:
+        current = self._files.read()
+        if self._original[0] < 0 or current == self._held:
             return None
-        return f"{_words(*found)} in place of {_words(*self._held)} for its pod"
+        return f"{_words(*current)} in place of {_words(*self._held)} for its pod"
 
     def rebase(self) -> None:
         """Put back in the end what somebody else has written, where that is so."""
-        found = self._files.read()
-        if found != self._held:
-            self._original = found
+        current = self._files.read()
+        if current != self._held:
+            self._original = current
 
     def share_of(self, period_us: int) -> int:
         """The quota of another period that would be as much as what is put back; -1 is none."""
@@ -166,9 +166,9 @@ class CpuQuota:
 
     def deviation(self) -> str | None:
         """What the kernel has in place of what was written last; None where that holds."""
-        written, found = (self._quota_us, self.period_us), self._files.read()
-        if found != written:
-            return f"{_words(*found)} in place of {_words(*written)}"
+        written, current = (self._quota_us, self.period_us), self._files.read()
+        if current != written:
+            return f"{_words(*current)} in place of {_words(*written)}"
         return None if self._pod is None else self._pod.deviation()
 
     def adopt(self) -> float:
@@ -180,9 +180,9 @@ class CpuQuota:
 
     def rebase(self) -> None:
         """Put back in the end what somebody else has written, where that is so, for the pod as well."""
-        found = self._files.read()
-        if found != (self._quota_us, self.period_us):
-            self._original = found
+        current = self._files.read()
+        if current != (self._quota_us, self.period_us):
+            self._original = current
         if self._pod is not None:
             self._pod.rebase()
             most = self._pod.share_of(self._original[1])  # which the container has not noticed where it was at that

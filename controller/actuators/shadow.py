@@ -63,7 +63,7 @@ class ShadowActuator:
     def refresh(self) -> list[str]:
         """Read anew what others have set; groups that have gone and come back are opened again."""
         lost: dict[int, ActuatorError] = {}
-        found = self.read(lost)
+        current = self.read(lost)
         for index in list(lost):
             if _is_awaited(self._targets[index]):
                 del lost[index]
@@ -77,9 +77,9 @@ class ShadowActuator:
                     gone.close()
                 self._readers[index] = fresh
         if lost:
-            found = self.read()
-        if not found.same_as(self.receipt.applied):
-            self.receipt = Receipt(found)
+            current = self.read()
+        if not current.same_as(self.receipt.applied):
+            self.receipt = Receipt(current)
         return [f"{self._targets[index].name}: {error}" for index, error in lost.items()]
 
     def read(self, lost: dict[int, ActuatorError] | None = None) -> Knobs:

@@ -82,9 +82,9 @@ class Shapers:
         if not self._background.busy:
             self._since_s = None
         if self._asked:
-            asked = self._asked[:]
+            request = self._asked[:]
             self._asked.clear()
-            self._background.call(partial(_carry_out, asked))
+            self._background.call(partial(_carry_out, request))
         if not self._background.busy:
             self._since_s = None
             return None

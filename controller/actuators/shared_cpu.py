@@ -25,8 +25,8 @@ class SharedCpu:
     """
 
     def __init__(self, targets: Sequence[SliceTargets]) -> None:
-        names = [one.name for one in targets]
-        groups = dict.fromkeys(one.sharing for one in targets if one.sharing)
+        names = [target.name for target in targets]
+        groups = dict.fromkeys(target.sharing for target in targets if target.sharing)
         self._groups = [[names.index(name) for name in sharing] for sharing in groups if set(sharing) <= set(names)]
 
     def __bool__(self) -> bool:
@@ -42,10 +42,10 @@ class SharedCpu:
 
     def sums(self, requests: Sequence[float]) -> list[float | None]:
         """CPU requests by slice become what the first of each group asks for with the others."""
-        found: list[float | None] = list(requests)
+        result: list[float | None] = list(requests)
         for group in self._groups:
-            found[group[0]] = sum(requests[index] for index in group)
-        return found
+            result[group[0]] = sum(requests[index] for index in group)
+        return result
 
     def part(self, held: FloatArray, wanted: FloatArray | None) -> None:
         """The inverse, in place: what the first of each group holds becomes each slice's part of it, in (3, S, 1).
@@ -62,7 +62,7 @@ class SharedCpu:
                     limits = (
                         asked_limits
                         if math.isclose(limit, total, rel_tol=1e-6)
-                        else [limit * one / total for one in asked_limits]
+                        else [limit * asked_limit / total for asked_limit in asked_limits]
                     )
                 if _nice(asked_nices) == nice:
                     nices = asked_nices
@@ -71,9 +71,12 @@ class SharedCpu:
 
 def whole(targets: Sequence[SliceTargets]) -> list[SliceTargets]:
     """The same, with CPU knobs left alone that slices share which are not all here: they would feel them as well."""
-    names = {one.name for one in targets}
+    names = {target.name for target in targets}
     cpu: frozenset[KnobName] = frozenset({"cpu_limit_mcpu", "nice"})
-    return [one if names.issuperset(one.sharing) else dataclasses.replace(one, left=one.left | cpu) for one in targets]
+    return [
+        target if names.issuperset(target.sharing) else dataclasses.replace(target, left=target.left | cpu)
+        for target in targets
+    ]
 
 
 def _nice(levels: Sequence[float]) -> float:

@@ -185,14 +185,14 @@ class SliceKnobs:
         if self._gone:
             return None
         try:
-            found = [told for part in self._parts(knob) if (told := part.deviation()) is not None]
+            result = [report for part in self._parts(knob) if (report := part.deviation()) is not None]
         except ActuatorError as error:
             if error.vanished:  # not somebody's change; the next write says it
                 if knob == "egress_mbps" and self.throttle is not None:  # there may be none: what holds is as found
                     self._gone = f"{self.name}: {error}"
                 return None
             raise
-        return "; ".join(found) or None
+        return "; ".join(result) or None
 
     def found(self, knob: KnobName) -> float:
         """What the kernel has of one knob that deviates, in its unit; a rate whose shaper was taken off is none."""
@@ -235,7 +235,7 @@ class SliceKnobs:
         A group that its UPF was in before keeps nothing of ours; and a socket would keep a namespace alive that its
         owner has removed, with the links that are to be made anew.
         """
-        for restore in (one for knob in KNOB_FIELDS for one in self.restorers(knob)):
+        for restore in (restorer for knob in KNOB_FIELDS for restorer in self.restorers(knob)):
             with contextlib.suppress(ActuatorError):
                 restore()
         self.close()
@@ -301,11 +301,11 @@ def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice
 
 def _identity(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:
     """What tells a slice's group and namespace from later ones of the same names; None for what is not there."""
-    found: list[tuple[int, int] | None] = []
+    result: list[tuple[int, int] | None] = []
     for path in (target.cgroup, target.netns):
         try:
             stat = None if path is None else path.stat()
         except OSError:
             stat = None
-        found.append(None if stat is None else (stat.st_dev, stat.st_ino))
-    return tuple(found)
+        result.append(None if stat is None else (stat.st_dev, stat.st_ino))
+    return tuple(result)

@@ -63,8 +63,8 @@ class GroupWeight:
     def deviation(self) -> str | None:
         """What the kernel has in place of what was written last; None where that holds."""
         # Where a level was written the kernel shows its weight rounded in the same way.
-        written, found = self.weight_of(self._nice), int(self._weight.read())
-        return None if found == written else f"weight {found} in place of {written}"
+        written, current = self.weight_of(self._nice), int(self._weight.read())
+        return None if current == written else f"weight {current} in place of {written}"
 
     def adopt(self) -> int:
         """Take what somebody else has written for what holds; returns the level nearest to it."""

@@ -28,9 +28,11 @@ class CpuHierarchy:
         Raises:
             ActuatorError: no hierarchy has the cpu controller.
         """
-        for one in cgroup_mounts(mounts):
-            if "cpu" in (one.options if one.version == 1 else _words(one.root / "cgroup.controllers")):
-                return cls(one.version, one.root)
+        for cgroup_mount in cgroup_mounts(mounts):
+            if "cpu" in (
+                cgroup_mount.options if cgroup_mount.version == 1 else _words(cgroup_mount.root / "cgroup.controllers")
+            ):
+                return cls(cgroup_mount.version, cgroup_mount.root)
         raise ActuatorError(
             "no cgroup hierarchy has the cpu controller; needed: cgroup v2 with cpu in cgroup.controllers, "
             "or cgroup v1 mounted with -o cpu"

@@ -43,10 +43,10 @@ class CgroupMount:
 
 def cgroup_mounts(mounts: Path = MOUNTS) -> list[CgroupMount]:
     """Those of this machine, as they were mounted one after the other."""
-    found = []
+    result = []
     for line in kernel_lines(mounts):
         _, point, kind, options, *_ = line.split(" ", 4)
         if kind in {"cgroup", "cgroup2"}:  # a node has thousands of others, and a loop looks here
             old = kind == "cgroup"
-            found.append(CgroupMount(1 if old else 2, point, frozenset(options.split(",") if old else ())))
-    return found
+            result.append(CgroupMount(1 if old else 2, point, frozenset(options.split(",") if old else ())))
+    return result

@@ -73,16 +73,16 @@ def unified(group: Path) -> bool:
 def managers(group: Path) -> list[str]:
     """Who writes a group's files beside us, by what they call the groups that they make; links are followed."""
     parts = group.resolve().parts
-    found = []
+    result = []
     if any(part.startswith("kubepods") for part in parts):
-        found.append("the kubelet")
+        result.append("the kubelet")
     if "docker" in parts or any(part.startswith("docker-") for part in parts):
-        found.append("Docker")
+        result.append("Docker")
     if any(part.startswith("libpod") for part in parts):
-        found.append("Podman")
+        result.append("Podman")
     if any(part.endswith((".service", ".scope", ".slice")) for part in parts):
-        found.append("systemd")
-    return found
+        result.append("systemd")
+    return result
 
 
 def pod_of(group: Path) -> Path | None:
@@ -109,9 +109,9 @@ def of_process(pid: int) -> Path | None:
     that has ended.
     """
     mounts = cgroup_mounts()
-    of_cpu = [one for one in mounts if "cpu" in one.options] or [one for one in mounts if one.version == 2]
+    of_cpu = [item for item in mounts if "cpu" in item.options] or [item for item in mounts if item.version == 2]
     for controllers, path in groups_of(pid):
-        mount = next((one for one in of_cpu if one.is_named(controllers)), None)
+        mount = next((item for item in of_cpu if item.is_named(controllers)), None)
         if mount is not None and path != "/":
             return mount.root / path.lstrip("/")
     return None

@@ -26,5 +26,5 @@ def check_clocks(offsets: Path = OFFSETS) -> None:
         return
     moved = {clock: 1e-9 * int(ns) + int(s) for clock, s, ns in map(str.split, lines)}
     if any(moved.values()):
-        told = ", ".join(f"{clock} {by:+.10g} s" for clock, by in moved.items())
-        raise ConfigError(f"time namespace = {told}; accepted: the machine's own clocks (nsenter --time --target 1)")
+        report = ", ".join(f"{clock} {by:+.10g} s" for clock, by in moved.items())
+        raise ConfigError(f"time namespace = {report}; accepted: the machine's own clocks (nsenter --time --target 1)")

@@ -38,8 +38,8 @@ def most_cpus(cpus: Path = CPUS) -> int:
 
 def _listed(file: Path) -> frozenset[int]:
     """A list of CPUs as the kernel writes it, such as ``0-3,8``."""
-    found: set[int] = set()
+    result: set[int] = set()
     for part in file.read_text().strip().split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        result.update(range(int(first), int(last or first) + 1))
+    return frozenset(result)

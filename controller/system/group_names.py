@@ -28,17 +28,17 @@ class GroupFolders:
         Args:
             groups: (controllers, path) of each hierarchy.
         """
-        found: set[str] = set()
+        result: set[str] = set()
         for controllers, path in groups:
-            folder = next((one.root for one in self._mounts if one.is_named(controllers)), None)
+            folder = next((mount.root for mount in self._mounts if mount.is_named(controllers)), None)
             for part in path.split("/"):
                 if not part:
                     continue
                 if folder is None or not self._is_roots(folder):
                     break
-                found.add(part)
+                result.add(part)
                 folder /= part
-        return frozenset(found)
+        return frozenset(result)
 
     def _is_roots(self, folder: Path) -> bool:
         """Whether nobody else can make groups in it."""

@@ -67,18 +67,18 @@ def check_safe(folder: Path, root: Path | None = None) -> None:
     if ".." in folder.parts or not folder.is_relative_to(root):
         raise ActuatorError(f"{folder}: not in the hierarchy of the CPU controller; accepted: groups below {root}")
     device = root.stat().st_dev
-    for one in (folder, *folder.parents):
+    for item in (folder, *folder.parents):
         try:
-            found = one.lstat()
+            result = item.lstat()
         except OSError as error:
-            raise ActuatorError.of(f"{one}: look at it", error) from error
-        if found.st_dev != device or not stat.S_ISDIR(found.st_mode):
-            raise ActuatorError(f"{one}: not a group of {root}; accepted: no links and no other file systems")
-        if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ActuatorError.of(f"{item}: look at it", error) from error
+        if result.st_dev != device or not stat.S_ISDIR(result.st_mode):
+            raise ActuatorError(f"{item}: not a group of {root}; accepted: no links and no other file systems")
+        if result.st_uid != 0 or result.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ActuatorError(
-                f"{one}: user {found.st_uid} can write to it; accepted: groups that only root writes to"
+                f"{item}: user {result.st_uid} can write to it; accepted: groups that only root writes to"
             )
-        if one == root:
+        if item == root:
             return
 
 
@@ -175,8 +175,8 @@ def group_back(own: OwnGroup, dry_run: bool = False) -> str:
             if time.monotonic() > deadline:
                 raise ActuatorError.of(f"{path}: empty and remove it", error) from error
             time.sleep(0.005)
-    told = f"{len(moved)} processes back in {_told(home, own.home)}, " if moved else ""
-    return f"{told}{path} removed"
+    report = f"{len(moved)} processes back in {_told(home, own.home)}, " if moved else ""
+    return f"{report}{path} removed"
 
 
 def remove_if_empty(own: OwnGroup) -> bool:
@@ -192,13 +192,13 @@ def remove_if_empty(own: OwnGroup) -> bool:
 
 def _emptied(group: Path, home: Path) -> set[int]:
     """Processes of a group that were moved."""
-    found = {int(word) for word in (group / PROCESSES).read_text().split()}
-    for task in sorted(found):
+    result = {int(word) for word in (group / PROCESSES).read_text().split()}
+    for task in sorted(result):
         try:
             _write(home, task)
         except ProcessLookupError:  # it has ended
-            found.discard(task)
-    return found
+            result.discard(task)
+    return result
 
 
 def _write(group: Path, task: int) -> None:

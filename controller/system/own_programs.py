@@ -61,9 +61,9 @@ def check_compiled() -> None:
         return
     accepted = "a folder of root's that nobody else may write into"
     try:
-        found = Path(named).stat()
+        result = Path(named).stat()
     except OSError:
         return  # made by ourselves
-    if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.filemode(found.st_mode)
-        raise ConfigError(f"NUMBA_CACHE_DIR = {named!r}: user {found.st_uid}, {mode}; accepted: {accepted}")
+    if result.st_uid != 0 or result.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.filemode(result.st_mode)
+        raise ConfigError(f"NUMBA_CACHE_DIR = {named!r}: user {result.st_uid}, {mode}; accepted: {accepted}")

@@ -84,12 +84,12 @@ class Hooks:
 
     def cost(self) -> dict[str, RunStats]:
         """Runs and run time by role, of what is attached now, while `libbpf.count_run_time` is on."""
-        found: dict[str, RunStats] = {}
+        result: dict[str, RunStats] = {}
         for program, role in {(hook.program, hook.role) for hook in self._hooks}:
-            found[role] = found.get(role, RunStats()) + run_stats(program)
+            result[role] = result.get(role, RunStats()) + run_stats(program)
         for hook, attachment in self._attached.items():
-            found[hook.role] += attachment.entry_cost()
-        return found
+            result[hook.role] += attachment.entry_cost()
+        return result
 
     def close(self) -> None:
         """Detach all, last first; goes on over failures and raises the first of them."""
@@ -117,7 +117,7 @@ def other_end(netns: Path, device: str, there: Mapping[str, Link]) -> Link | Non
         own = links(route).get(device)
     if own is None or own.kind != "veth":
         return None
-    return next((one for one in there.values() if (one.index, one.peer) == (own.peer, own.index)), None)
+    return next((item for item in there.values() if (item.index, item.peer) == (own.peer, own.index)), None)
 
 
 class Attachment:

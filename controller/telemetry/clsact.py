@@ -100,9 +100,9 @@ class ClsactFilter:
         try:
             with closing(RouteSocket(where)) as route:
                 mine = self._mine(route)
-                for one in mine:
-                    tc.remove_filter(route, self._index, self._hook, one)
-                if any(one.name.endswith(MADE_CLSACT) for one in mine) and not _in_use(route, self._index):
+                for item in mine:
+                    tc.remove_filter(route, self._index, self._hook, item)
+                if any(item.name.endswith(MADE_CLSACT) for item in mine) and not _in_use(route, self._index):
                     tc.remove_clsact(route, self._index)
         except ActuatorError as error:
             if error.errno not in _GONE:
@@ -112,16 +112,16 @@ class ClsactFilter:
         """Priority and handle, as early as possible, since a filter before ours may take packets away."""
         there = tc.filters(route, self._index, self._hook)
         for priority in PRIORITIES:
-            same = [one for one in there if one.priority == priority]
+            same = [item for item in there if item.priority == priority]
             if all(
-                one.kind == "bpf" and one.protocol == tc.ETH_P_ALL for one in same
+                item.kind == "bpf" and item.protocol == tc.ETH_P_ALL for item in same
             ):  # each has one kind and protocol
-                return priority, max((one.handle for one in same), default=0) + 1
+                return priority, max((item.handle for item in same), default=0) + 1
         raise ProbeError(f"{point}: other tc filters hold the priorities {PRIORITIES[0]} to {PRIORITIES[-1]}")
 
     def _mine(self, route: RouteSocket) -> list[tc.Filter]:
         names = (self._name, self._name + MADE_CLSACT)
-        return [one for one in tc.filters(route, self._index, self._hook) if one.name in names]
+        return [item for item in tc.filters(route, self._index, self._hook) if item.name in names]
 
 
 def without_hooks(error: ActuatorError) -> ProbeError | None:
@@ -139,8 +139,8 @@ def _add_clsact(route: RouteSocket, index: int) -> bool:
     try:
         tc.add_clsact(route, index)
     except ActuatorError as error:
-        if (told := without_hooks(error)) is not None:
-            raise told from error
+        if (report := without_hooks(error)) is not None:
+            raise report from error
         if error.errno != errno.EEXIST:
             raise
         return False
@@ -151,11 +151,11 @@ def _remove_stale(route: RouteSocket, index: int) -> bool:
     """Remove what dead processes left on the interface; true if one of them had made the hooks."""
     made = False
     for hook in tc.HOOKS:
-        for one in tc.filters(route, index, hook):
-            owner = _NAME.match(one.name)
+        for item in tc.filters(route, index, hook):
+            owner = _NAME.match(item.name)
             if owner and Owner(*map(int, owner.groups())).dead():
-                tc.remove_filter(route, index, hook, one)
-                made |= one.name.endswith(MADE_CLSACT)
+                tc.remove_filter(route, index, hook, item)
+                made |= item.name.endswith(MADE_CLSACT)
     return made
 
 

@@ -65,7 +65,7 @@ def by_container(identity: str) -> Upf:
     """
     if len(identity) < 6:
         raise ConfigError(f"--container = {identity}: too short to tell containers apart; accepted: 6 digits or more")
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     folders = GroupFolders()  # somebody's own subtree may have groups of any name
     for pid in sorted(_pids()):
         try:
@@ -74,12 +74,12 @@ def by_container(identity: str) -> Upf:
             continue
         for part in folders.names(groups):
             if identity in part:
-                found.setdefault(part, pid)
-    if not found:
+                result.setdefault(part, pid)
+    if not result:
         raise ConfigError(f"--container = {identity}: no process in such a cgroup; accepted: the id of a running one")
-    upfs = {upf.netns.stat().st_ino: upf for upf in map(by_pid, found.values())}
+    upfs = {upf.netns.stat().st_ino: upf for upf in map(by_pid, result.values())}
     if len(upfs) > 1:
-        raise ConfigError(f"--container = {identity}: fits {', '.join(sorted(found))}; accepted: more of its id")
+        raise ConfigError(f"--container = {identity}: fits {', '.join(sorted(result))}; accepted: more of its id")
     [upf] = upfs.values()
     return Upf(identity[:12], upf.netns, upf.cgroup)
 

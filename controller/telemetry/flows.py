@@ -34,12 +34,12 @@ class Flow:
 def read(probe: PacketProbe) -> list[Flow]:
     """All flows that were seen, in the order of slice, TEID and QFI."""
     keys = probe.flow_keys.copy()
-    found: dict[tuple[int, int, int], list[Any]] = {}
+    result: dict[tuple[int, int, int], list[Any]] = {}
     for index in np.flatnonzero(keys):
         key = int(keys[index])
         # A flow is there twice when a place before its own became free meanwhile.
-        found.setdefault((key >> 40 & 0xFF, key & 0xFFFFFFFF, key >> 32 & 0x7F), []).append(probe.flows[index].copy())
-    return [_flow(key, records) for key, records in sorted(found.items())]
+        result.setdefault((key >> 40 & 0xFF, key & 0xFFFFFFFF, key >> 32 & 0x7F), []).append(probe.flows[index].copy())
+    return [_flow(key, records) for key, records in sorted(result.items())]
 
 
 def _flow(key: tuple[int, int, int], records: list[Any]) -> Flow:

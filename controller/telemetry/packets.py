@@ -59,7 +59,7 @@ class PacketPrograms:
         if not 1 <= len(points) <= layout.MAX_SLICES:
             raise ConfigError(f"slices = {len(points)}; accepted: 1 to {layout.MAX_SLICES}")
         _check_rates(sample_every, report_every, timed_per_s)
-        if len({one.n6 is None for one in points}) > 1:
+        if len({point.n6 is None for point in points}) > 1:
             raise ConfigError("n6 = given for some slices only; accepted: for all of them, or for none")
         if not uplink_mbps > 0:
             raise ConfigError(f"uplink_mbps = {uplink_mbps:g}; accepted: a rate above 0, or inf")
@@ -70,13 +70,13 @@ class PacketPrograms:
             {
                 "slices": len(points) + 1,
                 "flights": len(points),
-                "requests": WAITING if any(one.ports for one in points) else 1,
+                "requests": WAITING if any(point.ports for point in points) else 1,
             },
         )
         try:
             self.slices = mapped(self.object, "slices", layout.SLICE, writable=True)
             self.slices["timing"]["enter_up_to"] = self.slices["timing"]["leave_up_to"] = _up_to(sample_every)
-            services = [one.ports is not None for one in points]
+            services = [point.ports is not None for point in points]
             self.window = PacketWindow(self.slices[:-1], _last(points), services, uplink_mbps, timed_per_s)
             self.flows = mapped(self.object, "flows", layout.FLOW, writable=True)
             self.flow_keys = mapped(self.object, ".bss.flow_keys", "u8", writable=True)

@@ -42,9 +42,9 @@ class PfcpProbe:
             self.events = RingBuffer(self._object.map("pfcp_events"), layout.PFCP_EVENT)
             program = self._object.program("n4_message").fd
             self.hooks = Hooks(
-                Hook(one.n4.facing(direction), program, "n4", index)
-                for index, one in enumerate(points)
-                if one.n4
+                Hook(item.n4.facing(direction), program, "n4", index)
+                for index, item in enumerate(points)
+                if item.n4
                 for direction in ("ingress", "egress")
             )
         except BaseException:

@@ -113,9 +113,9 @@ def users(
     points: Sequence[SlicePoints], role: Literal["n3", "tun", "n6"], *, services: bool = False
 ) -> dict[NetPoint, list[int]]:
     """Each point of a role, with the indices of the UPFs' slices that have it, or of the services'."""
-    found: dict[NetPoint, list[int]] = {}
-    for index, one in enumerate(points):
-        point: NetPoint | None = getattr(one, role)
-        if point is not None and (one.ports is not None) is services:
-            found.setdefault(point, []).append(index)
-    return found
+    result: dict[NetPoint, list[int]] = {}
+    for index, item in enumerate(points):
+        point: NetPoint | None = getattr(item, role)
+        if point is not None and (item.ports is not None) is services:
+            result.setdefault(point, []).append(index)
+    return result

@@ -110,12 +110,12 @@ class SchedProbe:
             if group is None or cgroups.awaited(group):
                 continue
             try:
-                found = list(itertools.islice(cgroups.ids(group), MOST_GROUPS + 1))
-                if len(found) > MOST_GROUPS:
+                result = list(itertools.islice(cgroups.ids(group), MOST_GROUPS + 1))
+                if len(result) > MOST_GROUPS:
                     crowded.append(
                         f"{group}: more than {MOST_GROUPS} groups: the CPU time of {MOST_GROUPS} is measured"
                     )
-                wanted |= dict.fromkeys(found[:MOST_GROUPS], index)
+                wanted |= dict.fromkeys(result[:MOST_GROUPS], index)
             except ProbeError as error:
                 missing.append(str(error))
         for gone in self._known - wanted.keys():

@@ -62,11 +62,11 @@ class SharedGroups:
         return self._charged.copy()
 
     def _parts(self, used: npt.NDArray[Any], passed: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        found = used.astype(np.float64)
+        result = used.astype(np.float64)
         for indices in self._members:
             total = passed[indices].sum()
-            found[indices] = found[indices[0]] * (passed[indices] / total if total else 1.0 / len(indices))
-        return found
+            result[indices] = result[indices[0]] * (passed[indices] / total if total else 1.0 / len(indices))
+        return result
 
     def _count(self) -> npt.NDArray[np.float64]:
         slices = self._packets[: len(self.groups)]

@@ -62,10 +62,10 @@ class Sharing:
 
     def contenders(self, owners: Sequence[int]) -> Owners | None:
         """Two of some slices that no QFI tells apart; None where all are."""
-        found: dict[int, int] = {}
+        result: dict[int, int] = {}
         for index in owners:
             for qfi in self._qfis_of(index) or range(QFI_NONE + 1):
-                if (other := found.setdefault(qfi, index)) != index:
+                if (other := result.setdefault(qfi, index)) != index:
                     return other, index
         return None
 
@@ -86,12 +86,12 @@ class Sharing:
         ways = self._ways_of[session] = []
         try:
             for group, members in groups.items():
-                told: list[Way] = [(group, teid) for teid in teids]
+                report: list[Way] = [(group, teid) for teid in teids]
                 by_address: list[Way] = [(group, address) for address in addresses]
-                for way in told + by_address:
+                for way in report + by_address:
                     if (others := self._held_by(way)) is not None and others != tuple(members):
                         raise _TakenError(f"{_spoken(way)} is {self._named(others)}'s")
-                for way in told or by_address:
+                for way in report or by_address:
                     self._add(way, tuple(members), session)
                     ways.append(way)
         except (_TakenError, OSError) as error:
@@ -102,21 +102,21 @@ class Sharing:
     def release(self, session: object) -> None:
         """What a session has claimed is nobody's from now on, unless other sessions have claimed it too."""
         for way in self._ways_of.pop(session, ()):
-            one = self._learned[way]
-            one.sessions.discard(session)
-            if not one.sessions:
+            item = self._learned[way]
+            item.sessions.discard(session)
+            if not item.sessions:
                 del self._learned[way]
                 if way not in self._given:
                     table, key = self._place(way)
                     table.delete(key)
 
     def _add(self, way: Way, owners: Owners, session: object) -> None:
-        one = self._learned.get(way)
-        if one is None:
+        item = self._learned.get(way)
+        if item is None:
             if way not in self._given:
                 self._lead(way, owners)
-            one = self._learned[way] = _Learned(owners)
-        one.sessions.add(session)
+            item = self._learned[way] = _Learned(owners)
+        item.sessions.add(session)
 
     def _held_by(self, way: Way) -> Owners | None:
         """Whose a tunnel or an address is already."""
@@ -207,20 +207,20 @@ class ServicePorts:
             owners: dict[int, SlicePoints] = {}
             first = points[indices[0]]
             for index in indices:
-                one = points[index]
-                assert one.ports is not None
-                if one.n6 != first.n6:
+                item = points[index]
+                assert item.ports is not None
+                if item.n6 != first.n6:
                     raise ConfigError(
-                        f"slices.{one.name}: its answers are measured elsewhere than those of {first.name}, at the same"
-                        " interface; accepted: the same far_netns in both"
+                        f"slices.{item.name}: its answers are measured elsewhere than those of {first.name}, at the "
+                        "same interface; accepted: the same far_netns in both"
                     )
-                for port in one.ports.numbers:
-                    if (other := owners.setdefault(port, one)) is not one:
+                for port in item.ports.numbers:
+                    if (other := owners.setdefault(port, item)) is not item:
                         raise ConfigError(
-                            f"slices.{one.name}: port {port} of {point.device} is also that of {other.name}; accepted: "
-                            "ports that are one slice's"
+                            f"slices.{item.name}: port {port} of {point.device} is also that of {other.name}; "
+                            "accepted: ports that are one slice's"
                         )
-                    value = struct.pack("=2I", index, one.ports.echoed_octets)
+                    value = struct.pack("=2I", index, item.ports.echoed_octets)
                     table.update(struct.pack("=I", number << 16 | port), value)
             assert first.n6 is not None
             self.places.append((point, first.n6))
@@ -228,7 +228,7 @@ class ServicePorts:
 
 def told_by_qfi(points: Sequence[SlicePoints]) -> bool:
     """Whether packets of one UE may belong to several slices."""
-    return any(one.traffic is not None and one.traffic.qfis for one in points)
+    return any(point.traffic is not None and point.traffic.qfis for point in points)
 
 
 def _spoken(way: Way) -> str:

@@ -72,7 +72,7 @@ class KernelSource:
         )
         self.counts_since_s = time.monotonic()
         try:
-            self._shared = SharedGroups([one.cgroup for one in points], self.packets.slices)
+            self._shared = SharedGroups([point.cgroup for point in points], self.packets.slices)
             self.sched = SchedProbe(self._shared.groups)
         except BaseException:
             self.packets.close()
@@ -139,9 +139,9 @@ class KernelSource:
             return
         self._lost = lost
         away = {hook.point for hook in lost}
-        self._reachable = any(one.n3 not in away for one in self.packets.points)
-        for index, one in enumerate(self.packets.points):
-            self._telemetry.valid[index] = not away & {one.n3, one.n6 or one.tun}
+        self._reachable = any(point.n3 not in away for point in self.packets.points)
+        for index, item in enumerate(self.packets.points):
+            self._telemetry.valid[index] = not away & {item.n3, item.n6 or item.tun}
 
     def _told_crowded(self) -> list[str]:
         now = self.packets.slices["n3"]["crowded"][:-1].copy()

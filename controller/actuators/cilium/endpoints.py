@@ -66,11 +66,13 @@ def endpoint_of(pair: Pair, state: Path = STATE) -> Endpoint | None:
     Raises:
         ActuatorError: the agent's state cannot be read, is not root's, or names the link twice.
     """
-    found = [one for one in endpoints(state) if (one.ifindex, one.link) == (pair.ifindex, pair.name)]
-    if len(found) > 1:
-        numbers = " and ".join(str(one.id) for one in found)
+    result = [
+        endpoint for endpoint in endpoints(state) if (endpoint.ifindex, endpoint.link) == (pair.ifindex, pair.name)
+    ]
+    if len(result) > 1:
+        numbers = " and ".join(str(item.id) for item in result)
         raise ActuatorError(f"{state}: endpoints {numbers} have the same link {pair.name}; accepted: one")
-    return found[0] if found else None
+    return result[0] if result else None
 
 
 def endpoints(state: Path = STATE) -> list[Endpoint]:
@@ -108,7 +110,7 @@ def _read(state: int, name: str) -> Endpoint | None:
             return None
         data = read_in(folder, JSON_FILE, MOST_BYTES, JSON_FILE)
         documents = _from_header(read_in(folder, HEADER_FILE, MOST_BYTES, HEADER_FILE)) if data is None else [data]
-        return next((one for document in documents if (one := parse(document, int(name))) is not None), None)
+        return next((item for document in documents if (item := parse(document, int(name))) is not None), None)
     except ConfigError:  # a link, or a file without an end
         return None
     finally:
@@ -136,7 +138,7 @@ def parse(data: bytes, number: int) -> Endpoint | None:
         return None
     values = [raw.get(key) for key in ("ID", "IfIndex")]
     link, namespace, pod = (raw.get(key) or "" for key in ("IfName", "K8sNamespace", "K8sPodName"))
-    if any(type(one) is not int for one in values) or values[0] != number or not values[1]:
+    if any(type(value) is not int for value in values) or values[0] != number or not values[1]:
         return None
     if not all(isinstance(text, str) and text.isprintable() for text in (link, namespace, pod)) or not link:
         return None

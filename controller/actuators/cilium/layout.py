@@ -97,15 +97,15 @@ def changed(value: bytes, bytes_per_s: int, horizon_ns: int | None = None) -> by
 
 def check_map(info: MapInfo) -> None:
     """Refuse what is not Cilium's map of rates; raises LayoutError."""
-    for what, found, accepted in (
+    for what, current, accepted in (
         ("name", info.name, NAME),
         ("type", info.kind, HASH),
         ("key size", info.key_bytes, KEY_BYTES),
         ("value size", info.value_bytes, VALUE_BYTES),
         ("flags", info.flags, NO_PREALLOC),
     ):
-        if found != accepted:
-            raise LayoutError(f"{what} = {found}; accepted: {accepted}")
+        if current != accepted:
+            raise LayoutError(f"{what} = {current}; accepted: {accepted}")
 
 
 def layout_of(types: Btf | None, info: MapInfo) -> LayoutName:
@@ -113,8 +113,8 @@ def layout_of(types: Btf | None, info: MapInfo) -> LayoutName:
     if types is None or not info.key_type or not info.value_type:
         return "not told"
     try:
-        key = {one.name: one for one in types.members(info.key_type)}
-        value = {one.name: one for one in types.members(info.value_type)}
+        key = {member.name: member for member in types.members(info.key_type)}
+        value = {member.name: member for member in types.members(info.value_type)}
     except BtfError as error:
         raise LayoutError(f"types = {error}; accepted: edt_id and edt_info") from None
     for name, at, size in (("bps", _RATE_AT, 8), ("t_last", _LAST_AT, 8), ("t_horizon_drop", _HORIZON_AT, 8)):

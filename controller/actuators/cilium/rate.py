@@ -163,9 +163,9 @@ class ThrottleRate:
         return (entry.bytes_per_s, entry.horizon_ns) == (self._bytes_per_s, horizon)
 
     def _told(self, entry: Entry) -> str:
-        found, ours = words(entry.bytes_per_s), words(self._bytes_per_s)
+        current, ours = words(entry.bytes_per_s), words(self._bytes_per_s)
         if entry.bytes_per_s != self._bytes_per_s:
-            return f"{found} in place of {ours}"
+            return f"{current} in place of {ours}"
         return f"a drop horizon of {entry.horizon_ns / 1e6:g} ms in place of {(self._horizon_ns or 0) / 1e6:g} ms"
 
     def _read(self) -> tuple[bytes, Entry]:

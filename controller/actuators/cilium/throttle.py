@@ -97,15 +97,15 @@ class OpenMaps:
 def pinned_id(path: Path) -> int | None:
     """Number of the map that is pinned at a path now; None where none is, or none that is root's."""
     try:
-        found = PinnedMap.open(path)
+        result = PinnedMap.open(path)
     except (OSError, NotRootsError):
         return None
     try:
-        return found.info().id
+        return result.info().id
     except OSError:
         return None
     finally:
-        found.close()
+        result.close()
 
 
 def _checked(found: PinnedMap) -> tuple[MapInfo, LayoutName]:

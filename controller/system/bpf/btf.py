@@ -93,7 +93,7 @@ class Btf:
         if kind not in (STRUCT, UNION) or self._steps > MOST_STEPS:
             raise BtfError(f"BTF: type {number} is no structure, or one of too many in another")
         bit_fields = self._info(number) >> 31
-        found: list[Member] = []
+        result: list[Member] = []
         for index in range(count):
             name_at, member, bits = _MEMBER.unpack_from(self._types, more + index * _MEMBER.size)
             if bit_fields and bits >> 24:
@@ -103,10 +103,10 @@ class Btf:
             name, at = self._name(name_at), offset + (bits & 0xFFFFFF if bit_fields else bits) // 8
             real = self._real(member)
             if not name:
-                found += self._members(real, at)
+                result += self._members(real, at)
             else:
-                found.append(Member(name, at, self.size(real), self._type(real)[0] == INT))
-        return found
+                result.append(Member(name, at, self.size(real), self._type(real)[0] == INT))
+        return result
 
     def _real(self, number: int) -> int:
         """What it is another name for, or qualifies."""
@@ -122,9 +122,9 @@ class Btf:
 
     def _type(self, number: int) -> tuple[int, int, int, int]:
         """Kind, number of parts, size or type, and where the parts begin."""
-        place = self._place(number)
-        _, info, size = _TYPE.unpack_from(self._types, place)
-        return info >> 24 & 0x1F, info & 0xFFFF, size, place + _TYPE.size
+        position = self._place(number)
+        _, info, size = _TYPE.unpack_from(self._types, position)
+        return info >> 24 & 0x1F, info & 0xFFFF, size, position + _TYPE.size
 
     def _place(self, number: int) -> int:
         if not 1 <= number <= len(self._places):
@@ -133,11 +133,11 @@ class Btf:
 
     def _found(self) -> list[int]:
         """Where each type begins."""
-        places, at = [], 0
+        positions, at = [], 0
         while at < len(self._types):
             if at + _TYPE.size > len(self._types):
                 raise BtfError("BTF: its types end amid one")
-            places.append(at)
+            positions.append(at)
             info = _TYPE.unpack_from(self._types, at)[1]
             kind, count = info >> 24 & 0x1F, info & 0xFFFF
             if not INT <= kind <= ENUM64:
@@ -145,7 +145,7 @@ class Btf:
             at += _TYPE.size + _MORE_BYTES.get(kind, 0) + count * _EACH_BYTES.get(kind, 0)
         if at != len(self._types):
             raise BtfError("BTF: its types end amid one")
-        return places
+        return positions
 
     def _name(self, at: int) -> str:
         end = self._strings.find(b"\0", at)

@@ -195,11 +195,11 @@ class BpfObject:
 
     def programs(self) -> list[Program]:
         """All programs of the object."""
-        found, handle = [], self._library.c.bpf_object__next_program(self._handle, None)
+        result, handle = [], self._library.c.bpf_object__next_program(self._handle, None)
         while handle:
-            found.append(Program(handle))
+            result.append(Program(handle))
             handle = self._library.c.bpf_object__next_program(self._handle, handle)
-        return found
+        return result
 
     def attach_all(self) -> None:
         """Attach every tracepoint program where its section says; raises ProbeError."""

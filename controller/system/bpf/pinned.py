@@ -76,14 +76,14 @@ class PinnedMap:
             NotRootsError: a folder on the way, or the pin, is somebody else's, writable by others, or a link of others.
             OSError: the kernel refuses it: no right to it, or no map.
         """
-        found = _roots_own(path)
+        result = _roots_own(path)
         try:
             # By the descriptor, which leads to what was looked at, whatever becomes of the path meanwhile.
-            name = ctypes.create_string_buffer(f"/proc/self/fd/{found}".encode())
+            name = ctypes.create_string_buffer(f"/proc/self/fd/{result}".encode())
             attribute = struct.pack("=QII", ctypes.addressof(name), 0, 0)
             return cls(_bpf(BPF_OBJ_GET, attribute))
         finally:
-            os.close(found)
+            os.close(result)
 
     def info(self) -> MapInfo:
         """What it is; raises OSError, as for what is no map."""
@@ -138,8 +138,8 @@ def type_data(btf_id: int) -> bytes:
 
 def _btf_info(descriptor: int, room: bytes) -> tuple[bytes, bytes]:
     data = ctypes.create_string_buffer(room, max(len(room), 1))
-    asked = _BTF_INFO.pack(ctypes.addressof(data), len(room), 0, 0, 0, 0)
-    buffer = ctypes.create_string_buffer(asked, _BTF_INFO.size)
+    request = _BTF_INFO.pack(ctypes.addressof(data), len(room), 0, 0, 0, 0)
+    buffer = ctypes.create_string_buffer(request, _BTF_INFO.size)
     _bpf(BPF_OBJ_GET_INFO_BY_FD, _info_attribute(descriptor, buffer), data)
     return buffer.raw, data.raw[: len(room)]
 
@@ -176,11 +176,11 @@ def _roots_own(path: Path) -> int:
     steps = path.parts[1:]
     for index, name in enumerate(steps):
         try:
-            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened)
+            result = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened)
         finally:
             os.close(opened)
-        opened, status = found, os.fstat(found)
-        told = Path("/", *steps[: index + 1])
+        opened, status = result, os.fstat(result)
+        report = Path("/", *steps[: index + 1])
         why = ""
         if stat.S_ISLNK(status.st_mode):
             why = "is a link; accepted: the path itself"
@@ -192,5 +192,5 @@ def _roots_own(path: Path) -> int:
             why = "can be changed by others; accepted: what root alone can write to"
         if why:
             os.close(opened)
-            raise NotRootsError(f"{told} {why}")
+            raise NotRootsError(f"{report} {why}")
     return opened

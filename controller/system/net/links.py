@@ -104,17 +104,17 @@ def links(route: RouteSocket) -> dict[str, Link]:
 
 def _link(payload: bytes) -> Link:
     _, hardware, index, _, _ = IFINFOMSG.unpack_from(payload)
-    told = attributes(payload[IFINFOMSG.size :])
-    (received,) = struct.unpack_from("=Q", told.get(IFLA_STATS64, bytes(8)))  # first of rtnl_link_stats64
-    xdp = attributes(told.get(IFLA_XDP, b""))
+    report = attributes(payload[IFINFOMSG.size :])
+    (received,) = struct.unpack_from("=Q", report.get(IFLA_STATS64, bytes(8)))  # first of rtnl_link_stats64
+    xdp = attributes(report.get(IFLA_XDP, b""))
     return Link(
         index,
-        text(told[IFLA_IFNAME]),
-        text(attributes(told.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND, b"")),
+        text(report[IFLA_IFNAME]),
+        text(attributes(report.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND, b"")),
         hardware,
         received,
-        _number(told.get(IFLA_LINK)),
-        _number(told.get(IFLA_LINK_NETNSID)),
+        _number(report.get(IFLA_LINK)),
+        _number(report.get(IFLA_LINK_NETNSID)),
         (_number(xdp.get(IFLA_XDP_PROG_ID)) or 0) if any(xdp.get(IFLA_XDP_ATTACHED, b"")) else None,
     )
 
@@ -129,8 +129,8 @@ def netnsid(route: RouteSocket, descriptor: int) -> int | None:
     Raises:
         ActuatorError: the descriptor is of no namespace.
     """
-    asked = request(RTM_GETNSID, 0, _RTGENMSG.pack(0) + attribute(NETNSA_FD, struct.pack("=I", descriptor)))
-    answer = route.ask(asked, "number of a namespace")
+    requested = request(RTM_GETNSID, 0, _RTGENMSG.pack(0) + attribute(NETNSA_FD, struct.pack("=I", descriptor)))
+    answer = route.ask(requested, "number of a namespace")
     number = _number(attributes(answer[_RTGENMSG.size :]).get(NETNSA_NSID))
     return None if number is None or number < 0 else number
 

@@ -23,8 +23,8 @@ def path_of(netns: str | Path) -> Path:
 
 def identity(netns: str | Path) -> tuple[int, int]:
     """What tells this namespace from every other that lives; raises FileNotFoundError, PermissionError."""
-    found = path_of(netns).stat()
-    return found.st_dev, found.st_ino
+    result = path_of(netns).stat()
+    return result.st_dev, result.st_ino
 
 
 def find(wanted: tuple[int, int]) -> Path | None:

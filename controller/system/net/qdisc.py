@@ -100,9 +100,9 @@ class RootQdisc:
     def _handles(self) -> dict[int, int]:
         """Handles of the device's qdiscs by parent."""
         message = self.message(RTM_GETQDISC, NLM_F_DUMP, 0, 0)
-        found = {}
+        result = {}
         for _, payload in self.route.dump(message, f"{self.device}: list qdiscs"):
             _, index, handle, parent, _ = TCMSG.unpack_from(payload)
             if index == self.index:
-                found[parent] = handle
-        return found
+                result[parent] = handle
+        return result

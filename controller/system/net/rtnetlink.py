@@ -41,14 +41,14 @@ def attribute(kind: int, payload: bytes) -> bytes:
 
 def attributes(data: bytes | memoryview) -> dict[int, bytes]:
     """The attributes in a payload by type; of a type that repeats, the last."""
-    found, offset = {}, 0
+    result, offset = {}, 0
     while offset + ATTRIBUTE.size <= len(data):
         length, kind = ATTRIBUTE.unpack_from(data, offset)
         if length < ATTRIBUTE.size:
             break
-        found[kind & 0x3FFF] = bytes(data[offset + ATTRIBUTE.size : offset + length])
+        result[kind & 0x3FFF] = bytes(data[offset + ATTRIBUTE.size : offset + length])
         offset += (length + 3) & ~3
-    return found
+    return result
 
 
 def text(value: bytes) -> str:
@@ -126,21 +126,21 @@ class RouteSocket:
         Raises:
             ActuatorError: as `send`; or no answer.
         """
-        found = b""
+        result = b""
         for kind, payload in self._answers(message, what):
             if kind == NLMSG_ERROR:
                 break
-            found = payload
-        return found
+            result = payload
+        return result
 
     def dump(self, message: bytearray, what: str) -> list[tuple[int, bytes]]:
         """Send a request with NLM_F_DUMP; returns (type, payload) of every message of the answer."""
-        found: list[tuple[int, bytes]] = []
+        result: list[tuple[int, bytes]] = []
         for kind, payload in self._answers(message, what):
             if kind in {NLMSG_DONE, NLMSG_ERROR}:
                 break
-            found.append((kind, payload))
-        return found
+            result.append((kind, payload))
+        return result
 
     def _answers(self, message: bytearray, what: str) -> Iterator[tuple[int, bytes]]:
         """Send a request; (type, payload) of what is answered, without end: acknowledgements are errors of code 0."""
@@ -170,10 +170,10 @@ class RouteSocket:
     def _indices(self) -> dict[str, int]:
         """Of the devices by name; not by ``socket.if_nameindex``, which keeps the interpreter while it waits."""
         answer = self.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
-        found = {}
+        result = {}
         for _, payload in answer:
-            found[text(attributes(payload[IFINFOMSG.size :])[IFLA_IFNAME])] = IFINFOMSG.unpack_from(payload)[2]
-        return found
+            result[text(attributes(payload[IFINFOMSG.size :])[IFLA_IFNAME])] = IFINFOMSG.unpack_from(payload)[2]
+        return result
 
     def _post(self, message: bytearray) -> None:
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
@@ -182,8 +182,8 @@ class RouteSocket:
 
     def _refusal(self, code: int, size: int, what: str) -> ActuatorError:
         # nlmsgerr: error, the request's header, then (NETLINK_EXT_ACK) attributes.
-        told = attributes(self._view[HEADER.size + 4 + HEADER.size : size]).get(NLMSGERR_ATTR_MSG, b"")
-        words = f" ({told.rstrip(bytes(1)).decode(errors='replace')})" if told else ""
+        report = attributes(self._view[HEADER.size + 4 + HEADER.size : size]).get(NLMSGERR_ATTR_MSG, b"")
+        words = f" ({report.rstrip(bytes(1)).decode(errors='replace')})" if report else ""
         return ActuatorError.of(f"{self}: {what}{words}", OSError(-code, ""))
 
 

@@ -61,8 +61,8 @@ def remove_clsact(route: RouteSocket, index: int) -> None:
 def filters(route: RouteSocket, index: int, hook: Hook) -> list[Filter]:
     """What is attached to a hook, in the order in which packets pass; raises ActuatorError."""
     message = request(RTM_GETTFILTER, NLM_F_DUMP, TCMSG.pack(0, index, 0, _parent(hook), 0))
-    found = (_filter(payload) for kind, payload in route.dump(message, "list filters") if kind == RTM_NEWTFILTER)
-    return [one for one in found if one.handle]  # without a handle: the head of a priority's list
+    result = (_filter(payload) for kind, payload in route.dump(message, "list filters") if kind == RTM_NEWTFILTER)
+    return [item for item in result if item.handle]  # without a handle: the head of a priority's list
 
 
 def add_filter(
@@ -94,8 +94,8 @@ def _parent(hook: Hook) -> int:
 
 def _filter(payload: bytes) -> Filter:
     _, _, handle, _, info = TCMSG.unpack_from(payload)
-    found = attributes(payload[TCMSG.size :])
-    options = attributes(found.get(TCA_OPTIONS, b""))
+    result = attributes(payload[TCMSG.size :])
+    options = attributes(result.get(TCA_OPTIONS, b""))
     return Filter(
-        info >> 16, info & 0xFFFF, handle, text(found.get(TCA_KIND, b"")), text(options.get(TCA_BPF_NAME, b""))
+        info >> 16, info & 0xFFFF, handle, text(result.get(TCA_KIND, b"")), text(options.get(TCA_BPF_NAME, b""))
     )

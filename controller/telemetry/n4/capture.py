@@ -16,7 +16,7 @@ from slicepilot.controller.telemetry.attachments import Hook, Hooks
 from slicepilot.controller.telemetry.layout import FOLDER, mapped
 from slicepilot.controller.telemetry.points import NetPoint
 
-from .sessions import Heard
+from .sessions import Datagram
 
 Address = IPv4Address | IPv6Address
 RING_OCTETS = 1 << 20
@@ -49,9 +49,9 @@ class Capture:
             self._ring = RecordRing(self._object.map("n4_messages"))
             received, sent = (self._object.program(name).fd for name in ("n4_received", "n4_sent"))
             self._hooks = Hooks(
-                place
+                hook
                 for index, point in enumerate(n4)
-                for place in (
+                for hook in (
                     Hook(point.facing("ingress"), received, "n4-received", index),
                     Hook(point.facing("egress"), sent, "n4-sent", index),
                 )
@@ -62,7 +62,7 @@ class Capture:
 
     def watch(self, upf: int, place: int, addresses: Collection[Address]) -> None:
         """From now on a UPF is what has these addresses, at one of the points; raises OSError."""
-        wanted = {struct.pack("=2H16s", place, one.version, one.packed) for one in addresses}
+        wanted = {struct.pack("=2H16s", place, address.version, address.packed) for address in addresses}
         for key in [key for key, whose in self._watched.items() if whose == upf and key not in wanted]:
             self._addresses.delete(key)
             del self._watched[key]
@@ -70,7 +70,7 @@ class Capture:
             self._addresses.update(key, struct.pack("=I", upf))
             self._watched[key] = upf
 
-    def next(self) -> Heard | None:
+    def next(self) -> Datagram | None:
         """The oldest message that was not taken yet; None where there is none."""
         record = self._ring.next()
         if record is None:
@@ -80,12 +80,12 @@ class Capture:
         own, other = (source, destination) if sent else (destination, source)
         own_port, other_port = (source_port, destination_port) if sent else (destination_port, source_port)
         octets = record[layout.N4_HEADER.size : layout.N4_HEADER.size + length]
-        return Heard(upf, bool(sent), own, other, own_port, other_port, seen_ns, octets, unread, lost)
+        return Datagram(upf, bool(sent), own, other, own_port, other_port, seen_ns, octets, unread, lost)
 
     def heal(self) -> tuple[set[int], dict[int, str]]:
         """Attach again what was lost: points where that was done, and where it cannot be, and why."""
-        missing = {place.classid: why for place, why in self._hooks.heal().items()}
-        return {place.classid for place in self._hooks.renewed}, missing
+        missing = {hook.classid: why for hook, why in self._hooks.heal().items()}
+        return {hook.classid for hook in self._hooks.renewed}, missing
 
     def close(self) -> None:
         """Detach and unload."""

@@ -90,9 +90,9 @@ def ue_addresses(value: bytes) -> tuple[Network, ...]:
     """What a UE owns by a UE IP Address (clause 8.2.62): an IPv4 address, an IPv6 prefix of 64 bits or what is
     delegated to it. Empty where the UPF is to choose."""
     flags, at = number(value, 1), 1
-    found: list[Network] = []
+    result: list[Network] = []
     if flags & 2:
-        found.append(IPv4Network((_taken(value, at, 4), 32)))
+        result.append(IPv4Network((_taken(value, at, 4), 32)))
         at += 4
     if flags & 1:
         address, bits = _taken(value, at, 16), UE_PREFIX_BITS
@@ -104,8 +104,8 @@ def ue_addresses(value: bytes) -> tuple[Network, ...]:
             bits = min(bits, _taken(value, at, 1)[0])
         if bits < LEAST_PREFIX_BITS:
             raise Malformed(f"a UE's prefix of {bits} bits")
-        found.append(IPv6Network((address, bits), strict=False))
-    return tuple(found)
+        result.append(IPv6Network((address, bits), strict=False))
+    return tuple(result)
 
 
 def s_nssai(value: bytes) -> SNssai:
@@ -135,15 +135,15 @@ def without_operator(name: str) -> str:
 
 
 def _labels(value: bytes) -> list[str] | None:
-    found, at = [], 0
+    result, at = [], 0
     while at < len(value):
         length = value[at]
         label = _plain(value[at + 1 : at + 1 + length])
         if not 0 < length <= MOST_LABEL or at + 1 + length > len(value) or label is None:
             return None
-        found.append(label)
+        result.append(label)
         at += 1 + length
-    return found
+    return result
 
 
 def _plain(value: bytes) -> str | None:

@@ -75,7 +75,7 @@ class Learning:
         ring_octets: int = RING_OCTETS,
     ) -> None:
         self._points, self._sharing = points, sharing
-        self._traffic = [_ready(one.traffic) for one in points]
+        self._traffic = [_ready(point.traffic) for point in points]
         numbers: dict[NetPoint, int] = {}
         self.upfs: list[LearningUpf] = []
         for number, slices in enumerate(upfs):
@@ -101,9 +101,9 @@ class Learning:
     def watch(self, upf: int, addresses: Collection[Address], since_ns: int) -> None:
         """A UPF takes PFCP at these addresses, in a process that has begun then (CLOCK_BOOTTIME): what an earlier one
         had is gone."""
-        for number, one in enumerate(self.upfs):
-            if one.number == upf and self._capture is not None:
-                self._capture.watch(number, one.place, addresses)
+        for number, item in enumerate(self.upfs):
+            if item.number == upf and self._capture is not None:
+                self._capture.watch(number, item.place, addresses)
                 self.sessions.restarted(number, since_ns)
 
     def poll(self, budget_s: float = BUDGET_S) -> None:
@@ -114,8 +114,8 @@ class Learning:
         while time.perf_counter() < until:
             if (key := self.sessions.next_change()) is not None:
                 self._apply(key)
-            elif (heard := self._capture.next()) is not None:
-                self.sessions.take(heard)
+            elif (datagram := self._capture.next()) is not None:
+                self.sessions.take(datagram)
             else:
                 return
 
@@ -131,7 +131,7 @@ class Learning:
             self._apply(key)
         return [
             *self._missing.values(),
-            *(told for number in range(len(self.upfs)) if (told := self._gaps(number))),
+            *(report for number in range(len(self.upfs)) if (report := self._gaps(number))),
             *self._conflicts(),
             *self._unseen(),
         ]
@@ -145,9 +145,9 @@ class Learning:
     def learned(self, index: int) -> Learned:
         """Of a slice."""
         sessions = [self.sessions.get(key) for key, owners in self._held.items() if index in owners]
-        there = [one for one in sessions if one is not None]
-        tunnels = {teid for one in there for teid in one.teids}
-        flows = sorted({flow for one in there for flow in one.flows})
+        there = [session for session in sessions if session is not None]
+        tunnels = {teid for item in there for teid in item.teids}
+        flows = sorted({flow for item in there for flow in item.flows})
         return Learned(len(there), len(tunnels), tuple(flows), index in self._ever)
 
     def close(self) -> None:
@@ -156,13 +156,13 @@ class Learning:
             self._capture.close()
 
     def _n4(self, index: int) -> NetPoint:
-        one = self._points[index]
-        if one.n4 is None:
+        item = self._points[index]
+        if item.n4 is None:
             raise ConfigError(
-                f"slices.{one.name}.traffic: sessions are seen on N4, which is not known; accepted: devices.n4, the "
+                f"slices.{item.name}.traffic: sessions are seen on N4, which is not known; accepted: devices.n4, the "
                 "UPF's interface with PFCP"
             )
-        return one.n4.facing("ingress")
+        return item.n4.facing("ingress")
 
     def _check_apart(self, slices: Sequence[int]) -> None:
         """What is sure beforehand: with an S-NSSAI, which each slice has its own of, it is not."""
@@ -204,11 +204,11 @@ class Learning:
     def _gaps(self, number: int) -> str:
         """Why sessions of a UPF may be unknown since its association was set up."""
         assert self._capture is not None
-        one, since = self.upfs[number], self.sessions.associated.get(number)
-        counters = self._capture.counters[one.place]
+        item, since = self.upfs[number], self.sessions.associated.get(number)
+        counters = self._capture.counters[item.place]
         lost = int(counters["lost"]) - (since.lost if since else 0)
         unread = int(counters["unread"]) - (since.unread if since else 0)
-        told = [
+        report = [
             f"{count} {what}"
             for count, what in (
                 (lost, "messages found the buffer full"),
@@ -217,25 +217,25 @@ class Learning:
             )
             if count
         ]
-        if one.place in self._again_ns and (since is None or since.seen_ns < self._again_ns[one.place]):
-            told.append("it was away for a while")
-        return f"N4 of {self._names(one.slices)}: {', '.join(told)}: sessions may be missing" if told else ""
+        if item.place in self._again_ns and (since is None or since.seen_ns < self._again_ns[item.place]):
+            report.append("it was away for a while")
+        return f"N4 of {self._names(item.slices)}: {', '.join(report)}: sessions may be missing" if report else ""
 
     def _conflicts(self) -> list[str]:
-        told = [
+        report = [
             f"{self._names(self._owners(key[0], session))}: a session is left out: {why}"
             for key, why in islice(self._refused.items(), NAMED)
             if (session := self.sessions.get(key)) is not None
         ]
         more = max(len(self._refused) - NAMED, 0) + self.sessions.counts["over"]
-        return [*told, f"{more} more sessions are left out"] if more > 0 else told
+        return [*report, f"{more} more sessions are left out"] if more > 0 else report
 
     def _unseen(self) -> list[str]:
         """Slices that nothing else tells of."""
         return [
             f"{self._points[index].name}: no session of it was seen yet"
-            for one in self.upfs
-            for index in one.slices
+            for upf in self.upfs
+            for index in upf.slices
             if index not in self._ever and not self._traffic[index].given
         ]
 

@@ -6,7 +6,7 @@ Rules are read to the depth that they have, three levels, and no deeper. What is
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slicepilot.env.slices import SNssai
@@ -79,7 +79,7 @@ class Message:
 
 def messages(datagram: bytes) -> list[Message]:
     """All messages of a datagram, which may bundle some, that are of `REQUESTS` or answer those; raises Malformed."""
-    found, at, more = [], 0, True
+    result, at, more = [], 0, True
     while more:
         if len(datagram) - at < _HEADER.size:
             raise Malformed("a message without a whole header")
@@ -88,11 +88,11 @@ def messages(datagram: bytes) -> list[Message]:
         if flags >> 5 != VERSION or end > len(datagram):
             raise Malformed("another version, or longer than the datagram")
         if kind in REQUESTS or kind - 1 in REQUESTS:
-            found.append(_message(kind, bool(flags & HAS_SEID), datagram[at + _HEADER.size : end]))
+            result.append(_message(kind, bool(flags & HAS_SEID), datagram[at + _HEADER.size : end]))
         at, more = end, bool(flags & FOLLOW_ON)
     if at != len(datagram):
         raise Malformed("octets behind the last message")
-    return found
+    return result
 
 
 def _message(kind: int, has_seid: bool, rest: bytes) -> Message:
@@ -103,17 +103,21 @@ def _message(kind: int, has_seid: bool, rest: bytes) -> Message:
     if has_seid != (kind >= ESTABLISHMENT):
         raise Malformed(f"a message of type {kind} with a SEID, or without one")
     seid = int.from_bytes(rest[:8], "big") if has_seid else None
-    found = Message(kind, int.from_bytes(rest[head - 4 : head - 1], "big"), seid)
+    result = Message(kind, int.from_bytes(rest[head - 4 : head - 1], "big"), seid)
     seen: set[int] = set()
     for what, value in elements(rest[head:]):
         if what in _RULES:
-            _RULES[what](found, value)
+            _read_rule(result, what, value)
         elif what in _SINGLE and what not in seen:  # of what must not be repeated the first counts (clause 7.6)
             seen.add(what)
-            _SINGLE[what](found, value)
-    if len(found.rules) + len(found.removed) + len(found.marks) + len(found.unmarked) + len(found.chosen) > MOST_RULES:
+            attribute, parse = _SINGLE[what]
+            setattr(result, attribute, parse(value))
+    if (
+        len(result.rules) + len(result.removed) + len(result.marks) + len(result.unmarked) + len(result.chosen)
+        > MOST_RULES
+    ):
         raise Malformed(f"more than {MOST_RULES} rules")
-    return found
+    return result
 
 
 def _detection(value: bytes) -> Detection:
@@ -145,88 +149,48 @@ def _first(kind: int, value: bytes) -> bytes | None:
 
 
 def _identity(kind: int, octets: int, value: bytes) -> int:
-    found = _first(kind, value)
-    if found is None:
+    result = _first(kind, value)
+    if result is None:
         raise Malformed(f"a rule without element {kind}")
-    return ie.number(found, octets)
+    return ie.number(result, octets)
 
 
-def _pdr(message: Message, value: bytes) -> None:
-    """Create PDR or Update PDR (tables 7.5.2.2-1, 7.5.4.2-1): the latter may say nothing of what it looks for."""
-    pdr, pdi = _identity(ie.PDR_ID, 2, value), _first(ie.PDI, value)
-    if pdi is not None:
-        message.rules[pdr] = _detection(pdi)
+def _read_rule(message: Message, kind: int, value: bytes) -> None:
+    match kind:
+        case ie.CREATE_PDR | ie.UPDATE_PDR:
+            # Tables 7.5.2.2-1, 7.5.4.2-1: an update may say nothing of what it looks for.
+            pdr, pdi = _identity(ie.PDR_ID, 2, value), _first(ie.PDI, value)
+            if pdi is not None:
+                message.rules[pdr] = _detection(pdi)
+        case ie.CREATED_PDR | ie.UPDATED_PDR:  # clauses 7.5.3, 7.5.5
+            teid = _first(ie.F_TEID, value)
+            addresses = (content for what, content in elements(value) if what == ie.UE_IP_ADDRESS)
+            message.chosen[_identity(ie.PDR_ID, 2, value)] = Detection(
+                teid=None if teid is None else ie.f_teid(teid),
+                addresses=tuple(network for content in addresses for network in ie.ue_addresses(content)),
+            )
+        case ie.CREATE_QER | ie.UPDATE_QER:
+            qfi = _first(ie.QFI, value)
+            message.marks[_identity(ie.QER_ID, 4, value)] = None if qfi is None else ie.number(qfi, 1) & 0x3F
+        case ie.REMOVE_PDR:
+            message.removed.append(_identity(ie.PDR_ID, 2, value))
+        case ie.REMOVE_QER:
+            message.unmarked.append(_identity(ie.QER_ID, 4, value))
 
 
-def _chosen(message: Message, value: bytes) -> None:
-    """Created PDR or Updated PDR (clauses 7.5.3, 7.5.5)."""
-    teid = _first(ie.F_TEID, value)
-    addresses: Iterable[bytes] = (content for what, content in elements(value) if what == ie.UE_IP_ADDRESS)
-    message.chosen[_identity(ie.PDR_ID, 2, value)] = Detection(
-        teid=None if teid is None else ie.f_teid(teid),
-        addresses=tuple(network for content in addresses for network in ie.ue_addresses(content)),
-    )
-
-
-def _qer(message: Message, value: bytes) -> None:
-    qfi = _first(ie.QFI, value)
-    message.marks[_identity(ie.QER_ID, 4, value)] = None if qfi is None else ie.number(qfi, 1) & 0x3F
-
-
-def _removed_pdr(message: Message, value: bytes) -> None:
-    message.removed.append(_identity(ie.PDR_ID, 2, value))
-
-
-def _removed_qer(message: Message, value: bytes) -> None:
-    message.unmarked.append(_identity(ie.QER_ID, 4, value))
-
-
-_RULES = {
-    ie.CREATE_PDR: _pdr,
-    ie.UPDATE_PDR: _pdr,
-    ie.CREATED_PDR: _chosen,
-    ie.UPDATED_PDR: _chosen,
-    ie.CREATE_QER: _qer,
-    ie.UPDATE_QER: _qer,
-    ie.REMOVE_PDR: _removed_pdr,
-    ie.REMOVE_QER: _removed_qer,
+_RULES = frozenset(
+    {
+        *(ie.CREATE_PDR, ie.UPDATE_PDR, ie.CREATED_PDR, ie.UPDATED_PDR, ie.CREATE_QER, ie.UPDATE_QER),
+        *(ie.REMOVE_PDR, ie.REMOVE_QER),
+    }
+)
+_SINGLE: dict[int, tuple[str, Callable[[bytes], object]]] = {
+    ie.NODE_ID: ("node", ie.node_id),
+    ie.F_SEID: ("f_seid", ie.f_seid),
+    ie.CAUSE: ("cause", lambda value: ie.number(value, 1)),
+    ie.APN_DNN: ("dnn", ie.name_of),
+    ie.S_NSSAI: ("s_nssai", ie.s_nssai),
+    ie.SESSION_RETENTION: ("retains", lambda value: True),
+    ie.REPORT_FLAGS: ("deleted", lambda value: bool(ie.number(value, 1) & DELETED_BY_UPF)),
 }
-
-
-def _node(message: Message, value: bytes) -> None:
-    message.node = ie.node_id(value)
-
-
-def _f_seid(message: Message, value: bytes) -> None:
-    message.f_seid = ie.f_seid(value)
-
-
-def _cause(message: Message, value: bytes) -> None:
-    message.cause = ie.number(value, 1)
-
-
-def _dnn(message: Message, value: bytes) -> None:
-    message.dnn = ie.name_of(value)
-
-
-def _s_nssai(message: Message, value: bytes) -> None:
-    message.s_nssai = ie.s_nssai(value)
-
-
-def _retention(message: Message, value: bytes) -> None:
-    message.retains = True
-
-
-def _flags(message: Message, value: bytes) -> None:
-    message.deleted = bool(ie.number(value, 1) & DELETED_BY_UPF)
-
-
-_SINGLE = {
-    ie.NODE_ID: _node,
-    ie.F_SEID: _f_seid,
-    ie.CAUSE: _cause,
-    ie.APN_DNN: _dnn,
-    ie.S_NSSAI: _s_nssai,
-    ie.SESSION_RETENTION: _retention,
-    ie.REPORT_FLAGS: _flags,
-}
+"""Elements that come once, with the attribute of `Message` that they set."""

@@ -38,7 +38,7 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Datagram:
     """One datagram from or to a UPF.
 
     Attributes:
@@ -67,7 +67,7 @@ class Session:
 
     Attributes:
         node: identity of the control-plane function that has set it up.
-        since_ns: when; see `Heard`.
+        since_ns: when; see `Datagram`.
         dnn, s_nssai: None where they were not given.
         rules: by PDR.
         marks: QFI by QER, None where it has none.
@@ -159,7 +159,7 @@ class Sessions:
         self._leaving: list[dict[Key, Session]] = []
         self.counts: Counter[str] = Counter()
         self.unexplained: Counter[int] = Counter()
-        self.associated: dict[int, Heard] = {}
+        self.associated: dict[int, Datagram] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -184,36 +184,38 @@ class Sessions:
         """A UPF's process has begun anew: what it had before that it has no more."""
         for node, there in self._of_node.items():
             if node[0] == upf:
-                old = {key: one for key, one in there.items() if one.since_ns < since_ns}
+                old = {key: item for key, item in there.items() if item.since_ns < since_ns}
                 for key in old:
                     del there[key]
                 self._leaving.append(old)
 
-    def take(self, heard: Heard) -> None:
+    def take(self, datagram: Datagram) -> None:
         """Read a datagram; what makes no sense is counted and ignored."""
         try:
-            found = messages(heard.octets)
+            result = messages(datagram.octets)
         except Malformed:
             self.counts["malformed"] += 1
             return
-        for message in found:
+        for message in result:
             if message.kind in REQUESTS:
-                self._request(heard, message)
+                self._request(datagram, message)
             else:
-                self._answer(heard, message)
+                self._answer(datagram, message)
 
-    def _request(self, heard: Heard, message: Message) -> None:
-        asks_upf = not heard.sent
-        port, asker_port = (heard.own_port, heard.other_port) if asks_upf else (heard.other_port, heard.own_port)
+    def _request(self, datagram: Datagram, message: Message) -> None:
+        asks_upf = not datagram.sent
+        port, client_port = (
+            (datagram.own_port, datagram.other_port) if asks_upf else (datagram.other_port, datagram.own_port)
+        )
         fits = message.kind < ESTABLISHMENT or asks_upf == (message.kind != REPORT)
         if port != PFCP_PORT or not fits:
             return
-        self._expire(heard.seen_ns)
-        exchange = (heard.upf, asks_upf, heard.own, heard.other, asker_port, message.kind, message.sequence)
+        self._expire(datagram.seen_ns)
+        exchange = (datagram.upf, asks_upf, datagram.own, datagram.other, client_port, message.kind, message.sequence)
         known = self._asked.get(exchange)
         if known is None or (known.state is _State.ANSWERED and known.message != message):
             self._asked.pop(exchange, None)
-            self._asked[exchange] = _Asked(message, heard.seen_ns)
+            self._asked[exchange] = _Asked(message, datagram.seen_ns)
         elif known.state is _State.OPEN and known.message != message:
             known.state = _State.CONTESTED
             self.counts["contested"] += 1
@@ -226,70 +228,80 @@ class Sessions:
                 return
             del self._asked[exchange]
 
-    def _answer(self, heard: Heard, message: Message) -> None:
-        asks_upf = heard.sent
-        port, asker_port = (heard.own_port, heard.other_port) if asks_upf else (heard.other_port, heard.own_port)
+    def _answer(self, datagram: Datagram, message: Message) -> None:
+        asks_upf = datagram.sent
+        port, client_port = (
+            (datagram.own_port, datagram.other_port) if asks_upf else (datagram.other_port, datagram.own_port)
+        )
         if port != PFCP_PORT:
             return
-        exchange = (heard.upf, asks_upf, heard.own, heard.other, asker_port, message.kind - 1, message.sequence)
-        asked = self._asked.get(exchange)
-        if asked is None or asked.state is _State.CONTESTED:
+        exchange = (
+            datagram.upf,
+            asks_upf,
+            datagram.own,
+            datagram.other,
+            client_port,
+            message.kind - 1,
+            message.sequence,
+        )
+        request = self._asked.get(exchange)
+        if request is None or request.state is _State.CONTESTED:
             if asks_upf and message.kind - 1 in {ESTABLISHMENT, MODIFICATION} and message.cause == ACCEPTED:
-                self.unexplained[heard.upf] += 1
-        elif asked.state is _State.OPEN:  # it may be answered a second time where it was sent again
-            asked.state = _State.ANSWERED
-            self._settle(heard, asks_upf, asked.message, message)
+                self.unexplained[datagram.upf] += 1
+        elif request.state is _State.OPEN:  # it may be answered a second time where it was sent again
+            request.state = _State.ANSWERED
+            self._settle(datagram, asks_upf, request.message, message)
 
-    def _settle(self, heard: Heard, asks_upf: bool, asked: Message, answer: Message) -> None:
+    def _settle(self, datagram: Datagram, asks_upf: bool, asked: Message, answer: Message) -> None:
         accepted = answer.cause == ACCEPTED
         match asked.kind:
             case kind if kind in {ASSOCIATION_SETUP, ASSOCIATION_RELEASE}:
                 node = asked.node if asks_upf else answer.node
                 if accepted and node is not None and not asked.retains:
-                    self._forget(heard, node)
+                    self._forget(datagram, node)
                     if kind == ASSOCIATION_SETUP:
-                        self.associated[heard.upf] = heard
-                        del self.unexplained[heard.upf]
+                        self.associated[datagram.upf] = datagram
+                        del self.unexplained[datagram.upf]
             case kind if kind == ESTABLISHMENT:
                 if accepted:
-                    self._establish(heard, asked, answer)
+                    self._establish(datagram, asked, answer)
             case kind if kind == MODIFICATION and asked.seid is not None:
                 if accepted or answer.cause == MORE_REPORTS:
-                    self._modify((heard.upf, asked.seid), asked, answer)
+                    self._modify((datagram.upf, asked.seid), asked, answer)
                 elif answer.cause == NO_SUCH_SESSION:
-                    self._drop((heard.upf, asked.seid))
+                    self._drop((datagram.upf, asked.seid))
             case kind if kind == DELETION and asked.seid is not None:
                 if answer.cause in {ACCEPTED, MORE_REPORTS, NO_SUCH_SESSION}:
-                    self._drop((heard.upf, asked.seid))
+                    self._drop((datagram.upf, asked.seid))
             case kind if kind == REPORT and answer.seid is not None:
                 if asked.deleted and accepted:
-                    self._drop((heard.upf, answer.seid))
+                    self._drop((datagram.upf, answer.seid))
 
-    def _forget(self, heard: Heard, node: bytes) -> None:
+    def _forget(self, datagram: Datagram, node: bytes) -> None:
         """All of a control-plane function: a new association is without sessions (clauses 6.2.6, 6.2.8).
 
         What it has asked before goes, too: it may count from the beginning, and ask the same under the same number.
         """
-        self._leaving.append(self._of_node.pop((heard.upf, node), {}))
-        past = [one for one in self._asked if (one[0], one[3]) == (heard.upf, heard.other)]
+        self._leaving.append(self._of_node.pop((datagram.upf, node), {}))
+        past = [item for item in self._asked if (item[0], item[3]) == (datagram.upf, datagram.other)]
         for exchange in past:
             if self._asked[exchange].state is _State.ANSWERED:
                 del self._asked[exchange]
 
-    def _establish(self, heard: Heard, asked: Message, answer: Message) -> None:
+    def _establish(self, datagram: Datagram, asked: Message, answer: Message) -> None:
         if asked.node is None or answer.f_seid is None:
             return
-        key = (heard.upf, answer.f_seid)
+        key = (datagram.upf, answer.f_seid)
         self._drop(key)
-        session = Session(asked.node, heard.seen_ns, asked.dnn, asked.s_nssai)
+        session = Session(asked.node, datagram.seen_ns, asked.dnn, asked.s_nssai)
         session.change(asked, answer)
-        if not self._wanted(heard.upf, session):
+        if not self._wanted(datagram.upf, session):
             return
         if len(self._sessions) >= self._most:
             self.counts["over"] += 1
             return
         self._sessions[key] = session
-        self._of_node.setdefault((heard.upf, asked.node), {})[key] = session
+        self._of_node.setdefault((datagram.upf, asked.node), {})[key] = session
         self._changed.append(key)
 
     def _modify(self, key: Key, asked: Message, answer: Message) -> None:

@@ -73,9 +73,9 @@ def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float
     newest = np.full_like(values, np.nan)
     why = []
     for s, selector in enumerate(row.samples):
-        column, newest[:, s], told = _slice(grid[f"{s}:v"], grid[f"{s}:t"], times_s, most_age_s, now_s)
+        column, newest[:, s], problem = _slice(grid[f"{s}:v"], grid[f"{s}:t"], times_s, most_age_s, now_s)
         values[:, s] = row.scale * column
-        why.append(None if told is None else f"{row.name}: {told.replace('SELECTOR', shortened_line(selector))}")
+        why.append(None if problem is None else f"{row.name}: {problem.replace('SELECTOR', shortened_line(selector))}")
     return Reading(values, newest, tuple(why))
 
 
@@ -87,20 +87,20 @@ def _series(result: Any) -> list[tuple[dict[str, str], list[tuple[float, float]]
     """Labels and points of each series."""
     if not isinstance(result, list):
         raise NoAnswerError("not an answer of a Prometheus server: no list of series")
-    found = []
-    for one in result:
-        labels, points = _of(one, "metric"), _of(one, "values", "value")
+    results = []
+    for item in result:
+        labels, points = _of(item, "metric"), _of(item, "values", "value")
         if not isinstance(labels, Mapping) or not isinstance(points, list):
             raise NoAnswerError("not an answer of a Prometheus server: a series without labels or values")
-        if isinstance(one, Mapping) and "value" in one:
+        if isinstance(item, Mapping) and "value" in item:
             points = [points]
         try:
-            found.append(
+            results.append(
                 ({str(k): str(v) for k, v in labels.items()}, [(float(at), float(value)) for at, value in points])
             )
         except (OverflowError, TypeError, ValueError):
             raise NoAnswerError("not an answer of a Prometheus server: a value that is no number") from None
-    return found
+    return results
 
 
 def _of(one: Any, *names: str) -> Any:
@@ -114,9 +114,9 @@ def _placed(points: Sequence[tuple[float, float]], times_s: Floats) -> Floats:
         column[0] = points[0][1]
         return column
     for at, value in points:
-        place = int(np.searchsorted(times_s, at - 0.01))
-        if place < len(times_s) and abs(times_s[place] - at) < 0.01:
-            column[place] = value
+        position = int(np.searchsorted(times_s, at - 0.01))
+        if position < len(times_s) and abs(times_s[position] - at) < 0.01:
+            column[position] = value
     return column
 
 
@@ -130,14 +130,14 @@ def _slice(
     none = np.full(len(times_s), np.nan)
     if not samples:
         return none, none, "no series fits SELECTOR"
-    taken = np.stack([one.at for one in samples])
+    taken = np.stack([sample.at for sample in samples])
     there = np.isfinite(taken)
     future = there & (taken > np.minimum(times_s, now_s) + FUTURE_S)
     fresh = there & ~future & (taken >= times_s - most_age_s)
     newest = np.where(fresh.any(axis=0), np.where(fresh, taken, -np.inf).max(axis=0), np.nan)
-    told = np.stack([one.at for one in values]) if values else none[None]
-    count = np.isfinite(told).sum(axis=0)
-    value = np.where(count == 1, np.where(np.isfinite(told), told, -np.inf).max(axis=0), np.nan)
+    given = np.stack([item.at for item in values]) if values else none[None]
+    count = np.isfinite(given).sum(axis=0)
+    value = np.where(count == 1, np.where(np.isfinite(given), given, -np.inf).max(axis=0), np.nan)
     believed = (fresh.sum(axis=0) == 1) & (count == 1) & (value >= 0) & (value < MOST)
     why = None
     if not believed[-1]:
@@ -163,9 +163,9 @@ def _why(
     if not fresh.any():
         return f"the newest sample of SELECTOR is {ages_s.min():.0f} s old"
     if fresh.sum() > 1:
-        which = [one.labels for one, is_fresh in zip(samples, fresh, strict=True) if is_fresh]
+        which = [item.labels for item, is_fresh in zip(samples, fresh, strict=True) if is_fresh]
         return f"{fresh.sum()} series fit SELECTOR, accepted: one; they differ in {_differences(which)}"
-    numbers = [one.at[-1] for one in values]
+    numbers = [item.at[-1] for item in values]
     if len(numbers) > 1:
         return f"its query gives {len(numbers)} values, accepted: one"
     if not numbers:
@@ -175,8 +175,8 @@ def _why(
 
 
 def _differences(labels: list[dict[str, str]]) -> str:
-    names = sorted({name for one in labels for name in one})
-    return shortened_line(", ".join(name for name in names if len({one.get(name) for one in labels}) > 1))
+    names = sorted({name for label in labels for name in label})
+    return shortened_line(", ".join(name for name in names if len({label.get(name) for label in labels}) > 1))
 
 
 def shortened_line(text: str) -> str:

@@ -245,9 +245,11 @@ def rows_of(queries: Queries, spec: PrometheusSpec, names: tuple[str, ...], peri
     window = f"{math.ceil(1e3 * (period_s + queries.scrape_interval_s))}ms"
     common = {**queries.labels, **spec.labels, WINDOW: window}
     own = [(f"telemetry.prometheus.slices.{name}", common | dict(spec.slices.get(name, {}))) for name in names]
-    found = [_row("slice", name, one, own) for name, one in queries.slices.items()]
-    found += [_row("node", name, one, [("telemetry.prometheus.labels", common)]) for name, one in queries.node.items()]
-    return found + [_row("knob", name, one, own) for name, one in queries.knobs.items()]
+    result = [_row("slice", name, item, own) for name, item in queries.slices.items()]
+    result += [
+        _row("node", name, item, [("telemetry.prometheus.labels", common)]) for name, item in queries.node.items()
+    ]
+    return result + [_row("knob", name, item, own) for name, item in queries.knobs.items()]
 
 
 def check_period(queries: Queries, period_s: float) -> None:
@@ -267,8 +269,8 @@ def check_period(queries: Queries, period_s: float) -> None:
 
 def _row(kind: Any, name: str, one: RowQuery, places: list[tuple[str, dict[str, str]]]) -> Row:
     parts, samples = [], []
-    for number, (place, labels) in enumerate(places):
-        query, selector = _filled(one.query, labels, place), _filled(one.samples, labels, place)
+    for number, (position, labels) in enumerate(places):
+        query, selector = _filled(one.query, labels, position), _filled(one.samples, labels, position)
         samples.append(" ".join(selector.split()))
         parts += [_tagged(query, f"{number}:v"), _tagged(f"timestamp({selector})", f"{number}:t")]
     return Row(kind, name, " or ".join(parts), tuple(samples), one.scale)

@@ -57,7 +57,7 @@ def _ask(client: Client, rows: list[Row], most_age_s: float, every_s: float, lis
 
 def _round(client: Client, rows: list[Row], most_age_s: float) -> dict[str, Any]:
     """Every row once; after a question that nobody answers no other is asked."""
-    found, error = [], None
+    result, error = [], None
     for row in rows:
         try:
             reading = client.now(row, most_age_s)
@@ -67,7 +67,7 @@ def _round(client: Client, rows: list[Row], most_age_s: float) -> dict[str, Any]
             error = error or str(bad)
             continue
         age_s = np.maximum(time.time() - reading.newest_s[-1], 0.0)
-        found.append(
+        result.append(
             {
                 "kind": row.kind,
                 "name": row.name,
@@ -76,7 +76,7 @@ def _round(client: Client, rows: list[Row], most_age_s: float) -> dict[str, Any]
                 "why": reading.why,
             }
         )
-    return {"error": error, "rows": found}
+    return {"error": error, "rows": result}
 
 
 def _send(listener: socket.socket, message: dict[str, Any]) -> bool:

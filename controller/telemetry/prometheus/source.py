@@ -162,7 +162,7 @@ class PrometheusSource:
             return
         known = {(row["kind"], row["name"]): row for row in rows}
         figures, taken = np.zeros_like(self._figures), np.full(len(self._names), np.inf)
-        now_s, node, told = _clock_s(), self._node.copy(), list[str]()
+        now_s, node, report = _clock_s(), self._node.copy(), list[str]()
         for kind, name in self._asked:
             row = known.get((kind, name))
             if row is None:
@@ -178,11 +178,11 @@ class PrometheusSource:
             elif believed.all():
                 node[NODE_FIELDS.index(name)] = values[0]
             whys = map(_line, row["why"])
-            told += [f"{whose}: {why}" for whose, why in zip(names, whys, strict=True) if why is not None]
+            report += [f"{whose}: {why}" for whose, why in zip(names, whys, strict=True) if why is not None]
         figures[_LOSS] = np.clip(1.0 - figures[_CARRIED] / np.maximum(figures[_OFFERED], 1e-6), 0.0, 1.0)
         if ("node", NODE_FIELDS[_UPLINK]) not in self._asked:
             node[_UPLINK] = figures[_CARRIED].sum() / self._uplink_mbps
-        self._error, self._why = error, as_many_as_fit(told, MOST_TOLD_BYTES)
+        self._error, self._why = error, as_many_as_fit(report, MOST_TOLD_BYTES)
         self._figures, self._node, self._taken_s = figures, node, taken
         if np.isfinite(taken).any():
             self._last_s = float(taken[np.isfinite(taken)].min())
@@ -190,7 +190,7 @@ class PrometheusSource:
 
 def secrets_of(spec: PrometheusSpec) -> dict[str, str]:
     """What the files of a configuration hold; raises ConfigError, with nothing of it."""
-    found = {}
+    result = {}
     for name, path in credential_files(spec).items():
         what = f"telemetry.prometheus: {name} file {str(path)!r}"
         try:
@@ -199,8 +199,8 @@ def secrets_of(spec: PrometheusSpec) -> dict[str, str]:
             raise ConfigError(f"{what}: not text") from None
         if name in {"token", "password"} and (not text.strip() or not text.strip().isprintable()):
             raise ConfigError(f"{what}: accepted: one line of printable characters")
-        found[name] = text
-    return found
+        result[name] = text
+    return result
 
 
 def _read(data: bytes) -> dict[str, Any] | None:
@@ -216,7 +216,7 @@ def _read(data: bytes) -> dict[str, Any] | None:
 
 def _numbers(given: Any, count: int) -> Floats:
     """So many of a message, each as it is sent; raises ValueError for anything else, which NumPy might take."""
-    if not isinstance(given, list) or len(given) != count or not all(isinstance(one, float) for one in given):
+    if not isinstance(given, list) or len(given) != count or not all(isinstance(item, float) for item in given):
         raise ValueError("not the numbers that were asked for")
     return np.array(given, np.float64)
 
@@ -330,10 +330,10 @@ class _ClientProcess:
 
 def _stamp(path: Path) -> _Stamp | None:
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return None
-    return _Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
+    return _Stamp(result.st_ino, result.st_mtime_ns, result.st_size)
 
 
 def _clock_s() -> float:

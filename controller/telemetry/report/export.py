@@ -35,7 +35,7 @@ class PacketFile:
     def __init__(self, path: Path, probe: PacketProbe) -> None:
         self._file = _open(path, PACKET_COLUMNS, "--csv")
         self._events = probe.events
-        self._sources: Sequence[tuple[str, str]] = [(one.name, one.n3.device) for one in probe.points]
+        self._sources: Sequence[tuple[str, str]] = [(point.name, point.n3.device) for point in probe.points]
 
     def write(self) -> None:
         """Move what has happened from the ring buffer to the file."""

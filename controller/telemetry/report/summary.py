@@ -27,8 +27,8 @@ def summary(source: KernelSource, pfcp: PfcpProbe | None, seconds: float) -> dic
     for flow in flows.read(source.packets):
         slices[flow.slice]["flows"].append(_flow(flow))
     if pfcp is not None:
-        for one, row in zip(slices, pfcp.transactions, strict=True):
-            one["pfcp"] = {
+        for item, row in zip(slices, pfcp.transactions, strict=True):
+            item["pfcp"] = {
                 kind: _transactions(row[i]) for i, kind in enumerate(layout.PFCP_KINDS) if row[i]["requests"]
             }
     rest = source.packets.slices[-1]["exit"]
@@ -39,23 +39,23 @@ def summary(source: KernelSource, pfcp: PfcpProbe | None, seconds: float) -> dic
 def _slice(source: KernelSource, index: int, cpu_ns: float, seconds: float) -> dict[str, Any]:
     points, record = source.packets.points[index], source.packets.slices[index]
     n3, sched = record["n3"], source.sched.slices[index]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "slice": points.name,
         "n3": {field: int(n3[field]) for field in ("packets", "bytes", "unproven", "crowded", "malformed", "other")},
     }
-    found["n3"]["mbps"] = _mbps(found["n3"]["bytes"], seconds)
+    result["n3"]["mbps"] = _mbps(result["n3"]["bytes"], seconds)
     for name, at in POINTS.items():
         if getattr(points, name) is not None:
-            found[name] = _exit(record["exit"][at], record["delay"][at], seconds)
-    last = found["n6" if points.n6 else "tun"]
-    came, left = found["n3"]["packets"], last["packets"]
+            result[name] = _exit(record["exit"][at], record["delay"][at], seconds)
+    last = result["n6" if points.n6 else "tun"]
+    came, left = result["n3"]["packets"], last["packets"]
     if points.ports is not None:  # an answer has as many packets as it likes
-        came, left = found["n3"]["bytes"], int(record["exit"][layout.AT_N6]["answered_bytes"])
-    found["loss_ratio"] = max(0.0, 1 - left / came) if came else 0.0
+        came, left = result["n3"]["bytes"], int(record["exit"][layout.AT_N6]["answered_bytes"])
+    result["loss_ratio"] = max(0.0, 1 - left / came) if came else 0.0
     if points.cgroup is not None and not awaited(points.cgroup):
-        found["cpu_mcpu"] = 1e3 * float(cpu_ns) / (1e9 * seconds)
-        found["runqueue_delay_us"] = _quantiles(sched["wait"])
-    return found | {"flows": []}
+        result["cpu_mcpu"] = 1e3 * float(cpu_ns) / (1e9 * seconds)
+        result["runqueue_delay_us"] = _quantiles(sched["wait"])
+    return result | {"flows": []}
 
 
 def _exit(counters: Any, delay: npt.NDArray[Any], seconds: float) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def knobs(limits: list[float], nices: list[float], scope: str = "group") -> Knob
 def test_quota_is_written_read_back_and_restored(groups: list[Path]) -> None:
     group = CpuGroup.at(groups[0])
     before = CpuQuota(group)
-    found = before.read(), before.period_us
+    result = before.read(), before.period_us
     quota = CpuQuota(group, QuotaConfig(period_us=10_000))
     assert quota.set(432.15) == 432.15  # 4321.5 us: exact but for a whole microsecond
     assert quota.read() == pytest.approx(432.15, abs=0.051)
@@ -58,7 +58,7 @@ def test_quota_is_written_read_back_and_restored(groups: list[Path]) -> None:
     assert quota.read() == 100.0
     quota.restore()
     quota.restore()
-    assert (before.read(), CpuQuota(group).period_us) == found
+    assert (before.read(), CpuQuota(group).period_us) == result
 
 
 def test_a_quota_that_was_there_keeps_its_share_under_another_period(groups: list[Path]) -> None:
@@ -112,17 +112,17 @@ def test_the_simulator_rations_writes_as_the_node_does(groups: list[Path], monke
     period_s, cfs_s = np.full(1, 0.00731, np.float32), np.full(1, 0.01, np.float32)
     writes, state = QuotaWrites(period_s, cfs_s, 1), np.zeros((kernels.NUM_STATE, 1, 1), np.float32)
     rng, held_back = np.random.default_rng(0), 0
-    asked = 500.0
+    request = 500.0
     for _ in range(400):
         now[0] += 7_310_000
         move = rng.choice(["keep", "none", "small", "large"], p=[0.5, 0.05, 0.2, 0.25])
         if move == "none":
-            asked = math.inf
+            request = math.inf
         elif move != "keep":
-            asked = min(asked, 1000.0) * rng.uniform(0.99, 1.01) if move == "small" else rng.uniform(50.0, 1000.0)
-        held = writes.hold(knobs([asked], [0.0]), state).cpu_limit_mcpu[0, 0]
-        assert quota.set(asked) == pytest.approx(held, rel=2e-3)
-        held_back += held != np.float32(asked)
+            request = min(request, 1000.0) * rng.uniform(0.99, 1.01) if move == "small" else rng.uniform(50.0, 1000.0)
+        held = writes.hold(knobs([request], [0.0]), state).cpu_limit_mcpu[0, 0]
+        assert quota.set(request) == pytest.approx(held, rel=2e-3)
+        held_back += held != np.float32(request)
     assert 100 < held_back < 300
 
 
@@ -257,8 +257,8 @@ def test_a_limit_that_was_found_is_not_exceeded_where_that_is_not_wanted(groups:
     CpuQuota(CpuGroup.at(groups[0])).set(600)
     before = limit_mcpu(CpuGroup.at(groups[0]))
     with NodeActuator([SliceTargets("a", groups[0], within_found=True)]) as node:
-        for asked, held in ((400, 400), (900, 600), (np.inf, 600), (0, 600), (500, 500)):
-            receipt = node.apply(knobs([asked], [0]))
+        for request, held in ((400, 400), (900, 600), (np.inf, 600), (0, 600), (500, 500)):
+            receipt = node.apply(knobs([request], [0]))
             assert receipt.error is None
             assert receipt.applied.cpu_limit_mcpu.item() == node.read().cpu_limit_mcpu.item() == held
         assert node.deviations() == []
@@ -268,8 +268,8 @@ def test_a_limit_that_was_found_is_not_exceeded_where_that_is_not_wanted(groups:
     with NodeActuator([SliceTargets("b", groups[1], within_found=True)]) as node:
         assert node.apply(knobs([900], [0])).applied.cpu_limit_mcpu.item() == 900, "there was none"
     with NodeActuator([SliceTargets("c", groups[2], ceiling_mcpu=800.0)]) as node:
-        for asked, held in ((np.inf, 800), (900, 800), (300, 300)):
-            assert node.apply(knobs([asked], [0])).applied.cpu_limit_mcpu.item() == held
+        for request, held in ((np.inf, 800), (900, 800), (300, 300)):
+            assert node.apply(knobs([request], [0])).applied.cpu_limit_mcpu.item() == held
 
 
 def test_scope_of_nice_moves_from_group_to_threads_and_back(groups: list[Path], busy_process: Busy) -> None:

@@ -245,7 +245,7 @@ def test_a_rate_of_somebody_else_is_not_written_over_before_it_is_judged(link: t
         tool(link[0], "tc", "class", "change", "dev", "n6", "classid", "51ce:1", "htb", "rate", "7mbit")
         node._shapers.look()
         assert node.apply(next_one).applied.egress_mbps.item() == 10.0
-        [found] = node.deviations()
-        assert found.found == 7.0
+        [result] = node.deviations()
+        assert result.found == 7.0
         node.yield_knob("a", "egress_mbps")
         assert node.apply(next_one).applied.egress_mbps.item() == 7.0

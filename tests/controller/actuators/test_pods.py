@@ -56,8 +56,8 @@ def test_a_pod_is_as_wide_as_its_container_needs_it_and_no_wider_than_found_else
             assert node.deviations() == []
             time.sleep(0.25)  # writes are rationed
         CpuQuota(CpuGroup.at(pod.parent)).set(650.0)
-        [told] = node.deviations()
-        assert "for its pod" in told.text
+        [report] = node.deviations()
+        assert "for its pod" in report.text
         node.reassert("a", "cpu_limit_mcpu")
         assert limits(pod) == pytest.approx([600.0, 800.0])
     assert limits(pod) == [500.0, 700.0]
@@ -92,8 +92,8 @@ def test_what_others_have_set_since_is_put_back_where_that_is_wanted(pod: Path) 
             for knob in ("cpu_limit_mcpu", "nice"):
                 node.reassert("a", knob, newest=True)
             assert limits(pod)[0] == 400.0
-            found = node.found_cpu("a")
-            since = journal.with_cpu("a", found.quota, found.pod_quota, found.weight)
+            result = node.found_cpu("a")
+            since = journal.with_cpu("a", result.quota, result.pod_quota, result.weight)
             assert Journal.parse(since.dump(), "j") == since
     assert (limits(pod), weight(pod.parent)) == ([800.0, 1000.0], 60)
     CpuQuota(CpuGroup.at(pod)).set(100.0)
@@ -108,8 +108,8 @@ def test_a_resize_to_what_the_loop_has_set_is_known_by_its_pod(pod: Path) -> Non
     with NodeActuator([SliceTargets("a", pod, moves_pod=True)]) as node:
         node.apply(knobs([400.0], [0.0]))
         CpuQuota(CpuGroup.at(pod.parent)).set(400.0)
-        [told] = node.deviations()
-        assert "for its pod" in told.text
+        [report] = node.deviations()
+        assert "for its pod" in report.text
         node.reassert("a", "cpu_limit_mcpu", newest=True)
         assert limits(pod) == [400.0, 700.0]
         assert node.deviations() == []
@@ -142,9 +142,9 @@ def test_what_the_kernel_refuses_since_others_have_changed_it_holds_up_nothing(
     for name in (pod.parent / "sidecar", pod, pod.parent):
         CpuQuota(CpuGroup.at(name)).set(100.0)
     if journalled:  # a pod that nothing is to be put back of
-        [found] = journal.slices
-        assert found.pod is not None
-        kept = replace(journal, slices=(replace(found, pod=replace(found.pod, quota_us=10_000)),))
+        [result] = journal.slices
+        assert result.pod is not None
+        kept = replace(journal, slices=(replace(result, pod=replace(result.pod, quota_us=10_000)),))
         assert restore(kept).failed == []
         assert limits(pod) == [100.0, 100.0], "as much as the pod has"
 
@@ -163,9 +163,9 @@ def test_a_pods_weight_is_moved_in_place_of_its_containers(pod: Path) -> None:
         assert weight(pod.parent) > 5 * above
         assert limits(pod) == [400.0, limit[1]], "the pod's limit is not ours"
         GroupWeight(CpuGroup.at(pod.parent)).set(5)
-        [told] = node.deviations()
-        assert told.knob == "nice"
-        assert told.text.startswith("weight ")
+        [report] = node.deviations()
+        assert report.knob == "nice"
+        assert report.text.startswith("weight ")
         node.reassert("a", "nice")
         assert weight(pod.parent) > 5 * above
     assert (weight(pod), weight(pod.parent), limits(pod)) == (container, above, limit)

@@ -406,16 +406,16 @@ assert seccomp.seccomp_load(rules) == 0
 
 def system_calls(words: str) -> set[str]:
     """Those that a SystemCallFilter= line names, without groups."""
-    found = set[str]()
+    result = set[str]()
     for word in words.split():
         if word.startswith("@"):
             shown = subprocess.run(
                 ["systemd-analyze", "syscall-filter", "--no-pager", word], capture_output=True, text=True, check=True
             ).stdout.splitlines()[1:]
-            found |= system_calls(" ".join(line.strip() for line in shown if "#" not in line))
+            result |= system_calls(" ".join(line.strip() for line in shown if "#" not in line))
         else:
-            found.add(word)
-    return found
+            result.add(word)
+    return result
 
 
 @pytest.mark.parametrize("hook", ["tcx", "clsact"])

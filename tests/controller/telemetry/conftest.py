@@ -277,13 +277,13 @@ class Network:
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.ran, self.upf, self.dn = (Namespace() for _ in range(3))
-        for one in (self.ran, self.upf, self.dn):
-            stack.callback(one.close)
+        for item in (self.ran, self.upf, self.dn):
+            stack.callback(item.close)
         for name, number in (("n3", 100), ("n4", 101)):
             self._veth(self.ran, name, self.upf, name, f"10.{number}.0", f"fd00:{number}:")
         self._veth(self.upf, "n6", self.dn, "n6", "10.102.0", "fd00:102:")
-        for one in (self.upf, self.dn):
-            one.sh(
+        for item in (self.upf, self.dn):
+            item.sh(
                 "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0"
                 " net.ipv6.conf.all.forwarding=1"
             )
@@ -296,8 +296,8 @@ class Network:
     @staticmethod
     def _veth(left: Namespace, name: str, right: Namespace, peer: str, v4: str, v6: str) -> None:
         left.sh(f"ip link add {name} mtu 1600 type veth peer name {peer} mtu 1600 netns {right.holder.pid}")
-        for number, one, device in ((1, left, name), (2, right, peer)):
-            one.sh(
+        for number, item, device in ((1, left, name), (2, right, peer)):
+            item.sh(
                 f"ip addr add {v4}.{number}/24 dev {device}; ip -6 addr add {v6}:{number}/64 dev {device} nodad;"
                 f" ip link set {device} up"
             )
@@ -353,8 +353,8 @@ def make_forwarder(network: Network) -> Iterator[Callable[[], Forwarder]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for item in made:
+        item.close()
 
 
 @pytest.fixture

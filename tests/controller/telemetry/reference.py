@@ -154,9 +154,9 @@ class Datagram:
 
 def read_datagram(frame: bytes) -> Datagram | None:
     """An outer one: UDP in the first or only fragment of a packet that is there."""
-    if (found := read_frame(frame)) is None:
+    if (result := read_frame(frame)) is None:
         return None
-    version, octets = found
+    version, octets = result
     ip = read_ip(octets)
     if ip is None or ip.version != version or ip.upper != 17 or ip.offset or len(ip.payload) < 8:
         return None
@@ -235,13 +235,13 @@ class Share:
 def owner(shares: Sequence[Share], found: N3) -> int | None:
     """The slice of a counted packet."""
     assert found.inner is not None
-    candidates = [number for number, one in enumerate(shares) if found.teid in one.teids]
+    candidates = [number for number, item in enumerate(shares) if found.teid in item.teids]
     if not candidates:
         source = ipaddress.ip_address(found.inner.source)
         pools = [
             (pool.prefixlen, number)
-            for number, one in enumerate(shares)
-            for pool in map(ipaddress.ip_network, one.pools)
+            for number, item in enumerate(shares)
+            for pool in map(ipaddress.ip_network, item.pools)
             if source.version == pool.version and source in pool
         ]
         longest = max((length for length, _ in pools), default=0)
@@ -255,8 +255,8 @@ def owner(shares: Sequence[Share], found: N3) -> int | None:
 
 def read_exit(frame: bytes) -> IpPacket | None:
     """A packet at N6; inner.h: its first octet tells the version, whatever IP the frame says."""
-    found = read_frame(frame)
-    return None if found is None else read_ip(found[1])
+    result = read_frame(frame)
+    return None if result is None else read_ip(result[1])
 
 
 def conversation(packet: IpPacket) -> tuple[object, ...]:
@@ -277,10 +277,10 @@ def sender(packet: IpPacket) -> tuple[object, ...]:
 def read_exchange(frame: bytes, ports: Mapping[int, int], *, answer: bool) -> tuple[int, int] | None:
     """Slice and octets of a request or an answer, which has payload; services.h: no IPv6 extension header is walked,
     and what UDP says of its length is not looked at."""
-    if (found := read_frame(frame)) is None:
+    if (result := read_frame(frame)) is None:
         return None
-    ip = read_ip(found[1])
-    if ip is None or ip.version != found[0] or ip.offset or ip.extensions:
+    ip = read_ip(result[1])
+    if ip is None or ip.version != result[0] or ip.offset or ip.extensions:
         return None
     if ip.upper == 6 and len(ip.payload) >= 20:
         tcp = fields(TCP, ip.payload[:20])

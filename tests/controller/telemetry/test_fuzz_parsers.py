@@ -84,11 +84,11 @@ class Rig:
         }
         self._seen = {name: self._table(name) for name in self.probes}
         self._senders = {
-            name: mapped(one.object, ".bss.sender_slices", "u8", writable=True) for name, one in self.probes.items()
+            name: mapped(item.object, ".bss.sender_slices", "u8", writable=True) for name, item in self.probes.items()
         }
         self._senders_of = {
-            name: mapped(one.object, ".bss.senders_of", ("u4", layout.MAX_SLICES), writable=True)[0]
-            for name, one in self.probes.items()
+            name: mapped(item.object, ".bss.senders_of", ("u4", layout.MAX_SLICES), writable=True)[0]
+            for name, item in self.probes.items()
         }
 
     def _at(self, device: str) -> NetPoint:
@@ -98,18 +98,18 @@ class Rig:
         """Only the first probe has all points."""
         full = n3 == "n3"
         tun, n6 = (self._at("tun"), self._at("n6")) if full else (None, self._at("idle"))
-        found = [
+        result = [
             SlicePoints(
                 f"s{number}",
                 self._at(n3),
                 tun,
                 n6,
-                traffic=Traffic(tuple(map(ip_network, one.pools)), one.teids, one.qfis),
+                traffic=Traffic(tuple(map(ip_network, item.pools)), item.teids, item.qfis),
             )
-            for number, one in enumerate(self.shares)
+            for number, item in enumerate(self.shares)
         ]
-        asked, answers = (self._at(name if full else "idle") for name in ("asked", "answers"))
-        return [*found, SlicePoints("service", asked, n6=answers, ports=Ports((PORT,)))]
+        request, answers = (self._at(name if full else "idle") for name in ("asked", "answers"))
+        return [*result, SlicePoints("service", request, n6=answers, ports=Ports((PORT,)))]
 
     def write(self, device: str, frame: bytes, linear: int | None = None) -> None:
         """Have a frame arrive; ``linear``: how long the first part of the buffer is. Frames without a whole link header
@@ -126,8 +126,8 @@ class Rig:
         """All that the programs have learned of senders and flows."""
         for name, probe in self.probes.items():
             self._senders[name][:] = self._senders_of[name][:] = probe.flows_of[:] = 0
-            places = np.flatnonzero(probe.flow_keys)
-            probe.flows[places] = np.zeros(1, layout.FLOW)
+            positions = np.flatnonzero(probe.flow_keys)
+            probe.flows[positions] = np.zeros(1, layout.FLOW)
             probe.flow_keys[:] = 0
             probe.slices["timing"]["proven"] = 0
 
@@ -141,10 +141,10 @@ class Rig:
         }
 
     def _table(self, name: str) -> np.ndarray[Any, Any]:
-        one = self.probes[name].slices
-        rows = [one["n3"][field] for field in N3_FIELDS]
+        item = self.probes[name].slices
+        rows = [item["n3"][field] for field in N3_FIELDS]
         for at in (layout.AT_TUN, layout.AT_N6):
-            rows += [*(one["exit"][:, at][field] for field in EXIT_FIELDS), one["delay"][:, at].sum(axis=-1)]
+            rows += [*(item["exit"][:, at][field] for field in EXIT_FIELDS), item["delay"][:, at].sum(axis=-1)]
         return np.array(rows, np.int64)
 
 
@@ -209,21 +209,21 @@ def enters(rig: Rig, frame: bytes, name: str = "n3", linear: int | None = None) 
         assert not known
         return expected
     assert moved == counted | {("n3 timed", slice_): 1}, expected
-    assert [(one.slice, one.teid, one.qfi, one.packets, one.bytes) for one in known] == [
+    assert [(item.slice, item.teid, item.qfi, item.packets, item.bytes) for item in known] == [
         (owner, expected.teid, expected.qfi, 1, expected.inner.bytes)
     ]
     return expected
 
 
 def good(**options: Any) -> bytes:
-    one = Packets()
-    return one.n3(one.gtpu(one.ipv4(one.udp(bytes(100))), 0x10, **options))
+    item = Packets()
+    return item.n3(item.gtpu(item.ipv4(item.udp(bytes(100))), 0x10, **options))
 
 
 def n3_cases() -> list[bytes]:
     """What was once read wrongly, and what no draw is likely to bring."""
-    one = Packets()
-    inner = one.ipv4(one.udp(bytes(40)))
+    item = Packets()
+    inner = item.ipv4(item.udp(bytes(40)))
     whole = good()
     version, long_udp, short_udp, long_ip, beyond = (bytearray(whole) for _ in range(5))
     version[14] = 0x65
@@ -238,10 +238,10 @@ def n3_cases() -> list[bytes]:
     inner_at = 14 + 20 + 8 + 16
     struct.pack_into("!H", first, inner_at + 2, 1400 - 8 - 16)
     struct.pack_into("!H", lies, inner_at + 2, 65535)  # more than the datagram of which this is the first part
-    datagram = one.udp(one.gtpu(inner, 0x20), 2152, 2152)
+    datagram = item.udp(item.gtpu(inner, 0x20), 2152, 2152)
     ends: dict[str, Any] = {"source": "fd00::1", "destination": "fd00::2"}
     fragments = [
-        one.frame(one.ipv6(struct.pack("!BBHI", 17, 0, offset, 9) + datagram, protocol=44, **ends))
+        item.frame(item.ipv6(struct.pack("!BBHI", 17, 0, offset, 9) + datagram, protocol=44, **ends))
         for offset in (0, 1, 8, 9)
     ]
     # A first fragment that ends before its frame does, within GTP-U's header.
@@ -276,15 +276,15 @@ def test_packets_at_n3_in_pages(rig: Rig) -> None:
 
 def test_a_packet_that_ends_anywhere(rig: Rig) -> None:
     """At every octet, with lengths that say so and with those of the whole."""
-    one = Packets()
-    for inner in (one.ipv4(one.udp(bytes(20)), options=bytes([1] * 8)), one.ipv6(one.udp(bytes(20)))):
-        gtpu = one.gtpu(inner, 0x10, extensions=((0x40, bytes(6)),))
-        for whole in (one.n3(gtpu), one.n3_v6(gtpu)):
+    item = Packets()
+    for inner in (item.ipv4(item.udp(bytes(20)), options=bytes([1] * 8)), item.ipv6(item.udp(bytes(20)))):
+        gtpu = item.gtpu(inner, 0x10, extensions=((0x40, bytes(6)),))
+        for whole in (item.n3(gtpu), item.n3_v6(gtpu)):
             for end in range(14, len(whole)):
                 rig.forget()
                 enters(rig, whole[:end])
         for end in range(len(gtpu)):
-            for whole in (one.n3(gtpu[:end]), one.n3_v6(gtpu[:end])):
+            for whole in (item.n3(gtpu[:end]), item.n3_v6(gtpu[:end])):
                 rig.forget()
                 enters(rig, whole)
 
@@ -318,9 +318,9 @@ def test_packets_that_leave(any_rig: Rig, point: str) -> None:
             return
         owner = owners.get(who(expected))
         slice_ = rig.nobody if owner is None else owner
-        found = [moved.pop((f"{point} {how}", slice_), 0) for how in ("found", "missed")]
+        result = [moved.pop((f"{point} {how}", slice_), 0) for how in ("found", "missed")]
         assert moved == {(f"{point} packets", slice_): 1, (f"{point} bytes", slice_): expected.bytes}, expected
-        assert sum(found) == (0 if owner is None else 1)
+        assert sum(result) == (0 if owner is None else 1)
 
     strategy = frames.inner().flatmap(
         lambda inner: st.tuples(
@@ -354,8 +354,8 @@ def test_packets_of_services(rig: Rig, answer: bool) -> None:
         else:
             assert moved == {(f"{point} packets", SERVICE): 1, (f"{point} bytes", SERVICE): expected[1]}
 
-    one = Packets()
-    whole = one.frame(one.ipv4(one.udp(b"question", PORT, PORT)))
+    item = Packets()
+    whole = item.frame(item.ipv4(item.udp(b"question", PORT, PORT)))
     version = bytearray(whole)
     version[14] = 0x55
     fuzz(frames.frame(frames.inner()), check, examples(750), [whole, bytes(version)])
@@ -367,7 +367,7 @@ def test_packets_of_services(rig: Rig, answer: bool) -> None:
 @pytest.mark.fuzz
 def test_messages_on_n4(rig: Rig) -> None:
     """Copied octet by octet, or counted as what could not be; and the transactions that they belong to."""
-    addresses = [ip_address(one) for one in (frames.UPF, frames.UPF6)]
+    addresses = [ip_address(item) for item in (frames.UPF, frames.UPF6)]
     points = [SlicePoints("a", NetPoint("none", "n3"), n4=NetPoint(rig.home.path, "n4"))]
     with (
         contextlib.closing(Capture([NetPoint(rig.home.path, "n4")])) as capture,
@@ -389,7 +389,7 @@ def test_messages_on_n4(rig: Rig) -> None:
             if len(frame) < 14:
                 return
             transaction = reference.read_transaction(frame)
-            message = reference.read_n4(frame, [one.packed for one in addresses])
+            message = reference.read_n4(frame, [item.packed for item in addresses])
             before, totals = counted(), told()
             rig.write("n4", frame)
             after = counted()
@@ -406,19 +406,20 @@ def test_messages_on_n4(rig: Rig) -> None:
             assert heard is not None
             assert (heard.octets, heard.upf, heard.sent) == (message.octets, 5, False)
             assert (heard.own, heard.other) == tuple(
-                one.ljust(16, b"\0") for one in (message.ip.destination, message.ip.source)
+                item.ljust(16, b"\0") for item in (message.ip.destination, message.ip.source)
             )
             assert (heard.own_port, heard.other_port) == (message.destination_port, message.source_port)
 
-        one = Packets()
+        item = Packets()
         request = struct.pack("!BBHQI", 0x21, 50, 12, 7, 1 << 8)
         ends: dict[str, Any] = {"source": frames.RAN6, "destination": frames.UPF6}
-        datagram = one.udp(request, 8805, 8805)
+        datagram = item.udp(request, 8805, 8805)
         atomic, first = (
-            one.frame(one.ipv6(struct.pack("!BBHI", 17, 0, more, 9) + datagram, protocol=44, **ends)) for more in (0, 1)
+            item.frame(item.ipv6(struct.pack("!BBHI", 17, 0, more, 9) + datagram, protocol=44, **ends))
+            for more in (0, 1)
         )
-        short = one.udp(request, 8805, 8805)[:4] + struct.pack("!H", 9) + datagram[6:]
-        lies = one.frame(one.ipv6(short, **ends))
+        short = item.udp(request, 8805, 8805)[:4] + struct.pack("!H", 9) + datagram[6:]
+        lies = item.frame(item.ipv6(short, **ends))
         strategy = st.one_of(
             frames.frame(frames.outer(frames.pfcp(), None, 8805)),
             frames.frame(frames.outer(frames.pfcp(), 8805, 40000)),

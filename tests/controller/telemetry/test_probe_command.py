@@ -76,27 +76,27 @@ def test_totals_as_json_and_events_as_csv(network: Any, traffic: Any, tmp_path: 
         "--csv", packet_file, "--sample", 2, "--pfcp-csv", pfcp_file,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    [one] = json.loads(done.stdout)["slices"]
-    assert one["n3"]["packets"] > 50
+    [item] = json.loads(done.stdout)["slices"]
+    assert item["n3"]["packets"] > 50
     for point in ("tun", "n6"):
-        assert one[point]["packets"] >= one["n3"]["packets"] - 30  # on their way, or through before it was attached
-        assert one[point]["match_ratio"] == 1
-        assert 0 < one[point]["delay_us"]["p50"] <= one[point]["delay_us"]["p99"]
-    [flow] = one["flows"]
+        assert item[point]["packets"] >= item["n3"]["packets"] - 30  # on their way, or through before it was attached
+        assert item[point]["match_ratio"] == 1
+        assert 0 < item[point]["delay_us"]["p50"] <= item[point]["delay_us"]["p99"]
+    [flow] = item["flows"]
     assert (flow["teid"], flow["qfi"]) == (7, 5)
-    assert one["n3"]["packets"] <= flow["packets"] <= one["n3"]["packets"] + 30  # read a moment later
-    assert one["pfcp"].keys() == {"modification"}
-    assert one["pfcp"]["modification"]["latency_us"]["p50"] > 0
+    assert item["n3"]["packets"] <= flow["packets"] <= item["n3"]["packets"] + 30  # read a moment later
+    assert item["pfcp"].keys() == {"modification"}
+    assert item["pfcp"]["modification"]["latency_us"]["p50"] > 0
 
     rows = list(csv.DictReader(packet_file.read_text().splitlines()))
     assert packet_file.read_text().startswith("slice,delay_us,pkt_len,ts_rx_ns,ts_tx_ns,netif_rx\n")
-    assert len(rows) == pytest.approx(one["n6"]["packets"] / 2, rel=0.5)
+    assert len(rows) == pytest.approx(item["n6"]["packets"] / 2, rel=0.5)
     for row in rows:
         assert (row["pkt_len"], row["netif_rx"]) == ("116", "n3")
         assert float(row["delay_us"]) == pytest.approx((int(row["ts_tx_ns"]) - int(row["ts_rx_ns"])) / 1e3, abs=0.001)
     lines = pfcp_file.read_text().splitlines()
     assert lines[0] == "pfcp_type,latency_us"
-    answers = one["pfcp"]["modification"]["answers"]
+    answers = item["pfcp"]["modification"]["answers"]
     assert answers <= len(lines) - 1 <= answers + 10  # written a moment later
     assert all(re.fullmatch(r"modification,\d+\.\d{3}", line) for line in lines[1:])
 
@@ -111,9 +111,9 @@ def test_tables_fit_a_terminal(network: Any, traffic: Any) -> None:
 def test_a_process_names_its_upf(network: Any, traffic: Any) -> None:
     done = command("--pid", network.upf.holder.pid, "--duration", 0.5, "--json")
     assert done.returncode == 0, done.stderr
-    [one] = json.loads(done.stdout)["slices"]
-    assert one["slice"].endswith(f"-{network.upf.holder.pid}")
-    assert one["n6"]["packets"] > 10  # as it leaves the UPF's own namespace
+    [item] = json.loads(done.stdout)["slices"]
+    assert item["slice"].endswith(f"-{network.upf.holder.pid}")
+    assert item["n6"]["packets"] > 10  # as it leaves the UPF's own namespace
 
 
 def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path]) -> None:
@@ -127,10 +127,10 @@ def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path
         (groups[0].parent.parent / "cgroup.procs").write_text(str(network.upf.holder.pid))
         container.rmdir()
     assert done.returncode == 0, done.stderr
-    [one] = json.loads(done.stdout)["slices"]
-    assert one["slice"] == identity[:12]
-    assert one["n3"]["packets"] > 10
-    assert one["cpu_mcpu"] >= 0
+    [item] = json.loads(done.stdout)["slices"]
+    assert item["slice"] == identity[:12]
+    assert item["n3"]["packets"] > 10
+    assert item["cpu_mcpu"] >= 0
 
 
 def wait_attached(pid: int) -> None:
@@ -194,8 +194,8 @@ def test_a_namespace_that_vanishes_ends_it(network: Any) -> None:
     ],
 )
 def test_bad_input(network: Any, arguments: list[str], complaint: str) -> None:
-    places = {"upf": network.upf.path, "dn": network.dn.path, "ran": network.ran.path}
-    done = command(*(argument.format(**places) for argument in arguments))
+    positions = {"upf": network.upf.path, "dn": network.dn.path, "ran": network.ran.path}
+    done = command(*(argument.format(**positions) for argument in arguments))
     assert done.returncode == 2, done.stderr
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1

@@ -57,18 +57,18 @@ class Talk:
     def tcp(self, payload: bytes, *, answer: bool, six: bool = False, flags: int = 0x10) -> bytes:
         ports = (self._port, 40000) if answer else (40000, self._port)
         segment = struct.pack("!HHIIBBHHH", *ports, 1, 1, 0x80, flags, 100, 0, 0) + bytes(12) + payload
-        one = self._packets
+        item = self._packets
         if six:
-            ends = (one.sink6, one.ue6) if answer else (one.ue6, one.sink6)
-            return ETHERNET_V6 + one.ipv6(segment, source=ends[0], destination=ends[1], protocol=6)
-        ends = (one.sink, one.ue) if answer else (one.ue, one.sink)
-        return one.frame(one.ipv4(segment, source=ends[0], destination=ends[1], protocol=6))
+            ends = (item.sink6, item.ue6) if answer else (item.ue6, item.sink6)
+            return ETHERNET_V6 + item.ipv6(segment, source=ends[0], destination=ends[1], protocol=6)
+        ends = (item.sink, item.ue) if answer else (item.ue, item.sink)
+        return item.frame(item.ipv4(segment, source=ends[0], destination=ends[1], protocol=6))
 
 
 def counted(bench: Bench, index: int = 0) -> tuple[int, int, int]:
     """Packets of requests, of answers, answers that came first."""
-    one = bench.slices[index]
-    return int(one["n3"]["packets"]), int(one["exit"][AT_N6]["packets"]), int(one["delay"][AT_N6].sum())
+    item = bench.slices[index]
+    return int(item["n3"]["packets"]), int(item["exit"][AT_N6]["packets"]), int(item["delay"][AT_N6].sum())
 
 
 def test_a_request_is_timed_until_its_first_answer(packets: Packets) -> None:
@@ -78,9 +78,9 @@ def test_a_request_is_timed_until_its_first_answer(packets: Packets) -> None:
         for part in (b"first", b"second", b"third"):
             bench.run("service_answer", talk.answer(part))
         assert counted(bench) == (1, 3, 1)
-        [one, _] = bench.slices
-        assert one["n3"]["bytes"] == one["exit"][AT_N6]["answered_bytes"] == 28 + len(b"question")
-        assert one["exit"][AT_N6]["bytes"] == 3 * 28 + len(b"firstsecondthird")
+        [item, _] = bench.slices
+        assert item["n3"]["bytes"] == item["exit"][AT_N6]["answered_bytes"] == 28 + len(b"question")
+        assert item["exit"][AT_N6]["bytes"] == 3 * 28 + len(b"firstsecondthird")
 
 
 @pytest.mark.parametrize("six", [False, True])
@@ -177,11 +177,11 @@ class Site:
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.service, self.clients = Namespace(), Namespace()
-        for one in (self.service, self.clients):
-            stack.callback(one.close)
+        for item in (self.service, self.clients):
+            stack.callback(item.close)
         self.service.sh(f"ip link add s type veth peer name c netns {self.clients.holder.pid}")
-        for one, device, number in ((self.service, "s", 2), (self.clients, "c", 1)):
-            one.sh(f"ip addr add 10.90.0.{number}/24 dev {device}; ip link set {device} up")
+        for item, device, number in ((self.service, "s", 2), (self.clients, "c", 1)):
+            item.sh(f"ip addr add 10.90.0.{number}/24 dev {device}; ip link set {device} up")
 
     def points(self, *, far: bool = True, echoed: int = 0) -> SlicePoints:
         came = NetPoint(self.service.path, "s")
@@ -254,10 +254,10 @@ def test_delays_and_rates_are_those_that_a_client_sees(site: Site, far: bool) ->
             source.measure()
             began = time.monotonic()
             for _ in range(requests):
-                asked = time.monotonic_ns()
+                request = time.monotonic_ns()
                 client.sendall(b"GET")
                 got = len(client.recv(1 << 16))
-                seen_us.append(1e-3 * (time.monotonic_ns() - asked))
+                seen_us.append(1e-3 * (time.monotonic_ns() - request))
                 while got < size:
                     got += len(client.recv(1 << 16))
             telemetry.append(source.measure())
@@ -303,11 +303,11 @@ def test_what_an_overloaded_service_does_not_answer_is_offered_and_lost(site: Si
             return source.measure()
 
     with KernelSource([site.points(echoed=2)]) as source, serving(sock, serve):
-        told = run(source, 1.5)
-        assert told.loss_ratio[0, 0] == pytest.approx(2 / 3, abs=0.02)
+        report = run(source, 1.5)
+        assert report.loss_ratio[0, 0] == pytest.approx(2 / 3, abs=0.02)
         assert 29e3 < waited(source)[0] < 34e3
-        offered = told.offered_mbps[0, 0].item()
-        assert told.carried_mbps[0, 0] == pytest.approx(offered / 3, rel=0.06)
+        offered = report.offered_mbps[0, 0].item()
+        assert report.carried_mbps[0, 0] == pytest.approx(offered / 3, rel=0.06)
 
 
 def test_long_answers_are_offered_when_they_are_asked_for(packets: Any) -> None:

@@ -139,9 +139,9 @@ def test_the_ring_buffer_wraps_and_counts_what_did_not_fit(make_bench: Callable[
             assert (events["exit_ns"] >= events["n3_ns"]).all()
         assert bench.slices[0]["exit"][AT_N6]["unreported"] == 0
         run(40, room + 50)
-        found = len(bench.programs.events.read())
-        assert room - 2 <= found <= room
-        assert bench.slices[0]["exit"][AT_N6]["unreported"] == room + 50 - found
+        result = len(bench.programs.events.read())
+        assert room - 2 <= result <= room
+        assert bench.slices[0]["exit"][AT_N6]["unreported"] == room + 50 - result
         assert len(bench.programs.events.read()) == 0
 
 

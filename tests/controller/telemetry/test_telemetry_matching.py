@@ -25,10 +25,10 @@ def matched(bench: Any, packets: Any, inner: bytes, seen_at_n6: bytes) -> bool:
     before = bench.counts()
     assert bench.enter(packets.n3(packets.gtpu(inner))) == UNSPEC
     assert bench.leave(seen_at_n6) == UNSPEC
-    entered, found, missed = (now - then for now, then in zip(bench.counts(), before, strict=True))
+    entered, result, missed = (now - then for now, then in zip(bench.counts(), before, strict=True))
     assert entered == 1
-    assert found + missed == 1
-    return found == 1
+    assert result + missed == 1
+    return result == 1
 
 
 @fast
@@ -238,20 +238,20 @@ def test_order_does_not_matter(bench: Any, packets: Any, order: str) -> None:
     }[order]
     for number in leaving:
         bench.leave(numbered(packets, number))
-    entered, found, missed = bench.counts()
-    assert (entered, found + missed) == (3000, len(leaving))
+    entered, result, missed = bench.counts()
+    assert (entered, result + missed) == (3000, len(leaving))
     assert missed <= 0.001 * len(leaving)
 
 
 def test_a_ring_that_is_overrun_forgets_the_oldest(bench: Any, packets: Any) -> None:
-    places = 16384
-    for number in range(places + 100):
+    positions = 16384
+    for number in range(positions + 100):
         bench.enter(packets.n3(packets.gtpu(numbered(packets, number))))
-    for number in range(places + 100):
+    for number in range(positions + 100):
         bench.leave(numbered(packets, number))
-    _, found, missed = bench.counts()
+    _, result, missed = bench.counts()
     assert missed >= 100
-    assert found >= places - 10
+    assert result >= positions - 10
 
 
 @pytest.mark.parametrize("every", [2, 10, 100])
@@ -264,11 +264,11 @@ def test_sampling_takes_the_same_packets_everywhere_and_counts_all(
             inner = numbered(packets, number)
             bench.enter(packets.n3(packets.gtpu(inner)))
             bench.leave(inner)
-        entered, found, missed = bench.counts()
+        entered, result, missed = bench.counts()
         exits = bench.slices[0]["exit"][1]
         assert (entered, exits["packets"], exits["bytes"]) == (total, total, total * len(numbered(packets, 0)))
         assert missed == 0
-        assert found == pytest.approx(total / every, rel=0.5)
+        assert result == pytest.approx(total / every, rel=0.5)
 
 
 def test_flows_beyond_the_table_are_counted_to_the_slice(bench: Any, packets: Any) -> None:
@@ -305,6 +305,6 @@ def test_many_ue_addresses(bench: Any, packets: Any) -> None:
         )
         bench.enter(packets.n3(packets.gtpu(inner)))
         bench.leave(inner)
-    entered, found, missed = bench.counts()
+    entered, result, missed = bench.counts()
     assert entered >= 4995  # a crowded neighbourhood has no place for some
-    assert found + missed >= 4995
+    assert result + missed >= 4995

@@ -57,14 +57,14 @@ def through(network: Any, packets: Any, count: int, gap_s: float = 0.0) -> bytes
 def test_every_packet_is_counted_and_matched(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
     with PacketProbe([network.points()], by_flow=True) as probe:
         inner = through(network, packets, 300)
-        [one, rest] = probe.slices
-        assert one["n3"]["packets"] == 300
-        assert one["n3"]["bytes"] == 300 * len(inner)
+        [item, rest] = probe.slices
+        assert item["n3"]["packets"] == 300
+        assert item["n3"]["bytes"] == 300 * len(inner)
         for at in (AT_TUN, AT_N6):
-            assert one["exit"][at]["packets"] == 300
-            assert one["exit"][at]["bytes"] == 300 * len(inner)
-            assert one["exit"][at]["missed"] == 0
-            assert one["delay"][at].sum() == 300
+            assert item["exit"][at]["packets"] == 300
+            assert item["exit"][at]["bytes"] == 300 * len(inner)
+            assert item["exit"][at]["missed"] == 0
+            assert item["delay"][at].sum() == 300
         assert rest["exit"][AT_N6]["packets"] == 0
         [flow] = flows.read(probe)
         assert (flow.teid, flow.qfi, flow.packets, flow.carried_bytes) == (1, 9, 300, 300 * len(inner))
@@ -140,15 +140,15 @@ def test_slices_behind_a_shared_point_are_told_apart_by_their_ues(network: Any, 
 
 def hooks_in_use(network: Any) -> list[str]:
     """What tc(8) shows of the three devices' clsact hooks."""
-    found = []
+    result = []
     for home, devices in ((network.upf, ("n3", "n4", "tun")), (network.dn, ("n6",))):
         for device in devices:
             shown = home.sh(f"[ -e /proc/sys/net/ipv4/conf/{device} ] && tc qdisc show dev {device} || true")
-            found += [line for line in shown.splitlines() if "clsact" in line]
-            found += home.sh(
+            result += [line for line in shown.splitlines() if "clsact" in line]
+            result += home.sh(
                 f"[ -e /proc/sys/net/ipv4/conf/{device} ] && tc filter show dev {device} ingress || true"
             ).splitlines()
-    return found
+    return result
 
 
 def test_nothing_is_left_behind(hook: str, network: Any, forwarder: Any, packets: Any) -> None:

@@ -43,14 +43,14 @@ class Peers:
     upf: socket
 
     def ask(self, request: bytes, answer: bytes | None, by_upf: bool = False, after_s: float = 0.0) -> None:
-        asker, asked = (self.upf, self.smf) if by_upf else (self.smf, self.upf)
-        asker.sendto(request, asked.getsockname())
-        received, source = asked.recvfrom(2048)
+        client, requested = (self.upf, self.smf) if by_upf else (self.smf, self.upf)
+        client.sendto(request, requested.getsockname())
+        received, source = requested.recvfrom(2048)
         assert received == request
         time.sleep(after_s)
         if answer is not None:
-            asked.sendto(answer, source)
-            assert asker.recv(2048) == answer
+            requested.sendto(answer, source)
+            assert client.recv(2048) == answer
 
 
 @pytest.fixture(params=[AF_INET, AF_INET6], ids=["ipv4", "ipv6"])

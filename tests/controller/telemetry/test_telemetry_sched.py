@@ -119,8 +119,8 @@ def test_a_slice_with_more_groups_than_are_looked_at_is_told_and_the_others_are_
         with measuring(lone, [groups[0], groups[1]]) as source:  # which starts all the same
             for group in made[-10:]:
                 group.mkdir()
-            [told] = source.check()
-            assert told.startswith(f"{groups[0]}: more than {MOST_GROUPS} groups")
+            [report] = source.check()
+            assert report.startswith(f"{groups[0]}: more than {MOST_GROUPS} groups")
             with busy_process(groups[1]):
                 time.sleep(0.1)
                 source.measure()
@@ -135,17 +135,17 @@ def test_a_slice_with_more_groups_than_are_looked_at_is_told_and_the_others_are_
 def test_tasks_that_share_a_cpu_wait(lone: Any, groups: list[Path], busy_process: Any) -> None:
     with (
         measuring(lone, [groups[0], groups[1]]) as source,
-        busy_process(groups[0]) as one,
+        busy_process(groups[0]) as item,
         busy_process(groups[1]) as other,
     ):
-        for process in (one, other):
+        for process in (item, other):
             os.sched_setaffinity(process.pid, {0})
         time.sleep(0.2)
         source.measure()
-        waited = [int(Path(f"/proc/{p.pid}/schedstat").read_text().split()[1]) for p in (one, other)]
+        waited = [int(Path(f"/proc/{p.pid}/schedstat").read_text().split()[1]) for p in (item, other)]
         time.sleep(1.0)
         telemetry = source.measure()
-        now = [int(Path(f"/proc/{p.pid}/schedstat").read_text().split()[1]) for p in (one, other)]
+        now = [int(Path(f"/proc/{p.pid}/schedstat").read_text().split()[1]) for p in (item, other)]
         records = source.sched.slices
         for index in (0, 1):
             assert telemetry.runqueue_delay_us[index, 0] > 500

@@ -132,23 +132,23 @@ class Agent:
 
     def write(self, endpoint: int, value: bytes) -> None:
         """An entry, made or replaced."""
-        found = PinnedMap.open(self.places.pin)
+        results = PinnedMap.open(self.places.pin)
         library = ctypes.CDLL("libbpf.so.1", use_errno=True)
-        result = library.bpf_map_update_elem(found.descriptor, key_of(endpoint), value, ctypes.c_uint64(0))
-        found.close()
+        result = library.bpf_map_update_elem(results.descriptor, key_of(endpoint), value, ctypes.c_uint64(0))
+        results.close()
         assert result == 0, os.strerror(-result)
 
     def read(self, endpoint: int) -> bytes:
-        found = PinnedMap.open(self.places.pin)
-        value = found.lookup(key_of(endpoint), VALUE_BYTES)
-        found.close()
+        result = PinnedMap.open(self.places.pin)
+        value = result.lookup(key_of(endpoint), VALUE_BYTES)
+        result.close()
         assert value is not None
         return value
 
     def delete(self, endpoint: int) -> None:
-        found = PinnedMap.open(self.places.pin)
-        result = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_map_delete_elem(found.descriptor, key_of(endpoint))
-        found.close()
+        results = PinnedMap.open(self.places.pin)
+        result = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_map_delete_elem(results.descriptor, key_of(endpoint))
+        results.close()
         assert result == 0, os.strerror(-result)
 
 

@@ -40,8 +40,8 @@ def knob(agent: Agent, path: Datapath, horizon_ms: float | None = None) -> Throt
     number = pinned_id(agent.places.pin)
     assert number is not None
     where = path.pod.link, path.pod.ifindex
-    found = FoundThrottle(str(agent.places.pin), number, ENDPOINT, entry.bytes_per_s, entry.horizon_ns, *where)
-    return ThrottleRate(found, horizon_ms, dead_band_ratio=0)
+    result = FoundThrottle(str(agent.places.pin), number, ENDPOINT, entry.bytes_per_s, entry.horizon_ns, *where)
+    return ThrottleRate(result, horizon_ms, dead_band_ratio=0)
 
 
 def accuracy() -> None:
@@ -50,8 +50,8 @@ def accuracy() -> None:
         for rate in (2.0, 5.0, 20.0):
             agent.write(ENDPOINT, value_of(round(rate * MBPS)))
             flow = send(path, 2 * rate, 3)
-            told = f"{flow.rate_mbps():.3f} Mbit/s ({100 * (flow.rate_mbps() / rate - 1):+.2f}%)"
-            print(f"rate {rate:g} Mbit/s, offered {2 * rate:g}: kept {told}")
+            report = f"{flow.rate_mbps():.3f} Mbit/s ({100 * (flow.rate_mbps() / rate - 1):+.2f}%)"
+            print(f"rate {rate:g} Mbit/s, offered {2 * rate:g}: kept {report}")
 
 
 def horizons() -> None:
@@ -123,8 +123,8 @@ def lost_updates() -> None:
         with datapath() as (agent, path):
             agent.write(ENDPOINT, value_of(round(20 * MBPS), horizon_ns=200_000_000))
             with contextlib.closing(knob(agent, path)) as rate:
-                found = json.dumps(asdict(rate.found_entry))
-            command = [sys.executable, "-c", WRITER, found, str(every_s), str(seconds)]
+                result = json.dumps(asdict(rate.found_entry))
+            command = [sys.executable, "-c", WRITER, result, str(every_s), str(seconds)]
             writes = 0
             if every_s is None:
                 flow = send(path, 40, seconds)
@@ -135,8 +135,8 @@ def lost_updates() -> None:
                     flow = send(path, 40, seconds)
                     writes = int(writer.stdout.readline())
             kept = flow.rate_mbps()
-            told = f"{writes / seconds:.0f} a second, kept {kept:.3f} Mbit/s ({100 * (kept / 20 - 1):+.2f}%)"
-            print(f"20 Mbit/s, offered 40, {name}: {told}")
+            report = f"{writes / seconds:.0f} a second, kept {kept:.3f} Mbit/s ({100 * (kept / 20 - 1):+.2f}%)"
+            print(f"20 Mbit/s, offered 40, {name}: {report}")
 
 
 def main() -> None:

@@ -29,9 +29,9 @@ def _path(agent: Agent, objects: Path, request: pytest.FixtureRequest) -> Iterat
 
 
 def knobs(egress_mbps: float) -> Knobs:
-    found = Knobs.none(1)
-    found.values[2, 0, 0] = egress_mbps
-    return found
+    result = Knobs.none(1)
+    result.values[2, 0, 0] = egress_mbps
+    return result
 
 
 def test_packets_keep_to_the_rate_that_is_set(agent: Agent, path: Datapath) -> None:

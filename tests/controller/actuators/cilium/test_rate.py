@@ -47,15 +47,15 @@ def target(pod: Pod, agent: Agent) -> SliceTargets:
 
 
 def knobs(egress_mbps: float) -> Knobs:
-    found = Knobs.none(1)
-    found.values[2, 0, 0] = egress_mbps
-    return found
+    result = Knobs.none(1)
+    result.values[2, 0, 0] = egress_mbps
+    return result
 
 
 def found_of(pod: Pod, agent: Agent) -> FoundThrottle:
-    found = choose("eth0", pod.netns, agent.places).throttle
-    assert found is not None
-    return found
+    result = choose("eth0", pod.netns, agent.places).throttle
+    assert result is not None
+    return result
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def test_a_link_that_a_pod_makes_up_is_not_its_end(paced: Agent, pod: Pod) -> No
     pod.tool(*command, "netns", str(inner.pid))
     assert peer_of("fake", pod.netns) is None
     assert choose("fake", pod.netns, paced.places).throttle is None
-    for one in (victim, inner):
-        one.close()
+    for item in (victim, inner):
+        item.close()
 
 
 def test_state_that_others_can_change_is_not_read(paced: Agent, pod: Pod) -> None:
@@ -141,7 +141,7 @@ def test_files_of_older_versions_are_read_too(agent: Agent) -> None:
     for name in ("7_next", "8", "x", "70000"):
         (agent.places.state / name).mkdir()
     (agent.places.state / "8" / "ep_config.json").symlink_to(folder / "ep_config.json")
-    assert [one.id for one in endpoints(agent.places.state)] == [7]
+    assert [endpoint.id for endpoint in endpoints(agent.places.state)] == [7]
 
 
 @pytest.mark.parametrize(

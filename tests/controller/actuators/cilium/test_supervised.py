@@ -212,9 +212,9 @@ def test_the_next_start_puts_back_what_two_deaths_have_left(paced: Agent, pod: P
     os.kill(controller.facts["pid"], 9)
     controller.kill()
     if paced.read(ENDPOINT) != FOUND:  # another supervisor may have been faster
-        told = recover(tmp_path / "run")
-        assert told is not None
-        assert "1 restored in" in told
+        report = recover(tmp_path / "run")
+        assert report is not None
+        assert "1 restored in" in report
     assert paced.read(ENDPOINT) == FOUND
 
 

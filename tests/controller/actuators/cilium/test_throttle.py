@@ -121,22 +121,26 @@ def test_nothing_there_is_told_as_gone(agent: Agent) -> None:
 def test_what_others_can_put_there_is_not_opened(agent: Agent) -> None:
     descriptor = untyped_map()
     agent.pin(descriptor)
-    place = agent.places.pin
+    position = agent.places.pin
     for change, undo, message in (
-        (lambda: os.chown(place, 1000, 0), lambda: os.chown(place, 0, 0), "is user 1000's; accepted: root's"),
-        (lambda: os.chown(place.parent, 1000, 0), lambda: os.chown(place.parent, 0, 0), r"globals is user 1000's"),
-        (lambda: place.chmod(0o622), lambda: place.chmod(0o600), "can be changed by others"),
-        (lambda: place.parent.chmod(0o777), lambda: place.parent.chmod(0o700), "can be changed by others"),
+        (lambda: os.chown(position, 1000, 0), lambda: os.chown(position, 0, 0), "is user 1000's; accepted: root's"),
+        (
+            lambda: os.chown(position.parent, 1000, 0),
+            lambda: os.chown(position.parent, 0, 0),
+            r"globals is user 1000's",
+        ),
+        (lambda: position.chmod(0o622), lambda: position.chmod(0o600), "can be changed by others"),
+        (lambda: position.parent.chmod(0o777), lambda: position.parent.chmod(0o700), "can be changed by others"),
     ):
         change()
         with pytest.raises(ActuatorError, match=message):
-            ThrottleMap(place)
+            ThrottleMap(position)
         undo()
-        ThrottleMap(place).close()
-    place.parent.chmod(0o1777)  # as bpffs is by default: what is root's stays in its place
-    ThrottleMap(place).close()
+        ThrottleMap(position).close()
+    position.parent.chmod(0o1777)  # as bpffs is by default: what is root's stays in its place
+    ThrottleMap(position).close()
     link = agent.places.state / "throttle"
-    link.symlink_to(place)
+    link.symlink_to(position)
     with pytest.raises(ActuatorError, match="is a link"):
         ThrottleMap(link)
     with pytest.raises(NotRootsError, match="absolute"):
@@ -188,9 +192,9 @@ def test_keys_are_those_of_both_structures() -> None:
 
 def test_types_that_are_cut_are_refused(objects: Path) -> None:
     with contextlib.closing(typed_map(PLAIN, objects)) as made:
-        found = PinnedMap(os.dup(map_of(made).fd))
-        info = found.info()
-        found.close()
+        result = PinnedMap(os.dup(map_of(made).fd))
+        info = result.info()
+        result.close()
         data = type_data(info.btf_id)
         check_map(info)
         assert layout_of(Btf(data), info) == "plain"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from slicepilot.controller.telemetry.n4.sessions import Heard, Sessions
+from slicepilot.controller.telemetry.n4.sessions import Datagram, Sessions
 
 from .octets import CP, UP, cause, dnn, element, f_seid, message, node, rules, s_nssai
 
@@ -31,7 +31,7 @@ def _turn() -> float:
         ]
     started = time.process_time()
     for sent, octets in said:
-        sessions.take(Heard(0, sent, UP.packed, CP.packed, 8805, 8805, 1, octets))
+        sessions.take(Datagram(0, sent, UP.packed, CP.packed, 8805, 8805, 1, octets))
         while sessions.next_change() is not None:
             pass
     return time.process_time() - started

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slicepilot.controller.telemetry.n4.capture import Capture
-from slicepilot.controller.telemetry.n4.sessions import Heard
+from slicepilot.controller.telemetry.n4.sessions import Datagram
 from slicepilot.controller.telemetry.points import NetPoint
 
 from .octets import element, message, node
@@ -56,7 +56,7 @@ def peers(request: pytest.FixtureRequest, network: Any) -> Iterator[Peers]:
 
 def capture_at(netns: Path, device: str = "n4", ring_octets: int = 1 << 20) -> Capture:
     made = Capture([NetPoint(netns, device)], ring_octets)
-    made.watch(5, 0, [ip_address(one) for one in UPF_ADDRESSES.values()])
+    made.watch(5, 0, [ip_address(item) for item in UPF_ADDRESSES.values()])
     return made
 
 
@@ -66,11 +66,11 @@ def capture(network: Any) -> Iterator[Capture]:
         yield made
 
 
-def taken(capture: Capture) -> list[Heard]:
-    found = []
+def taken(capture: Capture) -> list[Datagram]:
+    result = []
     while (heard := capture.next()) is not None:
-        found.append(heard)
-    return found
+        result.append(heard)
+    return result
 
 
 @pytest.mark.parametrize("octets", [16, 17, 300, 1400])
@@ -104,7 +104,7 @@ def test_only_what_is_addressed_to_the_upf_and_what_it_sends(capture: Capture, p
     capture.watch(5, 0, [ip_address("10.101.0.77")])
     peers.to_upf(of_size(100))
     peers.from_upf(of_size(100))
-    capture.watch(6, 0, [ip_address(one) for one in SMF_ADDRESSES.values()])  # as if it were the UPF's
+    capture.watch(6, 0, [ip_address(item) for item in SMF_ADDRESSES.values()])  # as if it were the UPF's
     peers.to_upf(of_size(100))
     peers.from_upf(of_size(100))
     assert taken(capture) == []
@@ -158,7 +158,7 @@ def test_on_the_loopback_each_is_copied_once(network: Any) -> None:
         peers = Peers(*ends)
         peers.to_upf(of_size(100))
         peers.from_upf(of_size(100, 51))
-        assert [one.sent for one in taken(capture)] == [False, True]
+        assert [item.sent for item in taken(capture)] == [False, True]
 
 
 def test_what_was_lost_is_watched_again(network: Any, capture: Capture) -> None:

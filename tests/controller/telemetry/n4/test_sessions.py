@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.controller.telemetry.n4.sessions import GIVE_UP_NS, MOST_OPEN, Heard, Session, Sessions
+from slicepilot.controller.telemetry.n4.sessions import GIVE_UP_NS, MOST_OPEN, Datagram, Session, Sessions
 
 from .octets import CP, UP, cause, dnn, element, f_seid, f_teid, message, node, pdi, pdr, rules, ue
 
@@ -26,14 +26,14 @@ class N4:
 
     def hear(self, octets: bytes, *, sent: bool, other: IPv4Address = CP, asker_port: int = 8805) -> None:
         """To the UPF or from it; ``asker_port`` is the peer's."""
-        self.sessions.take(Heard(0, sent, UP.packed, other.packed, 8805, asker_port, self.now_ns, octets))
+        self.sessions.take(Datagram(0, sent, UP.packed, other.packed, 8805, asker_port, self.now_ns, octets))
 
     def told(self) -> list[tuple[int, int]]:
         """Which sessions have changed."""
-        found = []
+        result = []
         while (key := self.sessions.next_change()) is not None:
-            found.append(key)
-        return found
+            result.append(key)
+        return result
 
     def associate(self, sequence: int = 1, address: IPv4Address = CP, number: int = 1, *more: bytes) -> None:
         self.hear(message(5, sequence, node(address), RECOVERY, *more), sent=False, other=address)
@@ -42,8 +42,8 @@ class N4:
     def establish(
         self, seid: int = 0x99, sequence: int = 2, teid: int = 17, name: str = "a", address: IPv4Address = CP
     ) -> None:
-        asked = message(50, sequence, node(address), f_seid(5), rules(teid, "10.61.1.2"), dnn(name), seid=0)
-        self.hear(asked, sent=False, other=address)
+        request = message(50, sequence, node(address), f_seid(5), rules(teid, "10.61.1.2"), dnn(name), seid=0)
+        self.hear(request, sent=False, other=address)
         self.hear(message(51, sequence, node(UP), cause(), f_seid(seid, UP), seid=5), sent=True, other=address)
 
     def get(self, seid: int = 0x99) -> Session | None:
@@ -228,9 +228,9 @@ def test_a_forged_request_has_to_be_accepted(n4: N4) -> None:
 
 
 def test_an_answer_from_elsewhere_is_none(n4: N4) -> None:
-    asked = message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0)
+    request = message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0)
     answer = message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5)
-    n4.hear(asked, sent=False)
+    n4.hear(request, sent=False)
     n4.hear(answer, sent=False)  # comes in where the UPF's go out
     n4.hear(answer, sent=True, other=OTHER)  # to somebody who has not asked
     n4.hear(answer, sent=True, asker_port=9999)
@@ -273,7 +273,7 @@ def test_state_is_bounded() -> None:
         n4.hear(message(54, number, seid=1), sent=False)
     assert len(n4.sessions._asked) <= MOST_OPEN
     for number in range(40):
-        change = b"".join(pdr(1000 * number + one, pdi(f_teid(1))) for one in range(1, 20))
+        change = b"".join(pdr(1000 * number + item, pdi(f_teid(1))) for item in range(1, 20))
         n4.hear(message(52, number, change, seid=1), sent=False)
         n4.hear(message(53, number, cause(), seid=5), sent=True)
     assert n4.get(1) is None, "a session of more rules than any has"

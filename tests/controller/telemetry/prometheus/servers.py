@@ -121,45 +121,45 @@ class Pod:
 
     def octets(self) -> dict[str, tuple[int, int, int, int]]:
         """By interface: octets and packets received, octets and packets sent."""
-        found = {}
+        result = {}
         for line in Path(f"/proc/{self.pid}/net/dev").read_text().splitlines()[2:]:
             device, _, figures = line.partition(":")
             columns = [int(word) for word in figures.split()]
-            found[device.strip()] = columns[0], columns[1], columns[8], columns[9]
-        return found
+            result[device.strip()] = columns[0], columns[1], columns[8], columns[9]
+        return result
 
     def _counters(self) -> Iterator[tuple[str, float]]:
         pod = f'namespace="core",pod="{self.name}"'
         if self.group is not None:
-            one = f'{{{pod},container="upf",cpu="total",id="/kubepods/{self.name}",image="upf",name="c1"}}'
+            item = f'{{{pod},container="upf",cpu="total",id="/kubepods/{self.name}",image="upf",name="c1"}}'
             periods, throttled = self.periods()
-            yield f"container_cpu_usage_seconds_total{one}", self.cpu_s()
-            one = one.replace('cpu="total",', "")
-            yield f"container_cpu_cfs_periods_total{one}", periods
-            yield f"container_cpu_cfs_throttled_periods_total{one}", throttled
+            yield f"container_cpu_usage_seconds_total{item}", self.cpu_s()
+            item = item.replace('cpu="total",', "")
+            yield f"container_cpu_cfs_periods_total{item}", periods
+            yield f"container_cpu_cfs_throttled_periods_total{item}", throttled
         if self.pid is not None:
             for device, columns in self.octets().items():
-                one = f'{{{pod},container="",interface="{device}",id="/kubepods/{self.name}",image="pause",name="p1"}}'
+                item = f'{{{pod},container="",interface="{device}",id="/kubepods/{self.name}",image="pause",name="p1"}}'
                 names = ("receive_bytes", "receive_packets", "transmit_bytes", "transmit_packets")
                 for name, value in zip(names, columns, strict=True):
-                    yield f"container_network_{name}_total{one}", value
+                    yield f"container_network_{name}_total{item}", value
 
     def _lines(self) -> Iterator[str]:
         for name, value in self._counters():
             yield f"{name} {value - self.away.get(name, 0):.9f}"
         if self.quota is not None:
-            one = f'{{namespace="core",pod="{self.name}",container="upf"}}'
-            yield f"container_spec_cpu_quota{one} {self.quota}"
-            yield f"container_spec_cpu_period{one} 100000"
+            item = f'{{namespace="core",pod="{self.name}",container="upf"}}'
+            yield f"container_spec_cpu_quota{item} {self.quota}"
+            yield f"container_spec_cpu_period{item} 100000"
         if self.ping_s is not None:
             for _ in range(50):
                 for bound in self.pings:
                     self.pings[bound] += self.ping_s <= bound
-        one = f'host="10.45.0.{self.name[-1]}",ip="10.45.0.{self.name[-1]}",source=""'
+        item = f'host="10.45.0.{self.name[-1]}",ip="10.45.0.{self.name[-1]}",source=""'
         for bound, count in self.pings.items():
             le = "+Inf" if bound == float("inf") else f"{bound:g}"
-            yield f'smokeping_response_duration_seconds_bucket{{{one},le="{le}"}} {count}'
-        yield f"smokeping_response_duration_seconds_count{{{one}}} {self.pings[float('inf')]}"
+            yield f'smokeping_response_duration_seconds_bucket{{{item},le="{le}"}} {count}'
+        yield f"smokeping_response_duration_seconds_count{{{item}}} {self.pings[float('inf')]}"
 
 
 @contextlib.contextmanager

@@ -56,8 +56,8 @@ def source_of(spec: PrometheusSpec, **more: Any) -> Iterator[PrometheusSource]:
 def until(what: Callable[[], Any], seconds: float = 15.0) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := what():
-            return found
+        if result := what():
+            return result
         time.sleep(0.1)
     raise AssertionError("does not come about")
 
@@ -87,8 +87,8 @@ def pod() -> Iterator[Pod]:
         groups.append(Path("/sys/fs/cgroup/cpuacct") / name)
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for one in groups:
-            one.mkdir(exist_ok=True)
+        for item in groups:
+            item.mkdir(exist_ok=True)
         if hierarchy.version == 1:
             (group / "cpu.cfs_quota_us").write_text(str(round(QUOTA_RATIO * 100_000)))
         else:
@@ -107,8 +107,8 @@ def pod() -> Iterator[Pod]:
             subprocess.run(command.split(), check=True)
         busy = subprocess.Popen(["ip", "netns", "exec", name, "sh", "-c", "while :; do :; done"])
         started.append(busy)
-        for one in groups:
-            (one / "cgroup.procs").write_text(str(busy.pid))
+        for item in groups:
+            (item / "cgroup.procs").write_text(str(busy.pid))
         # Ten datagrams of 1000 octets a second towards it, at least, by a process that does nothing else.
         code = (
             "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n"
@@ -121,8 +121,8 @@ def pod() -> Iterator[Pod]:
             process.kill()
             process.wait()
         subprocess.run(["ip", "netns", "delete", name], check=False)
-        for one in groups:
-            until(lambda one=one: _removed(one))
+        for item in groups:
+            until(lambda item=item: _removed(item))
 
 
 def _removed(group: Path) -> bool:
@@ -293,8 +293,8 @@ def test_a_series_that_goes_takes_its_slice_and_no_other(pod: Pod, other: Pod, w
 
 def test_two_series_for_one_slice_are_none(pod: Pod, whole: Prometheus) -> None:
     with source_of(spec_of(whole.url)) as source:
-        one = '{namespace="core",pod="upf-1",container="upf",cpu="total",id="/kubepods/other",image="upf",name="c9"}'
-        pod.more = [f"container_cpu_usage_seconds_total{one} 7"]
+        item = '{namespace="core",pod="upf-1",container="upf",cpu="total",id="/kubepods/other",image="upf",name="c9"}'
+        pod.more = [f"container_cpu_usage_seconds_total{item} 7"]
         until(lambda: valid(source) == [False])
         assert told(source, "cpu_use_mcpu: 2 series fit")
         assert told(source, "accepted: one; they differ in id, name")
@@ -486,10 +486,10 @@ def test_a_hostile_server_at_the_start_is_one_line(name: str) -> None:
 
 
 def test_a_redirect_is_not_followed_and_the_token_stays_here(tmp_path: Path) -> None:
-    asked: list[str | None] = []
+    requested: list[str | None] = []
 
     def note(request: http.server.BaseHTTPRequestHandler) -> None:
-        asked.append(request.headers["Authorization"])
+        requested.append(request.headers["Authorization"])
         answer(request, vector())
 
     token = tmp_path / "token"
@@ -497,14 +497,14 @@ def test_a_redirect_is_not_followed_and_the_token_stays_here(tmp_path: Path) -> 
     with serving(note) as other:
 
         def lead(request: http.server.BaseHTTPRequestHandler) -> None:
-            asked.append(request.headers["Authorization"])
+            requested.append(request.headers["Authorization"])
             answer(request, b"", 307, Location=f"http://{other}/api/v1/query")
 
         with serving(lead) as address:
             spec = spec_of(f"http://{address}", token_file=str(token))
             with pytest.raises(FailureError, match=rf"answers 307, a redirect to {other}; accepted: url ="):
                 PrometheusSource(spec, ("s1",), PERIOD_S)
-    assert asked == ["Bearer of-us-alone"]
+    assert requested == ["Bearer of-us-alone"]
 
 
 def test_a_server_that_turns_hostile_takes_nothing_with_it() -> None:

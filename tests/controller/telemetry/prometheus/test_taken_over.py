@@ -58,28 +58,28 @@ def taken_over(slices: int = 1, **more: Any) -> Iterator[TakenOver]:
 
 
 NO_MESSAGE: dict[str, Callable[[TakenOver], Any]] = {
-    "times in a table": lambda one: {"error": None, "rows": one.rows(taken_s=[[1.0], [1.0], [1.0]])},
-    "values in a table": lambda one: {"error": None, "rows": one.rows(values=[[0.25]])},
-    "a time of the node in a table": lambda one: {
+    "times in a table": lambda item: {"error": None, "rows": item.rows(taken_s=[[1.0], [1.0], [1.0]])},
+    "values in a table": lambda item: {"error": None, "rows": item.rows(values=[[0.25]])},
+    "a time of the node in a table": lambda item: {
         "error": None,
-        "rows": [row | ({"taken_s": [[1.0], [1.0]]} if row["kind"] == "node" else {}) for row in one.rows()],
+        "rows": [row | ({"taken_s": [[1.0], [1.0]]} if row["kind"] == "node" else {}) for row in item.rows()],
     },
-    "too many": lambda one: {"error": None, "rows": one.rows(values=[0.25, 0.25])},
-    "too few": lambda one: {"error": None, "rows": one.rows(taken_s=[])},
-    "one number": lambda one: {"error": None, "rows": one.rows(values=0.25)},
-    "no number": lambda one: {"error": None, "rows": one.rows(values=["0.25"])},
-    "null": lambda one: {"error": None, "rows": one.rows(values=[None])},
-    "true": lambda one: {"error": None, "rows": one.rows(values=[True])},
-    "very large": lambda one: {"error": None, "rows": one.rows(taken_s=[10**400])},
-    "reasons that are no text": lambda one: {"error": None, "rows": one.rows(why=[{"a": 1}])},
-    "too many reasons": lambda one: {"error": None, "rows": one.rows(why=["a", "b"])},
-    "an error that is no text": lambda one: {"error": {"a": [1]}, "rows": []},
-    "a name that is none": lambda one: {"error": None, "rows": one.rows(name=[])},
-    "no rows": lambda one: {"error": None, "rows": 7},
-    "no error": lambda one: {"rows": one.rows()},
-    "a list": lambda one: [1],
-    "UTF-16": lambda one: json.dumps({"error": None, "rows": one.rows()}).encode("utf-16-be"),
-    "deep": lambda one: b"[" * 100_000,
+    "too many": lambda item: {"error": None, "rows": item.rows(values=[0.25, 0.25])},
+    "too few": lambda item: {"error": None, "rows": item.rows(taken_s=[])},
+    "one number": lambda item: {"error": None, "rows": item.rows(values=0.25)},
+    "no number": lambda item: {"error": None, "rows": item.rows(values=["0.25"])},
+    "null": lambda item: {"error": None, "rows": item.rows(values=[None])},
+    "true": lambda item: {"error": None, "rows": item.rows(values=[True])},
+    "very large": lambda item: {"error": None, "rows": item.rows(taken_s=[10**400])},
+    "reasons that are no text": lambda item: {"error": None, "rows": item.rows(why=[{"a": 1}])},
+    "too many reasons": lambda item: {"error": None, "rows": item.rows(why=["a", "b"])},
+    "an error that is no text": lambda item: {"error": {"a": [1]}, "rows": []},
+    "a name that is none": lambda item: {"error": None, "rows": item.rows(name=[])},
+    "no rows": lambda item: {"error": None, "rows": 7},
+    "no error": lambda item: {"rows": item.rows()},
+    "a list": lambda item: [1],
+    "UTF-16": lambda item: json.dumps({"error": None, "rows": item.rows()}).encode("utf-16-be"),
+    "deep": lambda item: b"[" * 100_000,
 }
 
 
@@ -89,19 +89,19 @@ def test_what_is_no_message_is_no_measurement(tmp_path: Path) -> None:
     idle = {"query": "idle_ratio", "samples": "idle_ratio"}
     (tmp_path / "queries.yaml").write_text(yaml.safe_dump(document | {"node": {"cpu_idle_ratio": idle}}))
     with (
-        taken_over(queries=str(tmp_path / "queries.yaml")) as one,
+        taken_over(queries=str(tmp_path / "queries.yaml")) as item,
         np.errstate(all="raise"),
         contextlib.closing(TickRing(tmp_path / "ticks", 1)) as ring,
     ):
         for name, message in NO_MESSAGE.items():
-            one.say({"error": None, "rows": one.rows()})
-            assert (valid(one.source), one.source.check()) == ([True], []), name
-            before = one.source.measure().slices.tolist()
-            one.say(message(one))
-            assert one.source.measure().slices.tolist() == before, name
-            assert one.source.check() == ["prometheus: the client process says what it should not"], name
-            assert one.source.measure().age_s.item() > 0
-            ring.note({"unmeasured": one.source.check()})
+            item.say({"error": None, "rows": item.rows()})
+            assert (valid(item.source), item.source.check()) == ([True], []), name
+            before = item.source.measure().slices.tolist()
+            item.say(message(item))
+            assert item.source.measure().slices.tolist() == before, name
+            assert item.source.check() == ["prometheus: the client process says what it should not"], name
+            assert item.source.measure().age_s.item() > 0
+            ring.note({"unmeasured": item.source.check()})
 
 
 FIGURES_THAT_CANNOT_BE: dict[str, dict[str, Any]] = {
@@ -118,23 +118,23 @@ FIGURES_THAT_CANNOT_BE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", FIGURES_THAT_CANNOT_BE)
 def test_figures_and_times_that_cannot_be_are_no_measurement(case: str) -> None:
-    with taken_over() as one, np.errstate(all="raise"):
-        one.say({"error": None, "rows": one.rows(**FIGURES_THAT_CANNOT_BE[case])})
-        assert valid(one.source) == [False]
-        telemetry = one.source.measure()
+    with taken_over() as item, np.errstate(all="raise"):
+        item.say({"error": None, "rows": item.rows(**FIGURES_THAT_CANNOT_BE[case])})
+        assert valid(item.source) == [False]
+        telemetry = item.source.measure()
         assert not telemetry.slices.any()
         assert np.isfinite(telemetry.node).all()
         assert 0 <= telemetry.age_s.item() < 60
-        one.say({"error": None, "rows": one.rows()})
-        assert valid(one.source) == [True]
+        item.say({"error": None, "rows": item.rows()})
+        assert valid(item.source) == [True]
 
 
 @pytest.mark.parametrize("text", ["\u00e9" * 60_000, "\U0001f4a5" * 30_000, "\x1b[2J\n" * 10_000])
 def test_a_long_error_is_one_short_line(text: str, tmp_path: Path) -> None:
-    with taken_over() as one, contextlib.closing(TickRing(tmp_path / "ticks", 1)) as ring:
+    with taken_over() as item, contextlib.closing(TickRing(tmp_path / "ticks", 1)) as ring:
         message = {"error": text, "rows": []}
-        one.say(message)
-        [line] = one.source.check()
+        item.say(message)
+        [line] = item.source.check()
         assert line.isprintable()
         assert len(line) <= LONGEST_LINE + 3
         ring.note({"unmeasured": [line]})
@@ -142,18 +142,18 @@ def test_a_long_error_is_one_short_line(text: str, tmp_path: Path) -> None:
 
 def test_reasons_without_number_go_into_the_notes_of_a_run(tmp_path: Path) -> None:
     slices = 60
-    with taken_over(slices) as one, contextlib.closing(TickRing(tmp_path / "ticks", slices)) as ring:
-        one.say({"error": None, "rows": one.rows(why=["\u00e9" * 130] * slices)})
-        lines = one.source.check()
+    with taken_over(slices) as item, contextlib.closing(TickRing(tmp_path / "ticks", slices)) as ring:
+        item.say({"error": None, "rows": item.rows(why=["\u00e9" * 130] * slices)})
+        lines = item.source.check()
         assert all(line.isprintable() for line in lines)
         assert lines[0].startswith("s1: \u00e9")
-        assert lines[-1] == f"and {slices * len(one.source._asked) - len(lines) + 1} more"
+        assert lines[-1] == f"and {slices * len(item.source._asked) - len(lines) + 1} more"
         ring.note({"unmeasured": lines})
 
 
 def test_a_process_that_says_nothing_of_use_from_the_start_is_one_line() -> None:
-    with taken_over() as one:
-        one.source._taken_s[:] = -np.inf
-        one.say({"error": None, "rows": one.rows(values=[float("nan")])})
+    with taken_over() as item:
+        item.source._taken_s[:] = -np.inf
+        item.say({"error": None, "rows": item.rows(values=[float("nan")])})
         with pytest.raises(FailureError, match=r"^prometheus: nothing is had of any slice$"):
-            one.source._begin()
+            item.source._begin()
