@@ -1,1 +1,1 @@
-"""Who decides: fixed settings, heuristics, learned policies and the policy bundle."""
+"""Agents decide on the knobs of slices: fixed settings, rules, planners and learned policies."""

@@ -1,4 +1,4 @@
-"""The command line: `main` runs a command and turns bad input into one line and exit code 2."""
+"""The command line: `main` runs a command and reports bad input in one line with exit code 2."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Entry point: exit code 0 when the command did what it says, 2 for bad input, 1 for a failure, 130 for Ctrl-C, 143
-    for SIGTERM."""
+    """Entry point; exit codes: 0 success, 1 failure, 2 bad input, 130 Ctrl-C, 143 SIGTERM."""
     _leave_working_folder()
     import signal
 
-    # Until commands can be unwound: nothing has been made, and an interrupted import would show a traceback.
+    # Until commands can be unwound. Nothing was created yet, and an interrupted import would show a traceback.
     signal.signal(signal.SIGTERM, _end_at_once)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in a shell's background
         signal.signal(signal.SIGINT, _end_at_once)
-    from .shared.endings import interrupted, put_away_when_ended
+    from .shared.endings import interrupted, unwind_on_signals
 
-    put_away_when_ended()
+    unwind_on_signals()
     with interrupted():
         from .app import run
 
@@ -32,13 +31,13 @@ def main() -> NoReturn:
 
 
 def _leave_working_folder() -> None:
-    """Take the working folder out of where modules and programs are looked for, before anything else is imported:
-    whoever may write there must not become who calls the command.
+    """Remove the working folder from the search paths of modules and programs, before anything else is imported.
 
-    ``python -m`` puts it first; an empty or relative entry of PYTHONPATH or PATH means it as well.
+    Otherwise a user who may write there could run code as the caller. ``python -m`` puts it first; an empty or relative
+    entry of PYTHONPATH or PATH means it, too.
     """
     here = os.path.realpath(os.curdir)
-    is_absolute = os.path.isabs  # of `os.path`, since an import could be somebody else's
+    is_absolute = os.path.isabs  # of `os.path`, since an import could load another user's module
     sys.path[:] = [entry for entry in sys.path if is_absolute(entry) and os.path.realpath(entry) != here]
     if "PATH" in os.environ:
         os.environ["PATH"] = os.pathsep.join(filter(is_absolute, os.environ["PATH"].split(os.pathsep)))

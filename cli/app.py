@@ -1,4 +1,4 @@
-"""The command line as a whole: commands found by name, and the rules that hold for all of them."""
+"""The command line: looks commands up by name, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from slicepilot.configs.text import printable
 from slicepilot.controller.system.own_programs import check_compiled
 
 from .registry import commands, groups
-from .shared.endings import listen_in_c_code
+from .shared.endings import end_in_c_code
 
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
 
-# What a plain install brings; whatever else may be missing is of the extra `train`, but for these.
+# Packages of a plain installation; others are part of the extra `train`, except these.
 EXTRAS = {"kubernetes": "kubernetes"}
 BASE_PACKAGES = {
     *("cryptography", "gymnasium", "numba", "numpy", "onnxruntime", "prometheus_client", "pyarrow", "pydantic"),
@@ -30,7 +30,7 @@ BASE_PACKAGES = {
 
 
 class CommandByName(TyperCommand):
-    """A command that is imported when it is called; until then it is a name and a line of help."""
+    """A command that is imported when it is called; until then it is a name and a sentence of help."""
 
     def __init__(self, name: str, entry: Command) -> None:
         super().__init__(name, help=entry.help)
@@ -48,7 +48,7 @@ class CommandByName(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """A group of such commands; the one without a name has those that are in no group, and the groups."""
+    """A group of such commands; the root group has the other groups, and the commands of none."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -60,14 +60,14 @@ class CommandGroup(TyperGroup):
                 self.add_command(CommandGroup(name=group, help=groups()[group], no_args_is_help=True), group)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Import what is called; raises the usage errors of Typer."""
+        """Import the called command; raises the usage errors of Typer."""
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, CommandByName):
             check_compiled()
             if command.entry.makes:
                 outside.will_make(command.entry.target)
             else:
-                listen_in_c_code()
+                end_in_c_code()
             command = command.load()
         return name, command, rest
 
@@ -101,7 +101,7 @@ def _before_any_command(
 
 
 def run() -> NoReturn:
-    """Run the command that the process was started with; see `slicepilot.cli.main`."""
+    """Run the command line; see `slicepilot.cli.main`."""
     try:
         code = app(standalone_mode=False)
     except ConfigError as error:
@@ -122,7 +122,7 @@ def run() -> NoReturn:
 
 
 def _explain(error: Any) -> str:
-    """What a usage error says, with the value and what is accepted where Typer leaves them out."""
+    """A usage error with the value and what is expected, where Typer leaves them out."""
     message: str = error.format_message()
     command: Any = error.ctx.command if error.ctx else None
     if type(error.__cause__).__name__ == "ValidationError":  # pydantic's, recognised without its import
@@ -139,6 +139,6 @@ def _explain(error: Any) -> str:
 
 def _fail(message: str, code: int) -> NoReturn:
     if message:  # a bare group has already printed its help
-        # Names in it are others': an interface may be called by what clears root's terminal.
+        # Other users choose names in it, for instance of an interface, which could contain terminal codes.
         print(f"slicepilot: error: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)

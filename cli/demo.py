@@ -1,4 +1,4 @@
-"""``slicepilot demo``: the whole job in one command, from the published figures to a report."""
+"""``slicepilot demo``: from the published figures to a report in one command."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def demo(
     def headline(text: str) -> None:
         console.print(f"\n[bold]{text}[/bold]  [dim]{time.monotonic() - started:.0f} s[/dim]")
 
-    headline("1/4  The simulator against the published study (Andrade and Wickboldt, 2025)")
+    headline("1/4  Comparing the simulator with the published study (Andrade and Wickboldt, 2025)")
     simulate(study="andrade", experiments="1-8,13", repetitions=5)
-    start = "from scratch" if from_scratch else f"on from the policy that comes with the package ({GENERALIST})"
+    start = "from scratch" if from_scratch else f"from the shipped policy ({GENERALIST})"
     headline(f"2/4  Training {start}, on random nodes and loads")
     config, origin = config or ("ppo" if from_scratch else "node"), None if from_scratch else GENERALIST
     train(config=config, seed=seed, minutes=minutes, out=out / "training", origin=origin)
-    headline("3/4  Judging on scenarios it has never seen, against every fixed setting, heuristic, a clairvoyant")
+    headline("3/4  Evaluating on unseen scenarios, against fixed settings, heuristics and a clairvoyant agent")
     report = out / "report.html"
     evaluate(bundle=[out / "training" / "bundle"], config=judge, results=out / "results", report=report)
     headline("4/4  The same policy on real UPFs")
@@ -64,9 +64,9 @@ def demo(
 
 
 def live(bundle: Path, seconds: float = LIVE_S) -> None:
-    """A few seconds on a testbed without control and with the policy; where that is not possible, why.
+    """Run a testbed for some seconds without control and with the policy, or say why that is impossible.
 
-    Each has a process of its own: a controller gives up its privileges for good.
+    Each run is a separate process, because a controller drops its privileges for good.
     """
     from slicepilot.configs.backends import plugin
 
@@ -74,14 +74,16 @@ def live(bundle: Path, seconds: float = LIVE_S) -> None:
         console.print(f"left out: this machine lacks {'; '.join(lacks)}", highlight=False)
         return
     where = ["--scenario", LIVE_SCENARIO, "--guard", "testbed", "--seconds", str(seconds)]
-    for who in (["--agent", "no-control"], ["--bundle", str(bundle), "--mode", "live", "--force"]):
-        if subprocess.run([sys.executable, "-P", "-m", "slicepilot.cli", "run", *who, *where], check=False).returncode:
+    for agent in (["--agent", "no-control"], ["--bundle", str(bundle), "--mode", "live", "--force"]):
+        if subprocess.run(
+            [sys.executable, "-P", "-m", "slicepilot.cli", "run", *agent, *where], check=False
+        ).returncode:
             console.print("left out: see above", highlight=False)
             return
 
 
 def _next_free(folder: Path) -> Path:
-    """A sibling with a number that does not exist yet: an earlier demo is kept."""
+    """A new sibling folder with a number, so that an earlier demo is kept."""
     for number in range(2, 1000):
         candidate = folder.with_name(f"{folder.name}-{number}")
         if not candidate.exists():

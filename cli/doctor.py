@@ -1,4 +1,4 @@
-"""``slicepilot doctor``: what this machine can run, and what is missing for the rest."""
+"""``slicepilot doctor``: what this machine can run, and what is missing."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def doctor(
         given = "kubeconfig" if kubeconfig else "node"
         raise ConfigError(f"--{given} = {kubeconfig or node}: needs --kubernetes")
     if kubernetes:
-        checks = [check for one in plugins().values() for check in one.call("cluster_checks", kubeconfig, node)]
+        checks = [check for plugin in plugins().values() for check in plugin.call("cluster_checks", kubeconfig, node)]
         needed = {"API server"} if kubeconfig else set[str]()
     else:
         checks = [*_python_checks(), *_machine_checks(), *_kernel_checks()]
-        needed = {one.name for one in checks if one.needed_for in {"everything", "simulate", "train"}}
+        needed = {check.name for check in checks if check.needed_for in {"everything", "simulate", "train"}}
     if as_json:
         print_json([asdict(check) for check in checks], list[schema.Check])
     else:
@@ -144,7 +144,7 @@ def _kernel_checks() -> list[Check]:
 
 
 def _confinement_checks() -> list[Check]:
-    """What `slicepilot run` puts its processes under; it runs without."""
+    """Confinement of the processes of `slicepilot run`, which also runs without it."""
     from slicepilot.controller.system.confinement import landlock_version, without_seccomp
 
     why, interface = without_seccomp(), landlock_version()
@@ -156,13 +156,13 @@ def _confinement_checks() -> list[Check]:
 
 
 def _program_checks() -> list[Check]:
-    """What measures the user plane, and what backends need beside the kernel."""
+    """The probe, and what backends need in addition to the kernel."""
     from slicepilot.controller.system.bpf.errors import ProbeError
     from slicepilot.controller.system.bpf.libbpf import BUILD, version
 
     compiled, clang = sorted(BUILD.parent.glob("*.bpf.o")), shutil.which("clang")
     found = f"{len(compiled)} BPF objects" if compiled else "missing"
-    # Who has the objects needs no compiler.
+    # With compiled objects no compiler is needed.
     checks = [Check("clang", bool(clang or compiled), clang or "missing", "live", "install the package clang")]
     try:
         checks.append(Check("libbpf", True, version(), "live"))

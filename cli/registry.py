@@ -1,4 +1,4 @@
-"""Which commands there are: names, where they are found, and their help in one line.
+"""Commands by name, with one sentence of help.
 
 Nothing is imported here: ``slicepilot --help`` shows this table, and a command's module is imported when it is called.
 A backend adds its own (`slicepilot.configs.backends.BackendPlugin`).
@@ -143,16 +143,16 @@ COMMANDS = {
 
 
 def commands() -> dict[str, Command]:
-    """All commands by name, groups' as ``GROUP COMMAND``; those of backends come last."""
-    found = dict(COMMANDS)
+    """All commands by name, in groups as ``GROUP COMMAND``; those of backends come last."""
+    every = dict(COMMANDS)
     for plugin in plugins().values():
-        found |= {name: replace(entry, makes=True) for name, entry in plugin.commands.items()}
-    return found
+        every |= {name: replace(entry, makes=True) for name, entry in plugin.commands.items()}
+    return every
 
 
 def groups() -> dict[str, str]:
-    """All groups of commands with their help."""
-    found = dict(GROUPS)
+    """Help of all groups of commands."""
+    every = dict(GROUPS)
     for plugin in plugins().values():
-        found |= plugin.groups
-    return found
+        every |= plugin.groups
+    return every

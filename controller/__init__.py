@@ -1,1 +1,1 @@
-"""The running loop: telemetry sources, actuators, guard, modes, metrics and the command line."""
+"""The controller: a loop that measures slices and sets their knobs, and the processes around it."""

@@ -1,1 +1,1 @@
-"""Readers of the released datasets, reference figures and the recorder's format."""
+"""Datasets: readers of published data, reference figures, recorded episodes."""

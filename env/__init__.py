@@ -1,4 +1,4 @@
-"""What an agent sees and does.
+"""What agents see and do: slices, telemetry, knobs, rewards, and the contract of backends.
 
 Importing it registers ``slicepilot/SliceControl-v0`` with Gymnasium, and ``slicepilot/SliceControlLive-v0`` for real
 UPFs, of the testbed or (with ``node``) of somebody else: the same environment, but no two runs of it are alike. Where

@@ -1,1 +1,1 @@
-"""UPFs that somebody else has started, on this machine: found, measured, controlled."""
+"""Control of UPFs that already run on this machine."""

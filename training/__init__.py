@@ -1,1 +1,1 @@
-"""Making and judging agents: training, sweeps, evaluation, tracking and reports."""
+"""Training and evaluating agents."""

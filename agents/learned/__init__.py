@@ -1,1 +1,1 @@
-"""A trained policy as an agent: the policy bundle, its signature, and playing it."""
+"""Learned policies as agents, and the bundles that contain them."""

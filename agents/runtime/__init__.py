@@ -1,1 +1,1 @@
-"""What an exported policy may consist of, and running it in onnxruntime."""
+"""Fast execution of exported policies on one node."""

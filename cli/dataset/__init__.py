@@ -1,1 +1,1 @@
-"""``slicepilot dataset``: fetch, import, check, describe, convert, record and analyse data."""
+"""The commands ``slicepilot dataset ...``."""

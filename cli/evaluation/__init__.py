@@ -1,1 +1,1 @@
-"""Commands that play agents and say how they compare."""
+"""The commands that run agents and compare them."""

@@ -1,1 +1,1 @@
-"""Commands of an operator: run a controller, watch it, order it about, explain what it did."""
+"""The commands of an operator: run, watch, control and explain a controller."""

@@ -1,1 +1,1 @@
-"""What commands print with ``--json``, as types that it is held against, and the manual's page that is made of them."""
+"""Shapes of the JSON documents that commands print."""

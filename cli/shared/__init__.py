@@ -1,1 +1,1 @@
-"""What all commands share: output, endings, options."""
+"""Output, signals and options that all commands share."""

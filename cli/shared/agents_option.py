@@ -1,4 +1,4 @@
-"""Which agents a command plays: names from the command line, learned ones from their bundles."""
+"""The agents of a command: by name, and learned policies from their bundles."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def names_of(given: Iterable[str]) -> tuple[str, ...]:
-    """Names of options that may be repeated and hold several, comma-separated; each once."""
+    """Names from a repeatable option with comma-separated lists, without duplicates."""
     return tuple(dict.fromkeys(name.strip() for part in given for name in part.split(",") if name.strip()))
 
 
 def load_learned(bundles: Sequence[Path]) -> list[LearnedAgent]:
-    """Learned agents of bundles, named by algorithm; by folder too where that is not enough to tell them apart.
+    """Learned agents of bundles, named by algorithm, and by folder if the algorithm is not unique.
 
     Raises:
         ConfigError: a bundle that cannot be read, or is named twice.

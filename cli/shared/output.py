@@ -1,4 +1,4 @@
-"""How commands speak: JSON on standard output, everything for people on the console, progress on standard error."""
+"""Output of commands: results and JSON on standard output, progress on standard error."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ console = Console()
 stderr = Console(stderr=True)
 
 
-def print_json(value: Any, schema: Any) -> None:
-    """Strict JSON (no NaN or infinity) on standard output, held against its schema (`slicepilot.cli.schemas`).
+def print_json(value: Any, shape: Any) -> None:
+    """Print strict JSON (no NaN or infinity) that was checked against its shape (`slicepilot.cli.schemas`).
 
-    A document that does not fit is a fault of ours: nothing but one line on standard error that names the field, and
-    exit code 1.
+    A document that does not fit is an internal error: one line on standard error names the field, and the exit code is
+    1.
     """
     try:
-        text = dumps(value, schema)
+        text = dumps(value, shape)
     except DocumentError as error:
         typer.echo(f"slicepilot: internal error: JSON: {printable(str(error))}", err=True)
         raise typer.Exit(1) from error
@@ -33,9 +33,9 @@ def print_json(value: Any, schema: Any) -> None:
 
 
 def progress_bar(shown: bool = True, threaded: bool = True) -> Progress:
-    """A bar for work of more than two seconds: on standard error when that is a terminal, gone when done.
+    """A bar on standard error for work of more than two seconds; it needs a terminal and disappears at the end.
 
-    A thread draws it; without one it is drawn when it is told to (``update(refresh=True)``).
+    A thread draws it; without the thread, ``update(refresh=True)`` does.
     """
     return Progress(
         TextColumn("{task.description}"),
@@ -51,7 +51,7 @@ def progress_bar(shown: bool = True, threaded: bool = True) -> Progress:
 
 
 def figures_table(title: str, headings: Sequence[str]) -> Table:
-    """A table for 80 columns: names on the left, figures right-aligned."""
+    """A table for 80 columns: names left-aligned, figures right-aligned."""
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)

@@ -1,1 +1,1 @@
-"""``slicepilot train``: policies from the simulator, from logs, or fine-tuned."""
+"""The commands that train policies."""

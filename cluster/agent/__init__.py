@@ -1,1 +1,1 @@
-"""The agent of a node: all that together."""
+"""The agent of a node."""

@@ -1,1 +1,1 @@
-"""Commands: ``slicepilot k8s ...``."""
+"""The commands ``slicepilot k8s ...``."""

@@ -1,1 +1,1 @@
-"""Speaking to the API server: requests, lists that are kept up to date, Leases."""
+"""Requests to the API server."""

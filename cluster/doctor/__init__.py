@@ -1,1 +1,1 @@
-"""What of a cluster, and of a node of it, `slicepilot doctor --kubernetes` looks at."""
+"""The checks of ``slicepilot doctor --kubernetes``."""

@@ -1,1 +1,1 @@
-"""What SliceSets refer to, fetched and kept: policy bundles, and rules of the guard."""
+"""Policy bundles and guard rules that SliceSets refer to."""

@@ -1,1 +1,1 @@
-"""Installation: the chart's objects without helm, put there, looked at, taken away."""
+"""Installation of the Helm chart's objects without Helm."""

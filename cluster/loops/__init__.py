@@ -1,1 +1,1 @@
-"""Loops as child processes: started, ordered about, ended, and read from."""
+"""Control loops as child processes of the agent."""

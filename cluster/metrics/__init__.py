@@ -1,1 +1,1 @@
-"""What an agent and its loops give Prometheus to scrape, on one port of the node's agent."""
+"""Metrics of the agent and its loops for Prometheus."""

@@ -1,1 +1,1 @@
-"""Which slices a node has, by SliceSets and pods; and what a loop is told of them."""
+"""The slices of a node, from SliceSets and pods, and the configuration of their loops."""

@@ -1,1 +1,1 @@
-"""What the API server has: SliceSets and pods as values, checked; conditions."""
+"""SliceSets and pods as validated values."""

@@ -1,1 +1,1 @@
-"""What the API server is told of the knobs that loops set: slowly, and inside the range that a SliceSet declares."""
+"""Resizing and annotating pods, slowly and within the range that a SliceSet declares."""

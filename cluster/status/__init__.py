@@ -1,1 +1,1 @@
-"""What is said of all that in the API: an object per SliceSet and node, sums, Events."""
+"""Status of SliceSets in the API."""

@@ -1,1 +1,1 @@
-"""What moves a node's knobs: CPU quota, group weight, process nice, egress rate; remembered and restored."""
+"""Setting the knobs of a node: CPU quota, cgroup weight, nice level, egress rate."""

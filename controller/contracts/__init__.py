@@ -1,1 +1,1 @@
-"""What all parts of a controller agree on: modes, reasons, orders."""
+"""What all parts of a controller agree on: modes, reasons, orders, status."""

@@ -1,1 +1,1 @@
-"""The last word before the kernel: decisions are kept inside a declared envelope."""
+"""The rules that every decision has to pass before it reaches the kernel."""

@@ -1,1 +1,1 @@
-"""The control loop: observe, infer, guard, apply, at absolute times."""
+"""The control loop: observe, infer, guard and apply at absolute times."""

@@ -1,1 +1,1 @@
-"""May a bundle act? Criteria, evidence from a shadow recording, and the certificate."""
+"""Promotion of bundles: criteria, evidence from a shadow recording, certificate."""

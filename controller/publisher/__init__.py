@@ -1,1 +1,1 @@
-"""The publisher: a process beside the loop that shows, records and hands on; see `process`."""
+"""The publisher: a process that serves metrics and records, and takes orders."""

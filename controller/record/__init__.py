@@ -1,1 +1,1 @@
-"""What a controller has seen, wanted and done: in shared memory while it runs, in Parquet files for later."""
+"""Records of ticks: in shared memory while a controller runs, in Parquet files for later."""

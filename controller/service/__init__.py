@@ -1,1 +1,1 @@
-"""One controller from start to end: configuration, policy, modes, leases on knobs, orders."""
+"""A controller from start to end: configuration, policy, modes, orders."""

@@ -1,1 +1,1 @@
-"""Everything that speaks to the kernel and the service manager, but knows nothing of slices."""
+"""Access to the kernel and the service manager; it knows nothing of slices."""

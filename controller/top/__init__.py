@@ -1,1 +1,1 @@
-"""``slicepilot top``: a running controller in a terminal, from its shared memory alone."""
+"""``slicepilot top``: a running controller in a terminal, read from shared memory."""

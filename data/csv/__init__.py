@@ -1,1 +1,1 @@
-"""Reading CSV of any size, and saying what is wrong in it."""
+"""CSV files of any size, with their faults."""

@@ -1,1 +1,1 @@
-"""Episodes: what all learning from logs takes and all recorders give."""
+"""Episodes: the input of offline learning and the output of recorders."""

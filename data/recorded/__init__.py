@@ -1,4 +1,4 @@
-"""Episodes recorded on real UPFs that are shipped; README.md says how each was made."""
+"""Shipped episodes that were recorded on real UPFs; README.md describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of published studies of slice isolation at the 5G user plane, as CSV with their sources in README.md."""
+"""Published figures on slice isolation, as CSV; README.md has their sources."""
 
 from .tables import (
     ApplicationMix,

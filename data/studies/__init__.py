@@ -1,1 +1,1 @@
-"""The published studies: what was released, where it lies, how to read it."""
+"""Published studies: their releases, and readers of their files."""

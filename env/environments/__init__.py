@@ -1,1 +1,1 @@
-"""The Gymnasium environments: one node, and many side by side."""
+"""The Gymnasium environments, single and vectorised."""

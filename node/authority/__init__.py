@@ -1,1 +1,1 @@
-"""Which knobs act on a UPF's packets, and what else binds it, as far as looking tells."""
+"""Which knobs act on a UPF's packets, and other limits on the UPF."""

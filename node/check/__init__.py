@@ -1,1 +1,1 @@
-"""What traffic tells of a node: is it measured, do the knobs act?"""
+"""Checks of a node: whether its packets are measured, and whether knobs act."""

@@ -1,1 +1,1 @@
-"""Commands: ``slicepilot node ...``."""
+"""The commands ``slicepilot node ...``."""

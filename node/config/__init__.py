@@ -1,1 +1,1 @@
-"""What a configuration says of a node."""
+"""The configuration of a node."""

@@ -1,1 +1,1 @@
-"""Which process is meant, by whatever name its owner knows it."""
+"""Finding UPFs: processes, containers, sockets and interfaces."""

@@ -1,1 +1,1 @@
-"""What a simulator of a node has to know of it, told from the traffic that there is."""
+"""Estimating hardware parameters of a node from its traffic."""

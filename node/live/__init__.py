@@ -1,1 +1,1 @@
-"""The node's UPFs as a backend of the control loop."""
+"""A node's UPFs as a backend of the control loop."""

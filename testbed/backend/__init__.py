@@ -1,1 +1,1 @@
-"""The testbed as a backend: loads played on real UPFs, measured and controlled in real time."""
+"""The testbed as a backend: real UPFs under generated loads, in real time."""

@@ -1,1 +1,1 @@
-"""Rigs that measure: what the loop, the probe, a shadow controller cost; faults and soaks."""
+"""Benchmarks on real packets, fault injection and soak tests."""

@@ -1,1 +1,1 @@
-"""Commands of the testbed, found by the command line through `slicepilot.testbed.plugin`."""
+"""The commands ``slicepilot testbed ...`` and ``slicepilot bench ...`` on real packets."""

@@ -1,1 +1,1 @@
-"""Bringing a testbed up, finding it again, taking it down."""
+"""Starting, finding and removing a testbed."""

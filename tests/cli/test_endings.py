@@ -1,4 +1,4 @@
-"""Commands end when they are asked to, whatever they are at, and put away what they have made."""
+"""Commands end when they are asked to, whatever they are at, and removed what they have made."""
 
 import contextlib
 import signal
@@ -15,39 +15,39 @@ from slicepilot.cli.shared.endings import PATIENCE_S
 
 FORKED = """
 import os, signal, sys, time
-from slicepilot.cli.shared.endings import put_away_when_ended
+from slicepilot.cli.shared.endings import unwind_on_signals
 
-put_away_when_ended()
-ready, told = os.pipe()
+unwind_on_signals()
+ready, done = os.pipe()
 try:
     child = os.fork()
     if child == 0:
-        os.write(told, b"!")
+        os.write(done, b"!")
         time.sleep(60)
     os.read(ready, 1)
     os.kill(child, signal.SIGTERM)
     _, status = os.waitpid(child, 0)
 finally:
-    print("put away", flush=True)
+    print("removed", flush=True)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
 def test_a_forked_child_that_is_ended_leaves_its_parents_things_alone() -> None:
     result = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
-    assert (result.returncode, result.stdout) == (143, "put away\n")
+    assert (result.returncode, result.stdout) == (143, "removed\n")
 
 
 FORKED_BESIDE_A_LISTENER = """
 import os, signal, time
-from slicepilot.cli.shared.endings import PATIENCE_S, listen_in_c_code, put_away_when_ended
+from slicepilot.cli.shared.endings import PATIENCE_S, end_in_c_code, unwind_on_signals
 
-put_away_when_ended()
-listen_in_c_code()
-ready, told = os.pipe()
+unwind_on_signals()
+end_in_c_code()
+ready, done = os.pipe()
 child = os.fork()
 if child == 0:
-    os.write(told, b"!")
+    os.write(done, b"!")
     time.sleep(60)
 os.read(ready, 1)
 os.kill(child, signal.SIGTERM)
@@ -65,26 +65,26 @@ def test_a_forked_child_that_is_ended_does_not_end_its_parent() -> None:
 
 IN_A_CALLBACK = """
 import ctypes, os, sys, time
-from slicepilot.cli.shared.endings import put_away_when_ended
+from slicepilot.cli.shared.endings import unwind_on_signals
 
-put_away_when_ended()
+unwind_on_signals()
 ended = []
 
 @ctypes.CFUNCTYPE(None)
-def told():
+def callback():
     ended.append(None)
     os.kill(os.getpid(), int(sys.argv[1]))
     for _ in range(10):  # here the signal is handled
         pass
 
 try:
-    told()
+    callback()
     print("called", len(ended), flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     sys.exit(130)
 finally:
-    print("put away", flush=True)
+    print("removed", flush=True)
 """
 
 
@@ -92,18 +92,18 @@ finally:
 def test_a_signal_during_a_callback_from_c_is_not_lost(number: signal.Signals) -> None:
     command = [sys.executable, "-c", IN_A_CALLBACK, str(int(number))]
     result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert (result.returncode, result.stdout) == (128 + number, "called 1\nput away\n")
+    assert (result.returncode, result.stdout) == (128 + number, "called 1\nremoved\n")
     assert result.stderr == ""
 
 
 FORKED_IN_A_CALLBACK = """
 import ctypes, os, signal, time
-from slicepilot.cli.shared.endings import put_away_when_ended
+from slicepilot.cli.shared.endings import unwind_on_signals
 
-put_away_when_ended()
+unwind_on_signals()
 
 @ctypes.CFUNCTYPE(None)
-def told():
+def callback():
     os.kill(os.getpid(), signal.SIGINT)
     for _ in range(10):  # here the signal is handled
         pass
@@ -111,7 +111,7 @@ def told():
 child = os.fork()
 if child == 0:
     try:
-        told()
+        callback()
         time.sleep(20)
     except KeyboardInterrupt:
         os._exit(7)
@@ -142,9 +142,9 @@ def test_imports_that_catch_everything_end_at_once(number: signal.Signals, tmp_p
     (tmp_path / "greedy_package.py").write_text(WHILE_IT_IMPORTS)
     program = f"""
         import sys
-        from slicepilot.cli.shared.endings import put_away_when_ended
+        from slicepilot.cli.shared.endings import unwind_on_signals
 
-        put_away_when_ended()
+        unwind_on_signals()
         sys.path.insert(0, {str(tmp_path)!r})
         import greedy_package
     """
@@ -156,13 +156,13 @@ def test_imports_that_catch_everything_end_at_once(number: signal.Signals, tmp_p
 
 NEVER_COMES_BACK = """
 import ctypes, sys
-from slicepilot.cli.shared.endings import listen_in_c_code, put_away_when_ended
+from slicepilot.cli.shared.endings import end_in_c_code, unwind_on_signals
 from slicepilot.configs import outside
 
-put_away_when_ended()
+unwind_on_signals()
 if sys.argv[1:] == ["made"]:
     outside.will_make("something")
-listen_in_c_code()
+end_in_c_code()
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 print("ready", flush=True)
 libc.pthread_mutex_lock(mutex)
@@ -204,13 +204,13 @@ def test_c_code_is_waited_for_where_something_is_to_be_put_away() -> None:
 
 AFTER_THE_UNWINDING = """
 import atexit, os, signal, sys, time
-from slicepilot.cli.shared.endings import interrupted, put_away_when_ended
+from slicepilot.cli.shared.endings import interrupted, unwind_on_signals
 
 class Slow:  # as what PyTorch frees when the interpreter ends
     def __del__(self):
         time.sleep(20)
 
-put_away_when_ended()
+unwind_on_signals()
 sys.slow = Slow()
 atexit.register(print, "registered")
 with interrupted():
@@ -218,7 +218,7 @@ with interrupted():
         os.kill(os.getpid(), int(sys.argv[1]))
         time.sleep(20)
     finally:
-        print("put away")
+        print("removed")
 """
 
 
@@ -227,19 +227,19 @@ def test_what_is_registered_for_the_end_is_run_and_no_more(number: signal.Signal
     command = [sys.executable, "-c", AFTER_THE_UNWINDING, str(int(number))]
     began_s = time.monotonic()
     result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert (result.returncode, result.stdout) == (128 + number, "put away\nregistered\n")
+    assert (result.returncode, result.stdout) == (128 + number, "removed\nregistered\n")
     assert time.monotonic() - began_s < 10
 
 
 def test_other_exceptions_that_nobody_can_see_are_still_told() -> None:
     program = """
-        from slicepilot.cli.shared.endings import put_away_when_ended
+        from slicepilot.cli.shared.endings import unwind_on_signals
 
         class Broken:
             def __del__(self):
                 raise ValueError("broken")
 
-        put_away_when_ended()
+        unwind_on_signals()
         Broken()
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]

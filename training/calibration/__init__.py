@@ -1,1 +1,1 @@
-"""Fitting the simulator: to the published study, and to a running node."""
+"""Fitting the simulator to a published study or a running node."""

@@ -1,1 +1,1 @@
-"""Ray: processes on this machine, or a cluster's."""
+"""Ray on this machine or a cluster."""

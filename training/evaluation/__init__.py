@@ -1,1 +1,1 @@
-"""Playing agents, scoring what happened, and reporting how they compare."""
+"""Running agents, scoring and comparing them."""

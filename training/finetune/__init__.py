@@ -1,1 +1,1 @@
-"""An offline policy goes on learning where it acts, under a guard."""
+"""Fine-tuning an offline policy where it acts, under the guard."""

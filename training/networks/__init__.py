@@ -1,1 +1,1 @@
-"""Networks of PyTorch that decide and judge for any number of slices; only training imports them."""
+"""PyTorch networks for any number of slices; only training imports them."""

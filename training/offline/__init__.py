@@ -1,1 +1,1 @@
-"""Policies from logs alone: behaviour cloning, TD3+BC, CQL and IQL in PyTorch; only training imports them."""
+"""Offline learning in PyTorch: behaviour cloning, TD3+BC, CQL and IQL."""

@@ -1,1 +1,1 @@
-"""Learning in the simulator with PPO and SAC."""
+"""Training in the simulator with PPO and SAC."""

@@ -1,1 +1,1 @@
-"""What a policy would be worth that has not acted yet, from episodes in which others did."""
+"""Off-policy evaluation: estimates of a policy's reward from episodes of others."""

@@ -1,1 +1,1 @@
-"""Episodes from agents that play, from decision records, from published logs; to and from Minari."""
+"""Recording of episodes, from agents, decision records and published logs; Minari."""

@@ -1,1 +1,1 @@
-"""What every training run has around its learning: files, checkpoints, a tracked record."""
+"""Files, checkpoints and tracking of training runs."""

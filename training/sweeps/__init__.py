@@ -1,1 +1,1 @@
-"""Sweeps: many training runs that differ in seeds, algorithms or weights, side by side on Ray Tune."""
+"""Sweeps: parallel training runs that differ in seeds, algorithms or weights, on Ray Tune."""

@@ -1,1 +1,1 @@
-"""Constants of heuristics that are found by playing on the training mixture."""
+"""Tuning the constants of rules on the training mixture."""

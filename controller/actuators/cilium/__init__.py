@@ -1,1 +1,1 @@
-"""Cilium's bandwidth manager: the rates of its map of endpoints."""
+"""Egress rates in the map of Cilium's bandwidth manager."""

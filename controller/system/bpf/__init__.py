@@ -1,1 +1,1 @@
-"""BPF objects: loading, maps, ring buffers."""
+"""Loading BPF objects; maps and ring buffers."""

@@ -1,1 +1,1 @@
-"""Whose sessions a UPF has, learned from the PFCP messages (3GPP TS 29.244) that it is seen to accept on N4."""
+"""Sessions of a UPF, learned from the PFCP messages (3GPP TS 29.244) on N4."""

@@ -1,1 +1,1 @@
-"""Telemetry out of a Prometheus server, where the probe may not run."""
+"""Telemetry from a Prometheus server, for nodes where the probe may not run."""

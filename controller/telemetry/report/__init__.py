@@ -1,1 +1,1 @@
-"""What was measured, for people and files: totals since the start, and single packets."""
+"""Output of ``slicepilot probe``: totals, and single packets."""

@@ -1,1 +1,1 @@
-"""Mishra and Pandey: what a UPF does to each packet and PFCP message, timed in the kernel."""
+"""Readers of Mishra and Pandey: packets and PFCP messages of a UPF, timed in the kernel."""

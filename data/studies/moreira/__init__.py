@@ -1,1 +1,1 @@
-"""Moreira et al.: resources of a UPF under attack, and latencies of GTP-U decapsulation."""
+"""Readers of Moreira et al.: resources of a UPF under attack, latencies of GTP-U decapsulation."""
