@@ -153,16 +153,22 @@ def load_commands() -> Iterator[tuple[str, Any]]:
 def _section(name: str, command: Any, described: set[str]) -> Iterator[str]:
     yield from (f"## slicepilot {name}", "")
     help_text = MARKUP.sub("", inspect.cleandoc(command.help or "")).partition("\n\n")[0]
-    yield from (*textwrap.wrap(f"{' '.join(help_text.split())} {NOTES.get(name, '')}", WIDTH), "", "```")
-    yield from (
-        _line(f"  {_parameter(param)}", getattr(param, "help", None) or "")
-        for param in command.params
-        if "--json" not in param.opts
-    )
-    yield "```"
+    yield from (*textwrap.wrap(f"{' '.join(help_text.split())} {NOTES.get(name, '')}", WIDTH), "")
+    yield from _parameters(command, described)
     for when, shape in PRINTED.get(name, {}).items():
-        yield from ("", f"JSON{f', {when}' if when else ''}: {_document(shape, described)}")
-    yield ""
+        yield from (f"JSON{f', {when}' if when else ''}: {_document(shape, described)}", "")
+
+
+def _parameters(command: Any, described: set[str]) -> Iterator[str]:
+    """Arguments and options; those that a command before has with the same text only by name."""
+    params = [(_parameter(param), getattr(param, "help", None) or "") for param in command.params]
+    params = [(lead, text) for lead, text in params if not lead.startswith("--json")]
+    new = [(lead, text) for lead, text in params if lead + text not in described]
+    described.update(lead + text for lead, text in new)
+    if new:
+        yield from ("```", *(_line(f"  {lead}", text) for lead, text in new), "```", "")
+    if known := [f"`{lead}`" for lead, text in params if (lead, text) not in new]:
+        yield from (*textwrap.wrap(f"As above: {', '.join(known)}.", WIDTH, break_on_hyphens=False), "")
 
 
 def _parameter(param: Any) -> str:
