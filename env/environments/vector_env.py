@@ -101,8 +101,9 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     ``coding`` says what policies see and what their actions mean.
 
     Autoreset mode is SAME_STEP: the step that ends a run returns the first observation of the next one, and the last
-    of the old one in ``info["final_obs"]``. ``info["terms"]`` holds the reward terms, (L,) each. `reset` takes one seed
-    for all lanes (a sequence is folded into one).
+    of the old one in ``info["final_obs"]``, its info in ``info["final_info"]``, each with the mask that Gymnasium
+    documents (``_final_obs``, ``_final_info``). ``info["terms"]`` holds the reward terms, (L,) each. `reset` takes one
+    seed for all lanes (a sequence is folded into one).
     """
 
     def __init__(
@@ -143,7 +144,9 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
         observation = table.reshape(self.num_envs, -1)
         info: dict[str, Any] = {"terms": self.loop.terms}
         if ended:
-            info["final_obs"] = observation
+            info |= {"final_obs": observation, "_final_obs": self._true.copy()}
+            info |= {"final_info": {"terms": self.loop.terms, "_terms": self._true.copy()}}
+            info["_final_info"] = self._true.copy()
             observation = self.loop.reset(None).reshape(self.num_envs, -1)
         return observation, reward, self._false.copy(), (self._true if ended else self._false).copy(), info
 

@@ -161,6 +161,9 @@ def test_vector_environment_follows_the_vector_api() -> None:
         ends += int(truncated.any())
         if truncated.any():
             assert env.observation_space.contains(info["final_obs"])
+            assert info["final_info"]["terms"].keys() == info["terms"].keys()
+            assert info["_final_obs"].all()
+            assert info["_final_info"].all()
             # The run that follows starts at once: under no control, in its first second.
             first = observation.reshape(3, 5, -1)[:, :, FEATURES.index("cpu_limit")]
             np.testing.assert_array_equal(first, 1.0)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator import kernels
+from slicepilot.env.simulator import cpu, kernels
 from slicepilot.env.simulator.backend import ScenarioRuns
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
@@ -38,7 +38,7 @@ def filled(capacity: list[float], demand: Any, weight: Any) -> np.ndarray:
     wanted = np.asarray(demand, np.float32)
     weights = np.broadcast_to(np.asarray(weight, np.float32)[:, None], wanted.shape).copy()
     share = np.zeros_like(wanted)
-    kernels.water_fill(np.asarray(capacity, np.float32), wanted, weights, share)
+    cpu.water_fill(np.asarray(capacity, np.float32), wanted, weights, share)
     return share
 
 
@@ -127,8 +127,8 @@ def test_a_request_gives_weight(Loads: Any, play: Play) -> None:
     assert requested.end("carried_mbps")[0] > 1.15 * best_effort.end("carried_mbps")[0]
     assert np.all(requested.end("carried_mbps")[1:] < best_effort.end("carried_mbps")[1:])
     # kubelet's MilliCPUToShares: 1024 shares per CPU, 2 for BestEffort.
-    assert kernels.group_weight(250.0, 0.0, True) == pytest.approx(256)
-    assert kernels.group_weight(0.0, 0.0, True) == 2
+    assert cpu.group_weight(250.0, 0.0, True) == pytest.approx(256)
+    assert cpu.group_weight(0.0, 0.0, True) == 2
 
 
 def test_who_needs_little_waits_only_while_others_keep_all_cpus_busy(

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays
 
 from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.env.encoding import FEATURES
-from slicepilot.env.simulator.kernels import water_fill
+from slicepilot.env.simulator.cpu import water_fill
 from slicepilot.training.ope.critic_inputs import NUM_INPUTS, Costs, critic_inputs, effects, fair_shares
 from slicepilot.training.ope.logged import Node
 
