@@ -1,4 +1,4 @@
-"""Kubernetes: SliceSets, and the agent that runs their control loops on a node.
+"""A Kubernetes cluster: SliceSets, and the agent that runs their loops on its node.
 
-The API is spoken by the agent's process alone. A loop is a `slicepilot run` of its own, which knows of no cluster.
+Only the agent's process talks to the API server. A loop is a `slicepilot run` that knows nothing of the cluster.
 """

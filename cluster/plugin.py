@@ -13,21 +13,9 @@ BACKEND = BackendPlugin(
             "slicepilot.cluster.cli.agent:agent",
             "Run the loops of this node for the SliceSets that have pods here, and report to the API server.",
         ),
-        "k8s install": Command(
-            "slicepilot.cluster.cli.install:install",
-            "Install the agents without Helm, or change their installation.",
-        ),
-        "k8s render": Command(
-            "slicepilot.cluster.cli.render:render",
-            "Print the manifests of the Helm chart for given values, without Helm.",
-        ),
         "k8s status": Command(
             "slicepilot.cluster.cli.status:status",
             "Show agents by node, SliceSets, and differences from what they declare.",
-        ),
-        "k8s uninstall": Command(
-            "slicepilot.cluster.cli.uninstall:uninstall",
-            "Delete all SliceSets, then the agents and their roles; the original knobs are restored when it returns.",
         ),
     },
 )

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Programs that only tests need: Prometheus with promtool, Docker with Compose, network plugins of pods, what images are
-# made with, a registry of them. On Debian and Ubuntu packages are downloaded and unpacked into build/tools; nothing is
+# made with. On Debian and Ubuntu packages are downloaded and unpacked into build/tools; nothing is
 # installed, no daemon starts, and root is not needed. Elsewhere it names what is missing and fails. Tests look in
 # build/tools first, then on PATH.
 set -euo pipefail
@@ -18,7 +18,6 @@ declare -A packages=(
 	[usr/lib/cni/host-local]="containernetworking-plugins"
 	[usr/bin/buildah]="buildah libsubid4"
 	[usr/bin/mmdebstrap]="mmdebstrap"
-	[usr/bin/docker-registry]="docker-registry"
 	[usr/bin/docker-compose]="docker-compose ${compose[*]/#/python3-}"
 )
 

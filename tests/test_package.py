@@ -113,10 +113,6 @@ def test_wheels_hold_every_file_of_the_package(wheel: Path, pure_wheel: Path) ->
         file for file in tracked_files() if file.partition("/")[0] in PARTS and not sources_of_programs.match(file)
     }
     assert {"env/__init__.py", "controller/telemetry/bpf/build.sh"} <= files
-    # The chart, which `slicepilot k8s` renders; in a clone a link leads there.
-    chart, within = "deploy/helm/slicepilot/", "cluster/install/chart/"
-    files |= {within + file.removeprefix(chart) for file in tracked_files() if file.startswith(chart)}
-    assert f"{within}templates/daemonset.yaml" in files
     for path in (wheel, pure_wheel):
         packed = {name for name in zipfile.ZipFile(path).namelist() if ".dist-info/" not in name}
         compiled = {name for name in packed if name.startswith(f"{BIN}/") or name.endswith((".bpf.o", ".so"))}

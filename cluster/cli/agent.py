@@ -38,18 +38,8 @@ def agent(
     records_mb: Annotated[
         float, typer.Option(min=0, max=1_000_000, help="Disk space for the decision records of one loop; 0 keeps none.")
     ] = 64.0,
-    bundle_registry: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="HOST[:PORT] of a registry that policy bundles may be had from, and that others may redirect to; may "
-            "be given several times. http://HOST:PORT: without TLS. None: no registry is asked."
-        ),
-    ] = None,
-    bundle_registry_ca: Annotated[
-        Path | None, typer.Option(help="CA bundle (PEM) for registries (default: the machine's).")
-    ] = None,
-    bundle_registry_auth: Annotated[
-        Path | None, typer.Option(help="Registry credentials in the format of docker's config.json.")
+    bundle_volumes: Annotated[
+        Path | None, typer.Option(help="Folder with the mounted volumes of policy bundles, as NAMESPACE/NAME.")
     ] = None,
     bundle_trust: Annotated[
         Path | None, typer.Option(help="Public key (PEM) that must have signed the bundles.")
@@ -68,7 +58,6 @@ def agent(
     from slicepilot.cluster.agent.agent import Agent, AgentConfig
     from slicepilot.cluster.agent.container import prepare
     from slicepilot.cluster.client.connection import Api
-    from slicepilot.cluster.fetch.image import Registries
     from slicepilot.cluster.plan.allowance import Allowance
     from slicepilot.configs import ConfigError
     from slicepilot.controller.publisher.listeners import HttpAddress
@@ -86,10 +75,9 @@ def agent(
     allowance = Allowance(
         highest_mode, most_loops, most_loops_in_namespace, allow_exceed_limit, allow_follow, records_mb
     )
-    registries = Registries.of(bundle_registry or (), bundle_registry_ca, bundle_registry_auth)
     trust = None if bundle_trust is None else bundle_trust.absolute()
     if trust is not None:
         load_public_key(trust)
-    config = AgentConfig(node, namespace, run_root, state_root, allowance, registries, trust, address)
+    config = AgentConfig(node, namespace, run_root, state_root, allowance, bundle_volumes, trust, address)
     with StopRequest() as stop:
         Agent(Api(kubeconfig), config, stop).run()

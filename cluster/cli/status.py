@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from slicepilot.cli.schemas import cluster as schema
 
-from .options import AGENTS, Kubeconfig, Namespace
-
 MOST_NAME = 24
 
 
 def status(
-    namespace: Namespace = AGENTS,
-    kubeconfig: Kubeconfig = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the agents.")] = "slicepilot-system",
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Kubeconfig file [default: KUBECONFIG, then ~/.kube/config].")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show agents by node, SliceSets, and differences from what they declare.
@@ -26,8 +27,7 @@ def status(
     """
     from slicepilot.cli.shared.output import print_json
     from slicepilot.cluster.client.errors import ApiError
-    from slicepilot.cluster.install.objects import operator_api
-    from slicepilot.cluster.install.overview import overview
+    from slicepilot.cluster.status.overview import operator_api, overview
     from slicepilot.configs import FailureError
 
     try:

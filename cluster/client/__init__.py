@@ -1,1 +1,1 @@
-"""Requests to the API server."""
+"""The API server: requests, lists that are kept up to date, Leases."""

@@ -1,17 +1,17 @@
-"""Requests to the API server. The `kubernetes` client finds the server, speaks TLS and keeps the token; the rest of it
-(models of all resources, retries, watches) is not used: we want the server's own JSON, and to decide when to ask again.
+"""Requests to the API server in its own JSON, with the `kubernetes` client's connection, TLS, token and watch.
+
+The client's models and retries are not used: when to try again is decided by `BackOff`.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from slicepilot.configs import ConfigError
 
@@ -22,8 +22,7 @@ CONNECT_S = 5.0
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/strategic-merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-MOST_LINE_BYTES = 16 << 20  # etcd takes objects of 1.5 MiB
-# A server that has gone without a word is noticed within this: watches are silent for minutes otherwise (tcp(7)).
+# Notices a server that has gone silently: a watch may carry no event for minutes (tcp(7)).
 KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -34,26 +33,14 @@ KEEP_ALIVE = (
 )
 
 
-class Watching(Protocol):
-    """A watch that is under way."""
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The server's events, until it ends the watch; raises ApiError."""
-        ...
-
-    def close(self) -> None:
-        """End it, from any thread."""
-        ...
-
-
 class Api:
     """A connection to one API server; may be used by several threads.
 
     Args:
-        kubeconfig: file that says where it is and who we are; None: the service account of the pod that we are in.
+        kubeconfig: file with the server's address and the credentials; None: the service account of this pod.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: there is neither.
     """
 
     def __init__(self, kubeconfig: Path | None = None) -> None:
@@ -69,9 +56,7 @@ class Api:
                 config.load_kube_config(str(kubeconfig), client_configuration=configuration, persist_config=False)
         except (config.ConfigException, OSError, ValueError) as error:
             where = "this pod's service account" if kubeconfig is None else str(kubeconfig)
-            raise ConfigError(
-                f"kubeconfig = {where}: {error}; accepted: a kubeconfig's file, or none in a pod"
-            ) from error
+            raise ConfigError(f"kubeconfig = {where}: {error}; expected a kubeconfig file, or none in a pod") from error
         configuration.retries = False
         configuration.socket_options = list(KEEP_ALIVE)
         configuration.connection_pool_maxsize = 8
@@ -82,48 +67,43 @@ class Api:
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> dict[str, Any]:
         """An object, or a list; raises ApiError."""
-        return self._asked("GET", path, query, accept=METADATA_ONLY if metadata_only else None)
+        return self._request("GET", path, query, accept=METADATA_ONLY if metadata_only else None)
 
     def create(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """POST; raises ApiError."""
-        return self._asked("POST", path, None, document)
+        return self._request("POST", path, None, document)
 
     def replace(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """PUT; raises ApiError, with status 409 where somebody else was faster."""
-        return self._asked("PUT", path, None, document)
+        return self._request("PUT", path, None, document)
 
-    def apply(
-        self, path: str, document: Mapping[str, Any], manager: str, *, force: bool = True, dry_run: bool = False
-    ) -> dict[str, Any]:
+    def apply(self, path: str, document: Mapping[str, Any], manager: str) -> dict[str, Any]:
         """Server-side apply; raises ApiError.
 
-        With ``force`` fields that somebody else has set become ours, without it that is an error of status 409. A dry
-        run is checked as the real one is, and nothing is stored.
+        Fields that another manager has set become ours.
         https://kubernetes.io/docs/reference/using-api/server-side-apply/
         """
-        query = {"fieldManager": manager, "force": str(force).lower(), **({"dryRun": "All"} if dry_run else {})}
-        return self._asked("PATCH", path, query, document, content=APPLY)
+        return self._request("PATCH", path, {"fieldManager": manager, "force": "true"}, document, content=APPLY)
 
     def patch(self, path: str, document: Mapping[str, Any], manager: str) -> dict[str, Any]:
         """Change the fields that are named of what is there, lists by their keys; raises ApiError.
 
         https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
         """
-        return self._asked("PATCH", path, {"fieldManager": manager}, document, content=MERGE)
+        return self._request("PATCH", path, {"fieldManager": manager}, document, content=MERGE)
 
     def delete(self, path: str) -> None:
         """DELETE; what is not there any more is no error. Raises ApiError."""
         try:
-            self._asked("DELETE", path, None)
+            self._request("DELETE", path, None)
         except ApiError as error:
             if error.status != 404:
                 raise
 
-    def watch(self, path: str, query: Mapping[str, str], silent_s: float, *, metadata_only: bool = False) -> Watching:
-        """Begin to watch; raises ApiError. A server that says nothing for ``silent_s`` has gone."""
+    def watch(self, path: str, query: Mapping[str, str], silent_s: float, *, metadata_only: bool = False) -> Watch:
+        """A watch whose connection is given up after ``silent_s`` without a byte."""
         accept = METADATA_ONLY.replace("MetadataList", "Metadata") if metadata_only else None
-        response = self._sent("GET", path, {**query, "watch": "true"}, None, None, accept, silent_s)
-        return _Watch(response)
+        return Watch(lambda: self._send("GET", path, {**query, "watch": "true"}, None, None, accept, silent_s))
 
     def counted(self) -> tuple[tuple[str, int, int], ...]:
         """Requests so far: method, status, of which 0 is no answer, and how many."""
@@ -134,7 +114,7 @@ class Api:
         """Hang up."""
         self._client.close()
 
-    def _asked(
+    def _request(
         self,
         method: str,
         path: str,
@@ -143,14 +123,14 @@ class Api:
         content: str | None = None,
         accept: str | None = None,
     ) -> dict[str, Any]:
-        response = self._sent(method, path, query, document, content, accept, REQUEST_S)
+        response = self._send(method, path, query, document, content, accept, REQUEST_S)
         try:
-            found = json.loads(response.data)
+            answer = json.loads(response.data)
         except _failures() as error:
             raise ApiError(0, f"{method} {path}: {error}") from error
-        return found if isinstance(found, dict) else {}
+        return answer if isinstance(answer, dict) else {}
 
-    def _sent(
+    def _send(
         self,
         method: str,
         path: str,
@@ -163,11 +143,11 @@ class Api:
         """The response of urllib3, not read yet; raises ApiError for any that is no success."""
         status = 0
         try:
-            response = self._tried(method, path, query, document, content, accept, timeout_s)
+            response = self._call(method, path, query, document, content, accept, timeout_s)
             status = response.status
             if 200 <= status < 300:
                 return response
-            told, after = response.data, response.headers.get("Retry-After")
+            body, after = response.data, response.headers.get("Retry-After")
         except ValueError as error:  # whose text may have a header in it, and so a token
             raise ApiError(0, f"{method} {path}: a header or an address that cannot be sent") from error
         except _failures() as error:
@@ -175,9 +155,9 @@ class Api:
         finally:
             with self._counting:
                 self._counts[method, status] += 1
-        raise ApiError(status, f"{method} {path}: {_message(told)}", retry_after_s(after))
+        raise ApiError(status, f"{method} {path}: {_message(body)}", retry_after_s(after))
 
-    def _tried(
+    def _call(
         self,
         method: str,
         path: str,
@@ -201,35 +181,33 @@ class Api:
         return self._client.call_api(*request, _request_timeout=(CONNECT_S, timeout_s)).response
 
 
-class _Watch:
-    def __init__(self, response: Any) -> None:
-        self._response = response
+class Watch:
+    """The client library's watch, for one request.
+
+    Args:
+        open_response: sends the request; its response of urllib3 is read as it comes.
+    """
+
+    def __init__(self, open_response: Callable[[], Any]) -> None:
+        import kubernetes.watch
+
+        self._open_response = open_response
+        self._watch: Any = kubernetes.watch.Watch(return_type="object")
 
     def events(self) -> Iterator[dict[str, Any]]:
-        pending = bytearray()
+        """The server's events until it ends the watch; raises ApiError."""
         try:
-            for part in self._response.stream(decode_content=False):  # a chunk as it comes
-                *lines, rest = bytes(pending + part).split(b"\n")
-                pending = bytearray(rest)
-                if len(pending) > MOST_LINE_BYTES:
-                    raise ApiError(0, f"a watch's event of more than {MOST_LINE_BYTES} bytes")
-                yield from (event for line in lines if line.strip() and isinstance(event := json.loads(line), dict))
+            yield from self._watch.stream(lambda **_: self._open_response(), timeout_seconds=0)
         except _failures() as error:
-            raise ApiError(0, f"watch: {error}") from error
-        finally:
-            self._response.close()
+            raise ApiError(int(getattr(error, "status", None) or 0), f"watch: {error}") from error
 
     def close(self) -> None:
-        # Whoever waits in the other thread for more is woken by the end of the connection, not by a closed descriptor.
-        connection = getattr(self._response, "connection", None)
-        own = getattr(connection, "sock", None)
-        if own is not None:
-            with contextlib.suppress(OSError):
-                own.shutdown(socket.SHUT_RDWR)
+        """End it, from any thread."""
+        self._watch.stop()
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What becomes of a request beside an answer."""
+    """The errors of a request that was not answered."""
     import kubernetes.client.exceptions
     import urllib3.exceptions
 
@@ -239,8 +217,7 @@ def _failures() -> tuple[type[Exception], ...]:
 def _message(body: bytes) -> str:
     """Of a Status that the server answers with, in one line."""
     try:
-        found = json.loads(body)
-        text = str(found["message"])
+        text = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
         text = body[:200].decode(errors="replace")
     return " ".join(text.split())[:500]

@@ -1,4 +1,4 @@
-"""What the API server says no with, and how long to leave it alone then."""
+"""Failed requests to the API server, and the wait before the next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 LONGEST_S = 600.0
-"""Whatever a server asks for: who is told to come back in a year has been told nonsense."""
+"""Longest wait that a server may ask for."""
 
 
 class ApiError(Exception):
@@ -14,7 +14,7 @@ class ApiError(Exception):
 
     Attributes:
         status: HTTP's; 0 where there was no answer.
-        retry_after_s: how long the server wants to be left alone (RFC 9110, section 10.2.3); None: it has not said.
+        retry_after_s: the wait that the server asks for (RFC 9110, section 10.2.3); None: it has not asked.
     """
 
     def __init__(self, status: int, message: str, retry_after_s: float | None = None) -> None:
@@ -23,16 +23,14 @@ class ApiError(Exception):
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """Of the header ``Retry-After`` in seconds, which is the form that API servers use."""
+    """The header ``Retry-After`` in seconds, the form that API servers use."""
     if header is None or not header.strip().isdecimal():
         return None
     return min(float(header), LONGEST_S)
 
 
 class BackOff:
-    """Waits that grow with each failure in a row, and differ from client to client.
-
-    Half of each wait is drawn: a thousand clients that have lost their server together do not come back together.
+    """Waits that grow with each failure in a row; half of each is random, so that clients do not return together.
 
     Args:
         first_s, most_s: the wait after the first failure, and the longest.
@@ -44,11 +42,11 @@ class BackOff:
         self.failures = 0
 
     def succeeded(self) -> None:
-        """Begin anew."""
+        """Reset."""
         self.failures = 0
 
     def failed(self, error: Exception | None = None) -> float:
-        """How long to wait now, s; never less than the server has asked for."""
+        """The wait before the next request, s; never less than the server has asked for."""
         wait_s: float = min(self._first_s * 2.0 ** min(self.failures, 20), self._most_s)
         self.failures += 1
         asked_s = error.retry_after_s if isinstance(error, ApiError) and error.retry_after_s is not None else 0.0

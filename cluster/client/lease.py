@@ -1,8 +1,13 @@
-"""A Lease: who of several acts (https://kubernetes.io/docs/concepts/architecture/leases/).
+"""A Lease, by which one of several agents acts (https://kubernetes.io/docs/concepts/architecture/leases/).
 
-Clocks of others are not believed: a lease has run out when it was not renewed for its duration by the clock here, since
-it was first seen like that, as client-go has it (k8s.io/client-go/tools/leaderelection). Who holds it and cannot reach
-the API server goes on holding it: nobody else could take it there either.
+A lease has expired when it was not renewed for its duration by the local monotonic clock, since this version of it was
+first seen, as in client-go (k8s.io/client-go/tools/leaderelection). An agent that holds it and cannot reach the API
+server keeps it: no other could take it there either.
+
+The client library's election was measured with kubernetes 37.0.2 (`LeaderElection` with `LeaseLock`, against the server
+of `tests/k8s_api/server.py`) and is not used: it goes by the time of day, so a candidate whose clock jumps ahead by an
+hour takes a lease that is held (`tests/cluster/test_clocks.py`); a renewal is two requests instead of one, so the two
+Leases of an agent alone would exceed a request in ten seconds; nothing releases a lease; and `run` blocks a thread.
 """
 
 from __future__ import annotations
@@ -20,18 +25,18 @@ CONFLICT, NOT_FOUND = 409, 404
 
 
 class Lease:
-    """One, held or waited for; `step` whenever there is time.
+    """A Lease that is held or waited for; call `step` often.
 
     Args:
         api: the server.
         namespace, name: of the object.
-        identity: ours. Who comes again under it has it at once.
-        renew_s, poll_s: how often it is renewed, and asked for while somebody else holds it.
-        duration_s: without being renewed for so long it is anybody's.
+        identity: of this candidate. One that restarts under the same identity has the Lease at once.
+        renew_s, poll_s: time between renewals, and between requests while another candidate holds it.
+        duration_s: it expires when it was not renewed for so long.
 
     Attributes:
-        held: whether it is ours, as far as we know.
-        holder: who holds it, as last seen.
+        held: whether this candidate holds it, as far as is known.
+        holder: identity of the holder, as last seen.
     """
 
     def __init__(
@@ -54,10 +59,10 @@ class Lease:
         self.due_s = 0.0
 
     def step(self, now_s: float) -> None:
-        """Renew it, or try to get it, where that is due by the monotonic clock.
+        """Renew it, or try to acquire it, when that is due.
 
         Raises:
-            ApiError: it could not be asked for; it is tried again later.
+            ApiError: a request failed; it is tried again later.
         """
         if now_s < self.due_s:
             return
@@ -69,7 +74,7 @@ class Lease:
             elif self._ours or self._free(now_s):
                 self._keep(self._api.replace(self._path, self._document(self._known)), now_s)
         except ApiError as error:
-            if error.status == CONFLICT:  # somebody was faster; what they have written is looked at next
+            if error.status == CONFLICT:  # another candidate was faster; its version is read next
                 self._known = None
                 self.due_s = now_s + 1.0 + random.random()
                 return
@@ -82,7 +87,7 @@ class Lease:
         self.due_s = now_s + (self._renew_s if self.held else self._poll_s) * (0.9 + 0.1 * random.random())
 
     def release(self) -> None:
-        """Let others have it at once; where the server is not there they wait for its end."""
+        """Give it up at once; if the server cannot be reached it expires."""
         if not self.held or self._known is None:
             return
         self.held = False
@@ -126,7 +131,7 @@ class Lease:
         return self.holder is None or now_s - self._seen_s > lasts_s
 
     def _document(self, known: dict[str, Any]) -> dict[str, Any]:
-        """With us as its holder."""
+        """The Lease with this candidate as its holder."""
         meta, spec = (
             known.get("metadata") or {"name": self._name, "namespace": self._namespace},
             known.get("spec") or {},

@@ -1,1 +1,1 @@
-"""The checks of ``slicepilot doctor --kubernetes``."""
+"""The checks of a cluster and of this node for `slicepilot doctor --kubernetes`."""

@@ -22,7 +22,7 @@ from slicepilot.controller.actuators.cilium.rate import words
 from slicepilot.controller.actuators.cilium.throttle import ThrottleMap
 from slicepilot.controller.system.kernel_file import ActuatorError
 
-from .asked import NEEDED_FOR, Answer, Asked
+from .reader import NEEDED_FOR, Answer, ClusterReader
 
 CONFIG = "/api/v1/namespaces/kube-system/configmaps/cilium-config"
 AGENT = "/apis/apps/v1/namespaces/kube-system/daemonsets/cilium"
@@ -31,18 +31,18 @@ MULTUS = "k8s.v1.cni.cncf.io/networks"
 BPF_FS_MAGIC = 0xCAFE4A11  # linux/magic.h
 
 
-def cilium_checks(asked: Asked, places: CiliumPlaces) -> list[Check]:
-    """Of Cilium as a whole: whether it is there, and its bandwidth manager is on."""
-    config = asked.get(CONFIG)
-    if config.found is None:
+def cilium_checks(cluster: ClusterReader, places: CiliumPlaces) -> list[Check]:
+    """Whether Cilium is there, with its bandwidth manager on."""
+    config = cluster.get(CONFIG)
+    if config.document is None:
         there = places.state.is_dir()
         found = "state of its agent is on this node" if there else "none: pods are shaped where they send"
         return [_check("Cilium", not config.why, f"{config.why}; {found}" if config.why else found, _RIGHTS)]
-    options = {str(key): str(value) for key, value in (config.found.get("data") or {}).items()}
+    options = {str(key): str(value) for key, value in (config.document.get("data") or {}).items()}
     manager, ipsec = _on(options, "enable-bandwidth-manager"), _on(options, "enable-ipsec")
     routed = not _on(options, "enable-host-legacy-routing")
     return [
-        _check("Cilium", True, _version(asked.get(AGENT))),
+        _check("Cilium", True, _version(cluster.get(AGENT))),
         _check(
             "bandwidth manager",
             manager,
@@ -61,12 +61,12 @@ def cilium_checks(asked: Asked, places: CiliumPlaces) -> list[Check]:
             "on: the bandwidth manager is off then" if ipsec else "off",
             "WireGuard (encryption.type=wireguard), or shapers in the pods",
         ),
-        _policies(asked),
+        _policies(cluster),
     ]
 
 
 def map_checks(places: CiliumPlaces) -> list[Check]:
-    """Of what is pinned on this node."""
+    """Of Cilium's pinned map on this node."""
     mounted = _is_bpffs(places.pin.parents[2]) or _is_bpffs(places.pin.parent)
     checks = [
         _check(
@@ -86,14 +86,16 @@ def map_checks(places: CiliumPlaces) -> list[Check]:
         return [*checks, _check("map of rates", False, found, hint)]
 
 
-def pod_checks(asked: Asked, places: CiliumPlaces, pods: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Check]:
+def pod_checks(
+    cluster: ClusterReader, places: CiliumPlaces, pods: Iterable[tuple[str, Mapping[str, Any]]]
+) -> list[Check]:
     """Of each declared slice's pod on this node.
 
     Args:
-        pods: name of the slice, and the pod as the server has it.
+        pods: name of the slice, and the pod in the API's JSON.
     """
     try:
-        known = {(one.namespace, one.pod): one for one in endpoints(places.state)}
+        known = {(item.namespace, item.pod): item for item in endpoints(places.state)}
     except ActuatorError:
         known = {}
     checks = []
@@ -101,7 +103,7 @@ def pod_checks(asked: Asked, places: CiliumPlaces, pods: Iterable[tuple[str, Map
         meta = pod.get("metadata") or {}
         namespace, pod_name = str(meta.get("namespace")), str(meta.get("name"))
         annotations = meta.get("annotations") or {}
-        checks.append(_entry(asked, places, known, name, namespace, pod_name, ANNOTATION in annotations))
+        checks.append(_entry(cluster, places, known, name, namespace, pod_name, ANNOTATION in annotations))
         if networks := annotations.get(MULTUS):
             found = f"{networks} of {namespace}/{pod_name}: Cilium does not pace these"
             checks.append(_check(f"{name}: networks", False, found, "a slice that leaves by one is shaped in its pod"))
@@ -109,7 +111,7 @@ def pod_checks(asked: Asked, places: CiliumPlaces, pods: Iterable[tuple[str, Map
 
 
 def _entry(
-    asked: Asked,
+    cluster: ClusterReader,
     places: CiliumPlaces,
     known: Mapping[tuple[str, str], Endpoint],
     name: str,
@@ -118,7 +120,7 @@ def _entry(
     annotated: bool,
 ) -> Check:
     where = f"{namespace}/{pod}"
-    number = known[namespace, pod].id if (namespace, pod) in known else _resource_id(asked, namespace, pod)
+    number = known[namespace, pod].id if (namespace, pod) in known else _resource_id(cluster, namespace, pod)
     if number is None:
         return _check(f"{name}: rate", False, f"{where} is no endpoint of Cilium", "it is shaped in its pod")
     try:
@@ -132,22 +134,22 @@ def _entry(
     return _check(f"{name}: rate", False, f"endpoint {number} ({where}) has none", hint)
 
 
-def _resource_id(asked: Asked, namespace: str, pod: str) -> int | None:
-    """By the CiliumEndpoint, which is good enough to be shown."""
-    found = asked.get(f"/apis/cilium.io/v2/namespaces/{namespace}/ciliumendpoints/{pod}").found or {}
+def _resource_id(cluster: ClusterReader, namespace: str, pod: str) -> int | None:
+    """By the CiliumEndpoint, which is reliable enough for a check."""
+    found = cluster.get(f"/apis/cilium.io/v2/namespaces/{namespace}/ciliumendpoints/{pod}").document or {}
     number = (found.get("status") or {}).get("id")
     return number if type(number) is int else None
 
 
-def _policies(asked: Asked) -> Check:
-    """Those with rules of layer 7 for egress: what goes through the proxy is not paced."""
+def _policies(cluster: ClusterReader) -> Check:
+    """Egress policies with rules of layer 7: traffic through the proxy is not paced."""
     names, why = [], ""
     for path in POLICIES:
-        answer = asked.get(path)
+        answer = cluster.get(path)
         why = why or answer.why
-        for one in answer.items:
-            meta = one.get("metadata") or {}
-            if any(_is_l7(spec) for spec in (one.get("spec"), *_list(one.get("specs")))):
+        for item in answer.items:
+            meta = item.get("metadata") or {}
+            if any(_is_l7(spec) for spec in (item.get("spec"), *_list(item.get("specs")))):
                 names.append("/".join(filter(None, (meta.get("namespace"), meta.get("name")))))
     if why:
         return _check("L7 egress policies", False, why, _RIGHTS)
@@ -156,7 +158,7 @@ def _policies(asked: Asked) -> Check:
 
 
 def _is_l7(spec: Any) -> bool:
-    """Of one rule set, whatever has been written into it."""
+    """Of one rule set, of whatever form."""
     rules = _list(_field(spec, "egress"))
     return any(_field(port, "rules") for rule in rules for port in _list(_field(rule, "toPorts")))
 
@@ -171,10 +173,10 @@ def _list(value: Any) -> list[Any]:
 
 def _version(agent: Answer) -> str:
     """By the image of its agents."""
-    if agent.found is None:
+    if agent.document is None:
         return f"version not known ({agent.why or 'no DaemonSet cilium'})"
-    containers = (((agent.found.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
-    images = [str(one.get("image")) for one in containers if one.get("name") == "cilium-agent"]
+    containers = (((agent.document.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+    images = [str(item.get("image")) for item in containers if item.get("name") == "cilium-agent"]
     tag = images[0].partition("@")[0].rpartition(":")[2] if images else ""
     return tag if tag and "/" not in tag else "version not known"
 
@@ -184,7 +186,7 @@ def _on(options: Mapping[str, str], name: str) -> bool:
 
 
 def _is_bpffs(path: Path) -> bool:
-    """statvfs(3) does not tell which file system it is; this does: f_type of statfs(2)."""
+    """By f_type of statfs(2), which statvfs(3) does not have."""
     import ctypes
 
     buffer = ctypes.create_string_buffer(256)

@@ -1,4 +1,4 @@
-"""What the cluster lets be changed, and how the kubelet of this node keeps its pods' CPU time.
+"""Checks of the API server, and of how this node's kubelet divides CPU time.
 
 Kubelet's settings: KubeletConfiguration (kubelet.config.k8s.io/v1beta1), from the node's own files where they are here,
 else from ``/configz`` through the API server. Its CPU manager writes its policy to ``cpu_manager_state``.
@@ -23,21 +23,21 @@ from slicepilot.configs.reading import read_file
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
 
-from .asked import NEEDED_FOR, Asked
+from .reader import NEEDED_FOR, ClusterReader
 
 KUBELET = Path("/var/lib/kubelet")
 MOST_BYTES = 1 << 20
 
 
-def api_checks(asked: Asked) -> list[Check]:
-    """Of the server: is it there, and can pods be resized in place?"""
-    version = asked.get("/version")
-    if version.found is None:
+def api_checks(cluster: ClusterReader) -> list[Check]:
+    """Whether the server answers, and whether pods can be resized in place."""
+    version = cluster.get("/version")
+    if version.document is None:
         return [Check("API server", False, version.why or "none", NEEDED_FOR, "give a kubeconfig: --kubeconfig FILE")]
-    resources = asked.get("/api/v1").found or {}
-    resize = any(one.get("name") == "pods/resize" for one in resources.get("resources") or ())
+    resources = cluster.get("/api/v1").document or {}
+    resize = any(item.get("name") == "pods/resize" for item in resources.get("resources") or ())
     return [
-        Check("API server", True, str(version.found.get("gitVersion", "version not known")), NEEDED_FOR),
+        Check("API server", True, str(version.document.get("gitVersion", "version not known")), NEEDED_FOR),
         Check(
             "in-place resize",
             resize,
@@ -48,49 +48,41 @@ def api_checks(asked: Asked) -> list[Check]:
     ]
 
 
-def kubelet_checks(asked: Asked, node: str, folder: Path = KUBELET) -> list[Check]:
-    """Of how the node divides CPU time."""
-    settings, why = _settings(asked, node, folder)
+def kubelet_checks(cluster: ClusterReader, node: str, folder: Path = KUBELET) -> list[Check]:
+    """The CPU manager's policy, and the version of cgroups."""
+    settings, why = _settings(cluster, node, folder)
     policy = _state_policy(folder) or settings.get("cpuManagerPolicy")
     if policy is None and settings:
         policy = "none"
-    driver = settings.get("cgroupDriver") or ("cgroupfs" if settings else None)  # what the kubelet takes by itself
     return [
         Check(
             "CPU manager",
             policy == "none",
             str(policy) if policy else why,
             NEEDED_FOR,
-            "pods with CPUs of their own (Guaranteed, whole CPUs) have nothing that weights divide, and are not resized"
+            "pods with exclusive CPUs (Guaranteed, whole CPUs) have nothing that weights divide, and are not resized"
             if policy
-            else "look at cpuManagerPolicy of the kubelet",
-        ),
-        Check(
-            "cgroup driver",
-            driver is not None,
-            str(driver) if driver else why,
-            NEEDED_FOR,
-            "look at cgroupDriver of the kubelet",
+            else "set cpuManagerPolicy: none in the kubelet's configuration",
         ),
         _hierarchy(),
     ]
 
 
-def slice_pods(asked: Asked, node: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Pods of this node that declared slices select: the slice's name, and the pod as the server has it."""
-    pods = asked.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}).items
-    for document in asked.get(path("slicesets")).items:
+def slice_pods(cluster: ClusterReader, node: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The pods of this node that declared slices select: the slice's name, and the pod in the API's JSON."""
+    pods = cluster.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}).items
+    for document in cluster.get(path("slicesets")).items:
         try:
-            found = declared(document)
-        except ConfigError:  # which the agent tells
+            declared_set = declared(document)
+        except ConfigError:  # the agent reports it
             continue
-        for one in found.slices:
+        for item in declared_set.slices:
             for pod in pods:
-                if _is_its(pod, found.namespace, one.pods):
-                    yield f"{found.namespace}/{found.name}/{one.name}", pod
+                if _selects(item.pods, declared_set.namespace, pod):
+                    yield f"{declared_set.namespace}/{declared_set.name}/{item.name}", pod
 
 
-def _is_its(pod: Mapping[str, Any], namespace: str, selector: LabelSelector) -> bool:
+def _selects(selector: LabelSelector, namespace: str, pod: Mapping[str, Any]) -> bool:
     meta = pod.get("metadata") or {}
     return meta.get("namespace") == namespace and selector.fits(meta.get("labels") or {})
 
@@ -104,16 +96,16 @@ def _hierarchy() -> Check:
     return Check("cgroup", version == 2, f"version {version}", NEEDED_FOR, hint)
 
 
-def _settings(asked: Asked, node: str, folder: Path) -> tuple[Mapping[str, Any], str]:
-    """Kubelet's, and why they are not known."""
+def _settings(cluster: ClusterReader, node: str, folder: Path) -> tuple[Mapping[str, Any], str]:
+    """The kubelet's settings, or why they are not known."""
     try:
-        found = parse_yaml(read_file(folder / "config.yaml", MOST_BYTES, "kubelet"), "kubelet")
-        if isinstance(found, dict):
-            return found, ""
+        settings = parse_yaml(read_file(folder / "config.yaml", MOST_BYTES, "kubelet"), "kubelet")
+        if isinstance(settings, dict):
+            return settings, ""
     except ConfigError:
         pass
-    answer = asked.get(f"/api/v1/nodes/{node}/proxy/configz")
-    settings = (answer.found or {}).get("kubeletconfig")
+    answer = cluster.get(f"/api/v1/nodes/{node}/proxy/configz")
+    settings = (answer.document or {}).get("kubeletconfig")
     if isinstance(settings, dict):
         return settings, ""
     return {}, answer.why or f"no settings of the kubelet of {node}"
@@ -121,8 +113,8 @@ def _settings(asked: Asked, node: str, folder: Path) -> tuple[Mapping[str, Any],
 
 def _state_policy(folder: Path) -> str | None:
     try:
-        found = json.loads(read_file(folder / "cpu_manager_state", MOST_BYTES, "CPU manager"))
+        state = json.loads(read_file(folder / "cpu_manager_state", MOST_BYTES, "CPU manager"))
     except (ConfigError, ValueError, RecursionError):
         return None
-    policy = found.get("policyName") if isinstance(found, dict) else None
+    policy = state.get("policyName") if isinstance(state, dict) else None
     return policy if isinstance(policy, str) and policy else None

@@ -1,8 +1,8 @@
-"""Fetches what SliceSets refer to, keeps it, and asks again: by threads of its own, so that nobody waits for it.
+"""Fetches the bundles and guard rules that SliceSets refer to, in threads of its own, and tries again after failures.
 
-Each namespace has one fetch at a time, and so holds up itself alone. A bundle that is here is not fetched again, since
-its digest says what it is. Rules of the guard may change: they are asked for now and then, and when a SliceSet that
-refers to them is edited.
+Each namespace has one fetch at a time, so a slow one delays its own namespace only. A stored bundle is not fetched
+again: its digest identifies it. Guard rules may change: they are fetched again now and then, and whenever a SliceSet
+that refers to them is edited.
 """
 
 from __future__ import annotations
@@ -10,241 +10,226 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from slicepilot.cluster.client.connection import Api
 from slicepilot.cluster.client.errors import BackOff
-from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.resources.wanted import CONFIG_MAP, RULES, VOLUME, Fetched, Wanted
 
-from . import config_map, image, volume
-from .child import FetchError
-from .image import Registries
+from .sources import FetchError, bundle_in_config_map, bundle_in_volume, rules
 from .store import Store, missing_parts
 
 STEP_S = 0.25
 RULES_S = 90.0
-"""From one look at rules to the next, for each that a node has: so a node asks seldom, however many there are."""
+"""Time between two looks at a ConfigMap of rules, multiplied by the number of such ConfigMaps of the node."""
 EDITED_S = 5.0
-"""Whoever edits a SliceSet again and again does not have them asked for more often than this."""
+"""Least time between two looks at rules whose SliceSet is edited again and again."""
 REST_S = 1.0
-"""A namespace's next fetch comes so much later than the last one ended, or as long as that took: who makes SliceSets
-anew again and again has a thread for half of the time."""
+"""Least time between two fetches of a namespace; as long as the last fetch took if that is longer."""
 MOST_AT_ONCE = 4
 MOST_IN_NAMESPACE = 8
-AGAIN_S, MOST_AGAIN_S = 2.0, 120.0
-VOLUME_AGAIN_S = 15.0
-"""Of a volume nobody but this node is asked."""
-LOOK_S = 5.0
+RETRY_S, MOST_RETRY_S = 2.0, 120.0
+VOLUME_RETRY_S = 15.0
+"""Longest wait for volumes, which ask nothing of any server."""
+PROMOTION_S = 5.0
 TIDY_S = 600.0
 
 
 @dataclass
-class _Course:
-    """How the fetching of one thing goes."""
+class _State:
+    """The state of one fetch.
 
-    who: frozenset[tuple[str, int]]
+    Attributes:
+        sets: SliceSets that refer to it, by uid and generation.
+        marks: of promotion and signature when they were last checked (`Store.marks`).
+    """
+
+    sets: frozenset[tuple[str, int]]
     back_off: BackOff
     path: Path | None = None
     problem: str | None = None
     refusal: str | None = None
-    asked_s: float = -1e9
-    again_s: float = 0.0
-    looked_s: float = -1e9
+    started_s: float = -1e9
+    due_s: float = 0.0
+    checked_s: float = -1e9
     marks: tuple[object, ...] = ()
 
 
 class Fetcher:
-    """`post` from the main thread; the rest is done by others, until it is closed.
+    """`post` from the main thread; other threads do the rest until it is closed.
 
     Args:
         api: the API server.
-        registries: that may be asked.
-        store: where things are kept.
-        changed: called when something has become of something.
-        failed: told of what goes wrong on this node itself.
+        volumes: folder of the mounted volumes (`sources.bundle_in_volume`); None: there are none.
+        store: keeps what was fetched.
+        changed: called when the state of a fetch has changed.
+        failed: called with faults of this node itself.
     """
 
     def __init__(
         self,
         api: Api,
-        registries: Registries,
+        volumes: Path | None,
         store: Store,
         changed: Callable[[], None],
         failed: Callable[[str, float], None],
     ) -> None:
-        self._api, self._registries, self._store = api, registries, store
+        self._api, self._volumes, self._store = api, volumes, store
         self._changed, self._failed = changed, failed
         self._lock = threading.Lock()
-        self._courses: dict[Wanted, _Course] = {}
-        self._crowded: dict[Wanted, Fetched] = {}
-        self._busy: set[str] = set()  # namespaces, also where what was wanted is not any more
+        self._states: dict[Wanted, _State] = {}
+        self._over_limit: dict[Wanted, Fetched] = {}
+        self._busy: set[str] = set()  # namespaces, even if nothing of theirs is wanted any more
         self._resting_s: dict[str, float] = {}
-        self._pods: tuple[Pod, ...] = ()
         self._used: frozenset[Path] = frozenset()
         self._tidied_s = 0.0
         self._ended, self._woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start fetching."""
         self._thread.start()
 
     def close(self) -> None:
-        """Begin nothing any more; what is under way ends with the process."""
+        """Start no further fetch; those in progress end with the process."""
         self._ended.set()
         self._woken.set()
 
-    def post(
-        self,
-        wanted: Mapping[Wanted, frozenset[tuple[str, int]]],
-        pods: Sequence[Pod],
-        used: Collection[Path],
-    ) -> None:
-        """What is wanted now, by whom, the older first; all pods of this node; and paths that loops run with."""
+    def post(self, wanted: Mapping[Wanted, frozenset[tuple[str, int]]], used: Collection[Path]) -> None:
+        """Set what is wanted now and by which SliceSets, the older first; and the paths that loops run with."""
         with self._lock:
             counts: dict[str, int] = {}
-            taken: dict[Wanted, frozenset[tuple[str, int]]] = {}
-            self._crowded = {}
-            for one, who in wanted.items():
-                counts[one.namespace] = counts.get(one.namespace, 0) + 1
-                if counts[one.namespace] <= MOST_IN_NAMESPACE:
-                    taken[one] = who
-                else:
-                    text = f"{one.field}: {MOST_IN_NAMESPACE} others of this namespace are fetched; accepted: fewer"
-                    self._crowded[one] = Fetched(problem=text)
-            for one in [*self._courses]:
-                if one not in taken:
-                    del self._courses[one]
-            for one, who in taken.items():
-                course = self._courses.get(one)
-                if course is None:
-                    most_s = VOLUME_AGAIN_S if one.kind == VOLUME else MOST_AGAIN_S
-                    self._courses[one] = _Course(who, BackOff(AGAIN_S, most_s))
-                elif course.who != who:
-                    course.who = who
-                    course.again_s = min(course.again_s, course.asked_s + EDITED_S)
-            self._pods, self._used = tuple(pods), frozenset(used)
+            self._over_limit = {}
+            states = self._states
+            self._states = {}
+            for item, sets in wanted.items():
+                counts[item.namespace] = counts.get(item.namespace, 0) + 1
+                if counts[item.namespace] > MOST_IN_NAMESPACE:
+                    text = f"{item.field}: this namespace already refers to {MOST_IN_NAMESPACE} others; expected: fewer"
+                    self._over_limit[item] = Fetched(problem=text)
+                    continue
+                most_s = VOLUME_RETRY_S if item.kind == VOLUME else MOST_RETRY_S
+                state = self._states[item] = states.get(item) or _State(sets, BackOff(RETRY_S, most_s))
+                if state.sets != sets:
+                    state.sets = sets
+                    state.due_s = min(state.due_s, state.started_s + EDITED_S)
+            self._used = frozenset(used)
         self._woken.set()
 
     @property
     def found(self) -> dict[Wanted, Fetched]:
-        """What has become of what is wanted."""
+        """The state of everything that is wanted."""
         with self._lock:
-            known = {one: Fetched(each.path, each.problem, each.refusal) for one, each in self._courses.items()}
-            return known | self._crowded
+            known = {item: Fetched(one.path, one.problem, one.refusal) for item, one in self._states.items()}
+            return known | self._over_limit
 
     def _run(self) -> None:
         while not self._ended.is_set():
             self._woken.wait(STEP_S)
             self._woken.clear()
             now_s = time.monotonic()
-            for one, course in self._due(now_s):
-                thread = threading.Thread(target=self._fetch, args=(one, course), name="fetching", daemon=True)
+            for item, state in self._due(now_s):
+                thread = threading.Thread(target=self._fetch, args=(item, state), name="fetching", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # no threads: tried again
+                except RuntimeError:  # no threads left: tried again
                     with self._lock:
-                        self._busy.discard(one.namespace)
-            self._look(now_s)
+                        self._busy.discard(item.namespace)
+            self._check_promotions(now_s)
             if now_s - self._tidied_s > TIDY_S:
                 self._tidied_s = now_s
                 self._store.tidy(self._in_use())
             self._ended.wait(STEP_S)
 
-    def _due(self, now_s: float) -> list[tuple[Wanted, _Course]]:
-        """What to fetch now; its namespace is marked as busy."""
+    def _due(self, now_s: float) -> list[tuple[Wanted, _State]]:
+        """What to fetch now; its namespaces are marked as busy."""
         with self._lock:
             self._resting_s = {key: until_s for key, until_s in self._resting_s.items() if now_s < until_s}
-            found = list[tuple[Wanted, _Course]]()
-            for one, course in sorted(self._courses.items(), key=lambda item: item[1].asked_s):
+            due = list[tuple[Wanted, _State]]()
+            for item, state in sorted(self._states.items(), key=lambda pair: pair[1].started_s):
                 if len(self._busy) >= MOST_AT_ONCE:
                     break
-                done = bool(one.digest) and course.path is not None
-                waits = one.namespace in self._busy or one.namespace in self._resting_s
-                if done or waits or now_s < course.again_s:
+                done = bool(item.digest) and state.path is not None
+                waits = item.namespace in self._busy or item.namespace in self._resting_s
+                if done or waits or now_s < state.due_s:
                     continue
-                course.asked_s = now_s
-                self._busy.add(one.namespace)
-                found.append((one, course))
-        return found
+                state.started_s = now_s
+                self._busy.add(item.namespace)
+                due.append((item, state))
+        return due
 
-    def _fetch(self, one: Wanted, course: _Course) -> None:
-        """In a thread of its own."""
+    def _fetch(self, item: Wanted, state: _State) -> None:
+        """Fetch one thing, in a thread of its own."""
         path: Path | None = None
         problem: str | None = None
         refusal: str | None = None
         try:
-            path = self._kept(one) if course.path is None else None
-            if path is None or one.kind == RULES:
-                path = self._got(one)
-            if one.digest:
-                course.marks = self._store.marks(path)
+            path = self._stored(item) if state.path is None else None
+            if path is None or item.kind == RULES:
+                path = self._fetched(item)
+            if item.digest:
+                state.marks = self._store.marks(path)
                 refusal = self._store.refusal(path)
         except FetchError as error:
-            problem = f"{one.field}: {error}"
+            problem = f"{item.field}: {error}"
         except (OSError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            # A fault of ours, or of the disk, costs this one alone, and is told.
-            problem = f"{one.field}: {type(error).__name__}"
-            self._failed(f"fetch {one.field}: {error!r}", MOST_AGAIN_S)
+            # A fault of this program or of the disk affects this fetch only, and is reported.
+            problem = f"{item.field}: {type(error).__name__}"
+            self._failed(f"fetch {item.field}: {error!r}", MOST_RETRY_S)
         with self._lock:
-            before = course.path, course.problem, course.refusal
-            course.problem = problem
-            self._busy.discard(one.namespace)
+            before = state.path, state.problem, state.refusal
+            state.problem = problem
+            self._busy.discard(item.namespace)
             now_s = time.monotonic()
-            self._resting_s[one.namespace] = now_s + max(REST_S, now_s - course.asked_s)
+            self._resting_s[item.namespace] = now_s + max(REST_S, now_s - state.started_s)
             if problem is None:
-                course.path, course.refusal = path, refusal
-                course.back_off.succeeded()
-                count = sum(1 for each in self._courses if each.kind == RULES)
-                course.again_s = now_s + RULES_S * max(1, count) * random.uniform(1.0, 1.1)
+                state.path, state.refusal = path, refusal
+                state.back_off.succeeded()
+                count = sum(1 for each in self._states if each.kind == RULES)
+                state.due_s = now_s + RULES_S * max(1, count) * random.uniform(1.0, 1.1)
             else:
-                course.path = course.path or path
-                course.again_s = now_s + course.back_off.failed()
-            news = before != (course.path, course.problem, course.refusal)
-        if news:
+                state.path = state.path or path
+                state.due_s = now_s + state.back_off.failed()
+            changed = before != (state.path, state.problem, state.refusal)
+        if changed:
             self._changed()
 
-    def _kept(self, one: Wanted) -> Path | None:
-        """From before: a node that starts while others are away has its bundles."""
-        path = self._store.find(one)
-        if path is None or not one.digest:
-            return path
-        if self._store.whole(path):
+    def _stored(self, item: Wanted) -> Path | None:
+        """What an earlier fetch has stored: a node that starts while its sources are away has its bundles."""
+        path = self._store.find(item)
+        if path is None or not item.digest or self._store.whole(path):
             return path
         self._store.drop(path)
         return None
 
-    def _got(self, one: Wanted) -> Path:
-        if one.kind == RULES:
-            return self._store.put_rules(one, config_map.rules(self._api, one), self._in_use())
-        if one.kind == CONFIG_MAP:
-            parts = config_map.bundle(self._api, one)
-        elif one.kind == VOLUME:
-            parts = volume.fetch(one, self._pods)
+    def _fetched(self, item: Wanted) -> Path:
+        if item.kind == RULES:
+            return self._store.put_rules(item, rules(self._api, item), self._in_use())
+        if item.kind == CONFIG_MAP:
+            parts = bundle_in_config_map(self._api, item)
         else:
-            parts = image.fetch(one, self._registries)
-        if lacking := missing_parts(parts):
-            raise FetchError(f"no {', '.join(lacking)} there; accepted: the files of a policy bundle")
-        return self._store.put_bundle(one, parts, self._in_use())
+            parts = bundle_in_volume(self._volumes, item)
+        if missing := missing_parts(parts):
+            raise FetchError(f"no {', '.join(missing)} there; expected: the files of a policy bundle")
+        return self._store.put_bundle(item, parts, self._in_use())
 
     def _in_use(self) -> frozenset[Path]:
         with self._lock:
-            return self._used | {each.path for each in self._courses.values() if each.path is not None}
+            return self._used | {state.path for state in self._states.values() if state.path is not None}
 
-    def _look(self, now_s: float) -> None:
-        """Whether bundles have been promoted meanwhile, by a command on the node."""
+    def _check_promotions(self, now_s: float) -> None:
+        """Notice bundles that a command on the node has promoted."""
         with self._lock:
-            held = [
-                (each, each.path)
-                for one, each in self._courses.items()
-                if one.digest and each.path is not None and each.refusal and now_s - each.looked_s >= LOOK_S
+            refused = [
+                (state, state.path)
+                for item, state in self._states.items()
+                if item.digest and state.path and state.refusal and now_s - state.checked_s >= PROMOTION_S
             ]
-        for course, path in held:
-            course.looked_s = now_s
+        for state, path in refused:
+            state.checked_s = now_s
             marks = self._store.marks(path)
-            if marks != course.marks:
-                course.marks, course.refusal = marks, self._store.refusal(path)
+            if marks != state.marks:
+                state.marks, state.refusal = marks, self._store.refusal(path)
                 self._changed()

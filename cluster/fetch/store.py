@@ -1,8 +1,8 @@
-"""What was fetched, on disk: for root alone, by namespace, and bounded for each.
+"""Fetched bundles and guard rules on disk: readable by root only, by namespace, and limited for each namespace.
 
-A bundle is known by its digest, and kept below the namespace that could read it: who knows the digest of another
-namespace's bundle has nothing of that. Rules of the guard are files named by what they hold, so that a loop that was
-started with one is told apart from one of what they are now.
+A bundle is stored by its digest below the namespace that could read it: knowing the digest of another namespace's
+bundle gives access to nothing. Guard rules are files named by their contents, so that a loop that was started with one
+version is told apart from a loop with the current one.
 
     .fetched/bundles/NAMESPACE/DIGEST/            policy.onnx, bundle.yaml, SHA256SUMS, ...
     .fetched/rules/NAMESPACE/SOURCE-DIGEST.yaml   SOURCE: by ConfigMap and key
@@ -35,14 +35,14 @@ from slicepilot.configs import ConfigError, FailureError
 from slicepilot.controller.promotion.certificate import check
 from slicepilot.data.files import replace_file, write_synced
 
-from .child import FetchError
+from .sources import FetchError
 
 FOLDER = ".fetched"
 BUNDLES, RULE_FILES, NEW = "bundles", "rules", ".new-"
 MOST_KEPT = 8
-"""Bundles of a namespace, and rules; those that are in use among them."""
+"""Bundles of a namespace, and files of rules, those in use included."""
 MOST_BYTES = 128 << 20
-"""Of a namespace's bundles. Four of the largest kind fit, and thousands of such as the one that is shipped."""
+"""Of a namespace's bundles: four of the largest permitted size."""
 MOST_NAMESPACES = 64
 UNUSED_S = 86_400.0
 
@@ -51,11 +51,11 @@ class Store:
     """May be used by several threads.
 
     Args:
-        folder: where loops have their journals; outlives the agent.
-        trust: public key (PEM) that bundles have to be signed with; None: they need not be.
+        folder: of the loops' journals; outlives the agent.
+        trust: public key (PEM) that bundles have to be signed with; None: no signature is required.
 
     Raises:
-        FailureError: it cannot be made, or is not for root alone.
+        FailureError: it cannot be made, or is not root's own.
     """
 
     def __init__(self, folder: Path, trust: Path | None = None) -> None:
@@ -63,28 +63,28 @@ class Store:
         self._lock = threading.Lock()
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            for one in (self._root, self._root / BUNDLES, self._root / RULE_FILES):
-                one.mkdir(mode=0o700, exist_ok=True)
-                found = one.lstat()
-                if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                    raise FailureError(f"{one}: accepted: a folder of root's own")
-                one.chmod(0o700)
-            for half in (self._root / BUNDLES).glob(f"*/{NEW}*"):
-                shutil.rmtree(half)
+            for own in (self._root, self._root / BUNDLES, self._root / RULE_FILES):
+                own.mkdir(mode=0o700, exist_ok=True)
+                status = own.lstat()
+                if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                    raise FailureError(f"{own}: expected a folder that root owns")
+                own.chmod(0o700)
+            for incomplete in (self._root / BUNDLES).glob(f"*/{NEW}*"):
+                shutil.rmtree(incomplete)
         except OSError as error:
             raise FailureError(f"{self._root}: {error.strerror or error}") from error
 
     def find(self, wanted: Wanted) -> Path | None:
-        """Where it is; of rules those that were put there last."""
+        """The stored bundle, or the rules that were stored last; None where there are none."""
         with self._lock:
             if wanted.digest:
-                folder = self._bundles(wanted.namespace) / wanted.digest
+                folder = self._root / BUNDLES / wanted.namespace / wanted.digest
                 return folder if folder.is_dir() else None
-            own = sorted(self._rules(wanted.namespace).glob(f"{_source(wanted)}-*.yaml"), key=_age, reverse=True)
-            return own[0] if own else None
+            folder = self._root / RULE_FILES / wanted.namespace
+            return max(folder.glob(f"{_source(wanted)}-*.yaml"), key=_modified_s, default=None)
 
     def put_bundle(self, wanted: Wanted, parts: Mapping[str, bytes], used: Collection[Path]) -> Path:
-        """Keep a bundle, if it is the one that is wanted.
+        """Store a bundle if it is the wanted one.
 
         Args:
             wanted: which.
@@ -92,25 +92,22 @@ class Store:
             used: paths that must stay.
 
         Raises:
-            FetchError: it is another one, or its files do not fit its sums; or there is no room for it.
+            FetchError: its digest, sums or signature are wrong, or there is no room for it.
         """
         files = BundleFiles(Path(wanted.name), Path(wanted.name), parts)
         try:
-            digest = files.digest
-            if digest != wanted.digest:
-                raise FetchError(f"{SUMS_FILE} there has the SHA-256 {digest}; accepted: {wanted.digest}, as declared")
+            if files.digest != wanted.digest:
+                raise FetchError(f"{SUMS_FILE} there has the SHA-256 {files.digest}; expected {wanted.digest}")
             if self._trust is not None:
                 verify(files, self._trust)
             files.check_sums()
         except ConfigError as error:
             raise FetchError(str(error)) from error
-        size = sum(map(len, parts.values()))
         with self._lock:
-            own = self._bundles(wanted.namespace)
-            target = own / wanted.digest
+            own = self._root / BUNDLES / wanted.namespace
+            target, staging = own / wanted.digest, own / f"{NEW}{wanted.digest}"
             try:
-                self._make_room(own, size, used)
-                staging = own / f"{NEW}{wanted.digest}"
+                self._make_room(own, sum(map(len, parts.values())), used)
                 shutil.rmtree(staging, ignore_errors=True)
                 staging.mkdir(mode=0o700)
                 for name in parts.keys() & LIMITS_BYTES.keys():
@@ -118,14 +115,14 @@ class Store:
                 if not target.is_dir():
                     staging.rename(target)
             except OSError as error:
-                shutil.rmtree(own / f"{NEW}{wanted.digest}", ignore_errors=True)
-                raise FetchError(f"it cannot be kept: {error.strerror or error}") from error
+                shutil.rmtree(staging, ignore_errors=True)
+                raise FetchError(f"it cannot be stored: {error.strerror or error}") from error
         return target
 
     def put_rules(self, wanted: Wanted, data: bytes, used: Collection[Path]) -> Path:
-        """Keep rules; raises FetchError. Their age is when they were put there last."""
+        """Store rules, or renew the time of those that are stored already; raises FetchError."""
         with self._lock:
-            own = self._rules(wanted.namespace)
+            own = self._root / RULE_FILES / wanted.namespace
             target = own / f"{_source(wanted)}-{hashlib.sha256(data).hexdigest()}.yaml"
             try:
                 if target.is_file():
@@ -134,11 +131,11 @@ class Store:
                     self._make_room(own, len(data), used)
                     replace_file(target, data, 0o600)
             except OSError as error:
-                raise FetchError(f"it cannot be kept: {error.strerror or error}") from error
+                raise FetchError(f"it cannot be stored: {error.strerror or error}") from error
         return target
 
     def refusal(self, folder: Path) -> str | None:
-        """Why a bundle may not act; None: it may."""
+        """Why a bundle may not act; None where it may."""
         try:
             files = BundleFiles.read(folder)
             check(files)
@@ -149,19 +146,16 @@ class Store:
         return None
 
     def marks(self, folder: Path) -> tuple[object, ...]:
-        """Others when the bundle has been promoted, or signed, meanwhile."""
+        """Marks that change when the bundle is promoted or signed."""
         found: list[object] = []
         for name in (PROMOTION_FILE, SIGNATURE_FILE):
-            try:
-                one = (folder / name).lstat()
-            except OSError:
-                found.append(None)
-            else:
-                found.append((one.st_ino, one.st_mtime_ns, one.st_size))
+            with contextlib.suppress(OSError):
+                status = (folder / name).lstat()
+                found.append((name, status.st_ino, status.st_mtime_ns, status.st_size))
         return tuple(found)
 
     def whole(self, folder: Path) -> bool:
-        """Whether a kept bundle is still what its name says: a disk may have lost some of it."""
+        """Whether a stored bundle still has the contents that its name says: a disk may have lost some."""
         try:
             files = BundleFiles.read(folder)
             files.check_sums()
@@ -170,48 +164,42 @@ class Store:
             return False
 
     def drop(self, folder: Path) -> None:
-        """Without a bundle that is not whole any more."""
+        """Remove a bundle that is not whole any more."""
         with self._lock:
             shutil.rmtree(folder, ignore_errors=True)
 
     def tidy(self, used: Collection[Path]) -> None:
-        """Remove what nobody has used for a day, and touch what is in use: now and then."""
+        """Remove what was not used for a day, and renew the time of bundles in use: call it now and then."""
         now_s = time.time()
         with self._lock, contextlib.suppress(OSError):
             for kind in (BUNDLES, RULE_FILES):
                 for own in (self._root / kind).iterdir():
-                    for one in own.iterdir():
-                        if one in used:
+                    for path in own.iterdir():
+                        if path in used:
                             if kind == BUNDLES:
-                                os.utime(one)
-                        elif now_s - _age(one) > UNUSED_S:
-                            _removed(one)
+                                os.utime(path)
+                        elif now_s - _modified_s(path) > UNUSED_S:
+                            _remove(path)
                     with contextlib.suppress(OSError):
-                        own.rmdir()  # if nothing is in it any more
+                        own.rmdir()  # if it is empty now
 
     def _make_room(self, own: Path, size: int, used: Collection[Path]) -> None:
-        """By what the same namespace has and does not use, the oldest first; what others have is not touched."""
+        """Remove the oldest unused entries of the same namespace; entries of other namespaces are not touched."""
         if not own.is_dir() and sum(1 for _ in own.parent.iterdir()) >= MOST_NAMESPACES:
-            raise FetchError(f"{MOST_NAMESPACES} other namespaces have theirs on this node; accepted: fewer")
+            raise FetchError(f"{MOST_NAMESPACES} other namespaces have bundles or rules on this node; expected: fewer")
         own.mkdir(mode=0o700, exist_ok=True)
-        there = sorted((one for one in own.iterdir() if not one.name.startswith(NEW)), key=_age)
-        sizes = {one: _size(one) for one in there}
-        for one in [each for each in there if each not in used]:
+        entries = sorted((path for path in own.iterdir() if not path.name.startswith(NEW)), key=_modified_s)
+        sizes = {path: _size(path) for path in entries}
+        for path in [each for each in entries if each not in used]:
             if len(sizes) < MOST_KEPT and sum(sizes.values()) + size <= MOST_BYTES:
                 break
-            _removed(one)
-            del sizes[one]
+            _remove(path)
+            del sizes[path]
         if len(sizes) >= MOST_KEPT or sum(sizes.values()) + size > MOST_BYTES:
             raise FetchError(
-                f"its namespace has {len(sizes)} in use on this node, {sum(sizes.values()) >> 20} MiB; accepted: "
-                f"{MOST_KEPT} of {MOST_BYTES >> 20} MiB together"
+                f"its namespace uses {len(sizes)} on this node, {sum(sizes.values()) >> 20} MiB; expected: at most "
+                f"{MOST_KEPT}, of {MOST_BYTES >> 20} MiB together"
             )
-
-    def _bundles(self, namespace: str) -> Path:
-        return self._root / BUNDLES / namespace
-
-    def _rules(self, namespace: str) -> Path:
-        return self._root / RULE_FILES / namespace
 
 
 def missing_parts(parts: Collection[str]) -> list[str]:
@@ -223,7 +211,7 @@ def _source(wanted: Wanted) -> str:
     return hashlib.sha256(f"{wanted.name}/{wanted.within}".encode()).hexdigest()[:16]
 
 
-def _age(path: Path) -> float:
+def _modified_s(path: Path) -> float:
     try:
         return path.lstat().st_mtime
     except FileNotFoundError:
@@ -231,10 +219,10 @@ def _age(path: Path) -> float:
 
 
 def _size(path: Path) -> int:
-    return sum(one.stat().st_size for one in path.iterdir()) if path.is_dir() else path.stat().st_size
+    return sum(file.stat().st_size for file in path.iterdir()) if path.is_dir() else path.stat().st_size
 
 
-def _removed(path: Path) -> None:
+def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

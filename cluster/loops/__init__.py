@@ -1,1 +1,1 @@
-"""Control loops as child processes of the agent."""
+"""Loops as child processes: started, given their mode, ended, and read from."""

@@ -22,27 +22,27 @@ from slicepilot.controller.system.own_programs import environment, python
 from slicepilot.data.files import replace_file
 
 ORDER_S, ORDER_AGAIN_S = 10.0, 5.0
-"""How long an order may take, and until one that was refused is given again."""
+"""Longest time of an order, and the wait before a refused one is repeated."""
 END_S = 20.0
-"""After SIGTERM; then it is killed, and its supervisor puts the knobs back."""
+"""After SIGTERM; then it is killed, and its supervisor restores the knobs."""
 LINES = 5
 LINE_BYTES = 1 << 16
-"""What is read of a line at a time; the rest of a longer one is one more line."""
+"""Longer lines are split."""
 
 
 class LoopProcess:
-    """Starts at once.
+    """One running loop; the constructor starts it.
 
     Args:
-        plan: what it is started with.
-        folder: for its configuration.
-        roots: where it has its sockets, and its journal.
-        publish: what it publishes (`slicepilot.controller.service.run_config.PublishConfig`).
-        told: gets each line that it prints.
+        plan: its configuration.
+        folder: of its configuration files.
+        roots: folders of its sockets, and of its journal.
+        publish: settings of its publisher (`slicepilot.controller.service.run_config.PublishConfig`).
+        log: called with each line that it prints.
 
     Attributes:
-        plan: with the mode that it was ordered to be in.
-        refused: why it would not change its mode.
+        plan: with the mode that was last ordered.
+        refused: why it has refused a mode.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class LoopProcess:
         folder: Path,
         roots: tuple[Path, Path],
         publish: Mapping[str, Any],
-        told: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self.plan, self._told = plan, told
+        self.plan, self._log = plan, log
         self.refused: str | None = None
         self.started_s = time.monotonic()
         self.ending_s: float | None = None
@@ -77,7 +77,7 @@ class LoopProcess:
         for path, document in ((node, dict(plan.node)), (run, settings)):
             replace_file(path, yaml.safe_dump(document, sort_keys=False).encode())
         self._process = subprocess.Popen(
-            [*python("slicepilot.cluster.loops.tied"), str(os.getpid()), "run", "-c", str(run)],
+            [*python("slicepilot.cluster.loops.child"), str(os.getpid()), "run", "-c", str(run)],
             cwd="/",
             env=environment(),
             stdin=subprocess.DEVNULL,
@@ -100,51 +100,51 @@ class LoopProcess:
 
     @property
     def ring(self) -> Path:
-        """Where its ticks are."""
+        """Path of its ring of ticks."""
         return self._run_root / self.plan.instance / "ticks"
 
     def ended(self) -> int | None:
-        """Its exit code, once it has ended; one that does not end when asked is killed."""
+        """Its exit code once it has ended; kills it where it does not end within `END_S`."""
         code = self._process.poll()
         if code is None and self.ending_s is not None and time.monotonic() - self.ending_s > END_S:
             self._process.kill()
         return code
 
     def why(self) -> str:
-        """The last that it said, in a line."""
+        """The last error that it printed, in a line."""
         self._reading.join(1.0)
-        lines = [*self._lines]  # at once: whatever else has the loop's standard error may still write
+        lines = [*self._lines]  # a copy: other processes with the loop's standard error may still write
         errors = [line for line in lines if "error:" in line] or lines
         return errors[-1].partition("error: ")[2] or errors[-1] if errors else f"exit code {self._process.returncode}"
 
     def stop(self) -> None:
-        """Ask it to end, which gives the knobs back."""
+        """Send SIGTERM, upon which it restores the knobs."""
         if self.ending_s is None:
             self.ending_s = time.monotonic()
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> None:
-        """Until it has ended; kills it where it has not in time."""
+        """Wait until it has ended; kill it if it has not in time."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def turn(self, plan: LoopPlan) -> None:
-        """Have it change its mode, in a thread of its own: taking knobs over takes a while."""
+    def set_mode(self, plan: LoopPlan) -> None:
+        """Order the plan's mode in a thread of its own: taking over knobs takes a while."""
         now_s = time.monotonic()
         if (self._order is not None and self._order.is_alive()) or now_s < self._order_again_s:
             return
         self._order_again_s = now_s + ORDER_AGAIN_S
-        self._order = threading.Thread(target=self._turn, args=(plan,), name=f"mode {plan.instance}", daemon=True)
+        self._order = threading.Thread(target=self._order_mode, args=(plan,), name=f"mode {plan.instance}", daemon=True)
         try:
             self._order.start()
-        except RuntimeError:  # no threads: tried again
+        except RuntimeError:  # no threads left: tried again
             self._order = None
 
-    def _turn(self, plan: LoopPlan) -> None:
+    def _order_mode(self, plan: LoopPlan) -> None:
         order = {"command": "mode", "mode": plan.mode, **({"slices": list(plan.canary)} if plan.canary else {})}
         try:
             with ControlClient(self._run_root / plan.instance / "control.sock", ORDER_S) as client:
@@ -158,9 +158,9 @@ class LoopProcess:
     def _read(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as lines:
-            # The publisher writes here too, and is believed nothing.
+            # The publisher writes here too, and is not trusted.
             while line := lines.readline(LINE_BYTES):
                 text = printable(line.decode(errors="replace").rstrip())
                 if text:
                     self._lines.append(text)
-                    self._told(text)
+                    self._log(text)

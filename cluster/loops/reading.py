@@ -1,4 +1,4 @@
-"""What a loop is doing, from the ring of ticks that it writes: nothing is asked of it."""
+"""A loop's figures, read from its ring of ticks: no request is sent to it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from slicepilot.controller.top.screen import Follower
 from slicepilot.env.promises import RATE_TOLERANCE
 
 KEPT_S = 60
-"""How far back the share of kept promises goes; a look a second."""
+"""Length of the share of kept promises; one reading a second."""
 UNLIMITED = ("cpu_limit_mcpu", "egress_mbps")
 
 
 @dataclass(frozen=True)
 class SliceFigures:
-    """A slice, over the last one to two seconds; None for what is not known, and for a limit that there is not."""
+    """A slice over the last one to two seconds; None for unknown values, and for knobs without a limit."""
 
     name: str
     measured: bool
@@ -55,7 +55,7 @@ class LoopReader:
 
     Args:
         path: of the ring.
-        pid: of the loop: a ring that another one has left is not its.
+        pid: of the loop; the ring of a former loop is ignored.
     """
 
     def __init__(self, path: Path, pid: int) -> None:
@@ -63,14 +63,14 @@ class LoopReader:
         self._follower: Follower | None = None
         self._kept: dict[str, collections.deque[bool]] = {}
 
-    def look(self) -> LoopFigures | None:
-        """Once a second; None until it has ticked."""
+    def read(self) -> LoopFigures | None:
+        """The figures, to be read once a second; None until it has ticked."""
         try:
             if self._follower is None:
                 self._follower = Follower(self._path, wait=True)
             else:
                 self._follower.look()
-        except ConfigError:  # not whole yet, or of another version
+        except ConfigError:  # not complete yet, or of another version
             return None
         status = self._follower.status
         if status is None or status.description.get("pid") != self._pid or not len(status.last):
@@ -91,40 +91,40 @@ class LoopReader:
             agent=str(document["agent"]),
             stale=stale,
             unmeasured=tuple(notes.get("unmeasured") or ()),
-            slices=tuple(self._slice(status, s, one) for s, one in enumerate(document["slices"])),
+            slices=tuple(self._slice(status, s, item) for s, item in enumerate(document["slices"])),
         )
 
-    def _slice(self, status: Status, index: int, one: dict[str, Any]) -> SliceFigures:
-        kept = bool(one["valid"]) and _kept(one)
-        seen = self._kept.setdefault(one["name"], collections.deque(maxlen=KEPT_S))
+    def _slice(self, status: Status, index: int, item: dict[str, Any]) -> SliceFigures:
+        kept = bool(item["valid"]) and _kept(item)
+        seen = self._kept.setdefault(item["name"], collections.deque(maxlen=KEPT_S))
         seen.append(kept)
-        delay_us = one["delay_p99_us"]
+        delay_us = item["delay_p99_us"]
         return SliceFigures(
-            name=one["name"],
-            measured=bool(one["valid"]),
+            name=item["name"],
+            measured=bool(item["valid"]),
             kept=kept,
             kept_percent=round(100 * sum(seen) / len(seen)),
-            offered_mbps=one["offered_mbps"],
-            carried_mbps=one["carried_mbps"],
+            offered_mbps=item["offered_mbps"],
+            carried_mbps=item["carried_mbps"],
             p99_ms=None if delay_us is None else delay_us / 1e3,
-            knobs=one["knobs"]["applied"],
-            in_charge=_charge(status, index).label if one["acting"] else "nobody",
-            safe=one["level"] != "normal",
+            knobs=item["knobs"]["applied"],
+            in_charge=_charge(status, index).label if item["acting"] else "nobody",
+            safe=item["level"] != "normal",
         )
 
 
-def _kept(one: dict[str, Any]) -> bool:
-    """As `slicepilot.env.promises` has it, of the same window for both parts: one to two seconds."""
-    offered, carried, delay_us = one["offered_mbps"], one["carried_mbps"], one["delay_p99_us"]
+def _kept(item: dict[str, Any]) -> bool:
+    """As in `slicepilot.env.promises`, with the same window of one to two seconds for rate and delay."""
+    offered, carried, delay_us = item["offered_mbps"], item["carried_mbps"], item["delay_p99_us"]
     if offered is None or carried is None:
         return False
-    owed = float(RATE_TOLERANCE) * min(offered, one["committed_mbps"])
+    owed = float(RATE_TOLERANCE) * min(offered, item["committed_mbps"])
     # Rates are rounded to four digits.
-    return carried >= owed - 1e-3 * max(owed, 1e-3) and (delay_us is None or delay_us <= one["delay_bound_us"])
+    return carried >= owed - 1e-3 * max(owed, 1e-3) and (delay_us is None or delay_us <= item["delay_bound_us"])
 
 
 def _charge(status: Status, index: int) -> InCharge:
-    """Of the newest tick, for one slice: by its own reasons and the node's."""
+    """Of a slice in the newest tick, by its own reasons and the node's."""
     last = status.last
     masks = np.stack([last["reasons"][:, index], last["node_reasons"]], axis=1).astype(np.uint32)
     return InCharge(int(charges_of(last["level"], (last["flags"] & LATE) != 0, masks)[0]))

@@ -1,26 +1,23 @@
-"""What the agent says of itself to the process that serves metrics, and the metrics that become of it.
+"""What the agent reports to the process that serves metrics, and the agent's own metrics.
 
-Names follow those of a controller (`slicepilot.controller.publisher.metrics`). Labels ``loop``, ``sliceset``
-and ``sliceset_namespace`` say whose a figure is: ``namespace`` and ``pod`` are what a Prometheus server that finds pods
-calls the target, here the agent's own pod.
+Names follow those of a controller (`slicepilot.controller.publisher.metrics.collector`). Labels ``loop``, ``sliceset``
+and ``sliceset_namespace`` say which loop a figure is of: ``namespace`` and ``pod`` are the scrape target's, which here
+is the agent's own pod.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 Row = tuple[Sequence[str], float]
-WHOSE = ("loop", "sliceset", "sliceset_namespace")
+LOOP_LABELS = ("loop", "sliceset", "sliceset_namespace")
 PREFIX = "slicepilot_agent_"
-"""Of the agent's own names."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +25,10 @@ class LoopFacts:
     """A loop, as its agent knows it.
 
     Attributes:
-        loop: its name on the node: `slicepilot explain --name` takes it.
-        sliceset, sliceset_namespace: whose it is.
-        socket: where its publisher serves metrics; empty while it does not run.
-        starts, failures: how often it was started, and ended by itself or could not be started.
+        loop: its name on the node, as for `slicepilot explain --name`.
+        sliceset, sliceset_namespace: its SliceSet.
+        socket: of its publisher's metrics; empty while it does not run.
+        starts, failures: how often it was started; how often it ended unexpectedly or could not be started.
     """
 
     loop: str
@@ -43,30 +40,21 @@ class LoopFacts:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Values of `WHOSE`."""
+        """Values of `LOOP_LABELS`."""
         return (self.loop, self.sliceset, self.sliceset_namespace)
 
 
 @dataclass(frozen=True)
-class ListFacts:
-    """A list at the API server: how often it was listed and watched, and when it was last heard of, since the epoch."""
-
-    name: str
-    lists: int
-    watches: int
-    heard_s: float
-
-
-@dataclass(frozen=True)
 class AgentFacts:
-    """All that an agent says.
+    """An agent's own figures.
 
     Attributes:
         node, version: its node's name, its own version.
-        started_s, time_s: its start, and when it said this, since the epoch.
+        started_s, time_s: its start, and the time of these figures, since the epoch.
         lease_held, sums_up: whether it acts for the node, and sums up for all nodes.
-        requests: answers of the API server by verb and status; 0: none came.
+        requests: requests to the API server by verb, status (0: no answer) and count.
         slice_sets: SliceSets with pods here, by the reason of their condition Ready.
+        heard_s: time of the last answer or event of each list at the API server, since the epoch.
     """
 
     node: str
@@ -77,7 +65,7 @@ class AgentFacts:
     sums_up: bool = False
     requests: tuple[tuple[str, int, int], ...] = ()
     slice_sets: Mapping[str, int] = field(default_factory=dict)
-    lists: tuple[ListFacts, ...] = ()
+    heard_s: Mapping[str, float] = field(default_factory=dict)
     loops: tuple[LoopFacts, ...] = ()
 
     def message(self) -> bytes:
@@ -86,64 +74,44 @@ class AgentFacts:
 
 
 def read(message: bytes) -> AgentFacts:
-    """What `AgentFacts.message` made; raises ValueError, TypeError or KeyError."""
-    found: dict[str, Any] = json.loads(message)
-    requests = tuple((str(verb), int(status), int(count)) for verb, status, count in found.pop("requests"))
-    lists = tuple(ListFacts(**one) for one in found.pop("lists"))
-    loops = tuple(LoopFacts(**one) for one in found.pop("loops"))
-    return AgentFacts(**found, requests=requests, lists=lists, loops=loops)
+    """The facts of a message; raises ValueError, TypeError or KeyError."""
+    document: dict[str, Any] = json.loads(message)
+    requests = tuple((str(verb), int(status), int(count)) for verb, status, count in document.pop("requests"))
+    loops = tuple(LoopFacts(**item) for item in document.pop("loops"))
+    return AgentFacts(**document, requests=requests, loops=loops)
 
 
-def exposed(facts: AgentFacts, served: Mapping[str, bool], own: Callable[[], float]) -> str:
-    """In Prometheus' text format.
+def agent_metrics(facts: AgentFacts, served: set[str], cpu_s: float) -> Iterator[Metric]:
+    """The agent's metrics.
 
     Args:
         facts: the newest.
-        served: by loop, whether its metrics were had.
-        own: CPU time of the process that serves, s.
+        served: loops whose own metrics are on the page.
+        cpu_s: CPU time of the process that serves.
     """
-    return generate_latest(_Families(list(_families(facts, served, own())))).decode()
-
-
-class _Families(Collector):
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
-def _families(facts: AgentFacts, served: Mapping[str, bool], cpu_s: float) -> Iterator[Metric]:
     yield _gauge("info", "The agent.", ("node", "version"), [((facts.node, facts.version), 1)])
     yield _gauge("start_time_seconds", "Its start since the epoch.", (), [((), facts.started_s)])
-    yield _gauge(
-        "told_timestamp_seconds", "When it last said these figures, since the epoch.", (), [((), facts.time_s)]
-    )
+    yield _gauge("told_timestamp_seconds", "Time of these figures, since the epoch.", (), [((), facts.time_s)])
     yield _gauge("lease_held", "1 while it acts for its node.", (), [((), facts.lease_held)])
-    yield _gauge("sums_up", "1 while it sums up what all nodes say.", (), [((), facts.sums_up)])
+    yield _gauge("sums_up", "1 while it sums up the status of all nodes.", (), [((), facts.sums_up)])
     yield _counter(
         "api_requests",
-        "Requests to the API server by verb and status; code 0: no answer came.",
+        "Requests to the API server by verb and status; code 0: no answer.",
         ("verb", "code"),
         [((verb, str(status)), count) for verb, status, count in facts.requests],
     )
-    yield _gauge(
-        "slicesets",
-        "SliceSets that this node is one of the meant for, by the reason of their condition Ready.",
-        ("reason",),
-        [((reason,), count) for reason, count in sorted(facts.slice_sets.items())],
-    )
+    text = "SliceSets with pods on this node, by the reason of their condition Ready."
+    yield _gauge("slicesets", text, ("reason",), [((key,), count) for key, count in sorted(facts.slice_sets.items())])
     text = "Last answer or event of a list at the API server, since the epoch."
-    yield _gauge("heard_timestamp_seconds", text, ("list",), [((one.name,), one.heard_s) for one in facts.lists])
-    yield _counter("lists", "Pages listed.", ("list",), [((one.name,), one.lists) for one in facts.lists])
-    yield _counter("watches", "Watches begun.", ("list",), [((one.name,), one.watches) for one in facts.lists])
-    loops = facts.loops
-    text = "1 where a loop runs and its metrics are among these."
-    yield _gauge("loop_up", text, WHOSE, [(one.labels, served.get(one.loop, False)) for one in loops])
-    yield _counter("loop_starts", "Starts of a loop.", WHOSE, [(one.labels, one.starts) for one in loops])
-    text = "Ends of a loop that nobody asked for, and starts that failed."
-    yield _counter("loop_failures", text, WHOSE, [(one.labels, one.failures) for one in loops])
-    yield _counter("metrics_cpu_seconds", "CPU time of the process that serves these.", (), [((), cpu_s)])
+    yield _gauge("heard_timestamp_seconds", text, ("list",), [((key,), at_s) for key, at_s in facts.heard_s.items()])
+    text = "1 where a loop runs and its metrics are on this page."
+    yield _gauge("loop_up", text, LOOP_LABELS, [(loop.labels, loop.loop in served) for loop in facts.loops])
+    yield _counter(
+        "loop_starts", "Starts of a loop.", LOOP_LABELS, [(loop.labels, loop.starts) for loop in facts.loops]
+    )
+    text = "Unexpected ends of a loop, and starts that failed."
+    yield _counter("loop_failures", text, LOOP_LABELS, [(loop.labels, loop.failures) for loop in facts.loops])
+    yield _counter("metrics_cpu_seconds", "CPU time of the process that serves this page.", (), [((), cpu_s)])
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:

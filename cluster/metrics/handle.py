@@ -1,10 +1,11 @@
-"""How an agent starts the process that serves metrics, tells it what there is, and ends it."""
+"""The agent's side of the process that serves metrics: starts it, reports to it about once a second, ends it."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import subprocess
+import time
 
 from slicepilot.cluster.client.errors import BackOff
 from slicepilot.controller.publisher.listeners import HttpAddress, http_listener
@@ -12,18 +13,19 @@ from slicepilot.controller.system.own_programs import environment, python
 
 from .figures import AgentFacts
 
-WELL_S = 60.0
+REPORT_S = 1.0
+RELIABLE_S = 60.0
 END_S = 2.0
 
 
 class MetricsServer:
-    """The process, and the socket that it serves, which outlives it.
+    """The process, and its listening socket, which outlives it.
 
     Args:
         address: to serve on.
 
     Raises:
-        ConfigError: it is not to be had.
+        ConfigError: it cannot be listened on.
     """
 
     def __init__(self, address: HttpAddress) -> None:
@@ -31,17 +33,23 @@ class MetricsServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
         self._back_off = BackOff(1.0, 60.0)
-        self._started_s, self._again_s = 0.0, 0.0
+        self._started_s, self._again_s, self._reported_s = 0.0, 0.0, float("-inf")
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Of the process while it runs."""
         return None if self._process is None else self._process.pid
 
-    def tell(self, facts: AgentFacts, now_s: float) -> None:
-        """Have it know this; waits for nothing. Starts it, again where it has ended, by and by less often."""
+    @property
+    def due(self) -> bool:
+        """Whether the next report is due."""
+        return time.monotonic() - self._reported_s >= REPORT_S
+
+    def report(self, facts: AgentFacts) -> None:
+        """Send these figures without waiting. Starts the process, again and ever less often if it ends."""
+        now_s = self._reported_s = time.monotonic()
         if self._process is not None and self._process.poll() is not None:
-            if now_s - self._started_s > WELL_S:
+            if now_s - self._started_s > RELIABLE_S:
                 self._back_off.succeeded()
             self._again_s = now_s + self._back_off.failed()
             self._end()
@@ -51,7 +59,7 @@ class MetricsServer:
             except OSError:  # no memory, no processes
                 self._again_s = now_s + self._back_off.failed()
         if self._link is not None:
-            with contextlib.suppress(OSError):  # it has no time: the next message is newer anyway
+            with contextlib.suppress(OSError):  # its queue is full: the next message is newer anyway
                 self._link.send(facts.message())
 
     def close(self) -> None:

@@ -1,112 +1,119 @@
 """``python -m slicepilot.cluster.metrics.process``, started by `handle`: serves the metrics of an agent and its loops.
 
-It has a listening socket and a connection to the agent, by which the agent says which loops there are; no token, no
-client of the API, no privileges, and no right to open files but Python's. When somebody scrapes, each loop's publisher
-is asked. It ends when the agent does.
+It has a listening socket and a connection to the agent, which reports the loops there are; no token, no client of the
+API, no privileges, and no files but Python's. At a scrape it requests the page of each loop's publisher. It ends when
+the agent does.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import concurrent.futures
 import contextlib
 import json
 import os
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from slicepilot.controller.publisher.pages import PageServer
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from slicepilot.controller.publisher.pages import PageServer, Rendered
 from slicepilot.controller.system import privileges
 from slicepilot.controller.system.confinement import confine_publisher
 from slicepilot.controller.system.realtime import stay_in_the_background
 from slicepilot.controller.system.signals import STOPPING, SWITCHING
 
-from .asking import AskError, ask
-from .figures import WHOSE, AgentFacts, exposed, read
-from .joining import Joined
+from .figures import LOOP_LABELS, AgentFacts, agent_metrics, read
+from .merging import MergedPages
 
 FRESH_S = 1.0
-"""All who ask within this time get the same: hundreds of scrapers cost the loops' publishers no more than one."""
-MOST_MESSAGE = 1 << 18
+"""Scrapes within this time get the same page: however many there are, a loop's publisher serves one a second."""
+REQUEST_S = 1.5
+REQUESTS = 8
+MOST_PAGE_BYTES = 8 << 20  # of one loop; 64 slices make some 2 MiB
+MOST_MESSAGE_BYTES = 1 << 18
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-class MetricsProcess:
-    """All that runs here, on one event loop.
+def serve(http: socket.socket, link: socket.socket) -> None:
+    """Serve until the agent has gone.
 
     Args:
         http: listening.
         link: to the agent; SOCK_SEQPACKET.
     """
+    facts, lock = [AgentFacts("", "", 0.0, 0.0)], threading.Lock()
+    body = Rendered(lambda: rendered(facts[0]), FRESH_S)
 
-    def __init__(self, http: socket.socket, link: socket.socket) -> None:
-        self._link, self._done = link, asyncio.Event()
-        self._facts: AgentFacts | None = None
-        self._body, self._made_s = b"", float("-inf")
-        self._making: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop
-        self._http = PageServer(http, {"/metrics": self._page})
-
-    async def run(self) -> None:
-        """Until the agent has gone."""
-        self._link.setblocking(False)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._link, self._hear)
-        self._http.start("http")
-        await self._done.wait()
-
-    def _hear(self) -> None:
-        try:
-            message = self._link.recv(MOST_MESSAGE)
-        except BlockingIOError:
-            return
-        except OSError:
-            message = b""
-        if not message:
-            asyncio.get_running_loop().remove_reader(self._link)
-            self._done.set()
-            return
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            self._facts = read(message)
-
-    def _page(self, accept: str) -> tuple[bytes, dict[str, str]]:
-        """In a thread of the server's."""
+    def page(accept: str) -> tuple[bytes, dict[str, str]]:
         del accept
-        asyncio.run_coroutine_threadsafe(self._prepared(), self._loop).result()
-        return self._body or b"the agent has reported nothing yet\n", {"Content-Type": TEXT}
+        with lock:
+            return body.body(), {"Content-Type": TEXT}
 
-    async def _prepared(self) -> None:
-        if self._making is None and time.monotonic() - self._made_s >= FRESH_S:
-            self._making = asyncio.create_task(self._make())
-        if self._making is not None:
-            await asyncio.shield(self._making)
-
-    async def _make(self) -> None:
-        try:
-            if (facts := self._facts) is not None:
-                self._body = await rendered(facts)
-                self._made_s = time.monotonic()
-        finally:
-            self._making = None
+    server, started = PageServer(http, {"/metrics": page}), False
+    while message := _received(link):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            facts[0] = read(message)
+            if not started:
+                server.start("http")
+                started = True
 
 
-async def rendered(facts: AgentFacts) -> bytes:
-    """The metrics of all that answer, and the agent's own."""
-    running = [one for one in facts.loops if one.socket]
-    texts = await asyncio.gather(*(ask(one.socket) for one in running), return_exceptions=True)
-    joined, served = Joined(), dict[str, bool]()
-    for one, text in zip(running, texts, strict=True):
-        if isinstance(text, str):
+def _received(link: socket.socket) -> bytes:
+    """The agent's next message; empty once it has gone."""
+    try:
+        return link.recv(MOST_MESSAGE_BYTES)
+    except OSError:
+        return b""
+
+
+def rendered(facts: AgentFacts) -> bytes:
+    """The page: metrics of all loops whose publishers answer with valid ones, and the agent's own."""
+    running = [loop for loop in facts.loops if loop.socket]
+    merged, served = MergedPages(), set[str]()
+    with concurrent.futures.ThreadPoolExecutor(REQUESTS) as pool:
+        for loop, page in zip(running, pool.map(fetched, [loop.socket for loop in running]), strict=True):
             with contextlib.suppress(ValueError):
-                joined.add(text, dict(zip(WHOSE, one.labels, strict=True)))
-                served[one.loop] = True
-        elif not isinstance(text, AskError):
-            raise text
-    joined.add(exposed(facts, served, time.process_time), {})
-    return joined.text.encode()
+                if page is not None:
+                    merged.add(page, dict(zip(LOOP_LABELS, loop.labels, strict=True)))
+                    served.add(loop.loop)
+    own = _Metrics(list(agent_metrics(facts, served, time.process_time())))
+    return generate_latest(merged) + generate_latest(own)
+
+
+def fetched(path: str) -> str | None:
+    """The metrics page of the publisher at a Unix socket; None where it does not answer properly and in time."""
+    data, until_s = bytearray(), time.monotonic() + REQUEST_S
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(REQUEST_S)
+            connection.connect(path)
+            with contextlib.suppress(ConnectionError):  # reset after the page was sent
+                connection.sendall(_REQUEST)
+                while len(data) <= MOST_PAGE_BYTES and (part := connection.recv(1 << 16)):
+                    data += part
+                    connection.settimeout(max(1e-3, until_s - time.monotonic()))
+        head, _, body = bytes(data).partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").lower().split("\r\n")
+        [length] = [int(line.partition(":")[2]) for line in lines if line.startswith("content-length:")]
+        return body.decode() if first.startswith("http/1.1 200 ") and len(body) == length else None
+    except (OSError, ValueError):
+        return None
+
+
+class _Metrics(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,17 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (*STOPPING, *SWITCHING):  # for the agent
         signal.signal(number, signal.SIG_IGN)
     stay_in_the_background()
-    exposed(AgentFacts("", "", 0.0, 0.0), {}, time.process_time)  # so that nothing has to be imported any more
+    rendered(AgentFacts("", "", 0.0, 0.0))  # imports all that it needs
     privileges.drop_all()
-    told = {"event": "metrics", "pid": os.getpid(), "uid": os.getuid(), "confined": confine_publisher([])}
+    facts = {"event": "metrics", "pid": os.getpid(), "uid": os.getuid(), "confined": confine_publisher([])}
     with contextlib.suppress(OSError):
-        print(json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **told}), file=sys.stderr)
-    asyncio.run(_run(http, link))
+        print(json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts}), file=sys.stderr)
+    serve(http, link)
     return 0
-
-
-async def _run(http: socket.socket, link: socket.socket) -> None:
-    await MetricsProcess(http, link).run()
 
 
 if __name__ == "__main__":

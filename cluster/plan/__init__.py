@@ -1,1 +1,1 @@
-"""The slices of a node, from SliceSets and pods, and the configuration of their loops."""
+"""Which slices a node has, by SliceSets and pods, and what its loops are started with."""

@@ -1,4 +1,4 @@
-"""What this node's loops have to be, by what the API server has: no request, no file, no process."""
+"""The loops of this node, planned from the objects of the API server: no request, no file, no process."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from slicepilot.cluster.resources.slice_set import DeclaredSet, Follow, Identity
 from slicepilot.cluster.resources.wanted import FETCHING, NOT_FETCHED, Fetched, Wanted
 from slicepilot.configs import ConfigError
 
-from .placing import Place, Placing, Trouble, place
+from .assignment import Assignment, SlicePod, Trouble, assign_pods
 
 ACTING = ("canary", "live")
 MODES = ("shadow", *ACTING)
-"""By how much they may do, least first."""
+"""Lowest first."""
 RESIZED = {"policy": "reassert", "most_reasserts": 100, "window_s": 60.0, "restore": "newest"}
-"""What a loop does where the kubelet writes: at each resize that this agent asks for, 30 a minute at most, and at those
-of others, which are then what holds without the loop."""
+"""How a loop answers the kubelet, which writes at each resize: those of this agent, 30 a minute at most, and those of
+others, whose values are then the ones to put back."""
 MOST_SETS = 64
-"""SliceSets of a namespace that are looked at."""
+"""The oldest SliceSets of a namespace that are considered."""
 
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """What one loop is started with, and the mode that it is to be in.
+    """The configuration of one loop.
 
     Attributes:
-        instance: what it is called.
+        instance: its name on the node.
         node: its node's configuration (`slicepilot.node.config.spec`).
         run: its own (`slicepilot.controller.service.run_config`), without the mode.
-        mode, canary: to be in; may be changed while it runs.
+        mode, canary: its mode; may be changed while it runs.
     """
 
     instance: str
@@ -44,17 +44,17 @@ class LoopPlan:
     canary: tuple[str, ...]
 
     def starts_as(self, other: LoopPlan) -> bool:
-        """Whether a loop of the other needs no new start."""
+        """Whether a loop of the other plan needs no restart."""
         return (self.instance, self.node, self.run) == (other.instance, other.node, other.run)
 
     def acts_as(self, other: LoopPlan) -> bool:
-        """Whether it is to be in the same mode."""
+        """Whether both have the same mode."""
         return (self.mode, self.canary) == (other.mode, other.canary)
 
 
 @dataclass(frozen=True)
-class Forbidden:
-    """A mode that is declared, and the highest that this node's agent lets a loop have."""
+class ModeRefusal:
+    """A declared mode, and the highest that this node's agent allows."""
 
     mode: str
     highest: str
@@ -62,7 +62,7 @@ class Forbidden:
 
 @dataclass(frozen=True)
 class Missing:
-    """What it refers to and is not here (yet): a reason of conditions, and a line."""
+    """Why a bundle or rules are not here (yet): a reason of conditions, and a line."""
 
     reason: str
     message: str
@@ -70,49 +70,49 @@ class Missing:
 
 @dataclass(frozen=True)
 class SetPlan:
-    """What a SliceSet is on this node.
+    """The plan of a SliceSet on this node.
 
     Attributes:
-        who: it is.
+        identity: of the SliceSet.
         invalid: why no loop could run with it, in a line.
-        missing: what it refers to and is not as it is now declared. A loop that has run goes on with what it had.
-        unpromoted: why its bundle may not act, whose loop runs in shadow although more is declared; None for none.
-        crowded: why it has no loop although one could run: others have them all.
-        places: where its slices' UPFs are.
-        troubles: of slices that have pods here.
-        follows: what the API server is told of slices that have pods here.
-        forbidden: the mode that it asks for and may not have on this node, whose loop runs in shadow; None for none.
+        missing: why its bundle or rules are not as declared now. A loop that has run goes on with the former ones.
+        unpromoted: why its bundle may not act, so that its loop runs in shadow although a higher mode is declared.
+        over_limit: why it has no loop although one could run: the node's loops are all taken.
+        pods: of its slices on this node.
+        troubles: of slices with pods here.
+        follows: of slices whose pods here follow the loop.
+        refused_mode: the declared mode that is not allowed here, so that its loop runs in shadow.
         loop: None where there is nothing to run.
     """
 
-    who: Identity
+    identity: Identity
     invalid: str | None = None
     missing: Missing | None = None
     unpromoted: str | None = None
-    crowded: str | None = None
-    places: Mapping[str, Place] = field(default_factory=dict)
+    over_limit: str | None = None
+    pods: Mapping[str, SlicePod] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
     follows: Mapping[str, Follow] = field(default_factory=dict)
-    forbidden: Forbidden | None = None
+    refused_mode: ModeRefusal | None = None
     loop: LoopPlan | None = None
 
 
 class Planner:
-    """Plans again and again, and remembers where slices were.
+    """Plans again and again, and remembers the slices' pods.
 
     Args:
-        highest_mode: that a loop may have; one of `MODES`. A SliceSet that asks for more has its loop in shadow: of a
-            mode that names no slices there is none lower that would name any.
-        trust: public key that loops have to find fetched bundles signed with; None: they need not be.
+        highest_mode: of `MODES`. A SliceSet that asks for a higher one has its loop in shadow: canary would need names
+            of slices, which a SliceSet in live does not have.
+        trust: public key with which loops check the signatures of fetched bundles; None: none is required.
 
     Attributes:
-        wanted: what the SliceSets that have pods here refer to, the older ones' first, with which SliceSets, by uid and
-            generation, do; as last planned.
+        wanted: references of the SliceSets with pods here, the older ones' first, with these SliceSets by uid and
+            generation; as last planned.
     """
 
     def __init__(self, highest_mode: str = "live", trust: Path | None = None) -> None:
         self._highest, self._trust = highest_mode, trust
-        self._before: dict[str, Mapping[str, Place]] = {}
+        self._before: dict[str, Mapping[str, SlicePod]] = {}
         self._known: dict[tuple[str, int], DeclaredSet | str] = {}
         self._requests: dict[tuple[str, str], float] = {}
         self._had: dict[str, _Sources] = {}
@@ -120,7 +120,7 @@ class Planner:
 
     @property
     def used(self) -> set[Path]:
-        """Paths that loops were last planned with: whatever is declared now, these may still run."""
+        """Paths that loops were last planned with: whatever is declared now, loops may still run with them."""
         texts = [one.run.get(key) for one in self._had.values() for key in ("bundle", "guard")]
         return {Path(text) for text in texts if text is not None and text.startswith("/")}
 
@@ -132,49 +132,49 @@ class Planner:
         now_s: float,
         fetched: Mapping[Wanted, Fetched] = MappingProxyType({}),
     ) -> list[SetPlan]:
-        """Plans of all SliceSets that this node has to say something about: those that are invalid and might have pods
-        here, then those that have, the older ones first.
+        """Plans of the SliceSets that concern this node: invalid ones that might have pods here, then those that have
+        pods here, the older first.
 
         Args:
-            documents: of all SliceSets, as the API server has them.
+            documents: all SliceSets, in the API's JSON.
             pods: of this node.
             node_labels: its labels.
             now_s: by the monotonic clock.
-            fetched: what has become of what was `wanted`.
+            fetched: state of what was `wanted`.
         """
-        there = list(pods)
+        present = list(pods)
         valid: list[DeclaredSet] = []
         plans: list[SetPlan] = []
         known, self._known = self._known, {}
-        away = {spot.pod.namespace for places in self._before.values() for spot in places.values()}
-        for document in _oldest(documents, away | {pod.namespace for pod in there}):
-            who = Identity.of(document)
+        away = {item.pod.namespace for assigned in self._before.values() for item in assigned.values()}
+        for document in _oldest(documents, away | {pod.namespace for pod in present}):
+            identity = Identity.of(document)
             # A spec does not change without its generation, and checking it takes milliseconds.
-            one = known.get((who.uid, who.generation)) or _declared(document)
-            self._known[who.uid, who.generation] = one
-            if isinstance(one, DeclaredSet):
-                valid.append(one)
-            elif _might_concern(document, node_labels, there):
-                plans.append(SetPlan(who, invalid=one))
-        meant = [one for one in valid if one.concerns(node_labels)]
-        found = place(meant, there, self._before, now_s)
-        self._before = {uid: placing.places for uid, placing in found.items() if placing.places}
-        meant.sort(key=lambda one: one.age)
-        here = [one for one in meant if found[one.uid].places or found[one.uid].troubles]
-        self._request(spot for one in here for spot in found[one.uid].places.values())
+            checked = known.get((identity.uid, identity.generation)) or _declared(document)
+            self._known[identity.uid, identity.generation] = checked
+            if isinstance(checked, DeclaredSet):
+                valid.append(checked)
+            elif _might_concern(document, node_labels, present):
+                plans.append(SetPlan(identity, invalid=checked))
+        meant = [item for item in valid if item.concerns(node_labels)]
+        assigned = assign_pods(meant, present, self._before, now_s)
+        self._before = {uid: assignment.pods for uid, assignment in assigned.items() if assignment.pods}
+        meant.sort(key=lambda item: item.age)
+        here = [item for item in meant if assigned[item.uid].pods or assigned[item.uid].troubles]
+        self._remember_requests(item for each in here for item in assigned[each.uid].pods.values())
         self.wanted = _wanted(here)
         had, self._had = self._had, {}
-        for one in here:
-            sources, missing = _sources(one, fetched, had.get(one.uid), self._trust)
+        for item in here:
+            sources, missing = _sources(item, fetched, had.get(item.uid), self._trust)
             if sources is not None:
-                self._had[one.uid] = sources
-            plans.append(_plan(one, found[one.uid], self._highest, self._requests, sources, missing))
+                self._had[item.uid] = sources
+            plans.append(_plan(item, assigned[item.uid], self._highest, self._requests, sources, missing))
         return plans
 
-    def _request(self, spots: Iterable[Place]) -> None:
-        """CPU requests of pods as they were at first: where they are resized amid a loop, it is not started anew."""
+    def _remember_requests(self, pods: Iterable[SlicePod]) -> None:
+        """CPU requests of pods as first seen: a resize while a loop runs does not restart it."""
         kept, self._requests = self._requests, {}
-        for pod in [spot.pod for spot in spots]:
+        for pod in [item.pod for item in pods]:
             for container in pod.containers:
                 key = pod.uid, container.name
                 self._requests[key] = kept.get(key, container.cpu_request_mcpu)
@@ -182,25 +182,25 @@ class Planner:
 
 @dataclass(frozen=True)
 class _Sources:
-    """What a loop is told of policy and rules, and why the policy may not act."""
+    """Settings of policy and rules for a loop, and why the policy may not act."""
 
     run: Mapping[str, Any]
     refusal: str | None = None
 
 
 def _wanted(sets: Iterable[DeclaredSet]) -> dict[Wanted, frozenset[tuple[str, int]]]:
-    found: dict[Wanted, frozenset[tuple[str, int]]] = {}
-    for one in sets:
-        for each in filter(None, (one.bundle_from, one.rules_from)):
-            found[each] = found.get(each, frozenset()) | {(one.uid, one.generation)}
-    return found
+    wanted: dict[Wanted, frozenset[tuple[str, int]]] = {}
+    for item in sets:
+        for reference in filter(None, (item.bundle_from, item.rules_from)):
+            wanted[reference] = wanted.get(reference, frozenset()) | {(item.uid, item.generation)}
+    return wanted
 
 
 def _sources(
-    one: DeclaredSet, fetched: Mapping[Wanted, Fetched], had: _Sources | None, trust: Path | None
+    declared_set: DeclaredSet, fetched: Mapping[Wanted, Fetched], had: _Sources | None, trust: Path | None
 ) -> tuple[_Sources | None, Missing | None]:
-    """What is declared, as far as it is here, else what it had; and what is not as declared."""
-    wanted = [each for each in (one.bundle_from, one.rules_from) if each is not None]
+    """The declared sources once all are fetched, until then the former ones; and what is missing."""
+    wanted = [each for each in (declared_set.bundle_from, declared_set.rules_from) if each is not None]
     states = {each: fetched.get(each, Fetched()) for each in wanted}
     absent = [each for each in wanted if states[each].path is None]
     problems = [text for each in wanted if (text := states[each].problem) is not None]
@@ -211,97 +211,98 @@ def _sources(
         missing = Missing(FETCHING, "; ".join(f"{each.field}: being fetched" for each in absent))
     if absent:
         return had, missing
-    run: dict[str, Any] = {**one.policy, "guard": one.guard}
+    run: dict[str, Any] = {**declared_set.policy, "guard": declared_set.guard}
     refusal = None
-    if one.bundle_from is not None:
-        run["bundle"], refusal = str(states[one.bundle_from].path), states[one.bundle_from].refusal
+    if declared_set.bundle_from is not None:
+        state = states[declared_set.bundle_from]
+        run["bundle"], refusal = str(state.path), state.refusal
         if trust is not None:
             run["trust"] = str(trust)
-    if one.rules_from is not None:
-        run["guard"] = str(states[one.rules_from].path)
+    if declared_set.rules_from is not None:
+        run["guard"] = str(states[declared_set.rules_from].path)
     return _Sources(run, refusal), missing
 
 
 def _oldest(documents: Iterable[Mapping[str, Any]], namespaces: set[str]) -> list[Mapping[str, Any]]:
-    """Of each namespace that has pods here the oldest `MOST_SETS`: who makes thousands holds up his own alone."""
+    """The oldest `MOST_SETS` of each namespace with pods here: thousands of them delay their own namespace only."""
     found: dict[str, list[Mapping[str, Any]]] = {namespace: [] for namespace in namespaces}
     for document in documents:
         of_namespace = found.get(document["metadata"]["namespace"])
         if of_namespace is not None:
             of_namespace.append(document)
     for of_namespace in found.values():
-        of_namespace.sort(key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]))
+        of_namespace.sort(key=lambda item: (item["metadata"].get("creationTimestamp", ""), item["metadata"]["name"]))
     return [document for of_namespace in found.values() for document in of_namespace[:MOST_SETS]]
 
 
 def _declared(document: Mapping[str, Any]) -> DeclaredSet | str:
-    """The SliceSet, or why it is none that a loop could run with."""
+    """The SliceSet, or why no loop could run with it."""
     try:
         return declared(document)
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
-        # A schema of another version may let through what this one has no name for: that is invalid, too.
+        # A schema of another version may have let it through.
         return str(error) if isinstance(error, ConfigError) else f"not as its schema has it: {error!r}"
 
 
 def _plan(
-    one: DeclaredSet,
-    placing: Placing,
+    item: DeclaredSet,
+    assignment: Assignment,
     highest: str,
     requests_mcpu: Mapping[tuple[str, str], float],
     sources: _Sources | None,
     missing: Missing | None,
 ) -> SetPlan:
     """``requests_mcpu``: of containers, by their pods' uids and their names."""
-    who = Identity(one.name, one.namespace, one.uid, one.generation)
-    forbidden = Forbidden(one.mode, highest) if MODES.index(one.mode) > MODES.index(highest) else None
-    # Such a loop would not start: in shadow it is recorded, by which it can be promoted.
-    unpromoted = sources.refusal if sources is not None and forbidden is None and one.mode in ACTING else None
+    refused = ModeRefusal(item.mode, highest) if MODES.index(item.mode) > MODES.index(highest) else None
+    # Such a loop would not start; in shadow it is recorded, and can be promoted by its records.
+    unpromoted = sources.refusal if sources is not None and refused is None and item.mode in ACTING else None
     loop = None
-    if sources is not None and placing.places:
-        loop = _loop(one, placing.places, requests_mcpu, sources, acts=forbidden is None and unpromoted is None)
-    follows = {each.name: each.follow for each in one.slices if each.follow and each.name in placing.places}
+    if sources is not None and assignment.pods:
+        acts = refused is None and unpromoted is None
+        loop = _loop(item, assignment.pods, requests_mcpu, sources, acts)
+    follows = {each.name: each.follow for each in item.slices if each.follow and each.name in assignment.pods}
     return SetPlan(
-        who,
+        Identity(item.name, item.namespace, item.uid, item.generation),
         missing=missing,
         unpromoted=unpromoted,
-        places=placing.places,
-        troubles=placing.troubles,
+        pods=assignment.pods,
+        troubles=assignment.troubles,
         follows=follows,
-        forbidden=forbidden,
+        refused_mode=refused,
         loop=loop,
     )
 
 
 def _loop(
-    one: DeclaredSet,
-    places: Mapping[str, Place],
+    item: DeclaredSet,
+    pods: Mapping[str, SlicePod],
     requests_mcpu: Mapping[tuple[str, str], float],
     sources: _Sources,
     acts: bool,
 ) -> LoopPlan:
-    uses = Counter(spot.pod.uid for spot in places.values())
-    node = one.node_document(
-        {name: _upf(spot, requests_mcpu, alone=uses[spot.pod.uid] == 1) for name, spot in places.items()}
+    uses = Counter(each.pod.uid for each in pods.values())
+    node = item.node_document(
+        {name: _upf(each, requests_mcpu, alone=uses[each.pod.uid] == 1) for name, each in pods.items()}
     )
-    canary = tuple(name for name in one.canary if name in places)
+    canary = tuple(name for name in item.canary if name in pods)
     # A canary none of whose slices is here has nothing to act on here.
-    mode = "shadow" if not acts or (one.mode == "canary" and not canary) else one.mode
-    run = {**sources.run, "period_ms": one.period_ms}
-    if any(each.follow is not None and each.follow.cpu_limit_mcpu for each in one.slices if each.name in places):
+    mode = "shadow" if not acts or (item.mode == "canary" and not canary) else item.mode
+    run = {**sources.run, "period_ms": item.period_ms}
+    if any(each.follow is not None and each.follow.cpu_limit_mcpu for each in item.slices if each.name in pods):
         run["foreign"] = RESIZED
-    return LoopPlan(one.instance, node, run, mode, canary if mode == "canary" else ())
+    return LoopPlan(item.instance, node, run, mode, canary if mode == "canary" else ())
 
 
-def _upf(spot: Place, requests_mcpu: Mapping[tuple[str, str], float], alone: bool) -> dict[str, Any]:
-    """How the loop finds it. By uid only where no other pod will have the name: else it finds the next one itself.
+def _upf(item: SlicePod, requests_mcpu: Mapping[tuple[str, str], float], alone: bool) -> dict[str, Any]:
+    """How the loop finds the UPF. By uid only where no other pod will have the name: else it finds the next one itself.
 
     ``alone``: the slice has the pod to itself, so that the pod's weight is its own, which all its containers' requests
     have made.
     """
-    pod = spot.pod
+    pod = item.pod
     uid = {} if pod.lasting_name or pod.known_uid is None else {"uid": pod.known_uid}
-    named = {"name": pod.name, "namespace": pod.namespace, "container": spot.container, **uid}
-    request = sum(requests_mcpu[pod.uid, one.name] for one in pod.containers if alone or one.name == spot.container)
+    named = {"name": pod.name, "namespace": pod.namespace, "container": item.container, **uid}
+    request = sum(requests_mcpu[pod.uid, each.name] for each in pod.containers if alone or each.name == item.container)
     return {"upf": {"pod": named}, "cpu_request_mcpu": request}
 
 

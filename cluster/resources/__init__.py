@@ -1,1 +1,1 @@
-"""SliceSets and pods as validated values."""
+"""Objects of the API as checked values: SliceSets, pods, labels, quantities, names."""

@@ -1,4 +1,4 @@
-"""Label selectors, as the API has them.
+"""Label selectors of the API.
 
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
 """
@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Expression:
-    """One of ``matchExpressions``."""
+    """An entry of ``matchExpressions``."""
 
     key: str
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     values: tuple[str, ...] = ()
 
     def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels do; ``NotIn`` fits those without the key, too."""
+        """Whether it fits labels; ``NotIn`` fits those without the key as well."""
         if self.operator == "Exists":
             return self.key in labels
         if self.operator == "DoesNotExist":
@@ -29,24 +29,24 @@ class Expression:
 
 @dataclass(frozen=True)
 class LabelSelector:
-    """All that is given has to hold; nothing given fits nothing here, so that no selector means every pod."""
+    """All entries have to fit; an empty selector fits nothing here, so that no selector means every pod."""
 
     match_labels: Mapping[str, str]
     match_expressions: tuple[Expression, ...] = ()
 
     def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels do."""
+        """Whether it fits labels."""
         if not self.match_labels and not self.match_expressions:
             return False
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            one.fits(labels) for one in self.match_expressions
+            item.fits(labels) for item in self.match_expressions
         )
 
 
 def selector_of(document: Mapping[str, Any]) -> LabelSelector:
-    """From the API's JSON, which its schema has checked."""
+    """From the API's JSON, which the schema has checked."""
     expressions = tuple(
-        Expression(one["key"], one["operator"], tuple(one.get("values") or ()))
-        for one in document.get("matchExpressions") or ()
+        Expression(item["key"], item["operator"], tuple(item.get("values") or ()))
+        for item in document.get("matchExpressions") or ()
     )
     return LabelSelector(dict(document.get("matchLabels") or {}), expressions)

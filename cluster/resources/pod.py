@@ -1,17 +1,16 @@
-"""A pod of this node, as far as a loop is concerned."""
+"""A pod of this node, with what concerns its loop."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .quantities import mcpu
+
 RESIZE_CONDITIONS = ("PodResizePending", "PodResizeInProgress")
 STATIC = "kubernetes.io/config.mirror"
-"""Annotation of what stands for a static pod, whose uid is not the one that the container runtime knows."""
-QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|)$")
-SCALES = {"m": 1.0, "": 1e3, "k": 1e6, "M": 1e9}
+"""Annotation of the object that mirrors a static pod, whose uid is not the one that the container runtime knows."""
 
 
 EGRESS_NOTE, PRIORITY_NOTE = "kubernetes.io/egress-bandwidth", "bandwidth.cilium.io/priority"
@@ -21,14 +20,13 @@ NOTES = (EGRESS_NOTE, PRIORITY_NOTE)
 
 @dataclass(frozen=True)
 class Container:
-    """One container.
+    """A container.
 
     Attributes:
         running: whether it runs.
         cpu_request_mcpu: 0: none.
-        cpu_limit: as its specification has it; None: none.
-        restarts: another CPU limit would start it anew (``resizePolicy``).
-        mounts: volumes that it sees whole, by the pod's name for them, and where.
+        cpu_limit: as specified; None: none.
+        restarts: another CPU limit would restart it (``resizePolicy``).
     """
 
     name: str
@@ -36,22 +34,20 @@ class Container:
     cpu_request_mcpu: float = 0.0
     cpu_limit: str | None = None
     restarts: bool = False
-    mounts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod.
+    """A pod.
 
     Attributes:
-        deleting: somebody has asked for its end.
-        lasting_name: whether whoever has made it gives the next one the same name, as a StatefulSet does.
-        known_uid: as the container runtime has it; None where that is another one than the API server's.
-        guaranteed: its class of quality of service has limits and requests alike.
-        resize: how a resize that was asked for is going on, type, reason and message of its condition; None: well.
-        resized_by: who has resized it last, as the API server knows clients; None: nobody.
-        notes: those of `NOTES` that it has.
-        claims: its volumes that are PersistentVolumeClaims: name of the volume, and of the claim.
+        deleting: its deletion was requested.
+        lasting_name: whether its successor will have the same name, as in a StatefulSet.
+        known_uid: uid known to the container runtime; None where it differs from the API server's.
+        guaranteed: its class of quality of service is Guaranteed.
+        resize: type, reason and message of the condition of a resize that is delayed or refused; None: there is none.
+        resized_by: name of the manager that has resized it last; None: it was never resized.
+        notes: its annotations of `NOTES`.
     """
 
     name: str
@@ -66,25 +62,24 @@ class Pod:
     resize: tuple[str, str, str] | None = None
     resized_by: str | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
-    claims: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
-        """Which one it is, in the cluster."""
+        """Its namespace and name."""
         return self.namespace, self.name
 
     def container(self, name: str | None) -> Container | None:
-        """By name, or the only one; None where there is none, or it is not clear which is meant."""
-        found = [one for one in self.containers if name in {None, one.name}]
-        return found[0] if len(found) == 1 else None
+        """The container of this name, or the only item; None where there is none, or several without a name given."""
+        named = [container for container in self.containers if name in {None, container.name}]
+        return named[0] if len(named) == 1 else None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Pod:
         """From the API's JSON."""
         meta, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
-        states = {one["name"]: one.get("state") or {} for one in status.get("containerStatuses") or ()}
+        states = {item["name"]: item.get("state") or {} for item in status.get("containerStatuses") or ()}
         owners = meta.get("ownerReferences") or ()
-        containers = tuple(_container(one, states.get(one["name"], {})) for one in spec.get("containers") or ())
+        containers = tuple(_container(item, states.get(item["name"], {})) for item in spec.get("containers") or ())
         annotations = meta.get("annotations") or {}
         return cls(
             name=meta["name"],
@@ -92,20 +87,19 @@ class Pod:
             uid=meta["uid"],
             labels=dict(meta.get("labels") or {}),
             deleting="deletionTimestamp" in meta,
-            lasting_name=any(one.get("kind") == "StatefulSet" and one.get("controller") for one in owners),
+            lasting_name=any(item.get("kind") == "StatefulSet" and item.get("controller") for item in owners),
             known_uid=None if STATIC in annotations else meta["uid"],
             containers=containers,
             guaranteed=status.get("qosClass") == "Guaranteed",
             resize=_resize(status),
             resized_by=_resized_by(meta),
             notes={key: str(annotations[key]) for key in NOTES if key in annotations},
-            claims=tuple(_claims(spec)),
         )
 
 
 def _container(spec: Mapping[str, Any], state: Mapping[str, Any]) -> Container:
     resources = spec.get("resources") or {}
-    policies = {one.get("resourceName"): one.get("restartPolicy") for one in spec.get("resizePolicy") or ()}
+    policies = {item.get("resourceName"): item.get("restartPolicy") for item in spec.get("resizePolicy") or ()}
     limit = (resources.get("limits") or {}).get("cpu")
     return Container(
         spec["name"],
@@ -113,39 +107,18 @@ def _container(spec: Mapping[str, Any], state: Mapping[str, Any]) -> Container:
         mcpu((resources.get("requests") or {}).get("cpu", "0")),
         None if limit is None else str(limit),
         policies.get("cpu") == "RestartContainer",
-        tuple(
-            (str(one["name"]), str(one["mountPath"]))
-            for one in spec.get("volumeMounts") or ()
-            if not one.get("subPath") and not one.get("subPathExpr")
-        ),
     )
 
 
-def _claims(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for one in spec.get("volumes") or ():
-        claim = one.get("persistentVolumeClaim")
-        if claim:
-            yield str(one["name"]), str(claim["claimName"])
-
-
 def _resize(status: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    for one in status.get("conditions") or ():
-        if one.get("type") in RESIZE_CONDITIONS and one.get("status") == "True":
-            return one["type"], str(one.get("reason") or ""), " ".join(str(one.get("message") or "").split())
+    for item in status.get("conditions") or ():
+        if item.get("type") in RESIZE_CONDITIONS and item.get("status") == "True":
+            return item["type"], str(item.get("reason") or ""), " ".join(str(item.get("message") or "").split())
     return None
 
 
 def _resized_by(meta: Mapping[str, Any]) -> str | None:
     """https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management"""
-    found = [one for one in meta.get("managedFields") or () if one.get("subresource") == "resize"]
-    newest = max(found, key=lambda one: str(one.get("time") or ""), default=None)
+    entries = [item for item in meta.get("managedFields") or () if item.get("subresource") == "resize"]
+    newest = max(entries, key=lambda item: str(item.get("time") or ""), default=None)
     return None if newest is None else str(newest.get("manager"))
-
-
-def mcpu(quantity: str | float) -> float:
-    """A quantity of CPU in thousandths; 0 for what is none.
-
-    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-    """
-    found = QUANTITY.match(str(quantity))
-    return float(found[1]) * SCALES[found[2]] if found else 0.0

@@ -1,4 +1,4 @@
-"""A SliceSet as a value: what its schema cannot say is checked here, by the types that a node's configuration has."""
+"""A SliceSet as a value, checked beyond its schema by the types of a node's configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .names import camel, instance, snake
 from .wanted import Wanted, bundle_wanted, rules_wanted
 
 OURS = ("podSelector", "container", "follow")
-"""Fields of a slice that a node's configuration does not have."""
+"""Fields of a slice that are not in a node's configuration."""
 DESCRIBED = (
     "name",
     "sNssai",
@@ -33,20 +33,20 @@ DESCRIBED = (
     "mayExceedLimit",
     "egressBy",
 )
-"""Those that it has. Of others nobody knows whether whoever writes SliceSets may choose them."""
+"""Fields of a slice that are passed on to it. Authors of SliceSets may not choose others."""
 RANGES = ("cpuLimitMcpu", "egressMbps")
 
 
 @dataclass(frozen=True)
 class Follow:
-    """What the API server is told of a slice's knobs.
+    """How a slice's pod follows the knobs of its loop.
 
     Attributes:
-        cpu_limit_mcpu: its container's limit follows by resizes inside this range, which is the loop's as well.
-        egress_mbps: its pod's annotation for the egress bandwidth does.
-        priority: its pod's annotation of Cilium's priority.
-        reassert: what others set there is set again, a few times; else it is left to them at once.
-        every_s: from one change of a pod to the next, at least.
+        cpu_limit_mcpu: range of the container's limit, and of the loop's; followed by resizes.
+        egress_mbps: range of the annotation for the egress bandwidth.
+        priority: value of Cilium's annotation.
+        reassert: whether values of other managers are replaced, a few times, or left to them at once.
+        every_s: least time between two changes of a pod.
     """
 
     cpu_limit_mcpu: tuple[float, float] | None = None
@@ -58,7 +58,9 @@ class Follow:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Follow:
         """From the API's JSON."""
-        spans = {snake(key): (float(one["low"]), float(one["high"])) for key, one in document.items() if key in RANGES}
+        spans = {
+            snake(key): (float(each["low"]), float(each["high"])) for key, each in document.items() if key in RANGES
+        }
         return cls(
             **spans,
             priority=document.get("priority"),
@@ -69,7 +71,7 @@ class Follow:
 
 @dataclass(frozen=True)
 class DeclaredSlice:
-    """A slice: its pods, and all that a node's configuration says of it beside its UPF."""
+    """A slice: its pods, and its part of a node's configuration without the UPF."""
 
     name: str
     pods: LabelSelector
@@ -79,20 +81,20 @@ class DeclaredSlice:
 
     @property
     def shares(self) -> bool:
-        """Whether it says which packets of a pod are its own."""
+        """Whether it declares which packets of a pod are its own."""
         return "traffic" in self.described
 
 
 @dataclass(frozen=True)
 class DeclaredSet:
-    """What somebody has declared.
+    """A SliceSet.
 
     Attributes:
-        age: sorts the older ones first, and no two alike.
+        age: sort key, unique, older first.
         node_labels: that a node has to have.
-        policy: who decides, as a run's configuration has it; empty where that is fetched.
-        guard: its rules by name; not looked at where they are fetched.
-        bundle_from, rules_from: what it refers to, which has to be fetched first; None: nothing.
+        policy: the policy's settings in a run's configuration; empty where it is fetched.
+        guard: name of the guard rules; unused where they are fetched.
+        bundle_from, rules_from: references that have to be fetched first; None: none.
     """
 
     name: str
@@ -113,23 +115,23 @@ class DeclaredSet:
 
     @property
     def instance(self) -> str:
-        """Of its loop."""
+        """Name of its loop."""
         return instance(self.namespace, self.name)
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is meant."""
+        """Whether it is meant for a node with these labels."""
         return all(labels.get(key) == value for key, value in self.node_labels.items())
 
     def node_document(self, placed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """A node's configuration with the slices that are named, in order, and their own fields."""
-        slices = [{**one.described, **placed[one.name]} for one in self.slices if one.name in placed]
+        """A node's configuration with the named slices, in order, and these fields of theirs."""
+        slices = [{**item.described, **placed[item.name]} for item in self.slices if item.name in placed]
         uplink = {} if self.uplink_mbps is None else {"uplink_mbps": self.uplink_mbps}
         return {"name": self.instance, **uplink, "slices": slices}
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which SliceSet an object is, whatever else is wrong with it."""
+    """Identifies a SliceSet, valid or not."""
 
     name: str
     namespace: str
@@ -147,18 +149,18 @@ def declared(document: Mapping[str, Any]) -> DeclaredSet:
     """From the API's JSON.
 
     Raises:
-        ConfigError: what no loop could run with; one line, with the field as the SliceSet calls it.
+        ConfigError: no loop could run with it; one line, with the field as in the SliceSet.
     """
     meta, spec = document["metadata"], document["spec"]
-    who = Identity.of(document)
-    policy, bundle_from = _policy(who.namespace, spec.get("policy") or {})
-    guard, rules_from = _guard(who.namespace, spec.get("guard") or {})
-    found = DeclaredSet(
-        name=who.name,
-        namespace=who.namespace,
-        uid=who.uid,
-        generation=who.generation,
-        age=(meta.get("creationTimestamp", ""), who.name, who.uid),
+    identity = Identity.of(document)
+    policy, bundle_from = _policy(identity.namespace, spec.get("policy") or {})
+    guard, rules_from = _guard(identity.namespace, spec.get("guard") or {})
+    declared_set = DeclaredSet(
+        name=identity.name,
+        namespace=identity.namespace,
+        uid=identity.uid,
+        generation=identity.generation,
+        age=(meta.get("creationTimestamp", ""), identity.name, identity.uid),
         node_labels=dict(spec.get("nodeSelector") or {}),
         mode=spec.get("mode", "shadow"),
         canary=tuple(spec.get("canary") or ()),
@@ -170,13 +172,15 @@ def declared(document: Mapping[str, Any]) -> DeclaredSet:
         bundle_from=bundle_from,
         rules_from=rules_from,
     )
-    _check(found)
-    return found
+    _check(declared_set)
+    return declared_set
 
 
 def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
     if unknown := document.keys() - {*OURS, *DESCRIBED}:
-        raise ConfigError(f"slices.{document['name']}.{min(unknown)}: no such field; accepted: {', '.join(DESCRIBED)}")
+        raise ConfigError(
+            f"slices.{document['name']}.{min(unknown)}: no such field; expected one of {', '.join(DESCRIBED)}"
+        )
     described = {key: value for key, value in document.items() if key not in OURS}
     described["sla"] = described.pop("promise", {})
     described.setdefault("mayExceedLimit", False)
@@ -185,29 +189,29 @@ def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
     if "leave" in described:
         described["leave"] = [snake(knob) for knob in described["leave"]]
     follow = Follow.of(document["follow"]) if document.get("follow") else None
-    found = _snaked(described)
+    fields = _snaked(described)
     if follow is not None and (span := follow.cpu_limit_mcpu) is not None:
-        low, high = found.setdefault("bounds", {}).setdefault("cpu_limit_mcpu", [*span])
+        low, high = fields.setdefault("bounds", {}).setdefault("cpu_limit_mcpu", [*span])
         if not span[0] <= low <= high <= span[1]:
             raise ConfigError(
-                f"slices.{document['name']}.bounds.cpuLimitMcpu = {low:g} to {high:g}; accepted: inside "
+                f"slices.{document['name']}.bounds.cpuLimitMcpu = {low:g} to {high:g}: expected a range within "
                 f"follow.cpuLimitMcpu, {span[0]:g} to {span[1]:g}"
             )
-        found |= {"ceiling_mcpu": span[1], "may_exceed_limit": True}
+        fields |= {"ceiling_mcpu": span[1], "may_exceed_limit": True}
     return DeclaredSlice(
-        document["name"], selector_of(document["podSelector"]), document.get("container"), found, follow
+        document["name"], selector_of(document["podSelector"]), document.get("container"), fields, follow
     )
 
 
 def _snaked(value: Any) -> Any:
-    """With fields as a node's configuration calls them."""
+    """With field names of a node's configuration."""
     if isinstance(value, Mapping):
         return {snake(key): _snaked(each) for key, each in value.items()}
     return list(map(_snaked, value)) if isinstance(value, list | tuple) else value
 
 
 def _policy(namespace: str, document: Mapping[str, Any]) -> tuple[dict[str, str], Wanted | None]:
-    """What a run's configuration says of who decides, or what has to be fetched."""
+    """The policy's settings in a run's configuration, or the reference that has to be fetched."""
     if "bundle" not in document:
         name = document.get("agent", "queue-greedy")
         known = [*agents_by_name(), *agents_by_name(scaled=True), *UNLISTED]
@@ -217,7 +221,7 @@ def _policy(namespace: str, document: Mapping[str, Any]) -> tuple[dict[str, str]
     bundle = document["bundle"]
     if "shipped" in bundle:
         if bundle["shipped"] != GENERALIST:  # a path, perhaps
-            raise ConfigError(f"policy.bundle.shipped: {bundle['shipped']!r}; accepted: {GENERALIST}")
+            raise ConfigError(f"policy.bundle.shipped: {bundle['shipped']!r}: expected {GENERALIST}")
         return {"bundle": GENERALIST}, None
     return {}, bundle_wanted(namespace, bundle)
 
@@ -231,12 +235,12 @@ def _guard(namespace: str, document: Mapping[str, Any]) -> tuple[str, Wanted | N
     return name, None
 
 
-def _check(found: DeclaredSet) -> None:
-    """By the types that a loop would read it by; every slice as if it had a pod."""
-    places = {one.name: {"upf": {"pod": {"name": "any"}}} for one in found.slices}
-    run = {"node": "any", "mode": found.mode, "canary": list(found.canary), "guard": found.guard} | dict(found.policy)
+def _check(declared_set: DeclaredSet) -> None:
+    """Check it by the types with which a loop reads it, as if every slice had a pod."""
+    places = {item.name: {"upf": {"pod": {"name": "any"}}} for item in declared_set.slices}
+    run = {"node": "any", "mode": declared_set.mode, "canary": list(declared_set.canary), "guard": declared_set.guard}
     try:
-        validate(CheckedNodeSpec, found.node_document(places), "spec")
-        validate(RunConfig, run | {"period_ms": found.period_ms}, "spec")
+        validate(CheckedNodeSpec, declared_set.node_document(places), "spec")
+        validate(RunConfig, run | dict(declared_set.policy) | {"period_ms": declared_set.period_ms}, "spec")
     except ConfigError as error:
         raise ConfigError(camel(str(error))) from error

@@ -1,4 +1,4 @@
-"""What a SliceSet refers to and does not hold itself, a policy bundle and rules of the guard, and what became of it."""
+"""References of a SliceSet to a policy bundle or to guard rules, and the state of fetching them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from slicepilot.configs import ConfigError
 
-CONFIG_MAP, VOLUME, IMAGE, RULES = "configMap", "persistentVolumeClaim", "image", "guard.configMap"
+CONFIG_MAP, VOLUME, RULES = "configMap", "volume", "guard.configMap"
 FETCHING, NOT_FETCHED = "Fetching", "NotFetched"
 DIGEST = re.compile(r"[0-9a-f]{64}")
 OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -25,8 +25,8 @@ class Wanted:
 
     Attributes:
         namespace: of the SliceSet.
-        kind: where it is: `CONFIG_MAP`, `VOLUME`, `IMAGE` of bundles, `RULES` of the guard.
-        name: of the ConfigMap or the claim, or an image's reference.
+        kind: where it is: `CONFIG_MAP` or `VOLUME` of a bundle, `RULES` of guard rules.
+        name: of the ConfigMap or the volume.
         within: the key of a ConfigMap, or the folder in a volume.
         digest: of a bundle; empty for rules, which may change.
     """
@@ -70,11 +70,9 @@ def bundle_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
     if kind == VOLUME:
         within = str(one.get("path") or "")
         if within.startswith("/") or ".." in within.split("/") or "\0" in within or len(within) > MOST_PATH:
-            raise ConfigError(f"{field}.path = {within!r:.80}: accepted: a folder in the volume, without ..")
-        return Wanted(namespace, kind, _object(field, "claimName", one["claimName"]), within, digest)
-    if kind == IMAGE:
-        return Wanted(namespace, kind, str(one["reference"]), "", digest)
-    raise ConfigError(f"{field}: unknown; accepted: shipped, {CONFIG_MAP}, {VOLUME}, {IMAGE}")
+            raise ConfigError(f"{field}.path = {within!r:.80}: expected a folder in the volume, without ..")
+        return Wanted(namespace, kind, _object(field, "name", one["name"]), within, digest)
+    raise ConfigError(f"{field}: expected shipped, {CONFIG_MAP} or {VOLUME}; OCI images and claims are volumes")
 
 
 def rules_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:

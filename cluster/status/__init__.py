@@ -1,1 +1,1 @@
-"""Status of SliceSets in the API."""
+"""Status in the API: reports on SliceSets, their sums, Events, and the overview of an installation."""

@@ -1,4 +1,4 @@
-"""Conditions as the API has them (metav1.Condition): what is so, why, and since when."""
+"""Conditions of the API (metav1.Condition)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_MESSAGE = 1024
 
 @dataclass(frozen=True)
 class Condition:
-    """One: ``status`` is ``True``, ``False`` or ``Unknown``, the reason a word, the message a line."""
+    """A condition: ``status`` is ``True``, ``False`` or ``Unknown``, the reason a word, the message a line."""
 
     type: str
     status: str
@@ -22,32 +22,32 @@ class Condition:
 
     @property
     def state(self) -> tuple[str, str, str]:
-        """What an Event is worth when it changes."""
+        """A change of it is an Event."""
         return self.type, self.status, self.reason
 
 
 def now() -> str:
-    """As the API has times."""
+    """The time, as the API writes it."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def documents(
     conditions: Iterable[Condition], before: Iterable[Mapping[str, Any]], generation: int, time: str
 ) -> list[dict[str, Any]]:
-    """For the API. What has the status that it had before is as old as it was."""
-    known = {one["type"]: one for one in before}
-    found = []
-    for one in conditions:
-        old = known.get(one.type)
-        since = old["lastTransitionTime"] if old is not None and old["status"] == one.status else time
-        found.append(
+    """The API's JSON. A condition whose status has not changed keeps its transition time."""
+    known = {old["type"]: old for old in before}
+    made = []
+    for item in conditions:
+        old = known.get(item.type)
+        since = old["lastTransitionTime"] if old is not None and old["status"] == item.status else time
+        made.append(
             {
-                "type": one.type,
-                "status": one.status,
-                "reason": one.reason,
-                "message": " ".join(one.message.split())[:MOST_MESSAGE],
+                "type": item.type,
+                "status": item.status,
+                "reason": item.reason,
+                "message": " ".join(item.message.split())[:MOST_MESSAGE],
                 "lastTransitionTime": since,
                 "observedGeneration": generation,
             }
         )
-    return found
+    return made

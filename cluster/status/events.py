@@ -1,4 +1,4 @@
-"""Events: one for each transition of a condition, never for what merely goes on.
+"""Events: one for each transition of a condition, none for a state that lasts.
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
 """
@@ -18,33 +18,33 @@ from slicepilot.cluster.resources.slice_set import Identity
 
 from .conditions import DEGRADED, READY, Condition
 
-MOST_WAITING = 100
+MOST_QUEUED = 100
 MOST_NOTE, MOST_INSTANCE = 1024, 128
 QUIET = {"LoopStarting", "Fetching", "AsDeclared"}
-"""Reasons that are no news by themselves."""
+"""Reasons that are not worth an Event."""
 
 
 def transitions(conditions: Iterable[Condition], before: Iterable[Mapping[str, Any]]) -> list[Condition]:
-    """Those whose status or reason is another one than before."""
-    known = {(one["type"], one["status"], one["reason"]) for one in before}
-    return [one for one in conditions if one.state not in known and one.reason not in QUIET]
+    """Conditions whose status or reason has changed."""
+    known = {(old["type"], old["status"], old["reason"]) for old in before}
+    return [item for item in conditions if item.state not in known and item.reason not in QUIET]
 
 
 class Events:
-    """Waits for its turn; what is too much is dropped, the oldest first.
+    """A queue of Events; when it is full, the oldest are dropped.
 
     Args:
         api: the server.
-        node: whose agent says it.
+        node: name of the agent's node.
     """
 
     def __init__(self, api: Api, node: str) -> None:
         self._api, self._node = api, node
-        self._waiting: collections.deque[tuple[str, dict[str, Any]]] = collections.deque(maxlen=MOST_WAITING)
+        self._queue: collections.deque[tuple[str, dict[str, Any]]] = collections.deque(maxlen=MOST_QUEUED)
         self._back_off, self._again_s = BackOff(1.0, 60.0), 0.0
 
-    def tell(self, who: Identity, condition: Condition) -> None:
-        """Have one sent."""
+    def add(self, identity: Identity, condition: Condition) -> None:
+        """Queue one."""
         bad = (condition.status == "True") is (condition.type == DEGRADED) or (
             condition.type == READY and condition.status != "True"
         )
@@ -52,7 +52,7 @@ class Events:
         document = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": f"{who.name}.{uuid.uuid4().hex[:16]}", "namespace": who.namespace},
+            "metadata": {"name": f"{identity.name}.{uuid.uuid4().hex[:16]}", "namespace": identity.namespace},
             "eventTime": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": CONTROLLER,
             "reportingInstance": self._node[:MOST_INSTANCE],
@@ -63,24 +63,24 @@ class Events:
             "regarding": {
                 "apiVersion": API_VERSION,
                 "kind": "SliceSet",
-                "name": who.name,
-                "namespace": who.namespace,
-                "uid": who.uid,
+                "name": identity.name,
+                "namespace": identity.namespace,
+                "uid": identity.uid,
             },
         }
-        self._waiting.append((f"/apis/events.k8s.io/v1/namespaces/{who.namespace}/events", document))
+        self._queue.append((f"/apis/events.k8s.io/v1/namespaces/{identity.namespace}/events", document))
 
     def step(self, now_s: float) -> None:
-        """Send what waits. Raises ApiError; those that the server will never take are dropped."""
-        while self._waiting and now_s >= self._again_s:
-            path, document = self._waiting[0]
+        """Send the queue. Raises ApiError; Events that the server refuses for good are dropped."""
+        while self._queue and now_s >= self._again_s:
+            path, document = self._queue[0]
             try:
                 self._api.create(path, document)
             except ApiError as error:
                 if error.status in {400, 403, 404, 409, 422}:
-                    self._waiting.popleft()
+                    self._queue.popleft()
                 else:
                     self._again_s = now_s + self._back_off.failed(error)
                 raise
-            self._waiting.popleft()
+            self._queue.popleft()
             self._back_off.succeeded()

@@ -1,14 +1,14 @@
-"""What an agent says of a SliceSet on its node."""
+"""The report on a SliceSet on this node: conditions, and figures of its slices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from slicepilot.cluster.loops.keeper import LoopState
+from slicepilot.cluster.loops.manager import LoopState
 from slicepilot.cluster.loops.reading import LoopFigures, SliceFigures
-from slicepilot.cluster.plan.placing import AWAY
-from slicepilot.cluster.plan.plan import ACTING, Forbidden, SetPlan
+from slicepilot.cluster.plan.assignment import AWAY
+from slicepilot.cluster.plan.plan import ACTING, ModeRefusal, SetPlan
 from slicepilot.cluster.resources.names import snake
 
 from .conditions import CONTROLLED, DEGRADED, READY, Condition
@@ -19,12 +19,12 @@ STARTING, NOT_ALLOWED, NOT_PROMOTED = "LoopStarting", "ModeNotAllowed", "NotProm
 
 @dataclass(frozen=True)
 class Report:
-    """Of one SliceSet.
+    """The report on one SliceSet.
 
     Attributes:
         conditions: in order.
         body: the rest of its status.
-        vital: what has to be told at once when it changes; figures can wait.
+        vital: is written at once when it changes; figures can wait.
     """
 
     conditions: tuple[Condition, ...]
@@ -33,43 +33,43 @@ class Report:
 
 
 def report(plan: SetPlan, state: LoopState | None) -> Report:
-    """What there is to say."""
+    """The report on a plan and its loop."""
     figures = None if state is None or plan.loop is None else state.figures
-    named = {one.name: one for one in (() if figures is None else figures.slices)}
-    slices = [_slice(name, place.pod.name, named.get(name)) for name, place in plan.places.items()]
-    kept = sum(1 for one in slices if one.get("promiseKept"))
+    named = {item.name: item for item in (() if figures is None else figures.slices)}
+    slices = [_slice(name, item.pod.name, named.get(name)) for name, item in plan.pods.items()]
+    kept = sum(1 for item in slices if item.get("promiseKept"))
     conditions = (_ready(plan, state, figures), _controlled(plan, figures), _degraded(plan, state, figures))
     body: dict[str, Any] = {"kept": f"{kept}/{len(slices)}", "keptSlices": kept, "slices": slices}
     if figures is not None:
         body |= {"mode": figures.mode, "agent": figures.agent}
-    pods = tuple((name, place.pod.uid) for name, place in plan.places.items())
-    vital = (plan.who.generation, tuple(one.state for one in conditions), body.get("mode"), pods)
+    pods = tuple((name, item.pod.uid) for name, item in plan.pods.items())
+    vital = (plan.identity.generation, tuple(item.state for item in conditions), body.get("mode"), pods)
     return Report(conditions, body, vital)
 
 
 def _ready(plan: SetPlan, state: LoopState | None, figures: LoopFigures | None) -> Condition:
     if plan.invalid is not None:
         return Condition(READY, "False", "Invalid", plan.invalid)
-    if plan.missing is not None and plan.loop is None and plan.crowded is None:
+    if plan.missing is not None and plan.loop is None and plan.over_limit is None:
         return Condition(READY, "False", plan.missing.reason, plan.missing.message)
-    if plan.crowded is not None:
-        return Condition(READY, "False", "TooManyLoops", plan.crowded)
+    if plan.over_limit is not None:
+        return Condition(READY, "False", "TooManyLoops", plan.over_limit)
     if plan.loop is None:
-        return Condition(READY, "False", "NoPods", "; ".join(one.message for one in plan.troubles))
+        return Condition(READY, "False", "NoPods", "; ".join(trouble.message for trouble in plan.troubles))
     if figures is not None and not figures.stale:
-        return Condition(READY, "True", "LoopRunning", f"{len(plan.places)} slices, {figures.agent}")
+        return Condition(READY, "True", "LoopRunning", f"{len(plan.pods)} slices, {figures.agent}")
     if state is not None and state.failure is not None:
         return Condition(READY, "False", "LoopFailed", state.failure)
     if figures is not None:
-        return Condition(READY, "False", "LoopSilent", "the loop gives no sign of life")
+        return Condition(READY, "False", "LoopSilent", "the loop has not reported for seconds")
     return Condition(READY, "False", STARTING, "the loop is being started")
 
 
 def _controlled(plan: SetPlan, figures: LoopFigures | None) -> Condition:
     if figures is None or figures.stale:
-        return Condition(CONTROLLED, "False", "NoLoop", "knobs are as they were found")
-    if plan.forbidden is not None:
-        return Condition(CONTROLLED, "False", NOT_ALLOWED, _not_allowed(plan.forbidden))
+        return Condition(CONTROLLED, "False", "NoLoop", "knobs have their original values")
+    if plan.refused_mode is not None:
+        return Condition(CONTROLLED, "False", NOT_ALLOWED, _not_allowed(plan.refused_mode))
     if plan.unpromoted is not None and figures.mode not in ACTING:
         return Condition(CONTROLLED, "False", NOT_PROMOTED, plan.unpromoted)
     if figures.mode not in ACTING:
@@ -79,57 +79,57 @@ def _controlled(plan: SetPlan, figures: LoopFigures | None) -> Condition:
     return Condition(CONTROLLED, "True", "Live", "acting on all slices")
 
 
-def _not_allowed(found: Forbidden) -> str:
-    return f"mode {found.mode} is declared; this node's agent allows {found.highest} at most (--highest-mode)"
+def _not_allowed(refused: ModeRefusal) -> str:
+    return f"mode {refused.mode} is declared; this node's agent allows {refused.highest} at most (--highest-mode)"
 
 
 def _degraded(plan: SetPlan, state: LoopState | None, figures: LoopFigures | None) -> Condition:
-    """The gravest trouble's reason; the message has all."""
-    found: list[tuple[str, str]] = []
+    """The reason is the most serious trouble's; the message has all of them."""
+    reasons: list[tuple[str, str]] = []
     if plan.invalid is not None:
-        found.append(("Invalid", plan.invalid))
+        reasons.append(("Invalid", plan.invalid))
     if state is not None and state.failure is not None:
-        found.append(("LoopFailed", state.failure))
+        reasons.append(("LoopFailed", state.failure))
     if state is not None and state.refused is not None:
-        found.append(("ModeRefused", state.refused))
-    if plan.forbidden is not None:
-        found.append((NOT_ALLOWED, _not_allowed(plan.forbidden)))
+        reasons.append(("ModeRefused", state.refused))
+    if plan.refused_mode is not None:
+        reasons.append((NOT_ALLOWED, _not_allowed(plan.refused_mode)))
     if plan.missing is not None:
-        before = "" if plan.loop is None else "; its loop goes on with what it had"
-        found.append((plan.missing.reason, plan.missing.message + before))
+        before = "" if plan.loop is None else "; its loop goes on with the former ones"
+        reasons.append((plan.missing.reason, plan.missing.message + before))
     if plan.unpromoted is not None:
-        found.append((NOT_PROMOTED, plan.unpromoted))
-    found += [(one.reason, one.message) for one in plan.troubles]
+        reasons.append((NOT_PROMOTED, plan.unpromoted))
+    reasons += [(trouble.reason, trouble.message) for trouble in plan.troubles]
     if figures is not None:
-        away = {one.slice for one in plan.troubles if one.reason == AWAY}
-        found += [("NotMeasured", line) for line in figures.unmeasured if line.partition(":")[0] not in away]
-        safe = [one.name for one in figures.slices if one.safe]
+        away = {trouble.slice for trouble in plan.troubles if trouble.reason == AWAY}
+        reasons += [("NotMeasured", line) for line in figures.unmeasured if line.partition(":")[0] not in away]
+        safe = [item.name for item in figures.slices if item.safe]
         if safe:
-            found.append(("SafeSetting", f"{', '.join(safe)}: below a service floor, so their safe setting holds"))
-    if not found:
+            reasons.append(("SafeSetting", f"{', '.join(safe)}: below a service floor, so their safe setting holds"))
+    if not reasons:
         return Condition(DEGRADED, "False", "AsDeclared")
-    return Condition(DEGRADED, "True", found[0][0], "; ".join(text for _, text in found))
+    return Condition(DEGRADED, "True", reasons[0][0], "; ".join(text for _, text in reasons))
 
 
-def _slice(name: str, pod: str, one: SliceFigures | None) -> dict[str, Any]:
+def _slice(name: str, pod: str, figures: SliceFigures | None) -> dict[str, Any]:
     document: dict[str, Any] = {"name": name, "pod": pod}
-    if one is None:
+    if figures is None:
         return document
     document |= {
-        "measured": one.measured,
-        "promiseKept": one.kept,
-        "keptPercent": one.kept_percent,
-        "inCharge": one.in_charge,
+        "measured": figures.measured,
+        "promiseKept": figures.kept,
+        "keptPercent": figures.kept_percent,
+        "inCharge": figures.in_charge,
     }
-    figures = {"offeredMbps": one.offered_mbps, "carriedMbps": one.carried_mbps, "p99Ms": one.p99_ms}
-    document |= {key: _rounded(value) for key, value in figures.items() if value is not None}
-    if one.knobs is not None:
-        values = {key: one.knobs.get(snake(key)) for key in KNOBS}
+    values = {"offeredMbps": figures.offered_mbps, "carriedMbps": figures.carried_mbps, "p99Ms": figures.p99_ms}
+    document |= {key: _rounded(value) for key, value in values.items() if value is not None}
+    if figures.knobs is not None:
+        values = {key: figures.knobs.get(snake(key)) for key in KNOBS}
         document["knobs"] = {key: _rounded(value) for key, value in values.items() if value is not None}
     return document
 
 
 def _rounded(value: float) -> float | int:
-    """Three digits: more would change with each look, and say no more."""
+    """Three significant digits: more would change with every reading."""
     number = float(f"{value:.3g}")
     return int(number) if number == int(number) else number

@@ -19,56 +19,56 @@ MOST_NAMED = 3
 
 
 def summed(slice_set: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Condition]]:
-    """Sums of what nodes say of a SliceSet, without its conditions, and these.
+    """The sums of a SliceSet's NodeSliceSets, and its conditions.
 
-    What a node has said of an earlier generation counts until it says something of the present one: its pods are there
-    in any case. It is not ready then.
+    The status of an earlier generation counts until the node reports on the present one: its pods are there in any
+    case. The SliceSet is not ready then.
     """
     generation = slice_set["metadata"].get("generation", 1)
-    told = sorted(nodes, key=lambda one: str(one["spec"]["node"]))
-    statuses: list[tuple[str, Mapping[str, Any]]] = [(one["spec"]["node"], one.get("status") or {}) for one in told]
+    statuses: list[tuple[str, Mapping[str, Any]]] = sorted(
+        ((str(item["spec"]["node"]), item.get("status") or {}) for item in nodes), key=lambda pair: pair[0]
+    )
     slices = sum(len(status.get("slices") or ()) for _, status in statuses)
     kept = sum(int(status.get("keptSlices") or 0) for _, status in statuses)
-    body = {"nodes": len(told), "slices": slices, "kept": f"{kept}/{slices}"}
-    if not told:
-        text = "no node that it is meant for has pods of it, or their agents do not run"
+    body = {"nodes": len(statuses), "slices": slices, "kept": f"{kept}/{slices}"}
+    if not statuses:
+        text = "none of its nodes has pods of it, or their agents do not run"
         return body, [Condition(READY, "False", NO_NODES, text), Condition(DEGRADED, "False", NO_NODES)]
     behind = [node for node, status in statuses if status.get("observedGeneration") != generation]
-    unready = _which(statuses, READY, "False")
-    degraded = _which(statuses, DEGRADED, "True")
+    unready = _with_condition(statuses, READY, "False")
+    degraded = _with_condition(statuses, DEGRADED, "True")
     if behind:
-        ready = Condition(READY, "False", "Behind", f"not taken up yet by {_named(behind)}")
+        ready = Condition(READY, "False", "Behind", f"not taken up yet by {_joined(behind, ', ')}")
     elif unready:
-        ready = Condition(READY, "False", unready[0][1], _told(unready))
+        ready = Condition(READY, "False", *unready[0])
     else:
-        ready = Condition(READY, "True", "LoopsRunning", f"on {len(told)} nodes" if len(told) > 1 else "on one node")
+        ready = Condition(
+            READY, "True", "LoopsRunning", f"on {len(statuses)} nodes" if len(statuses) > 1 else "on one node"
+        )
     if degraded:
-        return body, [ready, Condition(DEGRADED, "True", degraded[0][1], _told(degraded))]
+        return body, [ready, Condition(DEGRADED, "True", *degraded[0])]
     return body, [ready, Condition(DEGRADED, "False", "AsDeclared")]
 
 
-def _which(statuses: list[tuple[str, Mapping[str, Any]]], kind: str, status: str) -> list[tuple[str, str, str]]:
-    """Nodes with a condition of this status: node, reason, message."""
-    return [
-        (node, one["reason"], one.get("message") or "")
-        for node, told in statuses
-        for one in told.get("conditions") or ()
-        if (one["type"], one["status"]) == (kind, status)
+def _with_condition(statuses: list[tuple[str, Mapping[str, Any]]], kind: str, value: str) -> list[tuple[str, str]]:
+    """Nothing, or one reason and message for all nodes with a condition of this status."""
+    found = [
+        (item["reason"], f"{node}: {item.get('message') or ''}")
+        for node, status in statuses
+        for item in status.get("conditions") or ()
+        if (item["type"], item["status"]) == (kind, value)
     ]
+    return [(found[0][0], _joined([text for _, text in found], "; "))] if found else []
 
 
-def _told(found: list[tuple[str, str, str]]) -> str:
-    more = f"; and {len(found) - MOST_NAMED} more nodes" if len(found) > MOST_NAMED else ""
-    return "; ".join(f"{node}: {text}" for node, _, text in found[:MOST_NAMED]) + more
-
-
-def _named(nodes: list[str]) -> str:
-    return ", ".join(nodes[:MOST_NAMED]) + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")
+def _joined(texts: list[str], separator: str) -> str:
+    more = f"{separator}and {len(texts) - MOST_NAMED} more nodes" if len(texts) > MOST_NAMED else ""
+    return separator.join(texts[:MOST_NAMED]) + more
 
 
 @dataclass
 class _Written:
-    """What was written last of one SliceSet."""
+    """What was last written of one SliceSet."""
 
     version: tuple[Any, ...] = ()
     vital: tuple[Any, ...] = ()
@@ -78,12 +78,12 @@ class _Written:
 
 
 class Summary:
-    """Sums up while told to; watches the nodes' objects only then.
+    """Sums up while the summary's Lease is held, and watches NodeSliceSets only then.
 
     Args:
         api: the server.
-        slice_sets: that there are, as the API server has them.
-        changed: called when a node has said something.
+        slice_sets: returns all SliceSets, in the API's JSON.
+        changed: called when a NodeSliceSet has changed.
         failed: see `Reflector`.
     """
 
@@ -99,7 +99,7 @@ class Summary:
         self._written: dict[str, _Written] = {}
 
     def step(self, now_s: float, held: bool) -> None:
-        """Write what is due, where the Lease is ours. Raises the first ApiError."""
+        """Write what is due, if the Lease is held. Raises the first ApiError."""
         if not held:
             self.close()
             return
@@ -109,24 +109,23 @@ class Summary:
             self._nodes.start()
         if not self._nodes.synced:
             return
-        told: dict[str, list[dict[str, Any]]] = {}
-        for one in self._nodes.objects():
-            for owner in one["metadata"].get("ownerReferences") or ():
-                told.setdefault(owner["uid"], []).append(one)
+        nodes: dict[str, list[dict[str, Any]]] = {}
+        for item in self._nodes.objects():
+            for owner in item["metadata"].get("ownerReferences") or ():
+                nodes.setdefault(owner["uid"], []).append(item)
         first: ApiError | None = None
-        there = self._slice_sets()
-        for slice_set in there:
+        slice_sets = {item["metadata"]["uid"]: item for item in self._slice_sets()}
+        for uid, slice_set in slice_sets.items():
             try:
-                self._write(slice_set, told.get(slice_set["metadata"]["uid"], []), now_s)
+                self._write(slice_set, nodes.get(uid, []), now_s)
             except ApiError as error:
                 first = first or error
-        left = {one["metadata"]["uid"] for one in there}
-        self._written = {uid: one for uid, one in self._written.items() if uid in left}
+        self._written = {uid: written for uid, written in self._written.items() if uid in slice_sets}
         if first is not None:
             raise first
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._nodes is not None:
             self._nodes.close()
             self._nodes = None
@@ -137,8 +136,8 @@ class Summary:
         written = self._written.setdefault(meta["uid"], _Written())
         body, conditions = summed(slice_set, nodes)
         generation = meta.get("generation", 1)
-        vital = (generation, body["nodes"], body["slices"], tuple(one.state for one in conditions))
-        version = (*vital, body["kept"], tuple(one.message for one in conditions))
+        vital = (generation, body["nodes"], body["slices"], tuple(item.state for item in conditions))
+        version = (*vital, body["kept"], tuple(item.message for item in conditions))
         since_s = VITAL_S if vital != written.vital else WRITE_S
         if version == written.version or now_s < max(written.at_s + since_s, written.again_s):
             return
@@ -157,7 +156,7 @@ class Summary:
         try:
             self._api.apply(path(SLICE_SETS, meta["namespace"], meta["name"], status=True), document, SUMMARY)
         except ApiError as error:
-            if error.status == 404:  # deleted meanwhile
+            if error.status == 404:  # deleted in the meantime
                 return
             written.again_s = now_s + written.back_off.failed(error)
             raise

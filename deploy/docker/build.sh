@@ -18,7 +18,7 @@ while [[ $# -gt 0 ]]; do
 done
 
 # Nothing is done anew for the same sources.
-sources=(agents cli cluster configs controller data env node testbed training deploy/docker deploy/helm pyproject.toml
+sources=(agents cli cluster configs controller data env node testbed training deploy/docker pyproject.toml
 	hatch_build.py requirements/agent.txt README.md)
 made=$(find "${sources[@]}" -type f -not -name '*.py[co]' -not -name '*.nb[ic]' -not -name '*.bpf.o' -not -name '*.so' -print0 | sort -z |
 	xargs -0 sha256sum | cat - <(echo "$tag") | sha256sum | cut -c1-16)

@@ -1,6 +1,8 @@
-"""``python deploy/kubernetes-monitoring/rules.py`` writes the rules of ``deploy/prometheus`` as a PrometheusRule.
+"""Prints the rules of ``deploy/prometheus`` as a PrometheusRule of the Prometheus operator:
 
-What says how to look into a controller on its node says it by way of its pod.
+    python deploy/kubernetes-monitoring/rules.py | kubectl apply -f -
+
+An alert's `explain` command runs in the agent's pod.
 """
 
 from __future__ import annotations
@@ -10,9 +12,8 @@ from typing import Any
 
 import yaml
 
-HERE = Path(__file__).parent
-SOURCES = [HERE.parent / "prometheus" / name for name in ("alerts.yaml", "agents.yaml", "recording.yaml")]
-TARGET = HERE / "prometheusrule.yaml"
+RULES = Path(__file__).parents[1] / "prometheus"
+SOURCES = [RULES / name for name in ("alerts.yaml", "agents.yaml", "recording.yaml")]
 IN_POD = "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- "
 PROGRAM = "slicepilot explain "
 OF_LOOP = "--name {{ $labels.loop }} "
@@ -35,11 +36,5 @@ def document() -> dict[str, Any]:
     }
 
 
-def text() -> str:
-    """The file."""
-    head = "# Made of deploy/prometheus by rules.py beside this file; change it there.\n"
-    return head + yaml.safe_dump(document(), sort_keys=False, width=118, allow_unicode=True)
-
-
 if __name__ == "__main__":
-    TARGET.write_text(text())
+    print(yaml.safe_dump(document(), sort_keys=False, width=118, allow_unicode=True), end="")

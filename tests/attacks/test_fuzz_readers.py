@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.files import LIMITS_BYTES, BundleFiles
+from slicepilot.agents.learned.files import BundleFiles
 from slicepilot.agents.learned.signature import verify
-from slicepilot.cluster.fetch.child import FetchError
-from slicepilot.cluster.fetch.config_map import check_rules
-from slicepilot.cluster.fetch.layers import TITLE, UNPACK, Unpacked
-from slicepilot.cluster.metrics.joining import Joined
-from slicepilot.cluster.plan.allowance import Allowance, Allowing
+from slicepilot.cluster.fetch.sources import check_rules
+from slicepilot.cluster.metrics.merging import MergedPages
+from slicepilot.cluster.plan.allowance import Admission, Allowance
 from slicepilot.cluster.plan.plan import Planner
 from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.status.report import report
@@ -61,8 +60,6 @@ from ..controller.telemetry.prometheus.test_taken_over import taken_over
 from ..effort import examples
 from ..fuzzing import fuzz as try_all
 from ..k8s_api.documents import FULL, pod_document, set_document, slice_document
-from ..k8s_fetch.bundles import parts
-from ..k8s_fetch.registry import packed
 
 pytestmark = pytest.mark.fuzz
 LONGEST_S = 5.0
@@ -188,29 +185,13 @@ def test_slice_sets_and_pods() -> None:
             other["metadata"]["labels"] = labels
             pods.append(Pod.of(other | {"spec": pod_spec}))
         plans = Planner().plan([document, kept], pods, {"zone": "edge"}, 0.0)
-        found = {plan.who.name: plan for plan in Allowing(Allowance()).hold(plans)}
+        found = {plan.identity.name: plan for plan in Admission(Allowance()).admit(plans)}
         assert found["kept"].loop is not None
         for plan in found.values():
             assert json.dumps(report(plan, None).body)
             assert all("\n" not in line for line in (plan.invalid or "", plan.missing.message if plan.missing else ""))
 
     fuzz(mutants(*seeds), read, 300)
-
-
-def test_layers_of_registries() -> None:
-    """What is taken of any layer is a bundle's file within its limit."""
-    seeds = [packed(parts()), packed(parts(), "bundle/"), packed(parts(), compress=True), b"x"]
-    # A whole archive is long: most of what is changed in it is content.
-    seeds += [packed({"SHA256SUMS": b"x"}), packed({"SHA256SUMS": b"x"}, compress=True)]
-
-    def read(data: bytes) -> None:
-        for layer in ({}, {"annotations": {TITLE: "policy.onnx"}}, {"annotations": {TITLE: [], UNPACK: "true"}}):
-            unpacked = Unpacked()
-            with contextlib.suppress(FetchError, ValueError, EOFError):
-                unpacked.add(layer, data)
-            assert all(len(content) <= LIMITS_BYTES[name] for name, content in unpacked.files.items())
-
-    fuzz(st.one_of(mutants(*seeds), st.binary(max_size=600)), read, 400)
 
 
 def test_rules_of_config_maps() -> None:
@@ -430,7 +411,7 @@ def test_yaml_of_any_kind(tmp_path: Path) -> None:
 
 
 def test_metrics_of_publishers() -> None:
-    """What is taken a scraper can read, beside what others say, and it is the publisher's own."""
+    """Whatever a publisher writes, the page can be read, and the other publishers' samples are all there."""
     about = "# HELP a{0} A\\\\b\\nc\n# TYPE a{0} {1}\n"
     seeds = [
         about.format("", "gauge") + 'a{slice="x,}\\"\\\\\\n",stage="y"} 1.5\na{} NaN\na -Inf\n',
@@ -439,17 +420,14 @@ def test_metrics_of_publishers() -> None:
     ]
 
     def read(data: bytes) -> None:
-        joined = Joined()
-        try:
-            text = data.decode()
-            joined.add(text, {"loop": "evil"})
-        except ValueError:
-            return
+        merged = MergedPages()
+        with contextlib.suppress(ValueError):
+            merged.add(data.decode(), {"loop": "evil"})
         for seed in seeds:
-            joined.add(seed, {"loop": str(seeds.index(seed))})
-        samples = [one for metric in text_string_to_metric_families(joined.text) for one in metric.samples]
-        told = sum(not line.startswith("#") for line in text.split("\n") if line)
-        assert sum(one.labels["loop"] == "evil" for one in samples) == told
-        assert len(samples) == told + 9
+            merged.add(seed, {"loop": str(seeds.index(seed))})
+        page = generate_latest(merged).decode()
+        samples = [sample for metric in text_string_to_metric_families(page) for sample in metric.samples]
+        assert all(sample.labels["loop"] in {"evil", "0", "1", "2"} for sample in samples)
+        assert sum(sample.labels["loop"] != "evil" for sample in samples) == 9
 
     fuzz(mutants(*(seed.encode() for seed in seeds)), read, 800)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import stat
 import subprocess
 import tempfile
@@ -18,13 +19,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from slicepilot.cluster.agent.agent import _log_of
+from slicepilot.cluster.agent.log import log_loop
 from slicepilot.cluster.loops.leftovers import EVERY_S, KEPT, MARKS, MOST_AT_ONCE, Leftovers
 from slicepilot.cluster.loops.process import LINE_BYTES, LoopProcess
 from slicepilot.cluster.metrics.figures import AgentFacts, LoopFacts
-from slicepilot.cluster.metrics.joining import Joined
+from slicepilot.cluster.metrics.merging import MergedPages
 from slicepilot.cluster.metrics.process import rendered
 from slicepilot.cluster.plan.plan import LoopPlan
 from slicepilot.controller.system import privileges
@@ -52,7 +54,7 @@ LINES = {
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_is_one_line_of_the_loops(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _log_of("core.video", LINES[name])
+    log_loop("core.video", LINES[name])
     told = capsys.readouterr().err
     assert told.endswith("\n")
     assert told[:-1].isascii()
@@ -63,7 +65,7 @@ def test_a_line_is_one_line_of_the_loops(name: str, capsys: pytest.CaptureFixtur
 
 def test_a_line_of_any_depth_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     for depth in DEPTHS:
-        _log_of("core.video", '{"event": "x", "a": ' + "[" * depth + "]" * depth + "}")
+        log_loop("core.video", '{"event": "x", "a": ' + "[" * depth + "]" * depth + "}")
     assert len(capsys.readouterr().err.splitlines()) == len(DEPTHS)
 
 
@@ -87,7 +89,7 @@ def test_a_line_ends_no_reading_and_is_read_by_parts(tmp_path: Path, capsys: pyt
 
     def told(text: str) -> None:
         lines.append(text)
-        _log_of("core.video", text)
+        log_loop("core.video", text)
 
     with shared(tmp_path, told) as (loop, stderr):
         # The second has no end, and is heard all the same.
@@ -118,35 +120,30 @@ slicepilot_slice_delay_seconds_sum{slice="a\\\\b\\"c\\n{},="} 1e+06
 EVIL = {
     "no labels": "x{garbage} 1",
     "labels without an end": 'x{a="1 1',
-    "labels that end twice": 'x{a="1"} } 1',
     "a quote within": 'x{a="b"c"} 1',
-    "an escape that there is not": r'x{a="\t"} 1',
-    "an escaped end": 'x{a="\\"} 1',
-    "a comma too many": 'x{a="1",} 1',
     "a label twice": 'x{a="1",a="2"} 1',
     "no number": "x 1.2.3",
     "a number for Python alone": "x 1_0",
-    "more than a number can be": "x 1e999",
     "a bound that is no number": 'x{le="low"} 1',
-    "a time": "x 1 1790000000000",
-    "an exemplar": 'x{a="1"} 5 # {b="2"} 1',
     "somebody else's loop": 'x{loop="victim"} 1',
     "somebody else's namespace": 'x{a="1",sliceset_namespace="victim"} 1',
-    "another metric by a label": 'x{__name__="slicepilot_paused"} 1',
-    "another metric's line": "x_other 1",
-    "a part of what is no histogram": "x_sum 1",
-    "a type that there is not": "# TYPE x nonsense",
+    "a reserved label": 'x{__address__="victim"} 1',
+    "a type that does not exist": "# TYPE x nonsense",
     "a type of another format": "# TYPE y info",
-    "a type twice": "# TYPE x gauge",
-    "a metric twice": "# TYPE z gauge\n# TYPE x gauge",
-    "a type after lines": "x 1\n# HELP x Late.",
-    "a help that ends amid an escape": "# HELP y \\",
-    "a help of nothing": "# HELP y  ",
-    "a part of another metric as one": "# TYPE slicepilot_slice_delay_seconds_sum gauge",
-    "the agent's own": "# TYPE slicepilot_agent_loop_up gauge\nslicepilot_agent_loop_up 0",
+    "a part of another metric": "# TYPE slicepilot_slice_delay_seconds_sum gauge",
+    "the agent's own metric": "# TYPE slicepilot_agent_loop_up gauge\nslicepilot_agent_loop_up 0",
+    "the agent's own metric, bare": "slicepilot_agent_loop_up 0",
+    "a carriage return": 'x{a="\r"} 1',
+    "a null": 'x{a="\0"} 1',
+}
+RENDERED_ANEW = {
+    "a timestamp": "x 1 1790000000000",
+    "an exemplar": 'x{a="1"} 5 # {b="2"} 1',
+    "another metric by a label": '{__name__="slicepilot_paused",a="1"} 1',
+    "more than a number can be": "x 1e999",
+    "a metric twice": "# TYPE z gauge\n# TYPE x gauge\nx 2",
+    "a help that ends in an escape": "# HELP y \\",
     "a comment": "# EOF",
-    "an end of a line for some": 'x{a="\r"} 1',
-    "no character": 'x{a="\0"} 1',
 }
 
 
@@ -154,25 +151,42 @@ def whose(name: str) -> dict[str, str]:
     return {"loop": f"core.{name}", "sliceset": name, "sliceset_namespace": "core"}
 
 
+def page_of(*texts: tuple[str, str]) -> str:
+    merged = MergedPages()
+    for name, text in texts:
+        with contextlib.suppress(ValueError):
+            merged.add(text, whose(name))
+    return generate_latest(merged).decode()
+
+
 @pytest.mark.parametrize("name", EVIL)
-def test_metrics_that_are_none_cost_their_own_loop_alone(name: str) -> None:
-    joined = Joined()
-    joined.add(HONEST, whose("honest"))
-    with pytest.raises(ValueError, match="no metric"):
-        joined.add(f"# HELP x X\n# TYPE x gauge\nx 1\n{EVIL[name]}\n", whose("evil"))
-    alone = Joined()
-    alone.add(HONEST, whose("honest"))
-    assert joined.text == alone.text
+def test_metrics_that_are_not_valid_cost_their_own_loop_alone(name: str) -> None:
+    evil = f"# HELP x X\n# TYPE x gauge\nx 1\n{EVIL[name]}\n"
+    with pytest.raises(ValueError):  # noqa: PT011
+        MergedPages().add(evil, whose("evil"))
+    assert page_of(("evil", evil), ("honest", HONEST)) == page_of(("honest", HONEST))
 
 
-def test_what_a_metric_is_the_others_say() -> None:
-    evil = HONEST.replace("paused gauge", "paused counter").replace("Whether", "Never mind whether")
-    joined = Joined()
-    joined.add(evil, whose("evil"))
-    for name in ("a", "b"):
-        joined.add(HONEST, whose(name))
-    assert "# TYPE slicepilot_paused gauge\n" in joined.text
-    assert joined.text.count("# TYPE slicepilot_paused ") == joined.text.count("# HELP slicepilot_paused ") == 1
+@pytest.mark.parametrize("name", RENDERED_ANEW)
+def test_what_is_passed_on_is_written_anew_and_its_own_loops(name: str) -> None:
+    page = page_of(("honest", HONEST), ("evil", f"# HELP x X\n# TYPE x gauge\nx 1\n{RENDERED_ANEW[name]}\n"))
+    samples = [sample for metric in text_string_to_metric_families(page) for sample in metric.samples]
+    assert {sample.labels["loop"] for sample in samples} == {"core.honest", "core.evil"}
+    assert all(sample.timestamp is None and sample.exemplar is None for sample in samples)
+    for line in page.splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) [a-z_]+ .*|[a-z_]+\{.*\} ([0-9.e+-]+|[+-]Inf|NaN)", line), line
+    mine = [sample for sample in samples if sample.labels["loop"] == "core.honest"]
+    alone = [
+        sample for metric in text_string_to_metric_families(page_of(("honest", HONEST))) for sample in metric.samples
+    ]
+    assert mine == alone
+
+
+def test_the_type_of_a_metric_is_what_most_publishers_say() -> None:
+    evil = HONEST.replace("paused gauge", "paused summary").replace("Whether", "Never mind whether")
+    page = page_of(("evil", evil), ("a", HONEST), ("b", HONEST))
+    assert "# TYPE slicepilot_paused gauge\n" in page
+    assert page.count("# TYPE slicepilot_paused ") == page.count("# HELP slicepilot_paused ") == 1
 
 
 def test_a_page_has_the_metrics_of_those_whose_are_some(tmp_path: Path) -> None:
@@ -189,7 +203,7 @@ def test_a_page_has_the_metrics_of_those_whose_are_some(tmp_path: Path) -> None:
                     writer.close()
 
                 await stack.enter_async_context(await asyncio.start_unix_server(serve, tmp_path / name))
-            return (await rendered(AgentFacts("edge", "1", 1.0, 2.0, loops=loops))).decode()
+            return (await asyncio.to_thread(rendered, AgentFacts("edge", "1", 1.0, 2.0, loops=loops))).decode()
 
     samples = [one for metric in text_string_to_metric_families(asyncio.run(page())) for one in metric.samples]
     up = {one.labels["loop"]: one.value for one in samples if one.name == "slicepilot_agent_loop_up"}
@@ -218,7 +232,7 @@ def _left(place: Path) -> Leftovers:
         (place / name).mkdir()
     left = Leftovers(place / "agent", (place / "run", place / "state"))
     for number, name in enumerate(["evil", "honest", *(f"later{number}" for number in range(KEPT))]):
-        left.used(name)
+        left.mark(name)
         os.utime(place / "state" / MARKS / name, ns=(number, number))
         records = place / "state" / name / "records"
         records.mkdir(parents=True)

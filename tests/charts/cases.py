@@ -1,4 +1,4 @@
-"""Values that installations are tried with."""
+"""Values with which the chart is rendered and shown to an API server."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ CASES: dict[str, dict[str, Any]] = {
     "another server": {"apiServer": {"host": "fd00::1", "port": 6443}, "hostNetwork": True},
     "follow": {"follow": {"allowed": True}, "loops": {"most": 2, "recordsMb": 0}, "allowExceedLimit": True},
     "follow with annotations": {"follow": {"allowed": True, "annotations": True}},
-    "bundles": {"bundles": {"configMapNamespaces": ["default", "kube-public"], "registries": ["a.example", "http://b.example:5000"],
-        "credentialsSecret": "keys", "authoritySecret": "authority", "trustSecret": "signers"}},
+    "bundles": {"bundles": {"configMapNamespaces": ["default", "kube-public"], "trustSecret": "signers", "volumes": [
+        {"name": "edge", "namespace": "core", "source": {"image": {"reference": "a.example/p:1"}}},
+        {"name": "edge", "namespace": "other", "source": {"persistentVolumeClaim": {"claimName": "p"}}}]}},
     "metrics": {"metrics": {"enabled": True, "port": 9999}},
-    "pods are monitored": {"metrics": {"enabled": True, "podMonitor": {
+    "a pod monitor": {"metrics": {"enabled": True, "podMonitor": {
         "create": True, "interval": "15s", "scrapeTimeout": "10s", "labels": {"release": "prometheus", "b": "1: 2"}}}},
-    "a service is monitored": {"hostNetwork": True, "metrics": {
-        "enabled": True, "service": {"create": True}, "serviceMonitor": {"create": True, "labels": {"team": "edge"}}}},
-    "monitors without metrics": {"metrics": {"podMonitor": {"create": True}, "service": {"create": True}}},
+    "monitor without metrics": {"metrics": {"podMonitor": {"create": True}}},
     "no policy": {"admissionPolicy": {"create": False}},
     "cri-o": {"runtime": {"name": "crio"}},
     "k3s": {"runtime": {"stateFolder": "/run/k3s/containerd/io.containerd.runtime.v2.task"}},
-    "nothing beside": {
+    "nothing optional": {
         "priorityClass": {"create": False, "name": ""},
         "podDisruptionBudget": {"create": False},
         "tolerations": [],
@@ -36,7 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
         "appArmor": {"type": "Localhost", "localhostProfile": "slicepilot-agent"},
     },
     "no profiles": {"seccomp": {"type": "Unconfined"}, "appArmor": {"type": "Unconfined"}},
-    "places": {
+    "placement": {
         "nodeSelector": {"kubernetes.io/os": "linux", "edge": "true"},
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "upf", "operator": "Exists"}]}]}}},

@@ -14,16 +14,15 @@ from typing import Any
 
 import yaml
 
-from slicepilot.cluster.install.manifests import definitions, in_order, manifests
-from slicepilot.cluster.install.values import values
-
+from ..charts.chart import NAMESPACE as SYSTEM
+from ..charts.chart import objects
 from ..node.machine import children
 from ..node.runtimes import until
 from .cluster import BUILT, NODE, Cluster
 from .upfs import NAMESPACE
 
-RIGHTS = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
-SYSTEM = "slicepilot-system"
+RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+DEFINITIONS = "CustomResourceDefinition"
 ACCOUNT = "slicepilot-agent"
 LEASE = f"slicepilot-{NODE}"
 ROOT = Path(__file__).parents[2]
@@ -31,14 +30,14 @@ ROOT = Path(__file__).parents[2]
 
 def rights(**more: Any) -> list[dict[str, Any]]:
     """Those of the chart's objects that say what an agent may do; ``more`` values of it."""
-    found = manifests(values({"namespace": {"create": True}, **more}), SYSTEM)
-    return [one for one in found if one["kind"] in RIGHTS]
+    rendered = objects({"namespace": {"create": True}, **more}).values()
+    return sorted((item for item in rendered if item["kind"] in RIGHTS), key=lambda item: RIGHTS.index(item["kind"]))
 
 
 def install(cluster: Cluster, **more: Any) -> Path:
     """The resources, the roles and a service account; returns its kubeconfig."""
-    documents = [*definitions(), *rights(**more)]
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", given=in_order(documents))
+    definitions = [item for item in objects({}).values() if item["kind"] == DEFINITIONS]
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", given=[*definitions, *rights(**more)])
     for name in ("slicesets", "nodeslicesets"):
         cluster.wait(f"crd/{name}.slicepilot.dev", "--for=condition=Established")
     token = cluster.kubectl("-n", SYSTEM, "create", "token", ACCOUNT, "--duration=2h").strip()

@@ -30,15 +30,15 @@ from slicepilot.cluster.client.connection import Api
 from slicepilot.cluster.client.errors import ApiError
 from slicepilot.cluster.client.lease import Lease
 from slicepilot.cluster.client.reflector import Reflector, Source
-from slicepilot.cluster.loops.keeper import LoopState
+from slicepilot.cluster.loops.manager import LoopState
 from slicepilot.cluster.loops.reading import LoopFigures, SliceFigures
 from slicepilot.cluster.plan.plan import Planner
 from slicepilot.cluster.resources.names import SLICE_SETS, SUMMARY, path
 from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.status.events import Events
 from slicepilot.cluster.status.report import report
+from slicepilot.cluster.status.status_writer import StatusWriter
 from slicepilot.cluster.status.summary import Summary
-from slicepilot.cluster.status.writer import Writer
 
 from ..node.machine import Machine, booted, children
 from .agents import ACCOUNT, SYSTEM, install
@@ -63,7 +63,7 @@ class SimulatedNode:
         node = Source("/api/v1/nodes", {"fieldSelector": f"metadata.name={name}"}, metadata_only=True)
         self._node = Reflector(self._api, node, self._changed.set, lambda one: one["metadata"].get("labels") or {})
         self._events = Events(self._api, name)
-        self._writer = Writer(self._api, name, self._events)
+        self._writer = StatusWriter(self._api, name, self._events)
         self._lease = Lease(self._api, SYSTEM, f"slicepilot-{name}", name)
         self._summing = Lease(self._api, SYSTEM, SUMMARY, name, poll_s=SUMMARY_POLL_S)
         self._summary = Summary(self._api, self._slice_sets.objects, self._changed.set, lambda text, wait_s: None)
@@ -79,7 +79,7 @@ class SimulatedNode:
             if self._slice_sets.synced and self._pods.synced and self._node.synced and self._lease.held:
                 labels = (self._node.objects() or [{}])[0]
                 plans = self._planner.plan(self._slice_sets.objects(), self._pods.objects(), labels, now_s)
-                self._writer.post({plan.who.uid: (plan.who, report(plan, self._state())) for plan in plans})
+                self._writer.post({plan.identity.uid: (plan.who, report(plan, self._state())) for plan in plans})
             for step in (self._lease.step, self._writer.step, self._events.step, self._summing.step, self._sum):
                 try:
                     step(now_s)

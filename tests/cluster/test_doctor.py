@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from slicepilot.cluster.install.values import CHART
-
+from ..charts.chart import CHART
 from .cluster import NODE, PAUSE, Cluster
 
 REPOSITORY = Path(__file__).parents[2]
@@ -195,7 +194,6 @@ def test_each_slices_pod_has_a_line(cluster: Cluster, access: Path) -> None:
     assert (bare["ok"], bare["found"]) == (False, f"endpoint 78 ({SPACE}/upf-1) has none")
     assert bare["hint"] == "annotate the pod: kubernetes.io/egress-bandwidth"
     assert found[f"{SPACE}/video/paced: networks"]["found"] == f"n6-net of {SPACE}/upf-0: Cilium does not pace these"
-    assert found["same-node traffic"]["ok"]
 
 
 def test_who_may_not_look_is_told_so(cluster: Cluster, access: Path) -> None:
@@ -204,7 +202,7 @@ def test_who_may_not_look_is_told_so(cluster: Cluster, access: Path) -> None:
     token = cluster.kubectl("-n", SPACE, "create", "token", "nobody").strip()
     found = doctor(cluster, cluster.write_access("nobody", token))
     assert (found["Cilium"]["ok"], found["Cilium"]["found"]) == (
-        False, "not allowed to look; none: pods are shaped where they send",
+        False, "not permitted; none: pods are shaped where they send",
     )  # fmt: skip
     assert found["API server"]["ok"], "versions may be read by all"
 

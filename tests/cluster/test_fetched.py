@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,18 +18,15 @@ from slicepilot.cluster.fetch.store import FOLDER
 from slicepilot.controller.promotion.criteria import Criteria
 
 from ..k8s_fetch.bundles import digest, parts
-from ..k8s_fetch.registry import PROGRAM, Pusher, configuration, running, titled
 from ..node.runtimes import until
 from .agents import RunningAgent, agent, condition, install, slice_set, told
 from .cluster import PAUSE, Cluster
 from .test_sliceset import requests
 from .upfs import NAMESPACE, PodUpfs, pod_upfs, shares
 
-COUNT = 6
+COUNT = 4
 WITHIN_S = 90.0
-REGISTRY = "127.0.0.1:5000"
 GRANT = "slicepilot-agent-config-maps"
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs docker-registry: tests/packages.sh")
 
 
 def config_map(name: str, of: dict[str, bytes], namespace: str = NAMESPACE) -> dict[str, Any]:
@@ -81,82 +77,18 @@ def message(status: dict[str, Any], kind: str = "Ready") -> str:
 def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
     with pod_upfs(cluster, COUNT) as upfs:
         yield upfs
-    cluster.kubectl("delete", "pv", "bundles", "--wait=false", "--ignore-not-found")
 
 
-@pytest.fixture(scope="module", name="volume")
-def _volume(cluster: Cluster, upfs: PodUpfs) -> Path:
-    """What is in a claim that a pod has mounted."""
-    del upfs  # first
-    folder = cluster.folder / "volume"
-    (folder / "bundles" / "one").mkdir(parents=True)
+@pytest.fixture(scope="module", name="volumes")
+def _volumes(cluster: Cluster) -> Path:
+    """As the chart mounts them into the agent's container, with a volume of the UPFs' namespace."""
+    folder = cluster.folder / "volumes"
+    volume = folder / NAMESPACE / "policies"
+    (volume / "edge" / "one").mkdir(parents=True)
     for name, data in parts("volume").items():
-        (folder / "bundles" / "one" / name).write_bytes(data)
-    (folder / "out").symlink_to("../../../../../../etc")
-    size = {"storage": "1Gi"}
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "policies", "namespace": NAMESPACE},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": size},
-            "storageClassName": "",
-            "volumeName": "bundles",
-        },
-    }
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "bundles"},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "capacity": size,
-            "storageClassName": "",
-            "hostPath": {"path": str(folder)},
-        },
-    }
-    cluster.kubectl("apply", given=[volume, claim])
+        (volume / "edge" / "one" / name).write_bytes(data)
+    (volume / "out").symlink_to("../../../../../../etc")
     return folder
-
-
-@pytest.fixture(scope="module", name="holder")
-def _holder(cluster: Cluster, volume: Path) -> dict[str, Any]:
-    """A pod that mounts it; not made yet."""
-    del volume  # first
-    container = {
-        "name": "holder",
-        "image": PAUSE,
-        "imagePullPolicy": "Never",
-        "volumeMounts": [{"name": "v", "mountPath": "/policies"}],
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "holder", "namespace": NAMESPACE},
-        "spec": {
-            "containers": [container],
-            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "policies"}}],
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-        },
-    }
-
-
-@pytest.fixture(scope="module", name="registry")
-def _registry(cluster: Cluster) -> Iterator[subprocess.Popen[str]]:
-    """On the node; what is in it was pushed before."""
-    folder = cluster.folder / "registry"
-    folder.mkdir()
-    with running(folder) as host:
-        Pusher(f"http://{host}").push("policies/one", "1", titled(parts("image")))
-    assert PROGRAM is not None
-    with (folder / "log").open("wb") as log:
-        command = [PROGRAM, "serve", str(configuration(folder, REGISTRY))]
-        process = cluster.machine.start(*command, stdout=log, stderr=log)
-    yield process
-    process.terminate()
-    process.wait(10)
 
 
 @pytest.fixture(scope="module", name="access")
@@ -166,10 +98,9 @@ def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
 
 
 @pytest.fixture(name="running_agent")
-def _running(cluster: Cluster, access: Path, registry: object) -> Iterator[RunningAgent]:
-    del registry  # first
+def _running(cluster: Cluster, access: Path, volumes: Path) -> Iterator[RunningAgent]:
     cluster.kubectl("apply", given=[config_map("policy", parts("map"))])
-    with agent(cluster, access, "fetching", ("--bundle-registry", f"http://{REGISTRY}")) as found:
+    with agent(cluster, access, "fetching", ("--bundle-volumes", str(volumes))) as found:
         yield found
         cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
         until(lambda: not found.loops(), "loops go on", WITHIN_S)
@@ -189,66 +120,48 @@ def not_fetched(cluster: Cluster, name: str, why: str) -> None:
     until(lambda: why in message(told(cluster, name)), f"{name}: {told(cluster, name)}", WITHIN_S)
 
 
-def test_bundles_are_fetched_from_all_three_and_act_when_they_are_promoted(
-    cluster: Cluster, upfs: PodUpfs, holder: dict[str, Any], running_agent: RunningAgent
+def test_bundles_are_fetched_from_both_and_act_when_they_are_promoted(
+    cluster: Cluster, upfs: PodUpfs, running_agent: RunningAgent
 ) -> None:
     sets = {
         "by-map": of_pair(1, "by-map", policy=bundle("configMap", "map", name="policy")),
-        "by-claim": of_pair(
-            2,
-            "by-claim",
-            policy=bundle("persistentVolumeClaim", "volume", claimName="policies", path="bundles/one"),
-        ),
-        "by-image": of_pair(3, "by-image", policy=bundle("image", "image", reference=f"{REGISTRY}/policies/one:1")),
+        "by-volume": of_pair(2, "by-volume", policy=bundle("volume", "volume", name="policies", path="edge/one")),
     }
-    began_s = time.monotonic()
     cluster.kubectl("apply", given=list(sets.values()))
-    not_fetched(cluster, "by-claim", "no running pod of namespace core on this node mounts claim policies")
-    cluster.kubectl("apply", given=holder)
     is_ready(cluster, *sets)
-    print(f"three bundles fetched, and loops with them, after {time.monotonic() - began_s:.1f} s")
     for name in sets:
         assert condition(told(cluster, name), "Controlled") == ("False", "NotPromoted"), told(cluster, name)
         assert "never promoted; accepted: run it in shadow" in message(told(cluster, name), "Controlled")
     kept = running_agent.root / "state" / FOLDER / "bundles" / NAMESPACE
-    assert {one.name for one in kept.iterdir()} == {digest(parts(mark)) for mark in ("map", "volume", "image")}
+    assert {path.name for path in kept.iterdir()} == {digest(parts(mark)) for mark in ("map", "volume")}
     (kept / digest(parts("map")) / "promotion.yaml").write_bytes(promotion(parts("map")))
     loops = running_agent.loops()
     until(lambda: condition(told(cluster, "by-map"), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
     assert running_agent.loops() == loops
-    assert condition(told(cluster, "by-image"), "Controlled") == ("False", "NotPromoted")
-    assert shares([upfs.group(5)]) == ["102"]  # as the kubelet has made it of its request
+    assert condition(told(cluster, "by-volume"), "Controlled") == ("False", "NotPromoted")
+    assert shares([upfs.group(3)]) == ["102"]  # as the kubelet has made it of its request
 
 
-def test_what_is_refused_costs_no_neighbour(
-    cluster: Cluster, upfs: PodUpfs, holder: dict[str, Any], running_agent: RunningAgent
-) -> None:
+def test_what_is_refused_costs_no_neighbour(cluster: Cluster, upfs: PodUpfs, running_agent: RunningAgent) -> None:
     del upfs
-    cluster.kubectl("apply", given=holder)
-    cluster.wait("-n", NAMESPACE, "pod/holder", "--for=condition=Ready")
     cluster.kubectl("apply", given=of_pair(1, "good", "shadow", policy=bundle("configMap", "map", name="policy")))
     is_ready(cluster, "good")
     loops = running_agent.loops()
-    claim = {"claimName": "policies"}
     wrong = {
-        "other-digest": (bundle("configMap", "another", name="policy"), "as declared"),
-        "no-map": (bundle("configMap", "map", name="nothing"), "no ConfigMap nothing"),
-        "link": (bundle("persistentVolumeClaim", "volume", path="out", **claim), "leads out of the volume"),
-        "unlisted": (bundle("image", "image", reference="169.254.169.254/x:1"), "not among those that this node's"),
-        "no-tag": (bundle("image", "image", reference=f"{REGISTRY}/policies/one:2"), "answer 404"),
+        "other-digest": (bundle("configMap", "another", name="policy"), "has the SHA-256"),
+        "no-map": (bundle("configMap", "unmapped", name="nothing"), "no ConfigMap nothing"),
+        "link": (bundle("volume", "linked", name="policies", path="out"), "leads out of the declared folders"),
+        "unlisted": (bundle("volume", "unlisted", name="secrets"), "no volume secrets for namespace core"),
     }
-    for name, (policy, why) in wrong.items():
-        mark = {"link": "linked", "unlisted": "unlisted", "no-tag": "untagged", "no-map": "unmapped"}.get(
-            name, "another"
-        )
-        [kind] = policy["bundle"]
-        policy["bundle"][kind]["digest"] = digest(parts(mark))
-        cluster.kubectl("apply", given=of_pair(2, name, "shadow", policy=policy))
-        not_fetched(cluster, name, why)
-        cluster.kubectl("-n", NAMESPACE, "delete", "sls", name)
-    climbing = of_pair(2, "up", policy=bundle("persistentVolumeClaim", "volume", path="../../etc", **claim))
+    cluster.kubectl("apply", given=[of_pair(2, name, "shadow", policy=policy) for name, (policy, _) in wrong.items()])
+    climbing = of_pair(2, "up", policy=bundle("volume", "volume", name="policies", path="../../etc"))
     cluster.kubectl("apply", given=climbing)
     until(lambda: ready(cluster, "up")[1] == "Invalid", f"{told(cluster, 'up')}", WITHIN_S)
+    cluster.kubectl("-n", NAMESPACE, "delete", "sls", "up")
+    # A pod is of the oldest SliceSet that selects it: what is fetched for the others is seen as each becomes that.
+    for name, (_, why) in wrong.items():
+        not_fetched(cluster, name, why)
+        cluster.kubectl("-n", NAMESPACE, "delete", "sls", name)
     assert running_agent.loops() == loops
     assert ready(cluster, "good") == ("True", "LoopRunning")
 
@@ -329,7 +242,7 @@ def test_a_namespace_reaches_nothing_of_another(cluster: Cluster, upfs: PodUpfs,
         }
         policies = {
             "map": bundle("configMap", "map", name="policy"),
-            "claim": bundle("persistentVolumeClaim", "volume", claimName="policies", path="bundles/one"),
+            "volume": bundle("volume", "volume", name="policies", path="edge/one"),
         }
         documents = [of_pair(1, name, policy=policy) for name, policy in policies.items()]
         for one in documents:
@@ -341,7 +254,7 @@ def test_a_namespace_reaches_nothing_of_another(cluster: Cluster, upfs: PodUpfs,
             return "".join(message(one.get("status") or {}) for one in items if one["spec"]["sliceSet"] == name)
 
         until(lambda: "may not read ConfigMaps of namespace guest" in said("map"), "not refused", WITHIN_S)
-        until(lambda: "no running pod of namespace guest" in said("claim"), "not refused", WITHIN_S)
+        until(lambda: "no volume policies for namespace guest" in said("volume"), "not refused", WITHIN_S)
         assert not (kept / "guest").exists()
     finally:
         cluster.kubectl("delete", "namespace", "guest", "--timeout=60s")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slicepilot.cluster.slow.found import FoundFile
+from slicepilot.cluster.podsync.originals import OriginalsFile
 
 from ..effort import repetitions
 from ..node.runtimes import until
@@ -113,7 +113,7 @@ def test_limits_settle_within_three_seconds_and_come_back(
     until(lambda: done(cluster) == ["1"] * COUNT, f"{done(cluster)}", WITHIN_S)
     until(lambda: upfs.knobs() == before, "knobs are not as found", WITHIN_S)
     assert quotas(upfs) == found
-    until(lambda: FoundFile(running.root / "state").pods == {}, "it is not forgotten", WITHIN_S)
+    until(lambda: OriginalsFile(running.root / "state").pods == {}, "it is not forgotten", WITHIN_S)
     upfs.unload()
 
 
@@ -152,7 +152,7 @@ def test_who_else_resizes_has_the_pod_and_the_loop_goes_on(
     cluster.kubectl(*command, "--patch", patch)
     until(lambda: condition(told(cluster), "Degraded") == ("True", "NotFollowed"), f"{told(cluster)}", WITHIN_S)
     [line] = [one["message"] for one in told(cluster)["conditions"] if one["type"] == "Degraded"]
-    assert line == "slice slice2: 900m in place of 600m, set by vpa-updater: left to them"
+    assert line == "slice slice2: vpa-updater has set 900m instead of 600m: left to them"
     until(lambda: quotas(upfs) == pytest.approx([HIGH / 1e3] * COUNT), "the loop has yielded, too", WITHIN_S)
     assert declared(cluster) == ["600m", "900m", "600m", "600m", "600m"]
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")

@@ -10,10 +10,9 @@ import pytest
 
 from slicepilot.cluster.client.connection import Api
 from slicepilot.cluster.client.errors import ApiError
-from slicepilot.cluster.install.manifests import manifests
-from slicepilot.cluster.install.values import values
 from slicepilot.cluster.resources.names import NODE_SLICE_SETS, path
 
+from ..charts.chart import objects
 from ..node.runtimes import until
 from .agents import ACCOUNT, SYSTEM, install
 from .cluster import NODE, PAUSE, Cluster
@@ -27,11 +26,10 @@ WITHIN_S = 30.0
 def _policy(cluster: Cluster) -> Iterator[None]:
     """In force; and a pod on another node, which is there in the API alone."""
     install(cluster, follow={"allowed": True, "annotations": True})
-    chart = manifests(values(), SYSTEM)
     cluster.kubectl("create", "namespace", NAMESPACE)
     pod = {"containers": [{"name": "upf", "image": PAUSE, "resources": {"limits": {"cpu": "1"}}}], "nodeName": OTHER}
     documents = [
-        *(one for one in chart if one["kind"].startswith("ValidatingAdmissionPolicy")),
+        *(item for item in objects({}).values() if item["kind"].startswith("ValidatingAdmissionPolicy")),
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "far", "namespace": NAMESPACE}, "spec": pod},
     ]
     cluster.kubectl("apply", given=documents)

@@ -340,7 +340,15 @@ REJECTED = {
     "no policy": (slice_set(policy={}), "exactly one of agent and bundle"),
     "two bundles": (
         slice_set(policy={"bundle": {**BUNDLE, "shipped": "generalist"}}),
-        "exactly one of shipped, configMap, persistentVolumeClaim and image",
+        "exactly one of shipped, configMap and volume is given; an OCI image or a claim is a volume of",
+    ),
+    "a bundle in an image": (
+        slice_set(policy={"bundle": {"image": {"reference": "r.example/b:1", "digest": "0" * 64}}}),
+        "policy.bundle.image: field not declared in schema",
+    ),
+    "a volume without a name": (
+        slice_set(policy={"bundle": {"volume": {"digest": "0" * 64}}}),
+        "volume.name: Required value",
     ),
     "a bundle without digest": (slice_set(policy={"bundle": {"configMap": {"name": "b"}}}), "digest: Required value"),
     "two guards": (

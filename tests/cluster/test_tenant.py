@@ -133,7 +133,7 @@ PATHS = {
     "a guard elsewhere": {"guard": {"shipped": "../../../../etc/passwd"}},
     "a guard by its path": {"guard": {"shipped": "/etc/passwd"}},
     "an agent that is none": {"policy": {"agent": "../../x"}},
-    "a claim of a bundle": {"policy": {"bundle": {"persistentVolumeClaim": {"claimName": "x", "digest": "0" * 64}}}},
+    "a volume of others": {"policy": {"bundle": {"volume": {"name": "x", "digest": "0" * 64}}}},
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slicepilot.cluster.loops.leftovers import EVERY_S, KEPT, Leftovers
-from slicepilot.cluster.plan.allowance import Allowance, Allowing
+from slicepilot.cluster.plan.allowance import Admission, Allowance
 from slicepilot.cluster.plan.plan import MOST_SETS, Planner, SetPlan
 from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.status.report import report
@@ -33,14 +33,16 @@ def a_pod(number: int, namespace: str = "core") -> Pod:
     return Pod.of(pod_document(f"upf-{number}-0", f"x{number}", namespace=namespace))
 
 
-def planned(allowing: Allowing, sets: list[Any], pods: list[Pod], planner: Planner | None = None) -> dict[str, SetPlan]:
+def planned(
+    allowing: Admission, sets: list[Any], pods: list[Pod], planner: Planner | None = None
+) -> dict[str, SetPlan]:
     found = (planner or Planner()).plan(sets, pods, {}, 0.0)
-    return {plan.who.uid: plan for plan in allowing.hold(found)}
+    return {plan.identity.uid: plan for plan in allowing.admit(found)}
 
 
 def test_a_node_runs_so_many_loops_and_a_namespace_has_its_part_of_them() -> None:
     """Whoever may make pods and SliceSets in a namespace can have a loop for each pair of them."""
-    allowing = Allowing(Allowance(loops=3, loops_in_namespace=2))
+    allowing = Admission(Allowance(loops=3, loops_in_namespace=2))
     sets = [a_set(number) for number in range(4)] + [a_set(number, "other") for number in range(4, 6)]
     pods = [a_pod(number) for number in range(4)] + [a_pod(number, "other") for number in range(4, 6)]
     plans = planned(allowing, sets, pods)
@@ -57,7 +59,7 @@ def test_a_node_runs_so_many_loops_and_a_namespace_has_its_part_of_them() -> Non
 def test_limits_of_pods_are_exceeded_where_the_operator_allows_it_alone() -> None:
     sets, pods = [a_set(0, mayExceedLimit=True), a_set(1)], [a_pod(0), a_pod(1)]
     for allowed in (False, True):
-        first, second = planned(Allowing(Allowance(exceed_limit=allowed)), sets, pods).values()
+        first, second = planned(Admission(Allowance(exceed_limit=allowed)), sets, pods).values()
         assert first.loop is not None
         assert first.loop.node["slices"][0]["may_exceed_limit"] == allowed
         assert [one.reason for one in first.troubles] == ([] if allowed else ["LimitKept"])
@@ -67,7 +69,7 @@ def test_limits_of_pods_are_exceeded_where_the_operator_allows_it_alone() -> Non
 def test_of_a_flood_of_slice_sets_the_oldest_are_looked_at() -> None:
     sets = [a_set(number) for number in reversed(range(1000))] + [a_set(0, "other"), a_set(1, "empty")]
     planner = Planner()
-    plans = planned(Allowing(Allowance()), sets, [a_pod(0), a_pod(999), a_pod(0, "other")], planner)
+    plans = planned(Admission(Allowance()), sets, [a_pod(0), a_pod(999), a_pod(0, "other")], planner)
     assert set(plans) == {"uid-core-0", "uid-other-0"}
     assert len(planner._known) == MOST_SETS + 1
 
@@ -90,7 +92,7 @@ def test_files_of_loops_that_have_gone_go_by_and_by(roots: tuple[Path, Path], tm
             (root / name / "records").mkdir(parents=True)
         (folder / f"{name}.node.yaml").touch()
         if name != "mine":  # that of a controller which is no SliceSet's
-            left.used(name)
+            left.mark(name)
             os.utime(roots[1] / ".sliceset-loops" / name, ns=(number, number))
     (roots[1] / names[0] / FILE).touch()  # its knobs are still to be put back
     outside = tmp_path / "outside"

@@ -47,7 +47,7 @@ def test_a_watch_goes_on_where_it_was_and_is_listed_anew_when_the_server_has_for
             events = [{"type": "ADDED", "object": one("d", "11")}, {"type": "DELETED", "object": one("a", "12")}]
             return 200, {}, [*events, {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "20"}}}]
         if len(watches) == 2:
-            return 200, {}, [{"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}]
+            return 200, {}, [{"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}]
         time.sleep(0.2)
         return 200, {}, []
 
@@ -85,7 +85,7 @@ def test_who_is_told_to_wait_waits(tmp_path: Path) -> None:
 def test_errors_are_of_one_kind(tmp_path: Path) -> None:
     def script(method: str, path: str, query: dict[str, str], body: Any) -> Answer:
         del method, query, body
-        return (500, {}, [{"message": "no"}]) if path == "/bad" else (404, {}, [{"message": "not found"}])
+        return (500, {}, [{"message": "no", "code": 404}]) if path == "/bad" else (404, {}, [{"message": "not found"}])
 
     with serving(tmp_path, script) as (api, _):
         with pytest.raises(ApiError, match="500: GET /bad: no"):
@@ -109,9 +109,9 @@ class Leases:
         del query
         assert path.startswith(LEASES)
         if method == "GET":
-            return (404, {}, [{"message": "no"}]) if self.kept is None else (200, {}, [self.kept])
+            return (404, {}, [{"message": "no", "code": 404}]) if self.kept is None else (200, {}, [self.kept])
         if method == "PUT" and self.kept is None:
-            return 404, {}, [{"message": "no"}]
+            return 404, {}, [{"message": "no", "code": 404}]
         if (
             self.kept is not None
             and body["metadata"].get("resourceVersion") != self.kept["metadata"]["resourceVersion"]

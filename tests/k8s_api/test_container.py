@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.cluster.agent import container
-from slicepilot.cluster.agent.place import AgentPlace
+from slicepilot.cluster.agent.lock import AgentLock
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.own_programs import ROOT, check_compiled
 
@@ -102,17 +102,17 @@ def test_what_is_compiled_is_kept_by_version_where_the_image_is_read_only(
 
 
 def test_ready_is_told_by_a_file_that_a_killed_agent_does_not_leave(tmp_path: Path) -> None:
-    place = AgentPlace(tmp_path / "agent")
-    assert place.take()
+    lock = AgentLock(tmp_path / "agent")
+    assert lock.acquire()
     ready = tmp_path / "agent" / "ready"
     assert not ready.exists()
-    place.tell_ready()
+    lock.mark_ready()
     assert ready.exists()
-    place.close()  # as the kernel does it
-    second = AgentPlace(tmp_path / "agent")
-    assert second.take()
+    lock.close()  # as the kernel does it
+    second = AgentLock(tmp_path / "agent")
+    assert second.acquire()
     assert not ready.exists()
-    second.tell_ready()
-    second.tell_ready(False)
+    second.mark_ready()
+    second.mark_ready(False)
     assert not ready.exists()
     second.close()

@@ -1,11 +1,11 @@
-"""What an agent's port serves: real publishers over their Unix sockets, and the process that asks them."""
+"""The page on an agent's port: real publishers at their Unix sockets, and the process that serves their metrics."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,16 +16,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from slicepilot.cluster.metrics.asking import AskError, ask
-from slicepilot.cluster.metrics.figures import AgentFacts, ListFacts, LoopFacts, exposed, read
+from slicepilot.cluster.metrics.figures import AgentFacts, LoopFacts, read
 from slicepilot.cluster.metrics.handle import MetricsServer
-from slicepilot.cluster.metrics.joining import Joined
+from slicepilot.cluster.metrics.process import fetched
 from slicepilot.controller.publisher.listeners import LOCAL_SOCKET, HttpAddress
 
 from ..controller.publisher.conftest import Controller, make  # noqa: F401  (a fixture)
 from ..node.runtimes import until
 
-WHOSE = {"loop": "core.video", "sliceset": "video", "sliceset_namespace": "core"}
 FACTS = AgentFacts(
     node="edge",
     version="1",
@@ -34,7 +32,7 @@ FACTS = AgentFacts(
     lease_held=True,
     requests=(("GET", 200, 3), ("PATCH", 0, 1)),
     slice_sets={"LoopRunning": 1},
-    lists=(ListFacts("pods", 1, 2, 3.0),),
+    heard_s={"pods": 3.0},
 )
 
 
@@ -68,7 +66,7 @@ def test_all_loops_on_one_port_with_whose_they_are(make: Any, server: tuple[Metr
         loops.append(LoopFacts(f"core.{name}", name, "core", str(controller.run / LOCAL_SOCKET), starts=2))
     loops.append(LoopFacts("core.gone", "gone", "core", str(first.run / "nothing"), 1, 1))
     handle, url = server
-    handle.tell(facts(*loops), time.monotonic())
+    handle.report(facts(*loops))
     found = scraped(url)
     rates = found["slicepilot_slice_offered_bytes_per_second"].samples
     assert [(one.labels["loop"], one.labels["sliceset"], one.labels["slice"]) for one in rates] == [
@@ -78,7 +76,7 @@ def test_all_loops_on_one_port_with_whose_they_are(make: Any, server: tuple[Metr
     assert {one.labels["sliceset_namespace"] for one in rates} == {"core"}
     up = {one.labels["loop"]: one.value for one in found["slicepilot_agent_loop_up"].samples}
     assert up == {"core.video": 1, "core.voice": 1, "core.gone": 0}
-    # What publishers count of themselves, which rules about records go by, is there as well.
+    # Figures of the publishers' own, which the alerts about records need, are there as well.
     assert {"slicepilot_records_errors", "slicepilot_ticks_lost", "process_cpu_seconds"} <= found.keys()
     assert found["slicepilot_agent_api_requests"].samples[1].labels == {"verb": "PATCH", "code": "0"}
     status = Path(f"/proc/{handle.pid}/status").read_text()
@@ -105,7 +103,7 @@ def test_a_loop_that_hangs_costs_its_own_metrics(make: Any, server: tuple[Metric
             LoopFacts("core.video", "video", "core", str(where)),
             LoopFacts("core.hung", "hung", "core", str(silent)),
         )
-        handle.tell(facts(*loops), time.monotonic())
+        handle.report(facts(*loops))
         started_s = time.monotonic()
         up = {one.labels["loop"]: one.value for one in scraped(url)["slicepilot_agent_loop_up"].samples}
         assert up == {"core.video": 1, "core.hung": 0}
@@ -122,21 +120,21 @@ def test_root_and_the_publishers_user_alone_can_open_the_socket_which_goes_with_
     assert stat.S_IMODE(where.stat().st_mode) == 0o600
     if os.geteuid() == 0:
         assert where.stat().st_uid == 65534
-    assert "slicepilot_mode" in asyncio.run(ask(str(where)))
+    assert "slicepilot_mode" in str(fetched(str(where)))
     publisher.stop()
     assert not where.exists()
 
 
 def test_the_process_is_started_again_and_ends_with_the_agent(server: tuple[MetricsServer, str]) -> None:
     handle, url = server
-    handle.tell(FACTS, time.monotonic())
+    handle.report(FACTS)
     scraped(url)
     first = handle.pid
     assert first is not None
     os.kill(first, 9)
 
     def another() -> bool:
-        handle.tell(FACTS, time.monotonic())
+        handle.report(FACTS)
         return handle.pid not in {None, first}
 
     until(another, "not started again", 10.0)
@@ -148,7 +146,7 @@ def test_the_process_is_started_again_and_ends_with_the_agent(server: tuple[Metr
 
 def test_nothing_else_is_served(server: tuple[MetricsServer, str]) -> None:
     handle, url = server
-    handle.tell(FACTS, time.monotonic())
+    handle.report(FACTS)
     scraped(url)
     for other in ("/", "/status.json", "/metrics/"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -166,35 +164,6 @@ def test_what_the_agent_says_arrives_as_it_was() -> None:
             read(wrong)
 
 
-def test_groups_of_a_name_become_one() -> None:
-    text = '# HELP a_total Text.\n# TYPE a_total counter\na_total{s="x,}"} 1.0\n# HELP b B\n# TYPE b gauge\nb NaN\n'
-    joined = Joined()
-    joined.add(text, WHOSE)
-    joined.add(text, {"loop": 'o"t\\her'})
-    whose = 'loop="core.video",sliceset="video",sliceset_namespace="core"'
-    other = r'loop="o\"t\\her"'
-    assert joined.text.split("\n")[:4] == [
-        "# HELP a_total Text.",
-        "# TYPE a_total counter",
-        f'a_total{{s="x,}}",{whose}}} 1.0',
-        f'a_total{{s="x,}}",{other}}} 1.0',
-    ]
-    assert f"b{{{whose}}} NaN" in joined.text
-    own = exposed(FACTS, {}, lambda: 0.5)
-    joined.add(own, {})
-    assert own in joined.text
-
-
-@pytest.mark.parametrize(
-    "text", ["a 1\n", "# HELP a A\nb 1\n", "# HELP a A\na one\n", "# EOF\n", "# HELP a A\na{} 1 2 3\n", "<html>\n"]
-)
-def test_what_is_no_exposition_is_not_passed_on(text: str) -> None:
-    joined = Joined()
-    with pytest.raises(ValueError, match="no metric"):
-        joined.add("# HELP a A\n# TYPE a gauge\na 1\n" + text if text.startswith("# HELP") else text, {})
-    assert not joined.text
-
-
 ANSWERS = {
     "an error": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
     "no length": b"HTTP/1.1 200 OK\r\n\r\nabc",
@@ -205,19 +174,20 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_that_is_none_is_an_error(tmp_path: Path, name: str) -> None:
-    path = str(tmp_path / "socket")
+def test_an_answer_that_is_not_valid_is_left_out(tmp_path: Path) -> None:
+    for number, (name, answer) in enumerate(ANSWERS.items()):
+        path = str(tmp_path / f"{number}")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
 
-    async def answered() -> str:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            del reader
-            writer.write(ANSWERS[name])
-            writer.close()
+            def serve(listener: socket.socket = listener, answer: bytes = answer) -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(answer)
 
-        server = await asyncio.start_unix_server(serve, path)
-        async with server:
-            return await ask(path)
-
-    with pytest.raises(AskError, match="socket: "):
-        asyncio.run(answered())
+            thread = threading.Thread(target=serve)
+            thread.start()
+            assert fetched(path) is None, name
+            thread.join()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slicepilot.cluster.plan.placing import AWAY_S
-from slicepilot.cluster.plan.plan import Forbidden, Planner, SetPlan
+from slicepilot.cluster.plan.assignment import AWAY_S
+from slicepilot.cluster.plan.plan import ModeRefusal, Planner, SetPlan
 from slicepilot.cluster.resources.pod import Pod
 
 from .documents import pod_document, set_document, slice_document
@@ -17,7 +17,7 @@ WAITING = {"status": {"containerStatuses": [{"name": "upf", "state": {"waiting":
 def planned(planner: Planner, sets: list[Any], pods: list[Any], now_s: float = 0.0) -> dict[str, SetPlan]:
     """By the SliceSet's name."""
     plans = planner.plan(sets, [Pod.of(one) for one in pods], {"zone": "edge"}, now_s)
-    return {plan.who.name: plan for plan in plans}
+    return {plan.identity.name: plan for plan in plans}
 
 
 def test_a_slice_set_becomes_a_loop_of_the_slices_that_have_pods_here() -> None:
@@ -77,7 +77,7 @@ def test_the_older_slice_set_has_the_pod() -> None:
     young = set_document("young", "2026-01-02T00:00:00Z")
     for sets in ([young, set_document()], [set_document(), young]):
         plans = planned(Planner(), sets, [A, B])
-        assert set(plans["video"].places) == {"a", "b"}
+        assert set(plans["video"].pods) == {"a", "b"}
         assert plans["young"].loop is None
         assert [one.reason for one in plans["young"].troubles] == ["PodConflict"] * 2
         assert "belongs to the older SliceSet video" in plans["young"].troubles[0].message
@@ -87,7 +87,7 @@ def test_an_invalid_one_stops_nobody_and_claims_nothing() -> None:
     wrong = set_document("wrong", "2025-01-01T00:00:00Z", policy={"agent": "nobody"})
     broken: dict[str, Any] = {**set_document("broken"), "spec": {"slices": [{"name": 1}], "nodeSelector": 3}}
     plans = planned(Planner(), [wrong, broken, set_document()], [A, B])
-    assert set(plans["video"].places) == {"a", "b"}
+    assert set(plans["video"].pods) == {"a", "b"}
     assert "unknown name 'nobody'" in str(plans["wrong"].invalid)
     assert "video" in planned(Planner(), [broken, set_document()], [A])
 
@@ -96,10 +96,10 @@ def test_two_slices_have_one_pod_only_where_both_say_what_is_theirs() -> None:
     both = {"matchLabels": {"slice": "a"}}
     slices = [slice_document(podSelector=both), slice_document("b", "000002", podSelector=both)]
     plan = planned(Planner(), [set_document(slices=slices)], [A])["video"]
-    assert set(plan.places) == {"a"}
+    assert set(plan.pods) == {"a"}
     assert plan.troubles[0].reason == "PodConflict"
     shared = [one | {"traffic": {"uePools": [f"10.{number}.0.0/16"]}} for number, one in enumerate(slices, 45)]
-    assert set(planned(Planner(), [set_document(slices=shared)], [A])["video"].places) == {"a", "b"}
+    assert set(planned(Planner(), [set_document(slices=shared)], [A])["video"].pods) == {"a", "b"}
 
 
 def test_two_pods_of_a_slice_are_not_guessed_about_and_do_not_end_what_runs() -> None:
@@ -111,7 +111,7 @@ def test_two_pods_of_a_slice_are_not_guessed_about_and_do_not_end_what_runs() ->
     planner = Planner()
     planned(planner, [set_document()], [A])
     plan = planned(planner, [set_document()], [second, A])["video"]
-    assert plan.places["a"].pod.name == "upf-a-0"
+    assert plan.pods["a"].pod.name == "upf-a-0"
     assert plan.troubles[0].reason == "PodAmbiguous"
 
 
@@ -127,7 +127,7 @@ def test_a_pod_that_will_come_again_keeps_its_place_for_a_while() -> None:
     assert not again.troubles
     planned(planner, [set_document()], [B], 30.0)
     gone = planned(planner, [set_document()], [B], 30.0 + AWAY_S)["video"]
-    assert set(gone.places) == {"b"}
+    assert set(gone.pods) == {"b"}
 
 
 def test_a_pod_of_a_deployment_is_known_by_its_uid() -> None:
@@ -146,7 +146,7 @@ def test_a_container_that_does_not_run_or_is_not_there_is_told() -> None:
     slices = [slice_document(container="sidecar")]
     plan = planned(Planner(), [set_document(slices=slices)], [A])["video"]
     assert plan.troubles[0].reason == "ContainerMissing"
-    assert "container = sidecar; accepted: one of upf" in plan.troubles[0].message
+    assert "container = sidecar: expected one of upf" in plan.troubles[0].message
 
 
 def test_what_can_be_ordered_needs_no_new_loop() -> None:
@@ -179,7 +179,7 @@ def test_a_mode_that_is_not_allowed_becomes_shadow_and_is_told() -> None:
         assert plan.loop is not None
         assert plan.loop.mode == (expected or "shadow")
         assert bool(plan.loop.canary) == (plan.loop.mode == "canary")
-        assert plan.forbidden == (None if expected else Forbidden(mode, highest))
+        assert plan.refused_mode == (None if expected else ModeRefusal(mode, highest))
     asks = planned(Planner("shadow"), [set_document(mode="live")], [A])["video"].loop
     watches = planned(Planner("shadow"), [set_document()], [A])["video"].loop
     assert asks is not None

@@ -71,7 +71,7 @@ def test_the_schema_has_the_fields_that_a_loop_has() -> None:
             set_document(slices=[FULL | {"bounds": {"cpuLimitMcpu": {"low": 50, "high": 900}}}]),
             "bounds.cpuLimitMcpu = 50",
         ),
-        (set_document(policy={"bundle": {"shipped": "/tmp/mine"}}), "policy.bundle.shipped: '/tmp/mine'; accepted"),
+        (set_document(policy={"bundle": {"shipped": "/tmp/mine"}}), "policy.bundle.shipped: '/tmp/mine': expected"),
     ],
 )
 def test_what_no_loop_could_run_with_is_a_line_in_the_words_of_the_resource(document: Any, why: str) -> None:
@@ -87,11 +87,7 @@ D = "0a" * 32
 def test_what_has_to_be_fetched_is_of_its_own_namespace() -> None:
     kinds = {
         "configMap": ({"name": "b"}, Wanted("core", "configMap", "b", "", D)),
-        "persistentVolumeClaim": (
-            {"claimName": "c", "path": "a/b"},
-            Wanted("core", "persistentVolumeClaim", "c", "a/b", D),
-        ),
-        "image": ({"reference": "r.example/b:1"}, Wanted("core", "image", "r.example/b:1", "", D)),
+        "volume": ({"name": "c", "path": "a/b"}, Wanted("core", "volume", "c", "a/b", D)),
     }
     for kind, (given, wanted) in kinds.items():
         found = declared(set_document(policy={"bundle": {kind: given | {"digest": D}}}))
@@ -109,13 +105,12 @@ def test_what_has_to_be_fetched_is_of_its_own_namespace() -> None:
         ({"policy": {"bundle": {"configMap": {"name": "a?watch=true", "digest": D}}}}, "policy.bundle.configMap.name"),
         ({"policy": {"bundle": {"configMap": {"name": "a", "digest": D.upper()}}}}, "configMap.digest: accepted"),
         (
-            {"policy": {"bundle": {"persistentVolumeClaim": {"claimName": "c", "path": "../../etc", "digest": D}}}},
-            "persistentVolumeClaim.path = '../../etc': accepted: a folder in the volume",
+            {"policy": {"bundle": {"volume": {"name": "c", "path": "../../etc", "digest": D}}}},
+            "volume.path = '../../etc': expected a folder in the volume",
         ),
-        (
-            {"policy": {"bundle": {"persistentVolumeClaim": {"claimName": "c", "path": "/etc", "digest": D}}}},
-            "persistentVolumeClaim.path = '/etc'",
-        ),
+        ({"policy": {"bundle": {"volume": {"name": "c", "path": "/etc", "digest": D}}}}, "volume.path = '/etc'"),
+        ({"policy": {"bundle": {"volume": {"name": "../guest/c", "digest": D}}}}, "policy.bundle.volume.name"),
+        ({"policy": {"bundle": {"image": {"reference": "r/b:1", "digest": D}}}}, "OCI images and claims are volumes"),
     ],
 )
 def test_what_could_lead_elsewhere_is_invalid(spec: Any, why: str) -> None:

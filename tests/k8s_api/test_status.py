@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slicepilot.cluster.client.errors import ApiError, BackOff, retry_after_s
-from slicepilot.cluster.loops.keeper import LoopState
+from slicepilot.cluster.loops.manager import LoopState
 from slicepilot.cluster.loops.reading import LoopFigures, SliceFigures
 from slicepilot.cluster.plan.plan import Planner
 from slicepilot.cluster.resources.pod import Pod

@@ -14,7 +14,7 @@ from slicepilot.cluster.resources.slice_set import Identity
 from slicepilot.cluster.status.conditions import Condition
 from slicepilot.cluster.status.events import Events
 from slicepilot.cluster.status.report import Report
-from slicepilot.cluster.status.writer import STEP_S, Writer
+from slicepilot.cluster.status.status_writer import STEP_S, StatusWriter
 
 from .server import Answer, serving
 
@@ -34,7 +34,7 @@ def test_a_flood_of_objects_is_written_by_and_by_and_every_one_in_its_turn(tmp_p
         return 200, {}, [{"items": []}]
 
     with serving(tmp_path, slow) as (api, server):
-        writer = Writer(api, "edge-1", Events(api, "edge-1"))
+        writer = StatusWriter(api, "edge-1", Events(api, "edge-1"))
         writer.post(posted(20))
         steps = 0
         while len({path for method, path, *_ in server.asked if path.endswith("/status")}) < 20:
@@ -53,7 +53,7 @@ def test_what_cannot_be_removed_is_not_tried_again_at_once(tmp_path: Path) -> No
         return (403, {}, [{"message": "no"}]) if method == "DELETE" else (200, {}, [{"items": []}])
 
     with serving(tmp_path, refusing) as (api, server):
-        writer = Writer(api, "edge-1", Events(api, "edge-1"))
+        writer = StatusWriter(api, "edge-1", Events(api, "edge-1"))
         writer.post(posted(1))
         writer.step(0.0)
         writer.post({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,9 @@ from typing import Any
 import pytest
 
 from slicepilot.cluster.fetch import fetcher as times
-from slicepilot.cluster.fetch.config_map import check_rules
 from slicepilot.cluster.fetch.fetcher import MOST_IN_NAMESPACE, Fetcher
-from slicepilot.cluster.fetch.image import Registries
-from slicepilot.cluster.fetch.store import Store
+from slicepilot.cluster.fetch.sources import check_rules
+from slicepilot.cluster.fetch.store import FOLDER, Store
 from slicepilot.cluster.plan.plan import Missing, Planner, SetPlan
 from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.resources.wanted import CONFIG_MAP, RULES, VOLUME, Fetched, Wanted
@@ -58,10 +58,10 @@ def _script() -> Script:
 
 @pytest.fixture(name="served")
 def _served(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fetcher, Server]]:
-    monkeypatch.setattr(times, "AGAIN_S", 0.1)
+    monkeypatch.setattr(times, "RETRY_S", 0.1)
     monkeypatch.setattr(times, "EDITED_S", 0.1)
     with serving(tmp_path, script) as (api, server):
-        fetcher = Fetcher(api, Registries(), Store(tmp_path / "state"), lambda: None, lambda *_: None)
+        fetcher = Fetcher(api, tmp_path / "volumes", Store(tmp_path / "state"), lambda: None, lambda *_: None)
         fetcher.start()
         yield fetcher, server
         fetcher.close()
@@ -79,7 +79,7 @@ def test_a_bundle_is_fetched_once_and_rules_again_when_a_slice_set_is_edited(
 ) -> None:
     fetcher, server = served
     script.documents = {"core/b": coded(parts()), "core/g": {"data": {"guard.yaml": "dwell: {nice_s: 1}"}}}
-    fetcher.post({BUNDLE: WHO, GUARD: WHO}, [], ())
+    fetcher.post({BUNDLE: WHO, GUARD: WHO}, ())
     soon(lambda: all(one.path is not None for one in fetcher.found.values()))
     before = fetcher.found[GUARD].path
     assert before is not None
@@ -88,7 +88,7 @@ def test_a_bundle_is_fetched_once_and_rules_again_when_a_slice_set_is_edited(
     time.sleep(1.0)
     assert len(server.asked) == 2
     script.documents["core/g"] = {"data": {"guard.yaml": "dwell: {nice_s: 2}"}}
-    fetcher.post({BUNDLE: WHO, GUARD: frozenset({("uid", 2)})}, [], ())
+    fetcher.post({BUNDLE: WHO, GUARD: frozenset({("uid", 2)})}, ())
     soon(lambda: fetcher.found[GUARD].path != before)
     assert len(server.asked) == 3
 
@@ -96,16 +96,16 @@ def test_a_bundle_is_fetched_once_and_rules_again_when_a_slice_set_is_edited(
 def test_rules_that_cannot_be_had_any_more_stay_as_they_were(script: Script, served: tuple[Fetcher, Server]) -> None:
     fetcher, _ = served
     script.documents["core/g"] = {"data": {"guard.yaml": "{}"}}
-    fetcher.post({GUARD: WHO}, [], ())
+    fetcher.post({GUARD: WHO}, ())
     soon(lambda: fetcher.found[GUARD].path is not None)
     before = fetcher.found[GUARD].path
     script.status = 403
-    fetcher.post({GUARD: frozenset({("uid", 2)})}, [], ())
+    fetcher.post({GUARD: frozenset({("uid", 2)})}, ())
     soon(lambda: fetcher.found[GUARD].problem is not None)
     assert fetcher.found[GUARD].path == before
     assert fetcher.found[GUARD].problem == (
-        "guard.configMap: this agent may not read ConfigMaps of namespace core; accepted: one that the chart's value "
-        "bundles.configMapNamespaces lists"
+        "guard.configMap: this agent may not read ConfigMaps of namespace core; expected: a namespace that the "
+        "chart's value bundles.configMapNamespaces lists"
     )
 
 
@@ -114,9 +114,9 @@ def test_rules_that_cannot_be_had_any_more_stay_as_they_were(script: Script, ser
     [
         (None, "no ConfigMap b in namespace core"),
         ({}, "no SHA256SUMS, bundle.yaml, policy.onnx there"),
-        ({"binaryData": {"policy.onnx": "!"}}, "policy.onnx: no base64"),
+        ({"binaryData": {"policy.onnx": "!"}}, "policy.onnx: not valid base64"),
         (coded({"SHA256SUMS": b"x" * 5000}), "SHA256SUMS: more than 4096 bytes"),
-        (coded(parts("other")), "as declared"),
+        (coded(parts("other")), "; expected " + D),
         (coded(parts() | {"policy.onnx": b"x"}), "policy.onnx: SHA-256 is another"),
     ],
 )
@@ -126,7 +126,7 @@ def test_what_is_no_such_bundle_is_told_and_tried_again(
     fetcher, _ = served
     if document is not None:
         script.documents["core/b"] = document
-    fetcher.post({BUNDLE: WHO}, [], ())
+    fetcher.post({BUNDLE: WHO}, ())
     soon(lambda: fetcher.found[BUNDLE].problem is not None)
     assert why in str(fetcher.found[BUNDLE].problem)
     assert str(fetcher.found[BUNDLE].problem).startswith("policy.bundle.configMap: ")
@@ -142,11 +142,11 @@ def test_a_namespace_is_asked_for_its_own_alone_and_not_without_end(
     script.documents["core/b"] = coded(parts())
     theirs = Wanted("guest", CONFIG_MAP, "b", "", D)
     many = {Wanted("guest", CONFIG_MAP, f"b{number}", "", D): WHO for number in range(MOST_IN_NAMESPACE)}
-    fetcher.post({BUNDLE: WHO, theirs: WHO, **many}, [], ())
+    fetcher.post({BUNDLE: WHO, theirs: WHO, **many}, ())
     soon(lambda: fetcher.found[BUNDLE].path is not None and fetcher.found[theirs].problem is not None)
     assert fetcher.found[theirs].path is None
     last = Wanted("guest", CONFIG_MAP, f"b{MOST_IN_NAMESPACE - 1}", "", D)
-    assert "8 others of this namespace" in str(fetcher.found[last].problem)
+    assert "already refers to 8 others" in str(fetcher.found[last].problem)
     assert not any(path.endswith(last.name) for _, path, _, _ in server.asked)
 
 
@@ -157,25 +157,41 @@ def test_a_node_that_starts_while_the_server_is_away_has_what_it_had(
     Store(tmp_path / "state").put_bundle(BUNDLE, parts(), ())
     Store(tmp_path / "state").put_rules(GUARD, b"{}", ())
     script.status = 500
-    fetcher.post({BUNDLE: WHO, GUARD: WHO}, [], ())
+    fetcher.post({BUNDLE: WHO, GUARD: WHO}, ())
     soon(lambda: all(one.path is not None for one in fetcher.found.values()))
     assert fetcher.found[BUNDLE].problem is None
     soon(lambda: fetcher.found[GUARD].problem is not None)
 
 
-def test_no_pod_that_mounts_a_claim_is_told(served: tuple[Fetcher, Server]) -> None:
+def test_a_bundle_comes_from_a_volume_of_its_own_namespace_and_nothing_outside_it(
+    tmp_path: Path, served: tuple[Fetcher, Server]
+) -> None:
     fetcher, server = served
-    claim = Wanted("core", VOLUME, "c", "", D)
-    mounted = pod_document()
-    mounted["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
-    mounted["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v", "subPath": "x"}]
-    for pods in ([], [Pod.of(pod_document())], [Pod.of(mounted)]):
-        fetcher.post({claim: WHO}, pods, ())
-        soon(lambda: fetcher.found[claim].problem is not None)
-        assert "no running pod of namespace core on this node mounts claim c" in str(fetcher.found[claim].problem)
-    mounted["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
-    fetcher.post({claim: WHO}, [Pod.of(mounted)], ())
-    soon(lambda: "is not among those that this node's runtime" in str(fetcher.found[claim].problem))
+    volume = tmp_path / "volumes" / "core" / "edge"
+    (volume / "bundles" / "one").mkdir(parents=True)
+    for name, data in parts().items():
+        (volume / "bundles" / "one" / name).write_bytes(data)
+    (volume / "inside").symlink_to("bundles/one")
+    (volume / "outside").symlink_to(tmp_path)
+    (volume / "files").mkdir()
+    (volume / "files" / "SHA256SUMS").symlink_to("/etc/passwd")
+    cases = {
+        Wanted("core", VOLUME, "edge", "bundles/one", D): "",
+        Wanted("core", VOLUME, "edge", "inside", D): "",
+        Wanted("core", VOLUME, "edge", "outside", D): "link out of the declared folders",
+        Wanted("core", VOLUME, "edge", "files", D): "SHA256SUMS: accepted: a file, and no link",
+        Wanted("core", VOLUME, "edge", "", D): "no SHA256SUMS, bundle.yaml, policy.onnx there",
+        Wanted("core", VOLUME, "other", "bundles/one", D): "no volume other for namespace core",
+        Wanted("guest", VOLUME, "edge", "bundles/one", D): "no volume edge for namespace guest",
+    }
+    for item, why in cases.items():
+        fetcher.post({item: WHO}, ())
+        if why:
+            soon(lambda: fetcher.found[item].problem is not None)  # noqa: B023
+            assert why in str(fetcher.found[item].problem)
+        else:
+            soon(lambda: fetcher.found[item].path is not None)  # noqa: B023
+            shutil.rmtree(tmp_path / "state" / FOLDER / "bundles" / "core")
     assert not server.asked
 
 
@@ -185,9 +201,9 @@ def test_no_pod_that_mounts_a_claim_is_told(served: tuple[Fetcher, Server]) -> N
         ("dwell: {nice_s: -1}", "dwell.nice_s"),
         ("{", "not valid YAML"),
         ("secret: 1", "unknown field"),
-        ("sla_floor: {window_s: 60}", "sla_floor.window_s: accepted: at most 5"),
-        ("oscillation: {reversals: 1000}", "oscillation.reversals: accepted"),
-        ("overruns: {most: 1000}", "overruns.most: accepted"),
+        ("sla_floor: {window_s: 60}", "sla_floor.window_s: expected at most 5"),
+        ("oscillation: {reversals: 1000}", "oscillation.reversals: expected"),
+        ("overruns: {most: 1000}", "overruns.most: expected"),
         ("a: &a [x]\nb: [*a, *b]", "not valid YAML"),
     ],
 )
@@ -223,7 +239,7 @@ def test_a_loop_starts_when_all_is_there_and_goes_on_with_what_it_had() -> None:
     assert after.loop.starts_as(there.loop)
     assert after.missing == Missing("NotFetched", "no")
     degraded = report(after, None).conditions[2]
-    assert (degraded.reason, degraded.message) == ("NotFetched", "no; its loop goes on with what it had")
+    assert (degraded.reason, degraded.message) == ("NotFetched", "no; its loop goes on with the former ones")
     signed = planned(Planner(trust=Path("/k")), {BUNDLE: Fetched(folder)}, **bundled()).loop
     assert signed is not None
     assert signed.run["trust"] == "/k"

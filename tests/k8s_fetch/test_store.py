@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from slicepilot.agents.learned.files import BundleFiles
 from slicepilot.agents.learned.signature import sign
 from slicepilot.cluster.fetch import store as limits
-from slicepilot.cluster.fetch.child import FetchError
+from slicepilot.cluster.fetch.sources import FetchError
 from slicepilot.cluster.fetch.store import FOLDER, MOST_KEPT, Store
 from slicepilot.cluster.resources.wanted import CONFIG_MAP, RULES, Wanted
 from slicepilot.configs import FailureError
@@ -48,7 +48,7 @@ def test_what_does_not_fit_the_digest_is_not_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
     changed = parts() | {"policy.onnx": b"x"}
     for given, why in (
-        (parts("other"), "as declared"),
+        (parts("other"), "; expected "),
         (changed, "policy.onnx: SHA-256 is another"),
         ({}, "No such file"),
     ):
@@ -85,7 +85,7 @@ def test_a_namespace_has_room_for_so_many_and_takes_none_of_others(tmp_path: Pat
     there = [one.is_dir() for one in kept]
     assert there == [False, False] + [True] * MOST_KEPT
     assert theirs.is_dir()
-    with pytest.raises(FetchError, match=f"has {MOST_KEPT} in use"):
+    with pytest.raises(FetchError, match=f"uses {MOST_KEPT} on this node"):
         store.put_bundle(wanted("more"), parts("more"), kept)
     store.put_bundle(wanted("more", "other"), parts("more"), kept)
     assert all(one.is_dir() for one in kept[2:])
@@ -95,7 +95,7 @@ def test_bytes_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(limits, "MOST_BYTES", 100_000)
     store = Store(tmp_path)
     first = [store.put_bundle(wanted(mark), parts(mark), ()) for mark in ("1", "2")]
-    with pytest.raises(FetchError, match="in use"):
+    with pytest.raises(FetchError, match="on this node"):
         store.put_bundle(wanted("3"), parts("3"), first)
     store.put_bundle(wanted("3"), parts("3"), first[1:])
     assert [one.is_dir() for one in first] == [False, True]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from ...node.runtimes import until
 from ..agents import RunningAgent, agent, install, slice_set
@@ -18,8 +18,8 @@ from .setting import CADVISOR_S, LOAD_S, LOOP, MBPS, PORT, WITHIN_S
 
 def rules() -> list[dict[str, Any]]:
     """The operator's, evaluated each second, and alerts at once."""
-    document = yaml.safe_load((DEPLOY / "kubernetes-monitoring" / "prometheusrule.yaml").read_text())
-    groups: list[dict[str, Any]] = document["spec"]["groups"]
+    program = runpy.run_path(str(DEPLOY / "kubernetes-monitoring" / "rules.py"))
+    groups: list[dict[str, Any]] = program["document"]()["spec"]["groups"]
     for group in groups:
         group["interval"] = "1s"
         for rule in group["rules"]:

@@ -1,1 +1,0 @@
-"""Installation of the Helm chart's objects without Helm."""

@@ -1,1 +1,0 @@
-"""Resizing and annotating pods, slowly and within the range that a SliceSet declares."""
