@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What checks the chart, into build/charts: helm and kubeconform from the Go module proxy, by the versions and sums of
-# go/go.mod and go/go.sum. Nothing is installed. The first time takes some minutes on two cores.
+# Builds helm into build/charts, from the Go module proxy by the version and sums of go/go.mod and go/go.sum. Nothing is
+# installed. The first time takes some minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD/tests/charts into=$PWD/build/charts
@@ -11,7 +11,7 @@ version=$(awk '$1 == "helm.sh/helm/v3" {print $2; exit}' "$here/go/go.mod")
 
 if [[ ! -e $stamp ]]; then
 	mkdir -p "$into/bin"
-	echo "building helm $version and kubeconform into build/charts"
+	echo "building helm $version into build/charts"
 	cd "$here/go"
 	export CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false -trimpath"
 	# As helm's own Makefile: else it takes itself for v3.0, and the cluster that templates are for to be 1.20.
@@ -21,7 +21,6 @@ if [[ ! -e $stamp ]]; then
 		flags+=" -X $names/$package.k8sVersionMajor=1 -X $names/$package.k8sVersionMinor=$minor"
 	done
 	"$go" build -o "$into/bin/" -ldflags "-s -w $flags" helm.sh/helm/v3/cmd/helm
-	"$go" build -o "$into/bin/" -ldflags "-s -w" github.com/yannh/kubeconform/cmd/kubeconform
 	rm -f "$into"/.built-*
 	touch "$stamp"
 fi
