@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -55,43 +54,42 @@ def _fault(cluster: Cluster, access: Path) -> Iterator[Fault]:
         way.wait(10)
 
 
-@pytest.mark.parametrize(
-    ("what", "meanwhile"),
-    [
-        ({"delay_s": 5.0}, True),
-        ({"status": 410, "watches": True}, True),
-        ({"status": 429, "retry_after_s": 2.0}, False),
-        ({"status": 500}, False),
-    ],
-    ids=["slow", "410", "429", "500"],
-)
-def test_loops_go_on_and_an_edit_is_taken_up(
-    cluster: Cluster, upfs: PodUpfs, access: Path, fault: Fault, what: dict[str, Any], meanwhile: bool
-) -> None:
-    """``meanwhile``: while things go wrong, since the server can be asked in another way, or answers in the end."""
+FAULTS: dict[str, tuple[dict[str, Any], bool]] = {
+    "slow": ({"delay_s": 5.0}, True),
+    "410": ({"status": 410, "watches": True}, True),
+    "429": ({"status": 429, "retry_after_s": 2.0}, False),
+    "500": ({"status": 500}, False),
+}
+"""Each with whether an edit is taken up meanwhile, since the server can be asked in another way, or answers in the
+end."""
+
+
+def test_loops_go_on_and_an_edit_is_taken_up(cluster: Cluster, upfs: PodUpfs, access: Path, fault: Fault) -> None:
     before = upfs.knobs()
     with agent(cluster, access) as running:
         cluster.kubectl("apply", given=slice_set(count=COUNT))
         until(lambda: upfs.knobs() != before, "nothing was moved", WITHIN_S)
-        until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
-        [loop] = running.loops()
-        moved, ring = upfs.knobs(), running.root / "run" / f"{NAMESPACE}.video" / "ticks"
-        fault(what)
-        ticks, began_s = written(ring), time.monotonic()
-        cluster.kubectl("apply", given=slice_set(count=COUNT, mode="shadow"))
-        if meanwhile:
-            taken_s = until(lambda: upfs.knobs() == before, "not taken up", AFTER_S)
-            print(f"{what}: an edit was taken up meanwhile, after {taken_s:.1f} s")
-        else:
-            time.sleep(FAULT_S)
-            assert upfs.knobs() == moved
-        rate = (written(ring) - ticks) / (time.monotonic() - began_s)
-        assert rate > 50, "of 100 ticks a second"
-        assert goes_on(running, loop)
-        fault({})
-        until(lambda: condition(told(cluster), "Controlled") == ("False", "Shadow"), f"{told(cluster)}", AFTER_S)
-        assert goes_on(running, loop)
-        assert upfs.knobs() == before
+        [loop], moved = running.loops(), upfs.knobs()
+        ring = running.root / "run" / f"{NAMESPACE}.video" / "ticks"
+        for name, (what, meanwhile) in FAULTS.items():
+            until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), f"not live: {name}", AFTER_S)
+            until(lambda: upfs.knobs() == moved, f"not moved: {name}", WITHIN_S)
+            fault(what)
+            ticks, began_s = written(ring), time.monotonic()
+            cluster.kubectl("apply", given=slice_set(count=COUNT, mode="shadow"))
+            if meanwhile:
+                taken_s = until(lambda: upfs.knobs() == before, f"not taken up: {name}", AFTER_S)
+                print(f"{name}: an edit was taken up meanwhile, after {taken_s:.1f} s")
+            else:
+                time.sleep(FAULT_S)
+                assert upfs.knobs() == moved, name
+            rate = (written(ring) - ticks) / (time.monotonic() - began_s)
+            assert rate > 50, f"{name}: of 100 ticks a second"
+            fault({})
+            until(lambda: condition(told(cluster), "Controlled") == ("False", "Shadow"), f"{told(cluster)}", AFTER_S)
+            assert goes_on(running, loop), name
+            assert upfs.knobs() == before, name
+            cluster.kubectl("apply", given=slice_set(count=COUNT))
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
 
 
@@ -132,56 +130,49 @@ def test_what_the_store_has_forgotten_is_listed_anew(
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
 
 
-def roles() -> dict[str, dict[str, Any]]:
-    """What an agent may do, by kind of the role."""
-    return {one["kind"]: one for one in rights() if one["kind"] in {"Role", "ClusterRole"}}
-
-
-def each_right() -> list[tuple[str, str, str]]:
-    """Kind of the role, resource and verb."""
-    return [
-        (kind, resource, verb)
-        for kind, role in roles().items()
-        for rule in role["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    ]
-
-
-@contextlib.contextmanager
-def without(cluster: Cluster, kind: str, resource: str, verb: str) -> Iterator[None]:
-    """The agent's role without one verb of one resource."""
-    role = roles()[kind]
-    rules = [
-        {"apiGroups": rule["apiGroups"], "resources": [each], "verbs": left}
-        for rule in role["rules"]
-        for each in rule["resources"]
-        if (left := [one for one in rule["verbs"] if (each, one) != (resource, verb)])
-    ]
-    command = ["apply", "--server-side", "--force-conflicts"]
-    cluster.kubectl(*command, given={**role, "rules": rules})
-    try:
-        yield
-    finally:
-        cluster.kubectl(*command, given=role)
-
-
-@pytest.mark.parametrize(("kind", "resource", "verb"), each_right(), ids=lambda one: str(one).replace("/", "-"))
-def test_each_right_is_needed_and_one_that_lacks_is_named(
-    cluster: Cluster, upfs: PodUpfs, access: Path, kind: str, resource: str, verb: str
-) -> None:
+def test_each_right_is_needed_and_one_that_lacks_is_named(cluster: Cluster, upfs: PodUpfs, access: Path) -> None:
+    """An agent starts without any, and is given those that it names; in the end it has all, and no other."""
     before = upfs.knobs()
-    if resource == "leases" and verb == "create":
-        cluster.kubectl("-n", SYSTEM, "delete", "lease", "--all")
-    with without(cluster, kind, resource, verb), agent(cluster, access) as running:
-        cluster.kubectl("apply", given=slice_set(count=COUNT))
-        if verb == "delete":
-            until(lambda: condition(told(cluster), "Ready")[0] == "True", f"{told(cluster)}", WITHIN_S)
-            cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video", "--cascade=orphan")
-        lines = f'cannot {verb} resource "{resource}"'
-        # A Lease that it has made itself is renewed after 40 s.
-        until(lambda: any(lines in line["event"] for line in running.lines()), lines, 2 * WITHIN_S)
-        assert Path(f"/proc/{running.pid}").exists()
+    roles = {role["kind"]: role for role in rights() if role["kind"] in {"Role", "ClusterRole"}}
+    rules = [(kind, rule) for kind, role in roles.items() for rule in role["rules"]]
+    missing = {(resource, verb) for _, rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    cluster.kubectl("-n", SYSTEM, "delete", "lease", "--all")
+
+    def grant() -> None:
+        for kind, role in roles.items():
+            granted = [
+                {"apiGroups": rule["apiGroups"], "resources": [resource], "verbs": verbs}
+                for other, rule in rules
+                for resource in rule["resources"]
+                if other == kind and (verbs := [verb for verb in rule["verbs"] if (resource, verb) not in missing])
+            ]
+            cluster.kubectl("apply", "--server-side", "--force-conflicts", given={**role, "rules": granted})
+
+    grant()
+    try:
+        with agent(cluster, access) as running:
+
+            def named() -> set[tuple[str, str]]:
+                events = [line["event"] for line in running.lines()]
+                return {
+                    (resource, verb)
+                    for resource, verb in missing
+                    if any(f'cannot {verb} resource "{resource}"' in event for event in events)
+                }
+
+            cluster.kubectl("apply", given=slice_set(count=COUNT))
+            while missing:
+                if {verb for _, verb in missing} == {"delete"}:
+                    until(lambda: condition(told(cluster), "Ready")[0] == "True", f"{told(cluster)}", WITHIN_S)
+                    cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video", "--cascade=orphan")
+                # A Lease that it has made itself is renewed after 40 s.
+                until(lambda: bool(named()), f"none of {missing} is named", 2 * AFTER_S)
+                missing -= named()
+                grant()
+                assert Path(f"/proc/{running.pid}").exists()
+    finally:
+        missing.clear()
+        grant()
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
     cluster.kubectl("-n", NAMESPACE, "delete", "nsls", "--all")
     until(lambda: upfs.knobs() == before, "knobs are not as found", WITHIN_S)

@@ -20,13 +20,13 @@ WITHIN_S, AGAIN_S, AWAY_S = 30.0, 60.0, 100.0
 WATCHED_S = 8.0
 
 
-@pytest.fixture(name="found")
+@pytest.fixture(scope="module", name="found")
 def _found(upfs: PodUpfs) -> dict[str, str]:
     """Knobs before anything was moved."""
     return upfs.knobs()
 
 
-@pytest.fixture(name="running")
+@pytest.fixture(scope="module", name="running")
 def _running(cluster: Cluster, upfs: PodUpfs, access: Path, found: dict[str, str]) -> Iterator[RunningAgent]:
     """An agent with a loop that has moved knobs; all is as found afterwards."""
     with agent(cluster, access) as running:
