@@ -178,10 +178,10 @@ def condition(status: dict[str, Any], kind: str) -> tuple[str, str]:
     return (found[0]["status"], found[0]["reason"]) if found else ("", "")
 
 
-def refused(cluster: Cluster, document: dict[str, Any]) -> str:
-    """What `kubectl apply` says to a document that the API server does not take; server-side dry run."""
+def refused(cluster: Cluster, documents: list[dict[str, Any]]) -> str:
+    """What `kubectl apply` says to documents that the API server does not take; server-side dry run."""
     path = cluster.folder / "refused.yaml"
-    path.write_text(yaml.safe_dump(document))
+    path.write_text(yaml.safe_dump_all(documents))
     command = [str(BUILT / "kubectl"), "--kubeconfig", str(cluster.folder / "admin.yaml")]
     command += ["apply", "--server-side", "--dry-run=server", "-f", str(path)]
     process = cluster.machine.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
