@@ -1,6 +1,6 @@
 """What the agent reports to the process that serves metrics, and the agent's own metrics.
 
-Names follow those of a controller (`slicepilot.controller.publisher.metrics.collector`). Labels ``loop``, ``sliceset``
+Names follow those of a controller (`slicepilot.controller.publisher.metrics`). Labels ``loop``, ``sliceset``
 and ``sliceset_namespace`` say which loop a figure is of: ``namespace`` and ``pod`` are the scrape target's, which here
 is the agent's own pod.
 """
