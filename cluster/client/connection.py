@@ -197,8 +197,10 @@ class Watch:
     def events(self) -> Iterator[dict[str, Any]]:
         """The server's events until it ends the watch; raises ApiError."""
         try:
-            yield from self._watch.stream(lambda **_: self._open_response(), timeout_seconds=0)
-        except _failures() as error:
+            for event in self._watch.stream(lambda **_: self._open_response(), timeout_seconds=0):
+                if event is not None:  # an empty line, or one that was cut off
+                    yield event
+        except (*_failures(), KeyError, TypeError) as error:  # the latter: not an event
             raise ApiError(int(getattr(error, "status", None) or 0), f"watch: {error}") from error
 
     def close(self) -> None:

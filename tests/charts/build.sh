@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 here=$PWD/tests/charts into=$PWD/build/charts
 go=$(testbed/go.sh)
 stamp=$into/.built-$(cat "$here"/go/go.{mod,sum} "$here/build.sh" | sha256sum | cut -c1-16)
-version=$(awk '$1 == "helm.sh/helm/v3" {print $2; exit}' "$here/go/go.mod")
+version=$(awk '$1 == "helm.sh/helm/v3" || $2 == "helm.sh/helm/v3" {print $NF; exit}' "$here/go/go.mod")
 [[ $version == v* ]] || { echo "go/go.mod: no version of helm" >&2; exit 1; }
 
 if [[ ! -e $stamp ]]; then

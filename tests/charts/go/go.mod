@@ -2,10 +2,7 @@ module slicepilot.test/charts
 
 go 1.26.0
 
-require (
-	github.com/yannh/kubeconform v0.8.0
-	helm.sh/helm/v3 v3.22.0
-)
+require helm.sh/helm/v3 v3.22.0
 
 require (
 	dario.cat/mergo v1.0.1 // indirect
@@ -54,9 +51,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gosuri/uitable v0.0.4 // indirect
 	github.com/hashicorp/errwrap v1.1.0 // indirect
-	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 	github.com/hashicorp/go-multierror v1.1.1 // indirect
-	github.com/hashicorp/go-retryablehttp v0.7.8 // indirect
 	github.com/huandu/xstrings v1.5.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jmoiron/sqlx v1.4.0 // indirect

@@ -4,6 +4,5 @@
 package tools
 
 import (
-	_ "github.com/yannh/kubeconform/cmd/kubeconform"
 	_ "helm.sh/helm/v3/cmd/helm"
 )
