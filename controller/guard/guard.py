@@ -41,7 +41,7 @@ _POLICY, _GUARD, _ALL_SAFE = map(int, InCharge)
 _AS_WANTED, _AS_HELD, _CHANGED = range(3)
 
 
-@kernel()
+@kernel
 def _apply_rules(figures: Figures, state: State) -> None:
     """All rules, in order."""
     node, slices, knobs = state.node[0], state.slices, state.knobs
@@ -131,7 +131,7 @@ def _judge(
     return (_AS_WANTED if as_wanted else _AS_HELD if as_held else _CHANGED), level, own.reasons, urgent
 
 
-@kernel()
+@kernel
 def _sound(knob: np.record, held: float) -> float:
     """What holds, or the safe value where that is no setting at all."""
     if knob.kind == NICE:
@@ -139,7 +139,7 @@ def _sound(knob: np.record, held: float) -> float:
     return held if held > 0.0 or (knob.kind == EGRESS and held == 0.0) else knob.safe
 
 
-@kernel()
+@kernel
 def _count(node: np.record, slices: Records) -> None:
     """Count reasons, and what was in charge."""
     together, all_safe = node.reasons, True
@@ -157,7 +157,7 @@ def _count(node: np.record, slices: Records) -> None:
     node.charges[node.charge] += 1
 
 
-@kernel()
+@kernel
 def _tally(mask: int, counts: npt.NDArray[np.int64]) -> None:
     """Count each reason in a mask."""
     bit = 0

@@ -23,13 +23,13 @@ _TINY = 1e-9
 _STEPS_BACK = 8
 
 
-@kernel()
+@kernel
 def _is_none(knob: np.record, value: float) -> bool:
     """Whether a value is no limit, or no shaping."""
     return knob.kind != NICE and (value == math.inf or value <= 0.0)
 
 
-@kernel()
+@kernel
 def _on_scale(knob: np.record, value: float) -> float:
     """Where changes are measured: nice itself, the logarithm of a limit or rate ("none" is the upper bound)."""
     if knob.kind == NICE:
@@ -37,7 +37,7 @@ def _on_scale(knob: np.record, value: float) -> float:
     return math.log(knob.high if _is_none(knob, value) else value)
 
 
-@kernel()
+@kernel
 def _way(knob: np.record) -> int:
     """-1 if what is to be set guarantees the slice less than what holds, else 1."""
     if knob.kind == NICE:
@@ -47,7 +47,7 @@ def _way(knob: np.record) -> int:
     return -1 if _is_none(knob, knob.held) or knob.value < knob.held else 1
 
 
-@kernel()
+@kernel
 def bounds(knob: np.record, slice_: np.record) -> None:
     """A knob that is to leave its bounds holds."""
     value = knob.value
@@ -62,7 +62,7 @@ def bounds(knob: np.record, slice_: np.record) -> None:
         slice_.reasons |= _OUT_OF_RANGE
 
 
-@kernel()
+@kernel
 def floors(knob: np.record, slice_: np.record) -> None:
     """No CPU limit and no egress rate is lower than the slice's floor."""
     if knob.value < knob.floor and not _is_none(knob, knob.value):
@@ -70,7 +70,7 @@ def floors(knob: np.record, slice_: np.record) -> None:
         slice_.reasons |= _FLOOR
 
 
-@kernel()
+@kernel
 def hysteresis(knob: np.record, slice_: np.record) -> None:
     """A change that is too small is not made; to or from "none" is never small.
 
@@ -89,7 +89,7 @@ def hysteresis(knob: np.record, slice_: np.record) -> None:
         slice_.reasons |= _SMALL
 
 
-@kernel()
+@kernel
 def dwell(knob: np.record, slice_: np.record, now_ns: int) -> None:
     """A knob rests after it has changed: what lowers a slice's guarantee waits, what raises it never does."""
     if knob.value != knob.held and _way(knob) < 0 and knob.moving >= 0 and now_ns - knob.changed_ns < knob.rest_ns:
@@ -97,7 +97,7 @@ def dwell(knob: np.record, slice_: np.record, now_ns: int) -> None:
         slice_.reasons |= _DWELL
 
 
-@kernel()
+@kernel
 def slew(knob: np.record, slice_: np.record, elapsed_ns: float) -> None:
     """A knob moves as fast as declared, whatever the policy wants at once; by a level of nice at least."""
     way, knob.moving = _way(knob), 0
@@ -115,7 +115,7 @@ def slew(knob: np.record, slice_: np.record, elapsed_ns: float) -> None:
     slice_.reasons |= _SLEW
 
 
-@kernel()
+@kernel
 def oscillation(knob: np.record, slice_: np.record, node: np.record, turns: npt.NDArray[np.int64]) -> None:
     """A knob that turns back too often is frozen at its safe value, for longer each time."""
     now_ns = node.now_ns
@@ -135,7 +135,7 @@ def oscillation(knob: np.record, slice_: np.record, node: np.record, turns: npt.
     rest(knob)
 
 
-@kernel()
+@kernel
 def _turned(knob: np.record) -> bool:
     """Whether a knob has turned back significantly since its last extreme; follows it."""
     scaled, direction = _on_scale(knob, knob.value), knob.direction
@@ -152,13 +152,13 @@ def _turned(knob: np.record) -> bool:
     return direction != 0
 
 
-@kernel()
+@kernel
 def rest(knob: np.record) -> None:
     """A knob that does not follow the policy is neither under way nor turning back."""
     knob.moving, knob.direction, knob.extreme = 0, 0, math.nan
 
 
-@kernel()
+@kernel
 def cpu_shares(node: np.record, slices: Records, knobs: Records) -> None:
     """Levels of nice go back towards the safe ones until every slice has its share of a busy node."""
     if node.shares == 0 or node.action >= HOLD:
@@ -180,7 +180,7 @@ def cpu_shares(node: np.record, slices: Records, knobs: Records) -> None:
             return
 
 
-@kernel()
+@kernel
 def _level_back(knob: np.record, part: float) -> float:
     """A nice level moved by this part of the way back to the safe one, if it moves."""
     if knob.movable == 0:
@@ -189,7 +189,7 @@ def _level_back(knob: np.record, part: float) -> float:
     return knob.safe + math.floor((1.0 - part) * (knob.value - knob.safe) + 0.5)
 
 
-@kernel()
+@kernel
 def cpu_budget(node: np.record, slices: Records, knobs: Records) -> None:
     """What CPU limits have above their floors is scaled until all of them fit the node; safe settings stay."""
     if node.action >= HOLD:

@@ -230,7 +230,7 @@ class State(NamedTuple):
         self.node["charge"], self.knobs["turn"] = -1, 0
 
 
-@kernel()
+@kernel
 def asks_for_safe(condition: np.record, bad: bool, now_ns: int) -> bool:
     """Whether a condition asks for the safe setting now."""
     if bad:
@@ -249,7 +249,7 @@ def asks_for_safe(condition: np.record, bad: bool, now_ns: int) -> bool:
     return bool(condition.active != 0)
 
 
-@kernel()
+@kernel
 def start(back_off: np.record, now_ns: int, least_ns: int) -> None:
     """Start a back-off, of ``least_ns`` or more; ``count`` is raised by the caller, who knows what counts."""
     if now_ns - back_off.until_ns > back_off.forget_ns:
@@ -258,7 +258,7 @@ def start(back_off: np.record, now_ns: int, least_ns: int) -> None:
     back_off.until_ns = now_ns + int(min(longer, float(max(back_off.most_ns, back_off.first_ns, least_ns))))
 
 
-@kernel()
+@kernel
 def act(record: np.record, action: int, reasons: int) -> None:
     """Have the node, or a slice, hold its knobs or take its safe setting, for these reasons."""
     record.action = max(record.action, action)

@@ -28,7 +28,7 @@ _SHARE = 0.95  # of its share of the CPU that a slice has when it is said to hav
 _FULL = 0.9  # of the uplink's rate
 
 
-@kernel()
+@kernel
 def service_floors(node: np.record, slices: Records, knobs: Records) -> None:
     """A slice whose service floor stays broken for ``patience_s`` under the policy gets its safe setting; if the floor
     stays broken under that as well, the node cannot keep it, and the slice goes back to the policy with its floor
@@ -59,7 +59,7 @@ def service_floors(node: np.record, slices: Records, knobs: Records) -> None:
             act(slice_, SAFE, _SLA_FLOOR | state)
 
 
-@kernel()
+@kernel
 def _watch(slice_: np.record, node: np.record) -> None:
     """Look whether a slice's floors are kept, by the policy or by the safe setting, and what follows."""
     now_ns, safe = node.now_ns, slice_.tripped != 0
@@ -95,13 +95,13 @@ def _watch(slice_: np.record, node: np.record) -> None:
             return
 
 
-@kernel()
+@kernel
 def _asked(slice_: np.record) -> float:
     """Sum over the window of the rates that a slice's floor asks for."""
     return min(slice_.offered, slice_.committed_mbps * slice_.samples) * slice_.carried_ratio
 
 
-@kernel()
+@kernel
 def _broken(slice_: np.record, k: int, bar: float) -> bool:
     """Whether a slice gets less than ``bar`` times what a floor asks for."""
     if k == DELAY:
@@ -109,7 +109,7 @@ def _broken(slice_: np.record, k: int, bar: float) -> bool:
     return slice_.carried < _asked(slice_) * bar - _LEAST_MBPS * slice_.samples
 
 
-@kernel()
+@kernel
 def _trip(slice_: np.record, node: np.record, k: int) -> None:
     """The policy has broken a floor: the safe setting, and what was seen."""
     slice_.trip_before_ns = slice_.trip.until_ns
@@ -121,7 +121,7 @@ def _trip(slice_: np.record, node: np.record, k: int) -> None:
     _change(slice_, node, 1)
 
 
-@kernel()
+@kernel
 def _give_back(slice_: np.record, node: np.record, k: int) -> None:
     """The safe setting does not keep the floor either: it is lowered, and as if it had not tripped."""
     floor, kept = slice_.floors[k], 1.0
@@ -136,7 +136,7 @@ def _give_back(slice_: np.record, node: np.record, k: int) -> None:
     _change(slice_, node, 0)
 
 
-@kernel()
+@kernel
 def _change(slice_: np.record, node: np.record, tripped: int) -> None:
     """The slice has its safe setting, or the policy, from now on."""
     slice_.tripped, slice_.starved = tripped, 0
@@ -144,14 +144,14 @@ def _change(slice_: np.record, node: np.record, tripped: int) -> None:
     _forget(slice_)
 
 
-@kernel()
+@kernel
 def _forget(slice_: np.record) -> None:
     """No floor has been broken so far."""
     for k in (RATE, DELAY):
         slice_.floors[k].broken_since_ns = NEVER_NS
 
 
-@kernel()
+@kernel
 def _starved(slice_: np.record, node: np.record, safe_mcpu: float) -> bool:
     """Whether a slice waits for what others have taken: of its share of the CPU, or of the uplink."""
     if node.seen[_UPLINK] >= _FULL:
@@ -162,7 +162,7 @@ def _starved(slice_: np.record, node: np.record, safe_mcpu: float) -> bool:
     )
 
 
-@kernel()
+@kernel
 def balance(node: np.record, slices: Records, knobs: Records) -> None:
     """A slice below its service floor has, among slices that follow the policy, what the safe setting of all gives it.
 
@@ -209,7 +209,7 @@ def balance(node: np.record, slices: Records, knobs: Records) -> None:
             _hold_back(slice_, knobs[EGRESS * count + s])
 
 
-@kernel()
+@kernel
 def _hold_back(slice_: np.record, knob: np.record) -> None:
     """No higher CPU limit or egress rate than the safe setting gives a slice; no rate, or 0, is none."""
     most = math.inf if knob.safe <= 0.0 else knob.safe

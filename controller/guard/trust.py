@@ -32,7 +32,7 @@ class Figures(NamedTuple):
     valid: npt.NDArray[np.bool_]
 
 
-@kernel()
+@kernel
 def measurements(figures: Figures, node: np.record, slices: Records, past: npt.NDArray[np.float32]) -> None:
     """A measurement that is missing, stale, frozen or impossible holds all knobs, and then sets the safe ones.
 
@@ -55,7 +55,7 @@ def measurements(figures: Figures, node: np.record, slices: Records, past: npt.N
             act(slice_, HOLD, slice_.missing_reason)
 
 
-@kernel()
+@kernel
 def _doubts(figures: Figures, node: np.record, slices: Records, past: npt.NDArray[np.float32]) -> int:
     """Reasons not to believe a measurement; marks slices whose own figures cannot be as not measured."""
     doubts, age_s, some = 0, figures.age_s[0], False
@@ -95,7 +95,7 @@ def _doubts(figures: Figures, node: np.record, slices: Records, past: npt.NDArra
     return doubts if believed or not some else doubts | _IMPLAUSIBLE
 
 
-@kernel()
+@kernel
 def _unchanged(figures: Figures, node: np.record, slices: Records) -> bool:
     """Whether a loaded node's figures are the last ones; remembers them. An idle node repeats itself."""
     same, loaded = True, False
@@ -112,7 +112,7 @@ def _unchanged(figures: Figures, node: np.record, slices: Records) -> bool:
     return same and loaded
 
 
-@kernel()
+@kernel
 def _possible(node: np.record, slices: Records) -> bool:
     """Whether every figure is a number from 0 on, which no slice can change, and the node's are no more than can be."""
     for s in range(len(slices)):
@@ -130,7 +130,7 @@ def _possible(node: np.record, slices: Records) -> bool:
     return possible
 
 
-@kernel()
+@kernel
 def _average(node: np.record, slices: Records, past: npt.NDArray[np.float32]) -> None:
     """Take one more tick into the sliding sums; a slice that is not measured begins anew."""
     slot = node.ticks % len(past)
@@ -150,7 +150,7 @@ def _average(node: np.record, slices: Records, past: npt.NDArray[np.float32]) ->
         slice_.samples = min(slice_.samples + 1, len(past))
 
 
-@kernel()
+@kernel
 def decisions(node: np.record, knobs: Records) -> None:
     """A policy that fails, or decides on what is no number, holds all knobs; after a patience the safe ones are set."""
     garbled = False
@@ -169,7 +169,7 @@ def decisions(node: np.record, knobs: Records) -> None:
         act(node, HOLD, _POLICY_ERROR)
 
 
-@kernel()
+@kernel
 def orders(node: np.record) -> None:
     """An operator has ordered that knobs stay, or the safe setting."""
     if node.paused != 0:
@@ -178,7 +178,7 @@ def orders(node: np.record) -> None:
         act(node, SAFE, _ORDERED)
 
 
-@kernel()
+@kernel
 def late_decisions(node: np.record) -> None:
     """Too many late decisions set the safe setting for a while, longer each time, and at last until an order."""
     overran, node.overran = node.overran, 0
