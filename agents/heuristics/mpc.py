@@ -80,16 +80,16 @@ class PredictedModel:
         from slicepilot.env.simulator import kernels
         from slicepilot.env.simulator.engine import Engine
         from slicepilot.env.simulator.hardware import HardwareArrays
-        from slicepilot.env.simulator.lanes import tile_context, tile_hardware, tile_lanes
+        from slicepilot.env.simulator.lanes import tile
 
-        self._kernels, self._tile = kernels, tile_lanes
+        self._kernels, self._tile = kernels, tile
         num_slices, lanes = context.promises.weight.shape
         arrays = HardwareArrays(hardware, lanes)
         arrays.logical_cpus = np.array(context.logical_cpus, np.float32)
         arrays.physical_cores = np.minimum(arrays.physical_cores, arrays.logical_cpus)
         arrays.uplink_mbps = np.array(context.uplink_mbps, np.float32)
         requests = np.broadcast_to(slices.column("cpu_request_mcpu"), (num_slices, lanes)).astype(np.float32)
-        self._now_context, self.context = context, tile_context(context, copies)
+        self._now_context, self.context = context, tile(context, copies)
         self._future = _GoesOn()
         self._now = Engine(num_slices, lanes)
         self._now.load(self._future, arrays, context.period_s, context.threads, requests)
@@ -97,10 +97,10 @@ class PredictedModel:
         self.engine = Engine(num_slices, copies * lanes)
         self.engine.load(
             self._ahead,
-            tile_hardware(arrays, copies),
+            tile(arrays, copies),
             self.context.period_s,
             self.context.threads,
-            tile_lanes(requests, copies),
+            tile(requests, copies),
         )
         self._copies, self._hardware = copies, arrays
         self._rise, self._fall = smoothing(context.period_s, RISE_S), smoothing(context.period_s, FALL_S)

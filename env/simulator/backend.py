@@ -17,7 +17,7 @@ from .disturbances import Disturbances
 from .engine import Engine
 from .exogenous import Exogenous, NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays
-from .lanes import TiledSource, tile_context, tile_hardware, tile_lanes
+from .lanes import TiledSource, tile
 from .quota_writes import QuotaWrites
 from .scenario import Scenario
 
@@ -138,16 +138,16 @@ class SimulatorBackend:
             num_steps=episode.num_steps,
             traits=episode.hardware.traits(episode.request_mcpu),
         )
-        self._context = context = tile_context(context, copies)
-        self._disturbances = None if episode.disturbances is None else episode.disturbances.tiled(copies)
-        hardware = tile_hardware(episode.hardware, copies)
+        self._context = context = tile(context, copies)
+        self._disturbances = tile(episode.disturbances, copies)
+        hardware = tile(episode.hardware, copies)
         self._quota_writes = QuotaWrites(context.period_s, 1e-3 * hardware.cfs_period_ms, len(self.slices))
         self.engine.load(
             TiledSource(exogenous, copies) if copies > 1 else exogenous,
             hardware,
             context.period_s,
             context.threads,
-            tile_lanes(episode.request_mcpu, copies),
+            tile(episode.request_mcpu, copies),
         )
         return self.engine.advance()
 

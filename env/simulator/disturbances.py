@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import Knobs
-
-from .lanes import tile_lanes
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -30,11 +27,6 @@ class Disturbances:
     start: IntArray
     stop: IntArray
     knobs: FloatArray
-
-    def tiled(self, copies: int) -> Disturbances:
-        """The same for ``copies`` times the lanes."""
-        tiled: dict[str, Any] = {name: tile_lanes(array, copies) for name, array in vars(self).items()}
-        return Disturbances(**tiled)
 
     def override(self, knobs: Knobs, period: int) -> Knobs:
         """The knobs of a period: those given where nothing is disturbed."""

@@ -14,7 +14,7 @@ from . import kernels
 from .backend import SimulatorBackend
 from .engine import Engine
 from .exogenous import Block
-from .lanes import tile_block, tile_context, tile_hardware, tile_lanes
+from .lanes import tile
 
 
 class Future:
@@ -46,7 +46,7 @@ class Future:
         ]
         slices = np.concatenate([block.slices[span] for block, span in spans])
         node = np.concatenate([block.node[span] for block, span in spans])
-        return tile_block(Block(slices, node), copies)
+        return tile(Block(slices, node), copies)
 
 
 class _Window:
@@ -70,16 +70,16 @@ class Lookahead:
     def __init__(self, backend: SimulatorBackend, copies: int) -> None:
         source = backend.engine
         self.copies, self.lanes = copies, backend.num_lanes
-        self.context = tile_context(backend.context, copies)
+        self.context = tile(backend.context, copies)
         self.engine = Engine(source.num_slices, copies * self.lanes)
         self._source, self._future = source, Future(source)
         self._window = _Window(self._future.window(source.elapsed, 1, copies))
         self.engine.load(
             self._window,
-            tile_hardware(source.hardware, copies),
+            tile(source.hardware, copies),
             self.context.period_s,
             self.context.threads,
-            tile_lanes(source.pods[kernels.REQUEST_MCPU], copies),
+            tile(source.pods[kernels.REQUEST_MCPU], copies),
         )
         self._state = self.engine.state.copy()
         self._elapsed = source.elapsed
@@ -88,7 +88,7 @@ class Lookahead:
         """Take the simulator's present state, and the true figures of its next ``steps`` periods."""
         self._elapsed = self._source.elapsed
         self._window.block = self._future.window(self._elapsed, steps, self.copies)
-        self._state[:] = tile_lanes(self._source.state, self.copies)
+        self._state[:] = tile(self._source.state, self.copies)
         self.rewind()
 
     def rewind(self) -> None:

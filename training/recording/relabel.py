@@ -18,7 +18,7 @@ from slicepilot.env.backend import Context
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import TERMS, TINY, RewardModel, RewardWeights
-from slicepilot.env.simulator.lanes import tile_context
+from slicepilot.env.simulator.lanes import tile
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import Telemetry
@@ -87,7 +87,7 @@ def look_back(course: Course, slices: SliceSet, context: Context, weights: Rewar
     for start in range(0, count, at_once):
         part = slice(start, min(start + at_once, count))
         size = part.stop - part.start
-        beside = tile_context(context, size)
+        beside = tile(context, size)
         now = _side_by_side(rows[part])
         table = ObservationEncoder(beside).encode(shown.beside(part), now)
         observations[part] = table.reshape(size, *observations.shape[1:])

@@ -16,7 +16,7 @@ from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import exogenous, kernels
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
-from slicepilot.env.simulator.lanes import tile_lanes
+from slicepilot.env.simulator.lanes import tile
 from slicepilot.env.simulator.lookahead import Lookahead
 from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
@@ -181,11 +181,11 @@ def test_a_lanes_figures_do_not_depend_on_its_place() -> None:
     for step in range(30):
         backend.engine.apply(one(step))
         knobs = many(step)
-        look.engine.apply(Knobs(tile_lanes(knobs.values, copies), knobs.nice_scope))
+        look.engine.apply(Knobs(tile(knobs.values, copies), knobs.nice_scope))
         expected, seen_there = backend.observe(), look.engine.advance()
-        np.testing.assert_array_equal(seen_there.slices, tile_lanes(expected.slices, copies))
-        np.testing.assert_array_equal(seen_there.node, tile_lanes(expected.node, copies))
-    np.testing.assert_array_equal(look.engine.state, tile_lanes(backend.engine.state, copies))
+        np.testing.assert_array_equal(seen_there.slices, tile(expected.slices, copies))
+        np.testing.assert_array_equal(seen_there.node, tile(expected.node, copies))
+    np.testing.assert_array_equal(look.engine.state, tile(backend.engine.state, copies))
 
 
 def test_copies_meet_the_same_input_and_differ_by_their_actions_only() -> None:
@@ -198,12 +198,12 @@ def test_copies_meet_the_same_input_and_differ_by_their_actions_only() -> None:
         backend.apply(knobs)
         telemetry = backend.observe()
         rows = backend.engine.exogenous_row
-        assert np.array_equal(rows, tile_lanes(rows[..., :LANES], 3))
+        assert np.array_equal(rows, tile(rows[..., :LANES], 3))
     first, second, third = np.split(telemetry.slices, 3, axis=-1)
     assert np.array_equal(first, third)
     assert not np.array_equal(first, second)
     promises = backend.context.promises
-    assert np.array_equal(promises.weight, tile_lanes(promises.weight[:, :LANES], 3))
+    assert np.array_equal(promises.weight, tile(promises.weight[:, :LANES], 3))
     assert len(np.unique(promises.weight[0])) == LANES, "the inputs differ"
 
 
