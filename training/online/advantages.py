@@ -52,7 +52,7 @@ class AdvantageBuffer(RolloutBuffer):
     "Variance reduction for reinforcement learning in input-driven environments", arXiv:1807.02264). A mean that
     contains the lane itself shrinks all advantages by the same factor, which their normalisation undoes.
 
-    Lanes are ordered (group, copy, input) as `slicepilot.training.online.vec_env.SliceVecEnv` puts together backends
+    Lanes are ordered (group, copy, input) as `slicepilot.training.online.vec_env.Sb3VecEnv` puts together backends
     with copies. The critic's targets are not touched by the baseline.
 
     Args:

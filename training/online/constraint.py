@@ -44,7 +44,7 @@ class BrokenShare:
 class BrokenPromises:
     """What broken promises cost, on the scale of the reward.
 
-    Lanes are ordered (group, copy, input) as `slicepilot.training.online.vec_env.SliceVecEnv` has them.
+    Lanes are ordered (group, copy, input) as `slicepilot.training.online.vec_env.Sb3VecEnv` has them.
 
     Attributes:
         over_rule: what the geometric mean of broken time may be, over the rule's.

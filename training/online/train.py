@@ -36,7 +36,7 @@ from slicepilot.training.runs.tracking import Tracker, git_revision, versions
 from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
 from .policy import GuidedPpoPolicy, PpoPolicy, SacPolicy
-from .vec_env import ReturnScaler, SliceVecEnv, rule_log_share
+from .vec_env import ReturnScaler, Sb3VecEnv, rule_log_share
 
 Optimiser = PPO | SAC
 
@@ -81,7 +81,7 @@ class TrainingResult:
     curve: list[dict[str, float]] = field(default_factory=list, repr=False)
 
 
-def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True) -> SliceVecEnv:
+def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True) -> Sb3VecEnv:
     """The environments of a run."""
     lanes = config.num_envs // config.phase_groups
     episodes = config.episodes()
@@ -89,10 +89,10 @@ def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True
     scaler = ReturnScaler(config.gamma) if scale else None
     seed = config.seed if seed is None else seed
     weights = RewardWeights.from_yaml(config.reward)
-    return SliceVecEnv(backends, weights, scaler, seed, config.guided, config.departure_cost, config.copies)
+    return Sb3VecEnv(backends, weights, scaler, seed, config.guided, config.departure_cost, config.copies)
 
 
-def make_learner(config: TrainingConfig, env: SliceVecEnv, budget: Budget) -> Optimiser:
+def make_learner(config: TrainingConfig, env: Sb3VecEnv, budget: Budget) -> Optimiser:
     """Stable-Baselines3's algorithm with this project's policy; the learning rate falls with the budget."""
     learner: Optimiser | None = None
 
@@ -164,7 +164,7 @@ class _Monitor(BaseCallback):
         self,
         config: TrainingConfig,
         budget: Budget,
-        env: SliceVecEnv,
+        env: Sb3VecEnv,
         average: PolicyAverage[Any],
         checkpoint: Path,
         tracker: Tracker | None,
@@ -252,7 +252,7 @@ class _Monitor(BaseCallback):
         ).write(self.checkpoint)
 
 
-def _restore(learner: Any, env: SliceVecEnv, average: PolicyAverage[Any], checkpoint: Checkpoint) -> None:
+def _restore(learner: Any, env: Sb3VecEnv, average: PolicyAverage[Any], checkpoint: Checkpoint) -> None:
     """Put a learner where the checkpoint was taken. Environments start new runs."""
     try:
         learner.policy.load_state_dict(checkpoint.policy)
@@ -380,7 +380,7 @@ def _bundle(
     config: TrainingConfig,
     learner: Optimiser,
     average: PolicyAverage[Any],
-    env: SliceVecEnv,
+    env: Sb3VecEnv,
     elapsed_s: float,
     tracker: Tracker | None,
 ) -> PolicyBundle:
@@ -403,7 +403,7 @@ def _bundle(
     return PolicyBundle(env.slices, model, record, agreement=agreement, coding="guided" if config.guided else "shares")
 
 
-def _recorded(env: SliceVecEnv, learner: Any) -> FloatArray:
+def _recorded(env: Sb3VecEnv, learner: Any) -> FloatArray:
     """Tables (N, S, D) as the policy meets them in the environments."""
     observation, parts, count = env.reset(), list[FloatArray](), 0
     while count < RECORDED_OBSERVATIONS:

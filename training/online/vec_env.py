@@ -101,7 +101,7 @@ class _Group(SliceVectorEnv):
         return stepped
 
 
-class SliceVecEnv(VecEnv):
+class Sb3VecEnv(VecEnv):
     """`SliceVectorEnv`s over one or more backends as one ``VecEnv`` of all their lanes.
 
     All lanes of a backend end at the same step. With several backends, their first runs are played ahead without

@@ -12,7 +12,7 @@ from slicepilot.env.environments.vector_env import SliceVectorEnv
 from slicepilot.env.reward import TERMS
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.online.vec_env import ReturnScaler, SliceVecEnv
+from slicepilot.training.online.vec_env import ReturnScaler, Sb3VecEnv
 
 
 @pytest.mark.parametrize("render_mode", [None, "ansi", "rgb_array"])
@@ -25,13 +25,13 @@ def test_slice_env_passes_both_checkers(render_mode: Literal["ansi", "rgb_array"
         gymnasium_check_env(SliceEnv(render_mode=render_mode), skip_render_check=True)
 
 
-def make_vec(groups: int = 2, lanes: int = 3, scale: bool = False, seed: int | None = 0) -> SliceVecEnv:
+def make_vec(groups: int = 2, lanes: int = 3, scale: bool = False, seed: int | None = 0) -> Sb3VecEnv:
     episodes = ScenarioRuns(Scenario.from_yaml("andrade-ramp"), control_period_s=30.0)
     scaler = ReturnScaler(0.9) if scale else None
-    return SliceVecEnv([SimulatorBackend(episodes, lanes) for _ in range(groups)], None, scaler, seed)
+    return Sb3VecEnv([SimulatorBackend(episodes, lanes) for _ in range(groups)], None, scaler, seed)
 
 
-def actions(env: SliceVecEnv, rng: np.random.Generator) -> np.ndarray:
+def actions(env: Sb3VecEnv, rng: np.random.Generator) -> np.ndarray:
     return rng.uniform(-1, 1, (env.num_envs, *(env.action_space.shape or ()))).astype(np.float32)
 
 
