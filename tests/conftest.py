@@ -19,6 +19,7 @@ LIVE = (
     "controller/actuators",
     "controller/loop",
     "controller/publisher",
+    "controller/service",
     "controller/system",
     "controller/telemetry",
     "controller/watchdog",

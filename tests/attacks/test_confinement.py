@@ -96,7 +96,7 @@ answers["own priority"] = tried(lambda: os.setpriority(os.PRIO_PROCESS, 0, 15))
 answers["foreign file"] = tried(lambda: open(FOREIGN))
 answers["foreign folder"] = tried(lambda: open(FOREIGN + ".new", "w"))
 records = sys.argv[sys.argv.index("--records") + 1]
-answers["own code"] = tried(lambda: importlib.import_module("slicepilot.controller.record.estimate"))
+answers["own code"] = tried(lambda: importlib.import_module("slicepilot.controller.record.moments"))
 answers["records"] = tried(lambda: open(records + "/told.part", "w").close())
 answers["threads"] = len(os.listdir("/proc/self/task"))
 with open(records + "/told.part", "w") as file:

@@ -13,7 +13,7 @@ import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.watchdog import private
+from slicepilot.controller.watchdog import lock
 from slicepilot.controller.watchdog.lock import Locks, private_folder
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes somebody else")
@@ -67,7 +67,7 @@ def test_nobody_but_root_can_open_what_is_locked(held: Path) -> None:
 def test_a_place_for_locks_that_others_can_open_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
-    monkeypatch.setattr(private, "FOR_ROOT", tmp_path / "private")
+    monkeypatch.setattr(lock, "FOR_ROOT", tmp_path / "private")
     (tmp_path / "private").mkdir()
     (tmp_path / "private").chmod(mode)
     with pytest.raises(ActuatorError, match="accepted: a folder that only user 0 can open"):
@@ -77,7 +77,7 @@ def test_a_place_for_locks_that_others_can_open_is_refused(
 def test_a_place_for_locks_that_somebody_else_has_made_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private, "FOR_ROOT", tmp_path / "private")
+    monkeypatch.setattr(lock, "FOR_ROOT", tmp_path / "private")
     (tmp_path / "private").mkdir(mode=0o700)
     os.chown(tmp_path / "private", NOBODY, NOBODY)
     with pytest.raises(ActuatorError, match="drwx------ of user 65534"):
