@@ -233,7 +233,7 @@ def test_the_command_prints_what_was_recorded(
             ["--at", "2026-02-02T01:00:00Z"],
             (
                 "at = '2026-02-02T01:00:00Z': nothing recorded at 2026-02-02T01:00:00.000000Z; "
-                "accepted: 2026-02-02T02:40:00.000000Z to 2026-02-02T02:40:00.010000Z"
+                "recorded: 2026-02-02T02:40:00.000000Z to 2026-02-02T02:40:00.010000Z"
             ),
         ),
         (["--at", "soon"], "at = 'soon': accepted: 2026-01-31T10:20:30.5Z, 10:20:30, -5s, -2min or last"),

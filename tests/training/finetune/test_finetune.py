@@ -255,7 +255,7 @@ def test_the_command_says_what_has_come_of_it(
         (None, {"finetune": Path("nosuch")}, "finetune = 'nosuch': no checkpoint"),
         (None, {"steps": 3}, "steps = '3': accepted without fine-tuning"),
         (None, {"resume": Path("log")}, "resume = 'log': accepted without fine-tuning"),
-        (None, {"out": Path("log")}, "out = 'log': accepted: another folder"),
+        (None, {"out": Path("log")}, "out = 'log': expected another folder"),
         (None, {"scenario": "andrade-ramp"}, "scenario = 'andrade-ramp': accepted: one with the slices of dataset"),
     ],
 )

@@ -216,7 +216,7 @@ def test_a_trial_that_fails_fails_alone_and_can_be_tried_again(tmp_path: Path, t
 
 BAD_INPUT = {
     "nothing": ((), "config = None: give -c with a name or a file, or --resume with a sweep's folder"),
-    "both": (("-c", "ppo-smoke", "--resume", "there"), "config = 'ppo-smoke': accepted: -c"),
+    "both": (("-c", "ppo-smoke", "--resume", "there"), "config = 'ppo-smoke': give -c"),
     "name": (("-c", "ppo-smok"), "sweeps: unknown name 'ppo-smok'; did you mean ppo-smoke"),
     "no sweep": (("--resume", "not/there"), "resume = 'not/there': no sweep.json; accepted: a sweep's folder"),
     "client": (("-c", "untracked.yaml", "--out", "client", "--address", "ray://127.0.0.1:10001"), "address = 'ray://"),
