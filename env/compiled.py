@@ -7,13 +7,17 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from numba import njit
 
 _TABLES = ("encoding.py", "knobs.py", "telemetry.py")
 
 
+@overload
+def kernel(function: Callable[..., Any], /) -> Any: ...
+@overload
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: numba compiles the function when it is first called, and keeps that for later processes.
 

@@ -147,14 +147,9 @@ class Evidence:
         """Name ticks that the simulator may replay, all in shadow and under one description."""
         if description not in self.descriptions:
             self.descriptions.append(description)
-        ends = records[[0, -1]]
-        window = Window(
-            description["run_id"],
-            *ends["sequence"].tolist(),
-            *ends["time_ns"].tolist(),
-            sha256,
-            self.descriptions.index(description),
-        )
+        (first, last), (start_ns, end_ns) = (records[field][[0, -1]].tolist() for field in ("sequence", "time_ns"))
+        index = self.descriptions.index(description)
+        window = Window(description["run_id"], first, last, start_ns, end_ns, sha256, index)
         self.windows = [*self.windows[1 - MAX_WINDOWS :], window]
 
     @property

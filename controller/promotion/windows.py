@@ -51,7 +51,7 @@ class ReplayedWindows:
 
 def _ticks(window: Window, reader: SegmentReader) -> Records | None:
     """The ticks of a window, bit for bit as the loop wrote them; None where the records do not have them so."""
-    parts = []
+    parts: list[Records] = []
     for stretch in reader.stretches(window.start_ns, window.end_ns):
         records = stretch.records
         inside = (records["sequence"] >= window.first) & (records["sequence"] <= window.last)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.controller.contracts.charge import InCharge
-from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.record.ring import LATE, Records
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
@@ -14,7 +14,6 @@ from .counts import (
     REASONS,
     STAGES,
     Counts,
-    Records,
     charge_counts,
     masks_of,
     quantiles_us,

@@ -39,7 +39,8 @@ from .pages import FRESH_S, Page, PageServer, Rendered, pages_of
 from .recorder import Recorder
 from .status import Status
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 POLL_S = 1.0
 """A look at the ring costs about as much for many ticks as for few, and the ring holds at least eight seconds. A client
 that comes meanwhile makes this process look, too."""

@@ -211,7 +211,7 @@ def read_packets(
         for bucket in range(BUCKETS):
             count = np.int64(delay[s, bucket]) - np.int64(delay_read[s, bucket]) & ALL  # counters wrap
             added[bucket] = count
-            left += count
+            left += int(count)
             if end:
                 delay_read[s, bucket] += np.uint32(count)
         age_us = 1e-3 * _age_ns(now_ns, marks_ns[s], last_left_ns[s], past)
@@ -222,7 +222,7 @@ def read_packets(
     node[UPLINK_USE, 0] = mbps * on_link / uplink_mbps
 
 
-@kernel()
+@kernel
 def _quantile_us(added: np.ndarray, edges_us: np.ndarray, rank: float) -> float:
     """Of a histogram the value that so many do not exceed, interpolated inside its bucket."""
     below = 0
@@ -234,7 +234,7 @@ def _quantile_us(added: np.ndarray, edges_us: np.ndarray, rank: float) -> float:
     return edges_us[bucket] + (edges_us[bucket + 1] - edges_us[bucket]) * inside
 
 
-@kernel()
+@kernel
 def _age_ns(now_ns: int, marks_ns: np.ndarray, last_left_ns: int, past: Any) -> int:
     """Age of the oldest packet inside the UPF, 0 where none is: a lower bound of the delay that it will have, which the
     delays of packets that left do not show while nothing comes out.

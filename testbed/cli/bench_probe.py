@@ -140,6 +140,7 @@ def _measured(upf: BenchUpf, mode: str) -> Iterator[None]:
     """Measure meanwhile, and read now and then: the probe thins out what it times only where somebody reads."""
     from slicepilot.controller.telemetry.packets import PacketProbe
     from slicepilot.controller.telemetry.source import TIMED_PER_S
+    from slicepilot.env.telemetry import Telemetry
 
     if mode == "without":
         yield
@@ -147,11 +148,11 @@ def _measured(upf: BenchUpf, mode: str) -> Iterator[None]:
     everything = mode == "all"
     timed_per_s = 0 if everything else TIMED_PER_S
     with PacketProbe(upf.points(tun=everything), timed_per_s=timed_per_s, by_flow=everything) as probe:
-        stop = threading.Event()
+        stop, telemetry = threading.Event(), Telemetry.empty(len(probe.points))
 
         def read() -> None:
             while not stop.wait(READ_EVERY_S):
-                probe.measure()
+                probe.window.read(time.monotonic_ns(), telemetry)
 
         reader = threading.Thread(target=read)
         reader.start()

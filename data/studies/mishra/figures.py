@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from slicepilot.data.arrow import codes_of, values_of
-from slicepilot.data.csv.blocks import OnProgress
+from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import Faults
 from slicepilot.data.tables.tally import Floats, Ints, Tally, edges, runs
 

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from slicepilot.data.arrow import codes_of, values_of
-from slicepilot.data.csv.blocks import Block, OnProgress, read_blocks
+from slicepilot.data.csv.blocks import Block, read_blocks
+from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults, require_rows
 
 from .checks import ODD, Ints, Recent, Units, in_range, inspect, without
